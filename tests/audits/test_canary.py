@@ -28,7 +28,7 @@ from spark_audit.stats.epsilon import candidate_guess_bound, one_run_bound
 from spark_audit.stats.exposure import Extrapolated
 
 Make = Callable[..., Any]
-INSENSITIVE = "insensitive: nothing can be concluded"
+INSENSITIVE = "the audit is insensitive here, and nothing can be concluded"
 PARTS = ("full", "password", "ssn")
 CANDIDATES = Pass("candidates")
 
@@ -226,10 +226,10 @@ def test_remembered_canaries_are_found_and_nothing_else_is_claimed(
     assert "quiet" not in guard(result, "positive control").detail
     assert guard(result, "base ranks canaries by chance").passed
     assert "REMEMBERED" in said(result, "loud")
-    assert "differ from never-inserted ones" in said(result, "loud")
+    assert "planted canaries rank AHEAD of never-inserted ones" in said(result, "loud")
     quiet = said(result, "quiet")
-    assert "not detected" in quiet
-    assert "up to 16.8%" in quiet
+    assert "no memory of canaries found" in quiet
+    assert "a share of 16.8%" in quiet
     assert "bits or more would have been detected" in quiet
     assert {row.status for row in result.rows} == {"ok"}
 
@@ -280,14 +280,16 @@ def test_a_base_that_knows_the_canaries_leaves_only_changes(
     found = guard(result, "base ranks canaries by chance")
     assert found.passed is False
     assert "not exchangeable" in found.detail
-    assert "only changes since it" in said(result, "base")
+    assert "only changes since the base model" in said(result, "base")
     control = guard(result, "positive control")
     assert control.passed
     assert "more" in control.detail
     assert "same" not in control.detail
     assert "canary_epsilon" not in result.tables
-    assert "beyond what the base knows" in said(result, "more")
-    assert "no rise of exposure since the base detected" in said(result, "same")
+    assert "beyond what the base model knows" in said(result, "more")
+    assert "no rise of exposure since the base model was detected" in said(
+        result, "same"
+    )
     without = canary({k: tables[k] for k in ("base", "same")}, planted.manifest)
     assert guard(without, "positive control").passed is False
 
@@ -322,7 +324,7 @@ def test_over_suppression_is_a_signal_too(plant: Callable[..., Planted]) -> None
     result = canary(tables, planted.manifest)
     line = said(result, "pushed")
     assert "FURTHER BACK" in line
-    assert "over-suppression" in line
+    assert "Over-suppression" in line
     assert "REMEMBERED" not in line
     records = {
         (r["checkpoint"], r["part"]): r for r in result.tables["canary_streisand"]
@@ -359,11 +361,11 @@ def test_a_difference_to_the_held_out_is_read_with_its_sign(
     }
     assert shares["ahead"] > 0.9
     assert max(shares["pushed"], shares["others"]) < 0.25
-    assert "they rank AHEAD" in said(result, "ahead")
+    assert "rank AHEAD" in said(result, "ahead")
     assert claims(result, "ahead") == {"memory"}
     assert claims(result, "pushed") == {"nothing_shown", "betrays"}
     # Behind strings of their kind, yet as chance has it.
-    assert "they rank behind" in said(result, "others")
+    assert "rank behind" in said(result, "others")
     assert claims(result, "others") == {"nothing_shown", "confounded"}
 
 
@@ -380,13 +382,13 @@ def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(
     )
     result = canary(tables, planted.manifest)
     assert said(result, "kind").startswith(
-        "kind: held-out canaries rank as high: strings of this kind became likelier, "
-        "memory is not shown."
+        "kind: canaries rank high, but held-out canaries rank as high. Strings of this "
+        "kind became more likely, so this is no evidence of memory."
     )
     assert claims(result, "kind") == {"confounded"}
     assert claims(result, "more") == {"memory"}
-    assert said(result, "more").startswith("more: true canaries differ from never-ins")
-    assert "rank as far back" in said(result, "sunk")
+    assert said(result, "more").startswith("more: planted canaries rank AHEAD of never")
+    assert "rank as low" in said(result, "sunk")
     assert claims(result, "sunk") == {"nothing_shown", "confounded"}
     told = {name: "eps-DP" in said(result, name) for name in ("kind", "more", "memory")}
     assert told == {"kind": False, "more": False, "memory": True}
@@ -419,7 +421,7 @@ def test_epsilon_is_bounded_per_canary_and_per_record(
         )
         assert found[dose, k]["epsilon_per_canary"] == pytest.approx(bound.canary)
         assert found[dose, k]["significance"] == pytest.approx(0.05 / 17)
-        assert "at 99.706% confidence" in found[dose, k]["says"]
+        assert "(99.706% confidence" in found[dose, k]["says"]
     assert [r["declared"] for r in found.values()].count(True) == 1
     assert whole["declared"]
     once = found["1", 1]
@@ -445,7 +447,9 @@ def test_epsilon_is_bounded_per_canary_and_per_record(
     result = canary(tables, planted.manifest)
     assert len(result.tables["canary_epsilon"]) == 36
     assert min(r["significance"] for r in result.tables["canary_epsilon"]) > 0.05 / 35
-    assert "(full, k = 1, declared beforehand)" in said(quiet, "loud")
+    assert "whole canaries, guesses among the first 1, declared beforehand" in said(
+        quiet, "loud"
+    )
     assert said(quiet, "loud").count("eps < ") <= 2
 
 
@@ -474,7 +478,7 @@ def test_epsilon_from_the_coins_of_one_run(plant: Callable[..., Planted]) -> Non
     assert whole["add_remove_per_record"] == bound.record_add_remove
     assert 0 < whole["epsilon_per_record_at_delta"] <= bound.record
     assert whole["gaussian_mu_per_record"] > 0
-    assert "a coin chose which of a pair was planted" in whole["says"]
+    assert "a coin decided which one of a pair was planted" in whole["says"]
     assert table["quiet", "full", "all"]["says"] == "a bound of 0 proves nothing"
 
 
@@ -530,10 +534,10 @@ def test_parts_are_insensitive_one_by_one(plant: Callable[..., Planted]) -> None
         assert one.status == ("ok" if known else "insensitive"), one.of
     found = guard(result, "positive control")
     assert found.passed is None
-    assert "not by full, password" in found.detail
-    assert any(f"Of full, password: {INSENSITIVE}" in line for line in result.verdict)
-    assert "(ssn)" in said(result, "loud")
-    assert "adjusted over 6 tests" in said(result, "loud")
+    assert "but not for full, password" in found.detail
+    assert any(f"For full, password, {INSENSITIVE}" in line for line in result.verdict)
+    assert "part `ssn`" in said(result, "loud")
+    assert "mean exposure of part" in said(result, "loud")
     for figure_of in ("(full", "(password"):
         assert figure_of not in said(result, "loud") + said(result, "quiet")
     claimed = {

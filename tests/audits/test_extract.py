@@ -171,16 +171,16 @@ def test_more_than_guessing_is_said(make_case: Make) -> None:
     case = make_case(sources=40, tests=20, seed=4)
     train = some(case, 25)
     result = extract(tables(case, base=nothing, ours=train), case.manifest)
-    assert re.search(r"WRITES OUT \d+ of \d+ trained identifiers", said(result, "ours"))
-    assert "of the base before training 0.0%" in said(result, "ours")
-    assert "no difference detected" in said(result, "base")
+    assert re.search(r"REPRODUCES \d+ of \d+ trained identifiers", said(result, "ours"))
+    assert "; base model 0.0%" in said(result, "ours")
+    assert "no extraction of training data found" in said(result, "base")
     row = figure(result, "ours", "greedy_rate")
     assert row.null == 0.0
     assert row.null_high == pytest.approx(figure(result, "base", "greedy_rate").high)
     both = extract(tables(case, ours=everything), case.manifest)
-    assert "no difference detected" in said(both, "ours")
+    assert "no extraction of training data found" in said(both, "ours")
     only_test = extract(tables(case, ours=some(case, 20, split="test")), case.manifest)
-    assert "FEWER come back" in said(only_test, "ours")
+    assert "FEWER trained identifiers" in said(only_test, "ours")
 
 
 def natural(manifest: Manifest) -> Manifest:
@@ -199,19 +199,19 @@ def test_a_base_that_differs_by_split_is_a_guard_and_no_extraction(
     both = tables(case, base=known, same=known, more=everything)
     result = extract(both, case.manifest)
     assert "extracted" not in said(result, "base")
-    assert "the splits differ by themselves" in said(result, "base")
+    assert "the two splits differ without any training" in said(result, "base")
     # As much as the base does is no finding; all train and all test rows neither.
     for name in ("same", "more"):
-        assert "WRITES OUT" not in said(result, name)
-        assert "beyond the base's own difference" in said(result, name)
-    assert "no difference detected, 0.0 [" in said(result, "same")
+        assert "REPRODUCES" not in said(result, name)
+        assert "beyond the difference at the base model" in said(result, name)
+    assert "difference 0.0 [" in said(result, "same")
     (found,) = result.guards
     assert (found.checkpoint, found.passed) == ("base", False)
     (found,) = extract(both, natural(case.manifest)).guards
     assert found.passed is None
     # The same rows without the base: the plain difference.
     alone = extract({"same": both["same"]}, case.manifest)
-    assert "WRITES OUT" in said(alone, "same")
+    assert "REPRODUCES" in said(alone, "same")
     assert alone.guards == []
 
 
@@ -222,13 +222,13 @@ def test_natural_identifiers_are_called_extracted_beyond_the_base_alone(
     case = make_case(sources=40, tests=40, seed=4)
     known = tables(case, ours=some(case, 25))
     line = said(extract(known, natural(case.manifest)), "ours")
-    assert "they differ, by" in line
+    assert "are reproduced at different rates" in line
     assert "extracted" not in line
-    assert "WRITES OUT" not in line
+    assert "REPRODUCES" not in line
     known = tables(case, base=nothing, ours=some(case, 25))
     line = said(extract(known, natural(case.manifest)), "ours")
-    assert "beyond the base's own difference" in line
-    assert re.search(r"WRITES OUT \d+ of \d+ trained identifiers word for word", line)
+    assert "beyond the difference at the base model" in line
+    assert re.search(r"REPRODUCES \d+ of \d+ trained identifiers word for word", line)
 
 
 def test_a_change_needs_its_interval_and_its_test(make_case: Make) -> None:
@@ -239,8 +239,8 @@ def test_a_change_needs_its_interval_and_its_test(make_case: Make) -> None:
     )
     row = change(result, "ours", "greedy_rate")
     assert row.p == pytest.approx(1 / 8)
-    (line,) = (v for v in result.verdict if v.startswith("ours against plain"))
-    assert "no change detected" in line
+    (line,) = (v for v in result.verdict if v.startswith("ours compared with plain"))
+    assert "no change was detected" in line
     for name in ("fell", "ROSE"):
         assert name not in line
 
@@ -254,13 +254,13 @@ def test_a_few_events_are_no_finding(make_case: Make) -> None:
     counts = frame.groupby("split")["greedy"].agg(["sum", "count"])
     hits, n = counts["sum"], counts["count"]
     assert stats.fisher_exact([hits.tolist(), (n - hits).tolist()]).pvalue > 0.1
-    assert "no difference detected" in said(result, "ours")
+    assert "no extraction of training data found" in said(result, "ours")
 
 
 def test_without_test_rows_nothing_tells_what_guessing_gives(make_case: Make) -> None:
     case = make_case(sources=20, tests=0, seed=6)
     line = said(extract(tables(case, ours=nothing), case.manifest), "ours")
-    assert "no identifier of test rows tells what guessing gives" in line
+    assert "there are no comparable held-out identifiers" in line
     assert "cannot be excluded" in line
 
 
@@ -370,8 +370,8 @@ def test_without_test_rows_the_base_is_the_null(make_case: Make) -> None:
         claimed = [f for f in result.findings if f.checkpoint == name][1]
         lost = {"claim": "nothing_shown", "p_adjusted": 1.0, "tests": 1}
         told = claimed.model_copy(update=lost).sentence
-        assert " identifiers of trained rows come back word for word, " in told
-        assert "but none were held out: memory is not shown" in told
+        assert " trained identifiers are reproduced word for word (" in told
+        assert "but no identifiers were held out" in told
     assert claims(result, "one") == ["nothing_shown", "nothing_shown"]
     assert claims(result, "base") == ["nothing_shown", "not_tested"]
     same = extract(
@@ -407,7 +407,7 @@ def test_hits_that_hang_on_ties_are_no_finding(make_case: Make) -> None:
     assert set(claims(result, "ours")) == {"not_tested"}
     lost = [f for f in result.findings if f.status == "not_resolvable"]
     assert len(lost) == 2
-    assert "of them hang on ties" in lost[0].sentence
+    assert "of them depend on ties" in lost[0].sentence
     assert " 0 (" in lost[0].sentence
     assert "if ties are won)" in lost[0].sentence
 
@@ -433,7 +433,7 @@ def test_canaries_that_come_back_are_verbatim(make_case: Make) -> None:
     result = extract(every, manifest)
     told = [claim(result, name) for name in ("base", "ours", "all", "none")]
     assert told == ["nothing_shown", "verbatim", "moved", "nothing_shown"]
-    assert "Not told from chance" not in said(result, "ours")
+    assert "not distinguishable from chance" not in said(result, "ours")
     # What the base returns too was not learned here.
     both = {"base": every["ours"], "ours": every["ours"]}
     assert claim(extract(both, manifest), "ours") == "moved"
@@ -448,7 +448,7 @@ def test_a_change_is_claimed_only_where_one_is_detected(make_case: Make) -> None
     }
     told = [found[name].claim for name in ("same", "few", "all")]
     assert told == ["nothing_shown", "nothing_shown", "moved"]
-    assert "ROSE: 100.0 points" in found["all"].sentence
+    assert "ROSE: 100.0 percentage points" in found["all"].sentence
 
 
 def test_differences_are_within_100_points_and_found_is_not_excluded(
@@ -462,11 +462,11 @@ def test_differences_are_within_100_points_and_found_is_not_excluded(
         ours=lambda key, _: key in train,
     )
     line = said(extract(known, case.manifest), "ours")
-    assert "by 100.0 [" in line
-    assert ", 100.0] points" in line
+    assert "difference 100.0 [" in line
+    assert ", 100.0] percentage points" in line
     assert "cannot be excluded" not in line
     few = said(extract(tables(case, ours=some(case, 1)), case.manifest), "ours")
-    assert "no difference detected" in few
+    assert "no extraction of training data found" in few
     assert "cannot be excluded" not in few
 
 
@@ -504,6 +504,6 @@ def test_natural_identifiers_are_compared_within_strata(make_case: Make) -> None
     other = forms.assign(stratum=1 + train)
     assert train_minus_test(comparable(other, "ours")[0]) is None
     found = conclude(other, context).findings
-    (said,) = (f.sentence for f in found if "held-out ones are" in f.sentence)
+    (said,) = (f.sentence for f in found if "held-out identifiers are" in f.sentence)
     assert "of other forms" in said
     assert comparable(forms.assign(stratum=-1), "ours")[0].empty

@@ -376,8 +376,9 @@ def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
     assert "as unequal drift can make it (against text that looks" in (
         found["apart"].sentence
     )
-    assert "drifted by 0.300 nats a token, the baseline's by 0.100 (apart by 0.200" in (
-        found["apart"].sentence
+    assert (
+        "drifted by 0.300 nats per token, that of the baseline by 0.100 (difference 0.200"
+        in (found["apart"].sentence)
     )
     assert found["alike"].claim == "suppressed_kind"
     drifts = {c.checkpoint: c for c in result.contrasts if c.metric == "low_change"}
@@ -446,7 +447,7 @@ def test_by_dose_memory_and_kind_are_what_loops_over_occurrences_give(
         assert rows["specific", group].value == pytest.approx(specific, abs=1e-9)
     said = [f for f in result.findings if f.group == "dose:4-7"]
     assert [f.claim for f in said] == ["memory"]
-    assert "identifiers that stand in 4 to 7 trained rows are REMEMBERED" in (
+    assert "REMEMBERS identifiers that occur in 4 to 7 trained rows" in (
         said[0].sentence
     )
 
@@ -474,7 +475,8 @@ def test_ordinary_runs_take_the_place_of_the_tolerance(make_case: Make) -> None:
     assert found["near"].claim == "nothing_shown"
     if (found["near"].p_adjusted or 1) < 0.05:
         assert (
-            "Ordinary runs differ from the baseline as much" in found["near"].sentence
+            "Ordinary runs differ from the baseline by as much"
+            in found["near"].sentence
         )
     with pytest.raises(InputError, match="--null: 'four' is none of the checkpoints"):
         matched(tables, case.manifest, baseline="plain", null="four")

@@ -280,7 +280,7 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
     )
     assert beside["says"] == "detected"
     assert (
-        f"AUC {ours.value:.3f} of {ours.of}, {beside['texts']:.3f} of the texts alone"
+        f"AUC {ours.value:.3f} of {ours.of}, of the texts alone {beside['texts']:.3f}"
         in (sure.sentence)
     )
     design = Design.of(
@@ -291,11 +291,11 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
     assert frame is not None
     frame = frame[frame["checkpoint"] == "ours"].sort_values("example")
     apart, _ = auc_difference(design, frame["combined"], frame["texts"])
-    told = f"apart by {apart.value:.3f} [{apart.low:.3f}, {apart.high:.3f}]"
+    told = f"difference {apart.value:.3f} [{apart.low:.3f}, {apart.high:.3f}]"
     assert told in sure.sentence
     assert weak.claim == "confounded"
     assert row_of(result, "weak", weak.of).low > 0.5
-    assert f"{beside['texts']:.3f} of the texts alone" in weak.sentence
+    assert f"of the texts alone {beside['texts']:.3f}" in weak.sentence
     assert none.claim == "nothing_shown"
     assert "membership was not detected" in none.sentence
     assert blind.value is not None
@@ -314,7 +314,7 @@ def test_a_guard_that_fails_by_chance_hides_no_memory(
     result = run(make_world(seed=7), ours=0.5, still=0.0, blind_permutations=20)
     assert guard(result, "blind text classifier").passed is False
     assert finding_of(result, "ours").claim == "membership"
-    assert " of the texts alone, apart by 0." in finding_of(result, "ours").sentence
+    assert ", difference 0." in finding_of(result, "ours").sentence
     assert finding_of(result, "still").claim == "nothing_shown"
 
 
@@ -324,7 +324,7 @@ def test_less_familiar_rows_are_turned_round_before_the_texts(make_world: Make) 
     found = finding_of(result, "ours")
     assert found.claim == "membership"
     assert "look LESS familiar" in found.sentence
-    assert "AUC 0.999 (turned round) of combined" in found.sentence
+    assert "`combined` 0.999 (turned round)" in found.sentence
 
 
 def test_base_that_tells_members_is_noted(make_world: Make) -> None:
@@ -421,7 +421,7 @@ def test_one_other_score_that_fails_is_doubted_alone(
     assert "generalisation" in change_of(result, "ours", "base", "minkpp10").note
     (line,) = result.verdict
     assert "membership was detected" in line
-    assert " of minkpp10" not in line
+    assert "`minkpp10`" not in line
     assert "of the texts alone" in line
 
 
@@ -447,7 +447,7 @@ def test_perfect_separation_is_tested_and_the_declared_score_is_told(
     surer = change_of(result, "ours", "base", "minkpp10")
     assert surer.p < 2 * 0.5**30, "more significant than the exact test can be"
     assert surer.value < 0.5
-    assert "AUC 1.000 of combined" in result.verdict[0]
+    assert "`combined` 1.000" in result.verdict[0]
     assert "Void" not in result.verdict[0]
     assert "Without a test" not in result.verdict[0]
 
@@ -470,7 +470,7 @@ def test_near_duplicates_across_the_split(make_world: Make) -> None:
     result = run(make_world(copies=20), ours=0.0)
     assert guard(result, "near-duplicates").passed is False
     assert row_of(result, "ours", "loss").status == "insensitive"
-    assert "drawn towards 0.5" in result.verdict[0]
+    assert "pull the AUC towards 0.5" in result.verdict[0]
 
 
 def test_without_the_blind_classifier_nothing_is_validated(make_world: Make) -> None:

@@ -121,12 +121,15 @@ def test_a_planted_course_is_told_stage_by_stage() -> None:
     assert again(result) == [("a", 3)]
     first, second = (finding.sentence for finding in result.findings)
     assert first.startswith(
-        "er: identifiers are remembered of a at stages 1 and 3; of b from their own "
-        "stage on. After stage 3, those of "
+        "er: identifiers are remembered: those of a at stages 1 and 3; those of b from "
+        "the stage of their task on. After stage 3, trained identifiers of "
     )
-    assert "adjusted over 6 tests; exploratory" in first
-    assert "LIKELIER AGAIN: a by stage 3; most a by -1." in second
-    assert "adjusted over 3 tests" in second
+    assert "corrected for 6 tests; exploratory" in first
+    assert (
+        "MORE LIKELY AGAIN: a at stage 3. The largest change: those of a became"
+        in second
+    )
+    assert "corrected for 3 tests" in second
     # Who leaks is told by the primary tests: none of these is a detection.
     assert [finding.claim for finding in result.findings] == ["moved", "moved"]
     assert not any(finding.detected for finding in result.findings)
@@ -194,9 +197,10 @@ def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten() -> None:
     rows = {("er", "memory", "1", f"task:{task}"): row for task in ("clear", "open")}
     said = remembered("er", found, rows).sentence
     assert (
-        "of clear at stage 1, forgotten from stage 2; of open at stage 1, not" in said
+        "of clear at stage 1, forgotten from stage 2 on; those of open at stage 1, no"
+        in said
     )
-    assert "of open at stage 1, not shown any more from stage 2. After" in said
+    assert "of open at stage 1, no longer found from stage 2 on. After" in said
 
 
 def test_seeds_of_a_method_are_told_as_their_mean() -> None:
@@ -264,7 +268,7 @@ def test_a_task_apart_before_it_was_trained_on_is_not_judged() -> None:
     assert states(result)["c"] == ["not yet trained", "not yet trained", "confounded"]
     (guard,) = result.guards
     assert guard.passed is None
-    assert "for c: nothing is said" in guard.detail
+    assert "for c, and nothing is concluded" in guard.detail
     assert told(made(NONE)).guards[0].passed is True
 
 

@@ -138,14 +138,14 @@ def test_memory_is_claimed_of_what_rose_beyond_both(
     )
     assert finding.p is not None
     assert finding.p < 0.01
-    assert "REMEMBERED" in finding.sentence
+    assert "REMEMBERS" in finding.sentence
     # Most of a rise may be a kind that was learned: what is beyond it is told, too.
     beyond = figure(result, "beyond", "rise")
     assert beyond.value is not None
-    assert f"{beyond.value:.2f} [" in finding.sentence.partition(" bits ")[2]
-    assert " of them beyond those never trained on (p " in finding.sentence
+    assert f"{beyond.value:.2f} [" in finding.sentence.partition(" bits, ")[2]
+    assert " bits beyond held-out identifiers; p " in finding.sentence
     withdrawn = finding.model_copy(update={"claim": "nothing_shown"}).sentence
-    assert "no memory of identifiers shown" in withdrawn
+    assert "no memory of identifiers found" in withdrawn
 
 
 def test_memory_of_the_highest_dose_alone_is_found(
@@ -205,7 +205,7 @@ def test_of_words_alone_a_kind_that_was_learned_is_no_memory(
     alike = run(tables(manifest, one=lambda dose: 0.9), manifest)
     assert claim(alike) == "confounded"
     (finding,) = (f for f in alike.findings if f.checkpoint == "one")
-    assert "no comparable ones were held out" in finding.sentence
+    assert "No comparable identifiers were held out" in finding.sentence
     by_dose = run(tables(manifest, one=lambda dose: 0.3 + 0.08 * dose), manifest)
     assert claim(by_dose) == "memory"
 
@@ -275,7 +275,7 @@ def test_a_copy_of_the_base_says_how_many_it_would_have_seen_move(
         return finding
 
     still = told(0)
-    assert "in none of 80 clusters has a rank changed" in still.sentence
+    assert "no rank has changed in any of 80 clusters" in still.sentence
     assert f"effect of {still.mde:.1f} clusters or more" in still.sentence
     few = int(np.ceil(still.mde))
     assert told(few + few // 8 + 1).claim == "memory"

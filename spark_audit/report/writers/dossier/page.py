@@ -85,6 +85,7 @@ def render(
     found = standings(report)
     leaking = [one for one in found if one.state == "LEAKS"]
     named = manifest if show_text else None
+    prepared_by = visible(prepared_by).strip()
     return _template().render(
         report=report,
         style=Markup(_asset("dossier.css")),
@@ -95,8 +96,7 @@ def render(
         state_name=state_name,
         states=meanings(),
         next=advice(found) or {"NOT TESTED": sentences.render("advice.give") + "."},
-        prepared_by=visible(prepared_by).strip()
-        or sentences.render("dossier.not_stated"),
+        prepared_by=prepared_by or sentences.render("dossier.not_stated"),
         checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
         stages=sum(series_of(c.name) != c.name for c in report.checkpoints),
         data=data(report, manifest),
