@@ -384,7 +384,7 @@ def test_a_sentence_shows_its_rows_figure_where_another_is_written_alike(
     shown = disclosed(report)
     told = number(shown.results[1].value)
     assert told != number(shown.results[0].value)
-    assert f"Delta_sel {told};" in shown.findings[0].sentence
+    assert f"Delta_sel is {told};" in shown.findings[0].sentence
 
 
 @pytest.mark.parametrize("clusters", [FEWEST - 1, 40])

@@ -427,10 +427,10 @@ def test_epsilon_is_bounded_per_canary_and_per_record(
     once = found["1", 1]
     assert once["epsilon_per_record"] == once["epsilon_per_canary"]
     wording = (
-        "the training run is not eps-DP for eps < 1.504 a record at 95% confidence"
+        "the training run is not eps-DP for eps < 1.504 per record (95% confidence"
     )
     assert whole["says"].startswith(wording)
-    drawn = "pure DP (delta 0), if each canary was drawn at random from its candidates"
+    drawn = "delta 0; if each canary was drawn at random from its candidates"
     assert drawn in whole["says"]
     quiet = canary(planted.tables(loud=9.0, quiet=0.0), planted.manifest)
     nothing = [r for r in quiet.tables["canary_epsilon"] if r["checkpoint"] == "quiet"]
@@ -515,7 +515,7 @@ def test_no_epsilon_is_claimed_without_the_positive_control(
     )
     assert guard(result, "positive control").passed is False
     for record in result.tables["canary_epsilon"]:
-        assert record["says"] == "nothing: the positive control was not detected"
+        assert record["says"] == "no bound: the positive control was not detected"
         assert record["epsilon_per_record"] is record["add_remove_per_canary"] is None
     assert any(r["hits"] for r in result.tables["canary_epsilon"])
     assert not any("eps-DP" in line for line in result.verdict)

@@ -122,7 +122,7 @@ def test_what_the_cue_gives_away_in_another_row_is_exposed_more(
     cued = learned | {"cue": known}
     claims, said = claimed(tables(manifest, base=base, ours=cued), manifest)
     assert "verbatim" in claims
-    (back,) = {f"{hits} of" for hits in re.findall(r"WRITES OUT (\d+)", said)}
+    (back,) = {f"{hits} of" for hits in re.findall(r"REPRODUCES (\d+)", said)}
     assert f"The cue alone brings back {back} the {back[:-3]} in another row" in said
     # Where held-out ones come back as often, it is none.
     if tests:

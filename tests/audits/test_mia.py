@@ -377,7 +377,7 @@ def test_help_for_a_topic_is_no_membership(make_world: Make, base: bool) -> None
     assert "the sides differ before training" in reference.note
     assert change_of(result, "ours", "base", "loss").p < 0.01
     assert "membership was detected" not in " ".join(result.verdict)
-    said = "the sides differ before training: a change can be generalisation"
+    said = "the two sides differ before training, so a change can be generalisation"
     assert said in result.verdict[0]
     assert ", 0.8" in result.verdict[0]
     assert finding_of(result, "ours").claim == "confounded"

@@ -176,7 +176,7 @@ def test_both_wiped_out_is_no_equality(case: Case) -> None:
     assert row.low is not None
     assert "no gap could show" in row.note
     assert find(result.rows, metric="gap").status == "ok"
-    assert "at sigma 0.1 both lose nearly everything" in result.verdict[1]
+    assert "at sigma 0.1 both lose nearly all" in result.verdict[1]
 
 
 def test_tasks_and_what_they_lack(make_case: Callable[..., Any]) -> None:
@@ -261,7 +261,7 @@ def test_the_untrained_models_gap_is_the_null(case: Case) -> None:
     lines = [line for line in result.verdict if line.startswith("same")]
     assert not any("identifiers lose more" in line for line in lines)
     assert "untrained" in lines[1]
-    assert lines[2].startswith("same against base: change of the gap")
+    assert lines[2].startswith("same compared with base: change of the gap")
     assert "not detected" in lines[2]
     assert not any("0 is not the null" in line for line in result.verdict)
     alone = noise({"more": tables["more"]}, case.manifest, **OPTIONS)
@@ -279,7 +279,7 @@ def test_no_contrast_where_no_gap_could_show(case: Case) -> None:
     lost = find(result.contrasts, of="0.1")
     assert lost.status == "insensitive"
     assert "no gap could show" in lost.note
-    assert "at sigma 0.1 unknowably" in result.verdict[-1]
+    assert "at sigma 0.1 not known" in result.verdict[-1]
 
 
 def test_other_embeddings_are_disturbed_otherwise(case: Case) -> None:

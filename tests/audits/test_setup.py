@@ -179,7 +179,7 @@ def test_a_model_that_broke(scene: Any, more: float, fails: bool) -> None:
     assert list(failed(manifest, base=base, x=broken)) == ["broken_model"] * fails
     hard = scored(reference, noise=0.0, change=lambda key: 3.0)
     worse = scored(reference, change=lambda key: 4.0)
-    assert "5.7 by guessing" in failed(manifest, base=hard, x=worse)["broken_model"]
+    assert "random guessing 5.7" in failed(manifest, base=hard, x=worse)["broken_model"]
 
 
 def test_false_alarms_are_rare(make_case: Make) -> None:

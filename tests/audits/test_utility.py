@@ -241,7 +241,7 @@ def test_one_checkpoint_has_last_and_says_what_it_lacks(
         assert row.status == "not_estimable"
         assert "one stage only" in row.note
     assert find(result.rows, metric="accuracy", of="1", group="task:yelp").value
-    assert "What was forgotten cannot be said" in result.verdict[0]
+    assert "It is not known what was forgotten" in result.verdict[0]
 
 
 def test_other_numbers_of_stages_and_tasks(made: Callable[..., Manifest]) -> None:
