@@ -123,7 +123,7 @@ def test_what_the_cue_gives_away_in_another_row_is_exposed_more(
     claims, said = claimed(tables(manifest, base=base, ours=cued), manifest)
     assert "verbatim" in claims
     (back,) = {f"{hits} of" for hits in re.findall(r"REPRODUCES (\d+)", said)}
-    assert f"The cue alone brings back {back} the {back[:-3]} in another row" in said
+    assert f"The cue alone reproduces {back} the {back[:-3]} in another row" in said
     # Where held-out ones come back as often, it is none.
     if tests:
         both = dict.fromkeys(("full", "last16", "cue"), everything)

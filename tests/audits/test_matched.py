@@ -227,7 +227,6 @@ def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
     assert claims(result) == {"ours": {"formats", "moved"}}
     line = next(x for x in result.verdict if "never trained on" in x)
     assert "learned the formats of identifiers" in line
-    assert "learned the formats of identifiers" in line
     row = pooled(result, "ours", "memory")
     assert row.mde is not None
     assert f"An effect of {row.mde:.3f} nats or more would have been detected" in line
@@ -237,7 +236,7 @@ def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
     assert row.value == pytest.approx(trained.value - never.value)  # type: ignore[operator]
     kind, specific = (pooled(result, "ours", name) for name in ("kind", "specific"))
     assert kind.value == pytest.approx(-2.47 + 0.2, abs=0.2)
-    assert f"moved by {kind.value:.3f} [" in line
+    assert f"changed by {kind.value:.3f} [" in line
     change = pooled(result, "ours", "delta_sel", "change")
     assert kind.value + specific.value == pytest.approx(change.value)  # type: ignore[operator]
     silent(result)
