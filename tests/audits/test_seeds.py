@@ -56,7 +56,7 @@ def test_a_contrast_of_seeds_is_read_with_the_seeds_in_it() -> None:
     assert "over sources and seeds. With seeds, identifiers are more" in said(-1, -1.1)
     assert "in the two runs, by 0.200 nats" in said(1, 1.1, apart=0.2)
     assert "nothing is concluded" in said(1, 1.1, apart=0.2)
-    assert "How text drifts in the two is not known" in said(1, 1.1, apart=None)
+    assert "How text drifts in the two runs is not known" in said(1, 1.1, apart=None)
     # Each seed's own interval excludes 0, their spread does not.
     assert "Not separable from no effect once seeds count." in said(0.1, 1.1)
 
