@@ -58,7 +58,7 @@ def test_a_contrast_of_seeds_is_read_with_the_seeds_in_it() -> None:
     assert "nothing is concluded" in said(1, 1.1, apart=0.2)
     assert "How text drifts in the two runs is not known" in said(1, 1.1, apart=None)
     # Each seed's own interval excludes 0, their spread does not.
-    assert "Not separable from no effect once seeds count." in said(0.1, 1.1)
+    assert "With seeds, this is not distinguishable from no effect." in said(0.1, 1.1)
 
 
 def test_baselines_pair_the_same_seed() -> None:
