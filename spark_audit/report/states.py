@@ -17,7 +17,7 @@ from spark_audit.checkpoints.specs import BASE
 from spark_audit.names import entry_of, series_of
 from spark_audit.report.coverage import attacks_of_audits, remembers, unclear
 from spark_audit.report.tables import entries
-from spark_audit.results import OF_REPORT, Finding, Guard, Report, by_severity, number
+from spark_audit.results import OF_REPORT, Finding, Guard, Report, Row, by_severity
 from spark_audit.results.findings import DETECTED, SEVERITY
 
 State = Literal["LEAKS", "DETECTABLE", "NO LEAK FOUND", "NOT TESTED"]
@@ -83,8 +83,8 @@ class Standing:
     tried
         Every attack in the order of audits, the untried ones too.
     exposed
-        Of one that remembers identifiers, the types that it remembers most, each with
-        its figure: exploratory, to say where to look first.
+        Of one that remembers identifiers, the figures of the types that it remembers
+        most: exploratory, to say where to look first.
     faults
         Setup guards that failed for it; the lead names them.
     """
@@ -93,7 +93,7 @@ class Standing:
     state: State
     detections: tuple[Finding, ...]
     tried: tuple[Tried, ...]
-    exposed: str = ""
+    exposed: tuple[Row, ...] = ()
     faults: tuple[Guard, ...] = ()
     led_by: Finding | None = None
 
@@ -259,7 +259,6 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
 def reading(report: Report, found: Sequence[Standing]) -> str:
     """How the sentences about these are to be read: no unit is left unexplained."""
     used = {one.led_by.unit for one in found if one.led_by}
-    used |= {"nats" for one in found if one.exposed}
     facts = {
         "tests": int(report.settings.get(TESTS, 0)),
         "units": [unit for unit in UNITS if unit in used],
@@ -340,10 +339,10 @@ MOST = 3
 """Types that are named as the most exposed."""
 
 
-def _exposed(report: Report, name: str, own: Sequence[Finding]) -> str:
+def _exposed(report: Report, name: str, own: Sequence[Finding]) -> tuple[Row, ...]:
     """Types whose trained identifiers became likelier than never-trained ones."""
     if not any(one.severity >= SEVERITY["memory"] for one in own):
-        return ""
+        return ()
     rows = [
         row
         for row in report.results
@@ -355,7 +354,7 @@ def _exposed(report: Report, name: str, own: Sequence[Finding]) -> str:
         and row.high < (row.null_low or 0.0)
     ]
     rows.sort(key=lambda row: row.value or 0.0)
-    return ", ".join(f"{row.grouping[1]} {number(row.value)}" for row in rows[:MOST])
+    return tuple(rows[:MOST])
 
 
 def _tried(audit: str, own: Sequence[Finding], *, scored: bool, ran: bool) -> Tried:

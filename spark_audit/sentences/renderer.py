@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_audit.errors import InputError, choose
@@ -176,8 +177,11 @@ def of_rows(dose: str) -> str:
 
 
 def effect(mde: float, unit: str) -> str:
-    """A smallest effect with its unit."""
+    """A smallest effect with its unit; of a change of NLL in words too."""
     shown = number(mde, DECIMALS.get(unit, 3))
+    if unit == "nats":
+        words = likelier(SimpleNamespace(value=-mde, low=None, high=None))
+        return f"{shown} {unit_name(unit)} ({words})"
     return f"{shown} {unit_name(unit)}".strip()
 
 

@@ -254,8 +254,13 @@ def test_the_most_exposed_types_are_named_where_identifiers_are_remembered() -> 
     given = report(finding("matched", "a", "memory"))
     given = given.model_copy(update={"results": [*given.results, *rows]})
     one, two = standings(given)
-    assert one.exposed == "NAME -0.400, IBAN -0.300, EMAIL -0.200"
-    assert two.exposed == ""
+    types = [row.grouping[1] for row in one.exposed]
+    assert types == ["NAME", "IBAN", "EMAIL"]
+    words = sentences.render("page.exposed", exposed=one.exposed)
+    assert words.endswith(
+        "NAME 49% more likely, IBAN 35% more likely, EMAIL 22% more likely"
+    )
+    assert two.exposed == ()
 
 
 def test_a_report_without_attacks_has_no_standings() -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from spark_audit import sentences
 from spark_audit.errors import visible
@@ -100,7 +101,7 @@ def summary(report: Report) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _words(key: str, **facts: str) -> str:
+def _words(key: str, **facts: Any) -> str:
     """Words that the first screen of every format has."""
     return sentences.render(f"page.{key}", **facts)
 
