@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from spark_audit.audits import AUDITS
@@ -58,6 +59,9 @@ def disclosed(report: Report) -> Report:
     rows = (*report.results, *report.contrasts)
     hidden = _hidden(rows)
     shown = {_key(row): _row(row, hidden) for row in rows}
+    by_place: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        by_place.setdefault(_place(row), []).append(row)
     clusters = report.manifest.n_clusters
     return report.model_copy(
         update={
@@ -67,7 +71,9 @@ def disclosed(report: Report) -> Report:
             "settings": {k: v for k, v in report.settings.items() if k != "seed"},
             "results": [shown[_key(row)] for row in report.results],
             "contrasts": [shown[_key(row)] for row in report.contrasts],
-            "findings": [_finding(f, report, shown) for f in report.findings],
+            "findings": [
+                _finding(one, report, shown, by_place) for one in report.findings
+            ],
             "guards": [_guard(one, shown, clusters) for one in report.guards],
             "tables": {
                 name: list(_table(name, records, report))
@@ -80,9 +86,14 @@ def disclosed(report: Report) -> Report:
 # --- rows -----------------------------------------------------------------------------
 
 
+@cache
+def _partners(audit: str) -> Mapping[str, str]:
+    return {metric.name: metric.partner for metric in AUDITS.metrics(audit)}
+
+
 def _unit(row: Row) -> tuple[str, ...]:
     """Figures with the same key are shown together or not at all."""
-    partners = {one.name: one.partner for one in AUDITS.metrics(row.audit)}
+    partners = _partners(row.audit)
     lead = partners.get(row.metric) or row.metric
     own = (lead,) if lead in partners.values() else (row.metric, row.of)
     place = (row.audit, row.checkpoint, row.over, row.group)
@@ -198,15 +209,18 @@ def _hits(hits: Hits, clusters: int) -> Hits:
     return Hits(count=round(min(near, hits.of)), of=hits.of, rounded=True)
 
 
-def _finding(finding: Finding, report: Report, shown: Mapping[Any, Row]) -> Finding:
+def _place(one: Row | Finding) -> tuple[str, ...]:
+    return (one.audit, one.checkpoint, one.metric, one.of, one.group)
+
+
+def _finding(
+    finding: Finding,
+    report: Report,
+    shown: Mapping[Any, Row],
+    by_place: Mapping[tuple[str, ...], Sequence[Row]],
+) -> Finding:
     """The same claim, its figures rounded or withheld as those of its rows."""
-    rests_on = (finding.metric, finding.of, finding.group)
-    place = (finding.audit, finding.checkpoint, *rests_on)
-    alike = [
-        row
-        for row in (*report.results, *report.contrasts)
-        if (row.audit, row.checkpoint, row.metric, row.of, row.group) == place
-    ]
+    alike = by_place.get(_place(finding), [])
     units = {finding.unit} if finding.unit else {row.unit for row in alike}
     own = [r for r in alike if r.value == finding.value and r.unit in units]
     gone = any(shown[_key(row)].withheld for row in own or alike)
