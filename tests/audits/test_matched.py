@@ -229,7 +229,7 @@ def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
     assert "learned the formats of identifiers" in line
     row = pooled(result, "ours", "memory")
     assert row.mde is not None
-    assert f"An effect of {row.mde:.3f} nats or more would have been detected" in line
+    assert f"An effect of {row.mde:.3f} nats per token (" in line
     trained, never = (
         pooled(result, "ours", "pii_change", of) for of in ("trained", "never-trained")
     )
