@@ -78,8 +78,8 @@ def import_(
             output,
             progress=show,
             task=task,
-            format=format,
-            split=split,
+            format=format,  # type: ignore[arg-type]
+            split=split,  # type: ignore[arg-type]
             template=template,
             columns=_pairs(map),
         )
@@ -166,14 +166,12 @@ def inject(
     encode, pieces = _pieces(
         kind, examples, tokenizer, model, canaries=canaries, seed=seed
     )
-    outputs = {
-        task: output / f"{task}.jsonl"
-        for task in sorted({one.task for one in examples})
-    }
+    tasks = sorted({one.task for one in examples})
+    outputs = {task: output / f"{task}.jsonl" for task in tasks}
     keep_apart(list(outputs.values()), files)
     # Only the search for what can be ranked takes its time.
     with progress(quiet=quiet or encode is None) as show:
-        rows, told = injected(
+        rows, report = injected(
             examples,
             seed=seed,
             rate=rate,
@@ -187,16 +185,14 @@ def inject(
     for task, path in outputs.items():
         _write(path, [row for row in rows if row.task == task])
     names = ("task", "split", "rows", "with_identifier", "with_canary")
+    groups = [(*group, *counts) for group, counts in sorted(report.rows.items())]
     show_records(
-        [
-            dict(zip(names, (*key, *counts), strict=True))
-            for key, counts in sorted(told.rows.items())
-        ],
-        title=f"{sum(told.planted.values())} of {told.requested} canaries planted, "
-        f"{told.held_out} held out",
+        [dict(zip(names, group, strict=True)) for group in groups],
+        title=f"{sum(report.planted.values())} of {report.requested} canaries planted, "
+        f"{report.held_out} held out",
         as_json=json,
     )
-    for note in told.notes:
+    for note in report.notes:
         say(note)
 
 

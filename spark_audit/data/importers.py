@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -54,29 +54,35 @@ _LAYOUTS = {
 """Usual column names of prompt and response."""
 
 
-def import_examples(
+def import_file(
     source: str | Path,
+    output: str | Path,
     *,
     task: str,
     format: Format = "auto",
     split: Split | None = None,
     template: str | None = None,
     columns: Mapping[str, str] | None = None,
-) -> list[Example]:
-    r"""Read somebody else's data as examples of one task.
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[Split, int]:
+    r"""Read somebody else's data and write it as JSON lines, row by row.
 
     A prompt is its column as it stands, or the template with the row's columns in it.
     The template's fixed wording is recorded in ``Example.template``, together with what
-    all prompts begin and end with (data may bring a ``Title:`` of its own).
+    all prompts begin and end with (data may bring a ``Title:`` of its own): the source
+    is then read twice.
     A response gets one leading blank unless it, or the end of the prompt, brings white
     space **[ours]**: ``"...Label:" + " dovish"``. JSON lines that already have all
     fields of this project are copied as they are, under the given task name.
+    The file is written whole or not at all.
 
     Parameters
     ----------
     source
         A file; a folder with files train*, test*, eval*, dev* or val*; a folder that
         ``datasets`` saved; a data set on the hub, ``hf:OWNER/NAME[:CONFIG]``.
+    output
+        The JSONL to write.
     task
         Name of the task.
     format
@@ -95,6 +101,13 @@ def import_examples(
         prompt/answer (TRACE), sentence/label (O-LoRA), text/label. Mapped to the
         empty string: new ids, no prompt, no response. Lines of plain text, which
         files named .txt hold, have none.
+    progress
+        Called with a stage's name, the rows done and their number (0: not known yet).
+
+    Returns
+    -------
+    dict
+        Rows by split.
 
     Raises
     ------
@@ -104,40 +117,7 @@ def import_examples(
         If a file cannot be read.
     """
     rows = _Import(str(source), task, format, split, template, dict(columns or {}))
-    found = unique_ids(rows.read())
-    if rows.pieces is not None:
-        rows.common = task_templates(found)
-    return [rows.worded(example) for example in found]
-
-
-def import_file(
-    source: str | Path,
-    output: str | Path,
-    *,
-    progress: Callable[[str, int, int], None] | None = None,
-    **options: Any,
-) -> dict[Split, int]:
-    """Read somebody else's data and write it as JSON lines, row by row.
-
-    With a template the source is read twice, since the prompts' common wording is known
-    at its end. The file is written whole or not at all.
-
-    Parameters
-    ----------
-    progress
-        Called with a stage's name, the rows done and their number (0: not known yet).
-    options
-        As for :func:`import_examples`, and as that may raise.
-
-    Returns
-    -------
-    dict
-        Rows by split.
-    """
-    made = {"format": "auto", "split": None, "template": None, "columns": None}
-    given = made | options
-    given["columns"] = dict(given["columns"] or {})
-    rows, counts = _Import(str(source), **given), Counter[Split]()
+    counts = Counter[Split]()
     total, ids = rows.prepare(progress), array("q")
 
     def examples() -> Iterator[Example]:

@@ -284,14 +284,6 @@ def original(manifest: Manifest) -> Manifest:
     return manifest
 
 
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of a manifest file; shipped as ``schemas/manifest.json``."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Manifest.model_json_schema(),
-    }
-
-
 def check_output(path: Path) -> None:
     """Refuse a folder to write a manifest to that holds other things.
 

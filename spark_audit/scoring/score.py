@@ -239,16 +239,6 @@ def _without_cudnn() -> Iterator[None]:
         cuda.enable_cudnn_sdp(before)
 
 
-def missing(
-    loaded: Loaded, items: Sequence[AnyItem], passes: Sequence[Pass], store: Store
-) -> int:
-    """How many scores of items in passes the store does not hold yet."""
-    store.refresh()
-    asked = [list(store.keys(loaded, items, kind).values()) for kind in passes]
-    lacking = store.lacking(key for keys in asked for key in keys)
-    return sum(key in lacking for keys in asked for key in keys)
-
-
 def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -> float:
     """Largest difference in NLL, in nats, between texts scored together and alone.
 

@@ -241,7 +241,7 @@ def test_tables_other_than_text_are_never_decoded(
     asked: list[object], tmp_path: Path
 ) -> None:
     datasets = pytest.importorskip("datasets", reason="the extra `hub`")
-    from spark_audit.data.importers import import_examples
+    from importing import import_examples
 
     url = {"path": "http://host.invalid/beacon.png", "bytes": None}
     rows = {"text": ["a"], "label": ["b"], "photo": [url], "photos": [[url]]}
@@ -483,9 +483,10 @@ def test_a_fifo_as_a_file(
 
 
 def test_a_fifo_as_a_file_of_data(tmp_path: Path) -> None:
+    from importing import import_examples
+
     from spark_audit.checkpoints.run_folder import read_run
     from spark_audit.data.examples import read_examples
-    from spark_audit.data.importers import import_examples
     from spark_audit.manifest.file import load_manifest
     from spark_audit.report.folder import read_report
     from spark_audit.scoring.table import read_parquet
@@ -587,9 +588,10 @@ def test_settings_of_generation_that_are_none(
 
 @pytest.mark.usefixtures("measured")
 def test_a_file_of_holes_as_data(tmp_path: Path) -> None:
+    from importing import import_examples
+
     from spark_audit.checkpoints.run_folder import read_run
     from spark_audit.data.examples import read_examples
-    from spark_audit.data.importers import import_examples
     from spark_audit.manifest.file import load_manifest
     from spark_audit.report.folder import read_report
     from spark_train.accuracy import read_matrix
@@ -652,9 +654,10 @@ def test_a_key_that_stands_twice_in_a_checkpoint(
 
 
 def test_a_key_that_stands_twice_in_data(tmp_path: Path) -> None:
+    from importing import import_examples
+
     from spark_audit.checkpoints.run_folder import read_run
     from spark_audit.data.examples import read_examples
-    from spark_audit.data.importers import import_examples
     from spark_audit.manifest.file import load_manifest
     from spark_audit.report.folder import read_report
     from spark_train.run_folder import Folder

@@ -6,11 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from importing import import_examples
 
 from spark_audit.data import pii
 from spark_audit.data.detection import Agreement, detection, precision_recall
 from spark_audit.data.examples import Example, Span
-from spark_audit.data.importers import import_examples
 from spark_audit.data.names import names
 from spark_audit.data.pii import annotate, annotate_examples
 from spark_audit.errors import InputError

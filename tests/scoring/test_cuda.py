@@ -13,7 +13,7 @@ import torch
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.scoring.items import Candidates, Item, Prompt
-from spark_audit.scoring.score import missing, score
+from spark_audit.scoring.score import score
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import COLUMNS, Pass
 
@@ -96,6 +96,8 @@ def test_a_store_that_the_cpu_began_is_finished_on_the_gpu(
     items: list[Item] = make_items(LENGTHS)
     score(make_loaded(model), items[:3], store=Store(tmp_path))
     there = make_loaded(copy.deepcopy(model).cuda(), device="cuda")
-    assert missing(there, items, [Pass()], Store(tmp_path)) == len(items) - 3
-    table = score(there, items, store=Store(tmp_path))[Pass()]
+    store = Store(tmp_path)
+    keys = store.keys(there, items, Pass()).values()
+    assert len(store.lacking(keys)) == len(items) - 3
+    table = score(there, items, store=store)[Pass()]
     same(table, score(make_loaded(model), items)[Pass()])
