@@ -38,13 +38,9 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     entries = [k for k in dict.fromkeys(map(_method, names)) if k != BASE]
     lacking = [name for name in entries if name not in tested]
     if lacking and len(lacking) == len(entries):
-        give = "give_alike" if any(map(unclear, findings)) else "give"
-        return [_untested("", give)]
-    return [_untested(name) for name in lacking]
-
-
-def _untested(name: str, give: str = "") -> Finding:
-    return Finding.not_tested(OF_REPORT, "report.untested", checkpoint=name, give=give)
+        lacking = [""]
+    says = "report.untested"
+    return [Finding.not_tested(OF_REPORT, says, checkpoint=name) for name in lacking]
 
 
 def _method(name: str) -> str:
@@ -64,6 +60,8 @@ class Coverage:
         """In words; empty: on nothing."""
         facts = {"count": self.count, "types": self.types}
         key = f"audit.{self.audit}.covers"
+        if not sentences.knows(key):
+            return str(self.count or "")
         return sentences.render(key, **facts) if self.count else ""
 
 
@@ -81,11 +79,6 @@ def coverage(report: Report) -> list[Coverage]:
         types = {r.grouping[1] for r in rows if r.grouping[0] == "type"}
         covers.append(Coverage(name, max(counts, default=0), len(types)))
     return covers
-
-
-def covered(report: Report) -> str:
-    """What each attack was tried on, and which came to no figure."""
-    return sentences.render("states.covered", attacks=coverage(report))
 
 
 def attacks_of_audits() -> Iterator[tuple[str, tuple[str, str]]]:

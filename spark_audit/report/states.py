@@ -28,6 +28,8 @@ SHAPES: dict[State, str] = {
     "NOT TESTED": "?",
 }
 """The states, the worst first, and a sign of each: none is told by its colour alone."""
+REASONS = ("not_tested", "confounded")
+"""Claims that state why memory was not tested."""
 UNITS = ("nats", "bits", "AUC")
 """Units that the first screen explains where it uses them."""
 
@@ -65,7 +67,7 @@ class Tried:
     @property
     def attack(self) -> str:
         """What it tries, in words."""
-        return sentences.render(f"audit.{self.audit}.attack")
+        return sentences.optional(f"audit.{self.audit}.attack") or self.audit
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
     failed: dict[str, list[str]] = {}
     for guard in report.guards:
         if guard.passed is False:
-            failed.setdefault(guard.name, []).append(guard.checkpoint)
+            failed.setdefault(guard.title, []).append(guard.checkpoint)
     if not failed:
         return ""
     void = {"void", "confounded"}
@@ -321,7 +323,9 @@ def _standing(
             name, state, detections, tried, faults=faults, led_by=detections[0]
         )
     if faults or not any(map(remembers, own)):
-        return Standing(name, "NOT TESTED", (), tried, faults=faults)
+        why = (f for f in own if f.claim in REASONS and f.audit != OF_REPORT)
+        led_by = None if faults else next(why, None)
+        return Standing(name, "NOT TESTED", (), tried, faults=faults, led_by=led_by)
     return Standing(name, "NO LEAK FOUND", (), tried, led_by=_least(own))
 
 

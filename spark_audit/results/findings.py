@@ -89,6 +89,11 @@ class Guard(Rendered):
     )
     passed: bool | None = Field(description="Null: a warning.")
 
+    @property
+    def title(self) -> str:
+        """The name in the language of the report."""
+        return sentences.optional(f"check.{self.name}") or self.name
+
     @computed_field(description="What was found, in a sentence.")  # type: ignore[prop-decorator]
     @property
     def detail(self) -> str:

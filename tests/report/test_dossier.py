@@ -21,11 +21,11 @@ from spark_audit.errors import OutputError
 from spark_audit.manifest.file import write_manifest
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
+from spark_audit.report.attacks import attacks
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.states import OUTCOMES, SHAPES, standings
 from spark_audit.report.writers.dossier import page
 from spark_audit.report.writers.dossier.exposed import MOST, exposed
-from spark_audit.report.writers.dossier.facts import attacks
 from spark_audit.results import (
     AuditResult,
     Finding,

@@ -13,8 +13,8 @@ from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
+from spark_audit.report.attacks import covered
 from spark_audit.report.cells import Rendering, Table
-from spark_audit.report.coverage import covered
 from spark_audit.report.states import (
     SHAPES,
     Standing,
@@ -88,7 +88,7 @@ def summary(report: Report) -> str:
         parts.append(_partial())
     if stand:
         parts.append(_bullets(map(_stands, stand)))
-        parts.append(_plain(f"{_words('tested')}: {covered(report)}."))
+        parts.append(_plain(f"{_words('tested')}: {covered(report, stand)}."))
         parts.append(_plain(f"{_words('figures')}: {reading(report, stand)}."))
     if (first := glance(report)) is not None:
         parts.append(_section(first))
@@ -143,7 +143,7 @@ def _head(report: Report) -> Iterator[str]:
             yield _plain(failed)
         rules = _words("without_rules")
         yield f"{rules} `spark-audit gate` {_plain(gate(stand))}."
-        yield _plain(f"{_words('tested')}: {covered(report)}.")
+        yield _plain(f"{_words('tested')}: {covered(report, stand)}.")
         yield _plain(f"{_words('figures')}: {reading(report, stand)}.")
     if (first := glance(report)) is not None:
         yield _section(first)
@@ -154,7 +154,7 @@ def _head(report: Report) -> Iterator[str]:
             None: _words("guard_warning"),
         }
         rows = [
-            (g.name, g.checkpoint or "-", words[g.passed], g.detail)
+            (g.title, g.checkpoint or "-", words[g.passed], g.detail)
             for g in sorted(report.guards, key=lambda g: g.passed is True)
         ]
         yield f"## {_words('guards')}"

@@ -1,49 +1,19 @@
-"""What a dossier tells of a report: the attacks, their results, the data."""
+"""What a dossier states of a report: results of attacks, limits, the data."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_audit.audits import AUDITS
-from spark_audit.checkpoints.specs import BASE
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.assemble import SCOPE
-from spark_audit.report.coverage import coverage
-from spark_audit.report.states import Outcome, Standing, Tried
-from spark_audit.results import Finding, Report, number
+from spark_audit.report.states import Outcome, Tried
+from spark_audit.results import Finding, Report
 from spark_audit.sentences import DECIMALS, figure, percent, render
 
 _SKILLED = ("Delta_sel", "DiD", "epsilon")
 """Figures of the full report alone."""
-
-
-@dataclass(frozen=True)
-class Attack:
-    """One class of attack over all checkpoints.
-
-    Attributes
-    ----------
-    name, question, frames
-        What it is called, what it asks, where frameworks ask for it.
-    state
-        ``tested``, ``void``, ``not tested`` or ``not applicable``; ``why`` if not: an
-        outcome, or in words.
-    on, least
-        On how much, and the smallest effect that would have been seen, in words.
-    open
-        Checkpoints of which it told nothing, and what it came to.
-    """
-
-    name: str
-    question: str
-    frames: str
-    state: str
-    why: str
-    on: str
-    least: str
-    open: list[tuple[list[str], Outcome]]
 
 
 @dataclass(frozen=True)
@@ -52,77 +22,6 @@ class Result:
 
     outcome: Outcome
     figure: str = ""
-
-
-def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
-    """Every class of attack, the untried ones too."""
-    on = {each.audit: each.on for each in coverage(report)}
-    made = []
-    for tried in found[0].tried if found else ():
-        by_name = {
-            one.name: t for one in found for t in one.tried if t.audit == tried.audit
-        }
-        each = list(by_name.values())
-        about = AUDITS.about(tried.audit)
-        state, why = _state(report, each)
-        made.append(
-            Attack(
-                name=tried.attack,
-                question=render(f"audit.{tried.audit}.asks"),
-                frames=about.frames,
-                state=state,
-                why=why,
-                on=on[tried.audit] if state in ("tested", "void") else "",
-                least=_least(each, about.unit),
-                open=_open(by_name) if state == "tested" else [],
-            )
-        )
-    return made
-
-
-def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
-    """Whether an attack told anything of any checkpoint; if not, why."""
-    outcomes = {tried.outcome for tried in each}
-    if outcomes & {"FOUND", "not shown"}:
-        return "tested", ""
-    for told in ("confounded", "void"):
-        if told in outcomes:
-            return "void", told
-    audit = each[0].audit
-    rows = [row for row in report.results if row.audit == audit]
-    if not rows:
-        return "not tested", render("dossier.not_run")
-    if all(row.status == "not_estimable" for row in rows):
-        return "not applicable", next((row.note for row in rows if row.note), "")
-    said = (f for f in report.findings if f.audit == audit and f.checkpoint != BASE)
-    told = next((f.text for f in said), "")
-    return "not tested", told.rstrip(".") or render("dossier.no_test")
-
-
-def _open(each: Mapping[str, Tried]) -> list[tuple[list[str], Outcome]]:
-    """Of whom an attack that was tried told nothing, and what it came to."""
-    skipped: tuple[Outcome, ...] = ("confounded", "void", "not tested")
-    parts = [
-        ([name for name, tried in each.items() if tried.outcome == outcome], outcome)
-        for outcome in skipped
-    ]
-    return [(names, outcome) for names, outcome in parts if names]
-
-
-def _least(each: Sequence[Tried], unit: str) -> str:
-    """The smallest effects that were not shown; where all was found, those of it."""
-    for outcome in ("not shown", "FOUND"):
-        told = [t.finding for t in each if t.finding and t.outcome == outcome]
-        never = next((f.why for f in told if f.why), "")
-        mdes = {f.mde: f.unit for f in told if f.mde is not None}
-        if never and not mdes:
-            return render("dossier.never", why=never)
-        if mdes:
-            unit = next((u for u in mdes.values() if u in DECIMALS), unit)
-            digits = DECIMALS.get(unit, 3)
-            ends = [number(end, digits) for end in (min(mdes), max(mdes))]
-            return render("dossier.least", ends=[*dict.fromkeys(ends)], unit=unit)
-    return ""
 
 
 def result(tried: Tried) -> Result:

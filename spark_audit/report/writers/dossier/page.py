@@ -27,6 +27,7 @@ from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
+from spark_audit.report.attacks import attacks
 from spark_audit.report.cells import Rendering
 from spark_audit.report.states import (
     SHAPES,
@@ -41,7 +42,7 @@ from spark_audit.report.states import (
 )
 from spark_audit.report.writers import WRITERS, only_named
 from spark_audit.report.writers.dossier.exposed import exposed
-from spark_audit.report.writers.dossier.facts import attacks, data, limits, result
+from spark_audit.report.writers.dossier.facts import data, limits, result
 from spark_audit.results import Claim, Report
 
 PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"

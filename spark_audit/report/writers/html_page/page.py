@@ -26,8 +26,8 @@ from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, series_of
 from spark_audit.report.attachments import read_cases
+from spark_audit.report.attacks import covered
 from spark_audit.report.cells import FURTHER, VOID, Line, Rendering, Table
-from spark_audit.report.coverage import covered
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.svg import Picture, css_string, picture
@@ -191,7 +191,7 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
             meant=sentences.render("states.outcomes"),
             doubts=doubts(report, stand),
             gate=gate(stand),
-            covered=covered(report),
+            covered=covered(report, stand),
             checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
             **_told(report, sections),
             general=_general(report, sections),
