@@ -10,6 +10,7 @@ import typer
 from spark_audit.cli import PROGRAM
 from spark_audit.errors import InputError
 from spark_audit.pipeline.request import Formats, Language, Preset
+from spark_audit.sentences import spoken
 from spark_audit.terminal.console import keep_apart, tell, tell_json
 from spark_audit.terminal.flags import Flag, Json, Seed, ShowText, Verbose, command
 
@@ -139,6 +140,7 @@ def compare(
     output: Annotated[
         Path | None, Flag("Write a report folder too.", metavar="DIR", short="-o")
     ] = None,
+    language: Language = "en",
     preset: Preset = None,
     seed: Seed = 0,
     null: Annotated[
@@ -168,14 +170,15 @@ def compare(
         command=(PROGRAM, *context.obj),
     )
     if output is not None:
-        write_report(content, output)
+        write_report(content, output, language=language)
         content = read_report(output)
     if json:
         tell_json(content.model_dump(mode="json"))
         return
-    show_report(content, verbose=verbose)
-    if output is not None:
-        say_where(output)
+    with spoken(language):
+        show_report(content, verbose=verbose)
+        if output is not None:
+            say_where(output)
 
 
 @command
