@@ -83,13 +83,13 @@ class PrefixCache:
         ]
 
 
-class _Layer(DynamicLayer):  # type: ignore[no-untyped-call]
+class _Layer(DynamicLayer):  # type: ignore[misc]
     """One layer; the model asks its ``keys`` for the length of what stands before."""
 
     def __init__(
         self, layer: Any, keys: torch.Tensor, values: torch.Tensor, owner: PrefixCache
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.dtype, self.device = layer.keys.dtype, layer.keys.device
         self.is_initialized = True
         self._pairs = ((layer.keys, keys), (layer.values, values))
