@@ -33,10 +33,10 @@ from spark_audit.report.folder import read_report, write_report
 
 SMALL = demo.Size(
     runs=("sd-replay", "spark", "er-full"),
-    tasks=3,
-    base_rows=24,
-    train_rows=10,
-    test_rows=6,
+    tasks=2,
+    base_rows=12,
+    train_rows=15,
+    test_rows=9,
     canaries=2,
     doses=(1, 2),
     candidates=16,

@@ -86,7 +86,7 @@ def counted() -> Iterator[Counter[str]]:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     folder = tmp_path_factory.mktemp("all")
-    background = demo.make_examples(150, split="train", seed=1)
+    background = demo.make_examples(75, split="train", seed=1)
     background, _ = inject(background, seed=1, rate=0.6, canaries=0)
     audited = rows(54, split="train", seed=2) + rows(42, split="test", seed=2)
     audited, _ = inject(audited, seed=2, rate=0.5, canaries=4, doses=[1, 5])
@@ -95,11 +95,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
         demo.train_base(
             folder / "base", background, tokenizer, seed=0, progress=lambda *_: None
         )
-        for name, epochs in (("little", 6), ("much", 40)):
+        for name, epochs in (("little", 4), ("much", 20)):
             fine_tune(folder, name, audited, epochs)
     write_examples(folder / "data.jsonl", audited)
     base = open_checkpoint(str(folder / "base"), name="base", device="cpu")
-    manifest = build_manifest(audited, base, name="scene", n_candidates=128)
+    manifest = build_manifest(audited, base, name="scene", n_candidates=64)
     write_manifest(manifest, folder / "manifests" / "scene.json")
     with counted() as scored:
         report = run(request_of(folder)).report
@@ -116,6 +116,7 @@ def request_of(folder: Path, **fields: Any) -> Request:
         "manifest": folder / "manifests" / "scene.json",
         "output": folder / "report",
         "loading": Loading(device="cpu"),
+        "formats": ("md",),
         "audit_options": {"placebo_draws": 20, "draws": 2, "sigmas": "0.05,0.5"},
     }
     return Request(**{**options, **fields})
