@@ -44,7 +44,7 @@ class Begun:
 
     def wait(self) -> tuple[int, str]:
         """What it ends with (a signal's number below 0) and prints, both streams."""
-        self._process.join()
+        self._process.join(300)
         code, text = self._process.exitcode, Path(self._said.name).read_text()
         assert code is not None
         self._process.close()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from forks import begin
 from run_training import train
 from safetensors.torch import load_file
 
@@ -29,7 +30,8 @@ LAUNCH = (
 ).split()
 # Several runs one after the other, each ended by a mark: processes import for seconds.
 DRIVER = """
-import json, sys
+import json, os, sys
+os.dup2(os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT), 2)
 from spark_train.cli import run
 for arguments in json.loads(sys.argv[1]):
     code = run(arguments)
@@ -39,6 +41,7 @@ import torch.distributed as group
 if group.is_initialized():  # its threads must not outlive it: that aborts at exit
     group.destroy_process_group()
 """
+ROOT = Path(__file__).parents[2]
 SETTINGS = (
     "epochs=1",
     "batch_size=4",
@@ -85,7 +88,7 @@ def launched(arguments: list[str]) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def paired(runs: list[list[str]]) -> list[list[tuple[int, str, str]]]:
+def paired(runs: list[list[str]], folder: Path) -> list[list[tuple[int, str, str]]]:
     """Exit code, stdout and stderr of each run in each of two processes.
 
     Nobody watches over them: neither is ended because the other one was.
@@ -97,27 +100,19 @@ def paired(runs: list[list[str]]) -> list[list[tuple[int, str, str]]]:
     for rank in ("0", "1"):
         place = {"RANK": rank, "LOCAL_RANK": rank, "MASTER_PORT": str(port)}
         size = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        both.append(
-            subprocess.Popen(
-                [sys.executable, "-c", DRIVER, json.dumps(runs)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "MASTER_ADDR": "127.0.0.1", **place, **size},
-            )
-        )
-    try:
-        texts = [process.communicate(timeout=300) for process in both]
-    finally:
-        for process in both:
-            process.kill()
+        errors = folder / f"errors-{rank}"
+        call = ["-c", DRIVER, json.dumps(runs), str(errors)]
+        own = {"MASTER_ADDR": "127.0.0.1", **place, **size}
+        both.append((begin(call, root=ROOT, cwd=folder, **own), errors))
     found: list[list[tuple[int, str, str]]] = [[] for _ in runs]
-    for process, (out, err) in zip(both, texts, strict=True):
-        assert process.returncode == 0, err
+    for process, errors in both:
+        code, out = process.wait()
+        err = errors.read_text()
+        assert code == 0, err
         parts = [text.split(" <end>\n")[:-1] for text in (out, err)]
         for ends, told, failed in zip(found, *parts, strict=True):
-            *_, code = told.splitlines()
-            ends.append((int(code), told, failed))
+            *_, last = told.splitlines()
+            ends.append((int(last), told, failed))
     return found
 
 
@@ -134,7 +129,7 @@ def pair(
         "unwritable": command("er", tiny_base, data, folder / "file" / "run"),
         "diverging": command("er", tiny_base, data, folder / "run", "lr=1e30"),
     }
-    return folder, dict(zip(runs, paired(list(runs.values())), strict=True))
+    return folder, dict(zip(runs, paired(list(runs.values()), folder), strict=True))
 
 
 def steps(folder: Path) -> list[dict[str, Any]]:
