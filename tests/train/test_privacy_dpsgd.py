@@ -519,17 +519,10 @@ def test_a_delta_above_one_row_in_all_is_told(stream: Callable[..., Stream]) -> 
 
 
 def test_noise_is_found_for_a_target(stream: Callable[..., Stream]) -> None:
-    stretches = [Stretch(60, {"a": 0.05}), Stretch(120, {"a": 0.02, "b": 0.2})]
-    sigma = noise_for(stretches, target=4, delta=1e-4)
-    at = [
-        max(epsilon(stretches, t, noise_multiplier=s, delta=1e-4) for t in ("a", "b"))
-        for s in (sigma, 0.99 * sigma)
-    ]
-    assert at[0] <= 4 < at[1]
     with pytest.raises(InputError, match="shows no epsilon of 1e-09 at delta 0.0001"):
-        noise_for(stretches, target=1e-9, delta=1e-4)
+        noise_for([Stretch(60, {"a": 0.05})], target=1e-9, delta=1e-4)
     facts = dpsgd(stream("dp.target_epsilon=2"), METHODS.get("er")).facts
-    assert 1.9 < max(facts["epsilon"].values()) <= 2
+    assert 1.99 < max(facts["epsilon"].values()) <= 2
     assert facts["noise_multiplier"] != 1.0
     with pytest.raises(InputError, match="are both given"):
         dpsgd(
@@ -627,18 +620,19 @@ def test_another_noise_than_at_first_is_refused(
             device="cpu",
         )
 
-    save = Folder.save
+    save, search = Folder.save, "spark_train.privacy.dpsgd.noise_for"
 
     def once(self: Folder, *given: Any) -> None:
         save(self, *given)
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(search, lambda *_, **__: 8.0)
     with monkeypatch.context() as patched:
         patched.setattr(Folder, "save", once)
         with pytest.raises(KeyboardInterrupt):
             start()
     with monkeypatch.context() as patched:
-        patched.setattr("spark_train.privacy.dpsgd.noise_for", lambda *_, **__: 0.5)
+        patched.setattr(search, lambda *_, **__: 0.5)
         with pytest.raises(InputError, match=r"the noise multiplier was .*is 0\.5 by"):
             start()
     assert start().privacy["epsilon"]["yelp"] <= 2
