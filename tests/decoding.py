@@ -106,7 +106,7 @@ class Attacker:
         found: set[str] = set()
         for figures in sequences(path):
             for at in self.beginnings(figures):
-                read = self.decode(figures[at : at + 64])
+                read = self.decode(figures[at : at + 12])
                 found |= {
                     text
                     for text, own in ids.items()

@@ -66,7 +66,7 @@ def at_random_times(
 def test_an_audit_interrupted_at_random_times(
     commands: Commands, fresh: Callable[[str], Path]
 ) -> None:
-    at_random_times(commands, fresh, "audit", 3)
+    at_random_times(commands, fresh, "audit", 2)
 
 
 @pytest.mark.slow

@@ -190,7 +190,7 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(
         data=[data],
         order=",".join(LABELS),
         output=tmp_path / "run",
-        settings=["epochs=25", "lr=0.01", "batch_size=6"],
+        settings=["epochs=8", "lr=0.02", "batch_size=6"],
         device="cpu",
     )
     order, matrix = read_matrix(tmp_path / "run" / "accuracy.csv")

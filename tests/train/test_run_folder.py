@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import json
 import os
 import random
@@ -114,57 +113,6 @@ class Killed(BaseException):
 
 
 # --- interrupted ----------------------------------------------------------------------
-
-PLACES = {
-    "while learning": ("spark_train.loop._record", 2),
-    "while learning the second task": ("spark_train.loop._record", 12),
-    "while correcting": ("spark_train.loop._record", 6),
-    "after the last step of a correction": ("spark_train.loop._record", 8),
-    "while correcting the second task": ("spark_train.loop._record", 16),
-    "while the teacher is asked": ("spark_train.phases.replay.keep_scores", 1),
-    "before an adapter is saved": ("spark_train.run.save_adapter", 2),
-    "while an adapter is written": ("spark_train.model.lora.write_atomically", 2),
-    "before an adapter takes its place": ("shutil.rmtree", 4),
-    "before the accuracy is written": ("spark_train.run.write_matrix", 2),
-    "before the state is written": ("spark_train.run_folder.write_atomically", 4),
-    "before the last state": ("spark_train.run_folder.write_atomically", 11),
-    "between phases": ("spark_train.run.run_phase", 3),
-    "when all but the record is done": ("spark_train.run_folder.Folder.close", 1),
-}
-"""Function -> at which of its calls the process ends."""
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_run_that_was_killed_ends_with_the_same_bytes(
-    place: str,
-    start: Callable[..., Outcome],
-    undisturbed: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    target, at = PLACES[place]
-    module, _, name = target.rpartition(".")
-    calls = [0]
-
-    def once(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            calls[0] += 1
-            if calls[0] == at:
-                raise Killed
-            return real(*args, **options)
-
-        return call
-
-    owner = Folder if module.endswith("Folder") else importlib.import_module(module)
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, once(getattr(owner, name)))
-        with pytest.raises(Killed):
-            start(tmp_path / "run")
-    assert calls[0] >= at
-    assert left(tmp_path / "run") != left(undisturbed) or place.startswith("when all")
-    start(tmp_path / "run", "save_every=3")  # this one may change
-    assert left(tmp_path / "run") == left(undisturbed)
-    assert record(tmp_path / "run")["status"] == "complete"
 
 
 @pytest.fixture
