@@ -40,7 +40,7 @@ class Opening(Loading):
     dtype: Annotated[
         str,
         Flag(
-            "Of the base; what is trained is float32.",
+            "Type of the base; trained weights are float32.",
             metavar="float32|bfloat16",
             choices=("float32", "bfloat16"),
         ),
@@ -100,7 +100,7 @@ class TrainRequest:
     ]
     output: Annotated[Path, Flag("Run folder.", metavar="DIR", short="-o")]
     dp: Annotated[
-        str, Flag("Privacy option, beside any method.", metavar="none|dpsgd|fn")
+        str, Flag("Privacy option; works with every method.", metavar="none|dpsgd|fn")
     ] = NONE
     settings: Annotated[
         tuple[str, ...],
@@ -108,7 +108,7 @@ class TrainRequest:
     ] = ()
     seed: Annotated[int | None, Flag("Seed of everything random.", min=0)] = None
     gradient_checkpointing: Annotated[
-        bool, Flag("Compute the forward pass twice and keep less of it in memory.")
+        bool, Flag("Compute the forward pass twice to save memory.")
     ] = False
     lora_targets: LoraTargets = ()
     loading: Loading = Opening()
@@ -150,7 +150,7 @@ class RelearnRequest:
         If a number is out of its range.
     """
 
-    ckpt: Annotated[str, Flag("Checkpoint to go on from.", positional=True)]
+    ckpt: Annotated[str, Flag("Checkpoint to continue from.", positional=True)]
     data: Annotated[
         tuple[Path, ...], Flag("JSONL of `spark-audit data`.", metavar="DATA...")
     ]
@@ -162,7 +162,7 @@ class RelearnRequest:
     ] = None
     steps: Annotated[int, Flag("Steps of the optimizer.", min=1)] = 50
     lr: Annotated[float, Flag("Peak of the learning rate.")] = 5e-4
-    batch_size: Annotated[int, Flag("Rows a step.", min=1)] = 8
+    batch_size: Annotated[int, Flag("Rows per step.", min=1)] = 8
     seed: Seed = 0
     lora_targets: LoraTargets = ()
     loading: Loading = Opening()
@@ -193,7 +193,7 @@ class ScoreRequest:
     alpha: Annotated[
         float,
         Flag(
-            "Weight of the NLL beside how a token tells tasks apart.",
+            "Weight of the NLL relative to how a token distinguishes tasks.",
             min=0,
             max=1,
         ),

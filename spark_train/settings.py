@@ -55,7 +55,7 @@ class Replay(Group):
     )
     lambda_: Weight = _field(1.0, "weight of the replay loss", PAPER)
     memory: Annotated[int, Field(ge=0)] = _field(
-        0, "earlier rows that are kept, evenly over tasks; 0: all"
+        0, "earlier rows in memory, evenly over tasks; 0: all"
     )
     top_k: Count = _field(64, "tokens of the teacher's distributions")
     temperature: Positive = _field(2.0, "divides the logits of both", PAPER)
@@ -73,7 +73,9 @@ class Sensitivity(Group):
     """The sensitivity score that splits replayed positions."""
 
     alpha: Annotated[float, Field(ge=0, le=1)] = _field(
-        0.5, "weight of a token's NLL beside how much it tells tasks apart", PAPER
+        0.5,
+        "weight of a token's NLL relative to how much it distinguishes tasks",
+        PAPER,
     )
     tau: Annotated[float, Field(ge=0, le=1)] = _field(
         0.6, "positions above are distilled, responses below are trained on", PAPER
@@ -88,8 +90,8 @@ class Ptpc(Group):
     schedule: Literal["constant", "cosine"] = _field(
         "constant", "of the learning rate; the paper says cosine, not of which phase"
     )
-    batch_size: Count = _field(2, "current rows a step")
-    old_batch_size: Count = _field(1, "replayed rows a step")
+    batch_size: Count = _field(2, "current rows per step")
+    old_batch_size: Count = _field(1, "replayed rows per step")
     draw: Literal["mixed", "pii", "all"] = _field(
         "mixed", "current rows: with identifiers (pii), any (all), in turns (mixed)"
     )
@@ -165,7 +167,8 @@ class Dp(Group):
     noise_multiplier: Weight = _field(1.0, "sigma of the noise over max_grad_norm")
     max_grad_norm: Positive = _field(1.0, "largest gradient norm of one example")
     target_epsilon: Weight = _field(
-        0.0, "find the noise for which no task's epsilon is larger; 0: as given"
+        0.0,
+        "largest epsilon of a task, gives the noise; 0: noise_multiplier gives it",
     )
     delta: Annotated[float, Field(ge=0, lt=1)] = _field(
         0.0, "of epsilon; 0: 1/N of the N train rows"
@@ -182,16 +185,18 @@ class Settings(Group):
     """All settings of a run."""
 
     epochs: Count = _field(3, "passes over a task's rows", PAPER)
-    lr: Rate = _field(5e-4, "peak of the cosine, anew each task", PAPER)
-    batch_size: Count = _field(32, "rows a step, replayed ones among them", PAPER)
+    lr: Rate = _field(5e-4, "peak of the cosine schedule of each task", PAPER)
+    batch_size: Count = _field(32, "rows per step, including replayed ones", PAPER)
     max_length: Annotated[int, Field(ge=0)] = _field(
-        0, "tokens a row, EOS among them; 0: the model's context"
+        0, "tokens per row, including EOS; 0: the model's context"
     )
     clip: Positive = _field(1.0, "largest gradient norm")
-    seed: Annotated[int, Field(ge=0)] = _field(0, "of the adapter, order and draws")
+    seed: Annotated[int, Field(ge=0)] = _field(
+        0, "seed of the adapter, order and draws"
+    )
     save_every: Count = _field(50, "steps between two saved states")
     micro_tokens: Annotated[int, Field(ge=0)] = _field(
-        0, "padded tokens a forward pass may have; 0: 2,048 on CPU, 16,384 elsewhere"
+        0, "padded tokens per forward pass; 0: 2,048 on CPU, 16,384 elsewhere"
     )
     eval_rows: Annotated[int, Field(ge=0)] = _field(
         0, "test rows of a task that are answered after each stage; 0: all"

@@ -84,11 +84,15 @@ class Loading:
         Flag("Audit each checkpoint with rounded weights too.", metavar="int8|int4"),
     ] = ()
     model: Annotated[
-        str | None, Flag("What the server of --ckpt http://HOST:PORT/v1 calls it.")
+        str | None,
+        Flag("Name of the model on the server of --ckpt http://HOST:PORT/v1."),
     ] = None
     agree: Annotated[
         str | None,
-        Flag("The served checkpoint here, or a table of its scores.", metavar="PATH"),
+        Flag(
+            "Local copy of the served checkpoint, or a table of its scores.",
+            metavar="PATH",
+        ),
     ] = None
     base: str | None = None
     include_base: bool = False

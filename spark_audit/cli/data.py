@@ -62,7 +62,7 @@ def import_(
         list[str] | None,
         Flag("prompt=COL, response=COL, id=COL.", metavar="FIELD=COLUMN"),
     ] = None,
-    format: Annotated[str, Flag("What the source is.", choices=FORMATS)] = "auto",
+    format: Annotated[str, Flag("Format of the source.", choices=FORMATS)] = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Turn task data of any known format into the project's JSON lines."""
@@ -97,11 +97,15 @@ def annotate(
     data: Annotated[Path, typer.Argument(help="JSONL of `data import`, or a folder.")],
     output: Jsonl,
     detector: Annotated[
-        str, Flag("Who finds them.", choices=("rules", "presidio-patterns", "presidio"))
+        str,
+        Flag(
+            "Detector of identifiers.",
+            choices=("rules", "presidio-patterns", "presidio"),
+        ),
     ] = "rules",
     json: Json = False,
 ) -> None:
-    """Find identifiers; where injected ones are known, say how many are found."""
+    """Find identifiers; reports the share of injected ones that were found."""
     from spark_audit.data.detection import Agreement, detection
     from spark_audit.data.pii import NAMES_MISSED, annotate_examples
 
@@ -145,13 +149,16 @@ def inject(
         str | None, Flag("Dose ladder of canaries.", metavar="1,4,16,64")
     ] = None,
     kind: Annotated[
-        str, Flag("What their passwords are.", choices=get_args(Kind))
+        str, Flag("Passwords of canaries.", choices=get_args(Kind))
     ] = "random",
     tokenizer: Annotated[
-        str | None, Flag("Draw canaries that it can rank.", metavar="MODEL")
+        str | None,
+        Flag(
+            "Draw canaries that a model with this tokenizer can rank.", metavar="MODEL"
+        ),
     ] = None,
     model: Annotated[
-        str | None, Flag("Base that high-temperature ones are sampled from.")
+        str | None, Flag("Base that high-temperature passwords are sampled from.")
     ] = None,
     seed: Seed = 0,
     json: Json = False,

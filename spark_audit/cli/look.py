@@ -21,7 +21,7 @@ OPENED = (
 @command
 def inspect(
     *,
-    ckpt: Annotated[str, typer.Argument(help="Checkpoint to look at.")],
+    ckpt: Annotated[str, typer.Argument(help="Checkpoint to inspect.")],
     base: Annotated[
         str | None,
         Flag("Base model of adapters; audited as 'base'.", metavar="MODEL"),
@@ -29,7 +29,7 @@ def inspect(
     loading: Annotated[Loading, Only(OPENED)],
     json: Json = False,
 ) -> None:
-    """Say what a checkpoint is and whether it would load, without scoring."""
+    """Report the type of a checkpoint and whether it would load; no scoring."""
     from spark_audit.checkpoints.inspection import inspect_checkpoint
 
     seen = inspect_checkpoint(ckpt, loading, base=base)
@@ -60,7 +60,7 @@ def demo(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Everything in miniature, offline: data, base, five runs, manifest, all audits.
+    """A complete small example, offline: data, base, five runs, manifest, all audits.
 
     Interrupted, the same command resumes.
     """

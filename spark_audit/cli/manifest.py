@@ -44,7 +44,7 @@ def build(
     quiet: Quiet = False,
     loading: Annotated[Loading, Only(OPENED)],
 ) -> None:
-    """Match the data's identifiers on a reference model, once for all audits."""
+    """Match identifiers with other text on a reference model, once for all audits."""
     from spark_audit.checkpoints.open import open_checkpoint
     from spark_audit.data.examples import data_files
     from spark_audit.files import check_writable
@@ -125,7 +125,7 @@ def export(
     output: Annotated[Path, Flag("NAME.json, or a folder NAME.", short="-o")],
     redact: Annotated[bool, Flag("Leave text and scores out.")] = False,
 ) -> None:
-    """Copy a manifest, with --redact without text and what it can be read from."""
+    """Copy a manifest; with --redact without text and without scores that reveal it."""
     check_output(output)
     keep_apart([output], [manifest])
     content = load_manifest(manifest)

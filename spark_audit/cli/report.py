@@ -29,7 +29,7 @@ Against = Annotated[
 Named = Annotated[
     tuple[str, ...],
     Flag(
-        "What a checkpoint is called in --against; default: by its name.",
+        "Name of a checkpoint in --against; default: the same name.",
         metavar="NAME=THEIRS...",
     ),
 ]
@@ -145,7 +145,7 @@ def compare(
     seed: Seed = 0,
     null: Annotated[
         str | None,
-        Flag("Ordinary runs, whose DiD a correction must clear.", metavar="NAME,NAME"),
+        Flag("Ordinary runs; a DiD must be larger than theirs.", metavar="NAME,NAME"),
     ] = None,
     json: Json = False,
     verbose: Verbose = False,
@@ -194,16 +194,18 @@ def gate(
             metavar="RULE...",
         ),
     ] = (),
-    allow_missing: Annotated[bool, Flag("Let figures pass that are missing.")] = False,
+    allow_missing: Annotated[
+        bool, Flag("Missing figures do not violate a rule.")
+    ] = False,
     junit: Annotated[
-        Path | None, Flag("Write what each rule came to as JUnit XML.", metavar="FILE")
+        Path | None, Flag("Write the result of each rule as JUnit XML.", metavar="FILE")
     ] = None,
     annotate: Annotated[
         bool, Flag("Annotate a run of GitHub Actions.", env="GITHUB_ACTIONS")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Leave with exit code 1 when a rule trips; needs no model."""
+    """Fail with exit code 1 if a rule is violated; needs no model."""
     from spark_audit.cli.show import show_records
     from spark_audit.files import write_text
     from spark_audit.report.folder import folder_of, read_report

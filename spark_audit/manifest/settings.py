@@ -65,9 +65,9 @@ class BuildSettings:
         If a name is unknown or a number out of range.
     """
 
-    caliper: Annotated[float, Flag("Largest difference of mean NLL, nats a token.")] = (
-        0.5
-    )
+    caliper: Annotated[
+        float, Flag("Largest difference of mean NLL, nats per token.")
+    ] = 0.5
     preset: Annotated[str, _choice("preset")] = "robust"
     distance: Annotated[Literal["mean", "profile"], _choice("distance")] = "mean"
     controls: Annotated[Literal["any", "before"], _choice("controls")] = "any"

@@ -64,7 +64,7 @@ BatchSize: TypeAlias = Annotated[
 Formats: TypeAlias = Annotated[
     tuple[str, ...],
     Flag(
-        "What to render of the report: html, md, csv, latex, figures, json, dossier, "
+        "Formats to write: html, md, csv, latex, figures, json, dossier, "
         "card, with commas; default: all but the last two.",
         metavar="NAMES",
         name="format",
@@ -168,12 +168,12 @@ class Request:
     batch_size: BatchSize = "auto"
     shard: Annotated[
         tuple[int, int],
-        Flag("This worker's part, from 0/N; N workers.", metavar="I/N", read=shard_of),
+        Flag("Part of this worker, from 0/N; N workers.", metavar="I/N", read=shard_of),
     ] = (0, 1)
     jobs: Annotated[
         int | Literal["auto"],
         Flag(
-            "Processes on this machine's CPU; auto: one a core, as memory allows.",
+            "Processes on this machine's CPU; auto: one per core, as memory allows.",
             metavar="auto|N",
             read=partial(auto_or_number, flag="--jobs"),
         ),

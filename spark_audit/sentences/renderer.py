@@ -280,3 +280,11 @@ def render(key: str, /, **facts: Any) -> str:
 def optional(key: str) -> str:
     """The sentence of a key without facts; empty where there is none."""
     return render(key) if knows(key) else ""
+
+
+def glossary() -> list[tuple[str, str]]:
+    """Terms and what they mean, in the language that is spoken."""
+    terms = [key for key in _known("en") if key.startswith("glossary.")]
+    return [
+        (render(f"{key}.term"), render(key)) for key in terms if key[-5:] != ".term"
+    ]

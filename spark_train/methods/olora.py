@@ -1,4 +1,4 @@
-"""O-LoRA: an adapter a task, pushed to right angles to the frozen earlier ones.
+"""O-LoRA: one adapter per task, kept orthogonal to the frozen earlier ones.
 
 Wang et al. 2023: while task ``k`` is learned, the adapters of the tasks before stay
 switched on and frozen, and ``lambda_1 sum |A_old A_new^T|`` keeps the new one's rows

@@ -1,4 +1,4 @@
-"""PeCL in forms of our own: noisy embeddings, held weights, unlearning, all at once.
+"""PeCL in our forms: noisy embeddings, held weights, unlearning, all at once.
 
 What stands here is **not compared with PeCL's own equations** (arXiv 2509.12958), whose
 code is not public. From SPARK's reproduction come the scalars: noise scale 0.01, MemReg

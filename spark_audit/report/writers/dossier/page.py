@@ -91,6 +91,7 @@ def render(
         report=report,
         style=Markup(_asset("dossier.css")),
         answer=answer(found) if found else sentences.render("dossier.no_attack"),
+        glossary=sentences.glossary(),
         standings=found,
         level=level(report),
         shapes=SHAPES,

@@ -179,6 +179,7 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
             lead=LEAD,
             language=sentences.language(),
             words=_words,
+            glossary=sentences.glossary(),
             **_assets(),
             standings=stand,
             answer=answer(stand),
