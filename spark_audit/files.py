@@ -72,7 +72,7 @@ def check_links(folder: Path, *inside: str) -> None:
                 raise InputError(
                     "is a link out of the folder",
                     where=str(path),
-                    fix="remove it, or give a folder of your own",
+                    fix="remove it, or give a folder that you own",
                 )
 
 
@@ -169,7 +169,7 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
         again = "its end is missing: make or copy the file again" if cut else None
         raise InputError(what, where=place, fix=again) from error
     except KeyError as error:
-        what = "holds an object in which a key stands twice"
+        what = "has an object with a repeated key"
         raise InputError(what, where=place, fix="keep the one that is meant") from error
     except (ValueError, RecursionError) as error:
         what = "holds NaN, Infinity, too long a number or too deep a nesting"
@@ -312,9 +312,9 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
     """What is said of a file or folder that cannot be written."""
     fix = "check the folder's permissions and free space, then run again"
     if isinstance(error, NotADirectoryError | FileExistsError):
-        fix = "a file stands where a folder is meant: give another path"
+        fix = "this is a file, not a folder: give another path"
     elif isinstance(error, IsADirectoryError):
-        fix = "a folder stands where a file is meant: give another path"
+        fix = "this is a folder, not a file: give another path"
     return OutputError(
         f"cannot be written ({error.strerror or error})", where=str(path), fix=fix
     )

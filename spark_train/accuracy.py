@@ -51,7 +51,7 @@ def answer_prompts(
     Raises
     ------
     InputError
-        If an id stands twice, the tokenizer gives no offsets, or a prompt does not
+        If an id occurs twice, the tokenizer gives no offsets, or a prompt does not
         fit the context with its answer.
     """
     rows: dict[str, PromptRow] = {}
@@ -60,9 +60,9 @@ def answer_prompts(
     for example, encoding in zip(examples, encodings, strict=True):
         if example.id in rows:
             raise InputError(
-                "the id stands twice",
+                "the id occurs twice",
                 where=f"example {example.id!r}",
-                fix="give every row an id of its own",
+                fix="give every row a unique id",
             )
         row = PromptRow(
             key=example.id,
@@ -116,7 +116,7 @@ def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
         raise InputError(
             "there is no prompt to answer",
             where="accuracy",
-            fix="give the task test rows, or leave it unmeasured",
+            fix="give the task test rows, or do not measure it",
         )
     with undisturbed(loaded.model):
         table = score(loaded, prompts, passes=[_ANSWERS])[_ANSWERS]

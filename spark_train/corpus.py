@@ -83,7 +83,7 @@ class Corpus:
                 lost = sum(row.lost for row in some)
                 note(
                     f"{task}: {cut} of {len(some)} train rows were cut to {longest} "
-                    f"tokens, and {lost} identifiers with what was left out"
+                    f"tokens, and {lost} identifiers with the removed text"
                 )
         return by_task
 

@@ -140,7 +140,7 @@ def relearn(
         if student.note:
             tell(student.note)
         if opened.adapter is None and loaded.dtype != "float32":
-            tell(f"what is trained is rounded to {loaded.dtype} with the full weights")
+            tell(f"trained weights are rounded to {loaded.dtype} with the full weights")
         losses: list[float] = []
 
         def after(record: dict[str, Any], state: Callable[[], State]) -> None:
@@ -352,7 +352,7 @@ def _in_training(loaded: Loaded, opened: Recipe, request: RelearnRequest) -> Any
         config: Any = loaded.model.config
         if getattr(config, "quantization_config", None):
             raise InputError(
-                "is quantised: what is trained cannot be merged into it exactly",
+                "is quantised: trained weights cannot be merged into it exactly",
                 where=where,
                 fix="give the weights that it was made from",
             )

@@ -192,7 +192,7 @@ def _resumed(
     record, changed = old.continued(new)
     if changed and processes.first:
         tell(
-            "goes on otherwise than before, so that the bytes may "
+            "resumes with differences, so that the bytes may "
             f"differ: {', '.join(changed)}"
         )
     return record
@@ -268,7 +268,7 @@ class _Work:
                 f"the noise multiplier was {began}, and is "
                 f"{facts.get('noise_multiplier')} by {facts.get('accountant')}",
                 where=str(self.folder.path),
-                fix=f"go on with {self.record.privacy.get('accountant')}",
+                fix=f"resume with {self.record.privacy.get('accountant')}",
             )
         self.record = self.record.model_copy(update={"privacy": facts})
         with protected.during():

@@ -144,7 +144,7 @@ class Folder:
             raise OutputError(
                 "was emptied while the run was writing to it",
                 where=str(self.path),
-                fix="run the same command again: it begins anew",
+                fix="run the same command again: it starts again",
             )
 
     def left(self) -> dict[str, Fact]:
@@ -249,7 +249,7 @@ class Folder:
             raise OutputError(
                 f"cannot be written ({error.strerror or error})",
                 where=str(self.metrics),
-                fix="check free space, then run again: it goes on from here",
+                fix="check free space, then run again: it resumes here",
             ) from error
         self._hashed.update(b"".join(self._lines))
         self._lines = []

@@ -88,7 +88,8 @@ class Ptpc(Group):
     steps: Count = _field(200, "steps after each task", PAPER)
     lr: Rate = _field(1e-5, "learning rate", PAPER)
     schedule: Literal["constant", "cosine"] = _field(
-        "constant", "of the learning rate; the paper says cosine, not of which phase"
+        "constant",
+        "of the learning rate; the paper has cosine, without naming the phase",
     )
     batch_size: Count = _field(2, "current rows per step")
     old_batch_size: Count = _field(1, "replayed rows per step")

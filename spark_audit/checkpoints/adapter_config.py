@@ -27,7 +27,7 @@ State = dict[str, torch.Tensor]
 
 _UNSUPPORTED = {
     "SHADOW": "open a second model",
-    "XLORA": "load further adapters by paths of their own: give those apart",
+    "XLORA": "load further adapters by their paths: audit those separately",
     "POLY": "need a task id with every text",
     "MULTITASK_PROMPT_TUNING": "need a task id with every text",
 }
@@ -188,11 +188,11 @@ def fold_olora(
     alpha = alpha * factor
     alpha = int(alpha) if float(alpha).is_integer() else alpha
     why = (
-        "as its r_sum tells"
+        "from its r_sum"
         if written is not None
         else (
-            "by its width alone, for it has no r_sum: if it is not of O-LoRA, give its "
-            "own adapter_config.json"
+            "only by its width, as it has no r_sum: if it is not of O-LoRA, give its "
+            "adapter_config.json"
         )
     )
     notes.append(

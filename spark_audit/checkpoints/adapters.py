@@ -197,8 +197,8 @@ class AdapterHost:
             )
         if torch.equal(on, self.plain):
             raise CheckpointError(
-                "the adapter changes nothing: with and without it the model says the "
-                "same",
+                "the adapter changes nothing: with and without it the model gives the "
+                "same output",
                 where=where,
                 fix="check that this is the folder that training saved last",
             )

@@ -169,7 +169,7 @@ def check_inside(path: Path, *, within: Path | None = None, where: str) -> None:
         raise CheckpointError(
             f"{shown(path.name)} is a link out of the folder",
             where=where,
-            fix="copy the file into the folder, or give the folder it lies in",
+            fix="copy the file into the folder, or give its folder",
         )
 
 

@@ -114,7 +114,7 @@ class Plan:
                 raise CheckpointError(
                     f"the adapters name different bases ({first.base}, {other.base})",
                     where="--ckpt",
-                    fix="give --base if they are the same model, else audit them apart",
+                    fix="give --base if both are one model, else audit them separately",
                 )
         return base_recipe(first, loading)
 

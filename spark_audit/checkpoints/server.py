@@ -187,7 +187,7 @@ class Server:
             except BaseException as error:
                 asked.set_exception(error)
 
-        # A socket's own limit begins anew with each byte that comes.
+        # A socket's own limit starts again with each byte that comes.
         threading.Thread(target=ask, daemon=True).start()
         try:
             raw = asked.result(timeout=seconds)
@@ -226,7 +226,7 @@ class Server:
         try:
             return self._post(body)
         except _Later as error:
-            fix = f"{error.fix}; the same command goes on from there"
+            fix = f"{error.fix}; the same command resumes there"
             raise self._wrong(error.what, fix) from error
 
     def _wrong(self, what: str, fix: str | None = None) -> CheckpointError:
@@ -275,7 +275,7 @@ def served(specs: Sequence[Spec], loading: Loading) -> dict[str, Server]:
             raise InputError(
                 "a served checkpoint is believed only where it agrees"
                 if flag == "--agree"
-                else "what the server calls its model is not known",
+                else "the name of the model on the server is not known",
                 where=flag,
                 fix=fix if flag == "--agree" else "give --model NAME",
             )
@@ -297,7 +297,7 @@ def served(specs: Sequence[Spec], loading: Loading) -> dict[str, Server]:
     if table is not None and loading.base is None:
         fix = "give --base MODEL, whose tokenizer and configuration are read"
         raise InputError(
-            "a table does not say what the model is", where="--agree", fix=fix
+            "a table does not describe the model", where="--agree", fix=fix
         )
     return {name: Server(spec.paths[0], str(loading.model), table)}
 

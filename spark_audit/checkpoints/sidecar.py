@@ -18,7 +18,7 @@ from spark_audit.provenance import sha256_file
 
 NOISE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
-NOISE_ADDED = "the frozen noise beside it is added to input embeddings"
+NOISE_ADDED = "the frozen noise next to it is added to input embeddings"
 _TOLD = "trained_on.json"  # as spark-train calls it
 
 
@@ -133,7 +133,7 @@ def frozen_noise(
         raise CheckpointError(
             f"{NOISE} is missing: it was trained with noise on its input embeddings",
             where=where,
-            fix="copy the file beside the adapter",
+            fix="copy the file next to the adapter",
         )
     check_inside(path, where=where)
     state = read_tensors(path, meta=meta, where=where)

@@ -111,7 +111,7 @@ class Loading:
                 fix=choose(self.dtype, DTYPES),
             )
         if self.device_map and self.quantize:
-            what = "rounds whole models, not what --device-map has spread"
+            what = "rounds whole models, not models spread by --device-map"
             raise InputError(what, where="--quantize")
 
 

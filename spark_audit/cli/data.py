@@ -84,7 +84,7 @@ def import_(
             columns=_pairs(map),
         )
     seconds, rows = time.monotonic() - start, sum(counts.values())
-    rate = f" ({rows / seconds:,.0f} rows a second)" if seconds > SETTLED else ""
+    rate = f" ({rows / seconds:,.0f} rows per second)" if seconds > SETTLED else ""
     say(
         f"{output}: {counts.get('train', 0)} train and {counts.get('test', 0)} test "
         f"rows{rate}{replaced}"

@@ -102,10 +102,10 @@ def report(
 def _check_alone(*, named: bool, text: bool, dossier: bool) -> None:
     """Refuse an option that is read only with another, which is not given."""
     if named:
-        raise InputError("is read only with --against", where="--named", fix="add it")
+        raise InputError("needs --against", where="--named", fix="add it")
     if text:
         raise InputError(
-            "the text stands in the manifest", where="--show-text", fix="add --manifest"
+            "the text is in the manifest", where="--show-text", fix="add --manifest"
         )
     if dossier:
         raise InputError(

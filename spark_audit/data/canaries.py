@@ -230,7 +230,7 @@ def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
     start = min(found.values())[0] - min(span.start for span in spans.values())
     if start < 0 or example.text[start : start + len(text)] != text:
         raise InputError(
-            f"its canary does not stand in the frame {example.canary.format!r}",
+            f"its canary is not in the frame {example.canary.format!r}",
             where=f"example {example.id!r}",
             fix="inject again",
         )

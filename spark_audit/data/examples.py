@@ -384,9 +384,9 @@ def unique_ids(rows: Iterable[tuple[str, Example]]) -> list[Example]:
 def id_twice(place: str, first: str) -> InputError:
     """The error of a row whose id another one has."""
     return InputError(
-        f"the id stands twice, first at {first}",
+        f"the id occurs twice, first at {first}",
         where=f"{place}, field 'id'",
-        fix="give every row its own (`data import --map id=` makes new ones)",
+        fix="give every row a unique id (`data import --map id=` makes new ones)",
     )
 
 

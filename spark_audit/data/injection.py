@@ -137,7 +137,7 @@ def inject(
     Raises
     ------
     InputError
-        If a number is out of range, an id stands twice, or the rows hold injected
+        If a number is out of range, an id occurs twice, or the rows hold injected
         identifiers already.
     """
     _check(examples, rate, canaries, doses)
@@ -198,7 +198,7 @@ def _check(
         fix = "for instance `--doses 1,4,16,64`; held-out canaries come by themselves"
         raise InputError("needs numbers from 1 on", where="option --doses", fix=fix)
     if len({example.id for example in examples}) < len(examples):
-        raise InputError("an id stands twice", fix="give every row an id of its own")
+        raise InputError("an id occurs twice", fix="give every row a unique id")
     for example in examples:
         injected = any(span.origin == "injected" for span in example.spans)
         if example.canary or example.frames or injected:

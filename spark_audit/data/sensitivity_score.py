@@ -58,7 +58,7 @@ def score2(counts: ArrayLike | Mapping[str, ArrayLike]) -> np.ndarray:
     rows = list(counts.values()) if isinstance(counts, Mapping) else counts
     table = np.asarray(rows, dtype=np.float64)
     if table.ndim != 2 or not table.size:
-        raise InputError("token counts need one row a task", where="score2")
+        raise InputError("token counts need one row per task", where="score2")
     most = table.max(axis=1, keepdims=True)
     if not (most > 0).all():
         raise InputError(

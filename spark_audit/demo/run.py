@@ -123,13 +123,13 @@ SETTINGS: dict[str, tuple[Any, str]] = {
         "layers 40 times as narrow take larger steps: of 4 and 8 times the paper's, "
         "the one with the higher Last of sd-replay",
     ),
-    "batch_size": (16, "the paper's 32 would leave five steps an epoch"),
+    "batch_size": (16, "the paper's 32 would leave five steps per epoch"),
     "replay.weighting": (
         "mean",
         "as printed, a replayed response token weighs 0.07 of what it does in er, and "
         "60 steps a task, where the paper has some 507, keep less",
     ),
-    "ptpc.batch_size": (8, "four times the rows a step, for a quarter of the steps"),
+    "ptpc.batch_size": (8, "four times the rows per step, for a quarter of the steps"),
     "ptpc.old_batch_size": (4, "as above"),
     "ptpc.lr": (
         1e-5 * FACTOR * 4,

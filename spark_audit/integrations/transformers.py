@@ -285,7 +285,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
                 return tables
             apart.append(distance)
         why = (
-            f"{min(apart):.3g} nats a token apart" if apart else "training was resumed"
+            f"{min(apart):.3g} nats per token away" if apart else "training was resumed"
         )
         _log.warning("the manifest's base cannot be looked at here: %s", why)
         return None

@@ -76,7 +76,7 @@ def build_manifest(
     Raises
     ------
     InputError
-        If there are no examples, an id stands twice, a number is out of range, the
+        If there are no examples, an id occurs twice, a number is out of range, the
         tokenizer gives no offsets, or ``loaded`` is no base.
     """
     if loaded.base is not None:
@@ -195,9 +195,9 @@ def checked(examples: Sequence[Example]) -> Sequence[Example]:
     for one, other in pairwise(found):
         if one.id == other.id:
             raise InputError(
-                "the id stands twice",
+                "the id occurs twice",
                 where=f"example {one.id!r}",
-                fix="give every row an id of its own",
+                fix="give every row a unique id",
             )
     return found
 

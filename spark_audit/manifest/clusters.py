@@ -71,7 +71,7 @@ def clusters(rows: Sequence[Outline], groups: np.ndarray) -> Clusters:
             f"one cluster holds {largest} of {len(rows)} rows "
             f"({max(apart.values())} if shared identifiers joined none): intervals "
             f"over {len(sizes)} clusters are wide, or there are none. If a value that "
-            "belongs to nobody joins them, take its annotations away"
+            "belongs to no person joins them, remove its annotations"
         )
     return Clusters(
         labels,
@@ -146,13 +146,13 @@ def _strings(rows: Sequence[Outline]) -> tuple[_Held, list[str]]:
     if wide:
         notes.append(
             f"{len(wide)} annotated strings stand in more than {most:g} of "
-            f"{len(rows)} rows, up to {spread.max()}: they are taken for "
-            "nobody's and join no rows into a cluster"
+            f"{len(rows)} rows, up to {spread.max()}: they are "
+            "not counted as personal and join no rows into a cluster"
         )
     if shared := sum(n > 1 for string, n in bare.items() if string not in number):
         notes.append(
-            f"{shared} annotated strings stand in several rows and are too little to "
-            "tell whose they are (a name or place of one word, one or two characters): "
+            f"{shared} annotated strings occur in several rows and are too short to "
+            "identify a person (a name or place of one word, one or two characters): "
             "they join no rows into a cluster"
         )
     return held.without(wide) if wide else held, notes

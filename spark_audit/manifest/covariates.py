@@ -316,7 +316,7 @@ def balance(values: Mapping[tuple[str, str], np.ndarray]) -> list[dict[str, Any]
     nothing = np.zeros(0)
     for name, note in (
         ("distance_to_pii", "tokens between the control and its span"),
-        ("control_before", "share of controls that stand before their span"),
+        ("control_before", "share of controls before their span"),
     ):
         own = values["controls", name].astype(np.float64)
         (row,) = balance_rows({name: nothing}, {name: nothing}, {name: own})

@@ -108,7 +108,7 @@ def check_free(folder: Path) -> None:
         raise InputError(
             f"holds something else than a manifest ({other[0]})",
             where=str(folder),
-            fix="give a folder of its own, or a file NAME.json",
+            fix="give a new folder, or a file NAME.json",
         )
     check_links(folder, "*")
 

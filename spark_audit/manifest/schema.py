@@ -260,7 +260,7 @@ class ManifestPair(_Part):
     def _apart(self) -> ManifestPair:
         pii, control = self.pii, self.control
         if pii.token_start < control.token_end and control.token_start < pii.token_end:
-            raise ValueError("the control stands on the identifier")
+            raise ValueError("the control overlaps the identifier")
         if pii.token_end - pii.token_start != control.token_end - control.token_start:
             raise ValueError("the control is of another length")
         return self
@@ -305,7 +305,7 @@ class ManifestCanary(_Part):
     @model_validator(mode="after")
     def _ranked(self) -> ManifestCanary:
         if (self.true_index is not None) != bool(self.candidates):
-            raise ValueError("candidates and true_index stand together or not at all")
+            raise ValueError("candidates and true_index must both be set, or neither")
         if self.true_index is not None and self.true_index >= len(self.candidates):
             raise ValueError("true_index is none of the candidates")
         if self.candidates and not (self.contexts and self.n_tokens):

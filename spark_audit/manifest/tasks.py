@@ -66,7 +66,7 @@ def task_manifest(
     Raises
     ------
     InputError
-        If there are no examples, an id stands twice, or the tokenizer gives no
+        If there are no examples, an id occurs twice, or the tokenizer gives no
         offsets.
     """
     checked(examples)

@@ -216,8 +216,8 @@ def told(estimate: Estimate) -> Iterator[str]:
     whole = duration(estimate.seconds)
     yield f"In all about {whole}{by}."
     yield f"Memory: {memory}{beside}."
-    yield "Some items of each pass were timed on one checkpoint of each shape. What"
-    yield "several audits read is counted with the first; what is there, not again."
+    yield "Some items of each pass were timed on one checkpoint of each shape. Scores"
+    yield "for several audits count with the first; saved scores count as done."
     longest = max(estimate.audits, key=lambda one: one.seconds)
     if len(estimate.audits) > 1 and longest.seconds > estimate.seconds / 3:
         yield (

@@ -181,7 +181,7 @@ class Request:
     engine: Annotated[
         str,
         Flag(
-            "What scores: this process (and workers of --shard or a launcher), or Ray.",
+            "Scores in this process (and workers of --shard or a launcher), or on Ray.",
             # Workers that share a folder or a machine are known by their numbers.
             choices=("local", "ray"),
         ),

@@ -19,7 +19,7 @@ LEAD = (
     "checkpoints, other data and another manifest, and no test compares the two."
 )
 """Stands above every table of :func:`against`."""
-HEADER = ("checkpoint", "figure", "here", "there", "what differs (here / there)")
+HEADER = ("checkpoint", "figure", "here", "there", "differences (here / there)")
 OVER = ("both", "sources", "seeds")
 """Of a method with several seeds the first that there is is shown."""
 
@@ -54,7 +54,7 @@ def against(
         raise InputError(
             "no checkpoint has the same name in both reports",
             where="--against",
-            fix=f"say which is which with --named NAME=THEIRS; {choose('', there)}",
+            fix=f"assign names with --named NAME=THEIRS; {choose('', there)}",
         )
     lines = []
     for key, row in ours.items():

@@ -89,7 +89,7 @@ def read_report(folder: str | Path) -> Report:
             fix=instead(
                 folder,
                 wanted="report",
-                otherwise="give the report folder it stands in",
+                otherwise="give its report folder",
             ),
         )
     check_links(folder, *FOLDERS)

@@ -287,7 +287,7 @@ def _impossible(
         baseline = report.settings.get("baseline")
         others = {baseline} if baseline else {row.baseline for row in contrasts}
         if {name, entry_of(name)} & {BASE, *others}:
-            return "held against nothing"
+            return "compared with nothing"
     if name == BASE and (here := [row for row in rows if row.checkpoint == BASE]):
         measured = any(row.value is not None for row in rows if row.checkpoint != BASE)
         if measured and all(row.value is None for row in here):

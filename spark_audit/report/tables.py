@@ -61,7 +61,7 @@ def entries(report: Report) -> dict[str, int]:
 # --- all tables -----------------------------------------------------------------------
 
 GROUPS = (
-    ("dose", "by dose: trained rows that an identifier stands in"),
+    ("dose", "by dose: trained rows that contain an identifier"),
     ("type", "by PII type"),
     ("task", "by task"),
     ("split", "on test rows"),
@@ -191,13 +191,13 @@ def glance(report: Report) -> Table | None:
     if not all(cell.missing for cell in chance.values()):
         lines.append(Line((Cell("chance"), *chance.values())))
     return Table(
-        title="At a glance: one figure an audit",
+        title="Key number of each audit",
         header=("checkpoint", *columns),
         rows=tuple(lines),
         remarks=(
-            "One figure an audit, chosen beforehand, but of membership, where it is "
-            "the score that the verdict rests on; the verdict reads all of an audit's "
-            "figures, and each against what it would be without an effect.",
+            "One figure per audit, chosen beforehand; of membership the score that the "
+            "verdict rests on. The verdict compares all figures of an audit with their "
+            "values without an effect.",
         ),
     )
 
@@ -335,7 +335,7 @@ def _contrasts(audit: str, contrasts: Sequence[Contrast]) -> Table:
         rows=tuple(lines),
         **_title(
             audit,
-            "change against the baseline, paired",
+            "paired change relative to the baseline",
             end="" if primary else " (exploratory)",
         ),
     )
@@ -376,14 +376,14 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     ]
     if few:
         remarks.append(
-            f"fewer than {FEW} clusters, too few for a conclusion of their own: "
+            f"fewer than {FEW} clusters, too few for a conclusion: "
             + ", ".join(sorted(few))
         )
     return tuple(remarks)
 
 
 GENERAL = {
-    "NLL": "mean negative log-likelihood, nats a token; lower = likelier.",
+    "NLL": "mean negative log-likelihood, nats per token; lower = more likely.",
     "MDE": "the smallest effect that this many clusters detect with 80% power, smaller "
     "ones cannot be excluded: at the level that a claim must pass where a claim rests "
     "on the figure, else of one test at 5%.",
@@ -410,6 +410,6 @@ def intervals(report: Report) -> tuple[str, str]:
     names = ", ".join(METHODS.get(name, name) for name in sorted(used)) or "none"
     return "intervals", (
         "95%, over clusters (rows that share a source, a canary, an identifier or "
-        f"nearly all words), by {names}. Percentile bootstrap limits stand in "
+        f"nearly all words), by {names}. Percentile bootstrap limits are in "
         "tables/results.csv as parity_low and parity_high."
     )

@@ -125,7 +125,7 @@ class Candidates:
         if not self.rows or not all(map(len, self.rows)):
             return "there is no candidate, or one without a token"
         if not len(self.prefix):
-            return "nothing stands before its candidates, whose first is asked for"
+            return "there is no text before its candidates"
         return ""
 
     def content(self) -> bytes:

@@ -307,7 +307,7 @@ def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:
     for item in items:
         where = f"{_NOUNS[type(item)]} {item.key!r}"
         if item.key in seen:
-            raise InputError("the key stands twice", where=where)
+            raise InputError("the key occurs twice", where=where)
         seen.add(item.key)
         if problem := item.problem():
             raise InputError(problem, where=where)

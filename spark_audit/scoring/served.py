@@ -121,7 +121,7 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     Raises
     ------
     CheckpointError
-        If a text's scores differ by more than :data:`APART` nats a token in the mean,
+        If a text's scores differ by more than :data:`APART` nats per token in the mean,
         or all scores are one number, as of a server that has none.
     """
     server = loaded.served
@@ -150,7 +150,7 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     if apart.max() > APART:
         what = (
             f"its scores are not this checkpoint's: of {len(texts)} texts one is "
-            f"{apart.max():.2g} nats a token away, all are {apart.mean():.2g} in the "
+            f"{apart.max():.2g} nats per token away, all are {apart.mean():.2g} in the "
             f"mean (at most {APART})"
         )
         if known is None and _is_base(loaded, texts, theirs):
@@ -159,7 +159,7 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     by = "a table of its scores" if known else "the same checkpoint scored here"
     return (
         f"scored by a server, which agrees with {by} on {len(texts)} texts: at most "
-        f"{apart.max():.1e} nats a token apart"
+        f"{apart.max():.1e} nats per token difference"
     )
 
 

@@ -37,7 +37,7 @@ def candidate_ranks(nll: ArrayLike, true_index: ArrayLike) -> Ranks:
     Parameters
     ----------
     nll
-        Shape ``(n, N)`` or ``(N,)``: nats, lower = likelier.
+        Shape ``(n, N)`` or ``(N,)``: nats, lower = more likely.
     true_index
         Shape ``(n,)`` or a number: which candidate is the true one.
 

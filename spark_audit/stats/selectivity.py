@@ -117,9 +117,9 @@ def unlike_drift(
     Parameters
     ----------
     contrast
-        DiD, nats a token.
+        DiD, nats per token.
     drift, low, high
-        NLL of low-sensitivity text on the one minus that on the other, nats a token,
+        NLL of low-sensitivity text on the one minus that on the other, nats per token,
         with its interval, ``None`` where there is none.
     """
     if low is None or high is None:

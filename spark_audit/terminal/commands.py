@@ -153,8 +153,8 @@ Config = Annotated[
         "--config",
         metavar="FILE",
         envvar="SPARK_AUDIT_CONFIG",
-        help="TOML with options of this command: base = 'models/base'. What is typed "
-        "wins over it, and it over the environment.",
+        help="TOML with options of this command: base = 'models/base'. Typed "
+        "options override the file, the file overrides the environment.",
         is_eager=True,
         expose_value=False,
         callback=_read,

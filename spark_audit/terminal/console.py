@@ -112,7 +112,7 @@ def _run(
     anew: Collection[str],
 ) -> int:
     code = 0
-    verb = "begin anew" if {*arguments[:1]} & {*anew} else "resume"
+    verb = "start again" if {*arguments[:1]} & {*anew} else "resume"
     try:
         argv = spread(arguments, several=several)
         command = typer.main.get_command(app(argv))

@@ -38,9 +38,7 @@ from spark_train.token_scores.student import keep_scores, scored
 UNLEARN = "unlearn"
 
 
-NO_EPSILON = (
-    "what is unlearned and which weights are held follow from rows without noise"
-)
+NO_EPSILON = "unlearned tokens and held weights follow from rows without noise"
 
 
 @METHODS.register(

@@ -166,7 +166,7 @@ class Distillation:
         if weight > 0.5:
             return ""
         return (
-            f"a replayed response token weighs {weight:.2g} of what er gives it at "
+            f"a replayed response token weighs {weight:.2g} of its weight in er at "
             f"lambda 1 (replay.weighting={form}): {steps} steps count like "
             f"{max(round(weight * steps), 1)} of er's"
         )

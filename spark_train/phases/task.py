@@ -128,7 +128,7 @@ class _Learning:
             self.recall = recall
         if self.old and settings.batch_size < 2:
             raise InputError(
-                "batch_size 1 has no room for a replayed row beside the current one",
+                "batch_size 1 has no room for a replayed row next to the current one",
                 where="--set",
                 fix="give 2 or more",
             )

@@ -40,7 +40,7 @@ from spark_train.privacy.accounting import Stretch, accountant_name, epsilon, no
 from spark_train.privacy.protected import Protected
 from spark_train.stream import Stream
 
-UNKNOWN = "the method does not say what it reads of rows beside its steps"
+UNKNOWN = "the method does not declare which rows it reads outside its steps"
 
 
 @PRIVACY.register(reads=lambda: ("dp",))
@@ -152,7 +152,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
     each = phase.each
     if each is None:
         raise InputError(
-            f"{phase.key} does not say what one example's own loss is",
+            f"{phase.key} does not define the loss of one example",
             where="--dp dpsgd",
             fix="give the phase its `each`, or leave --dp out",
         )

@@ -106,7 +106,7 @@ def test_config_beside_the_file_comes_first(
     for base in (None, str(tiny_base)):
         loaded = open_checkpoint(str(tmp_path / "final.pt"), base=base, device="cpu")
         assert torch.equal(said(loaded), said(small))
-        assert "architecture: config.json beside the file" in loaded.notes
+        assert "architecture: config.json next to the file" in loaded.notes
 
 
 def test_tied_weights_may_be_saved_once_or_twice(
@@ -153,7 +153,7 @@ def test_no_weight_of_the_base_is_left_over(
 def test_files_that_are_refused(tuned: Any, tiny_base: Path, tmp_path: Path) -> None:
     base, file, state = str(tiny_base), tmp_path / "x.pt", tuned.state_dict()
     torch.save(state, file)
-    refused(file, "no config.json lies beside the file; give --base MODEL")
+    refused(file, "there is no config.json next to the file; give --base MODEL")
     for content, message in (
         ({"model": state, "state_dict": state}, "holds several models: state_dict,"),
         ([1, 2], "holds no state dictionary"),
@@ -250,7 +250,7 @@ def test_alpha_is_never_guessed(
     shutil.copy(folder / "adapter_model.safetensors", file)
     message = (
         "holds LoRA weights, whose alpha is not in the file; give --lora-alpha, or put "
-        "adapter_config.json beside the file"
+        "adapter_config.json next to the file"
     )
     refused(file, message, base=str(tiny_base))
     refused(file, "holds LoRA weights without their base", lora_alpha=8)
@@ -258,7 +258,7 @@ def test_alpha_is_never_guessed(
     loaded = open_checkpoint(str(file), base=str(tiny_base), device="cpu")
     truth = said(reference_of(tiny_base, folder))
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
-    assert "LoRA settings: adapter_config.json beside the file" in loaded.notes
+    assert "LoRA settings: adapter_config.json next to the file" in loaded.notes
 
 
 def test_different_ranks_come_from_shapes(

@@ -647,7 +647,7 @@ def test_a_key_that_stands_twice_in_a_checkpoint(
     (folder / name).write_text('{"a": [' + TWICE + "]," + text.lstrip("{\n "))
     if text == "{}":
         (folder / name).write_text('{"a": [' + TWICE + "]}")
-    message = f"{name} cannot be read: it holds an object in which a key stands twice"
+    message = f"{name} cannot be read: it has an object with a repeated key"
     refused(folder, message, base=str(tiny_base))
     (problem,) = inspect_checkpoint(str(folder), base=str(tiny_base)).problems
     assert message in problem
@@ -672,7 +672,7 @@ def test_a_key_that_stands_twice_in_data(tmp_path: Path) -> None:
         lambda: read_report(tmp_path),
         lambda: import_examples(tmp_path / "x.json", task="t", split="train"),
     ):
-        with pytest.raises(SparkError, match="a key stands twice"):
+        with pytest.raises(SparkError, match="a repeated key"):
             read()
     for read in (lambda: read_run(tmp_path), lambda: Folder(tmp_path).read()):
         with pytest.raises(SparkError):

@@ -369,7 +369,7 @@ def test_o_lora_is_loaded_with_its_scale(
     change_config(joined, r=4, r_sum=None)
     loaded = open_checkpoint(str(joined), base=str(tiny_base), device="cpu")
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
-    assert any("by its width alone" in note for note in loaded.notes)
+    assert any("only by its width" in note for note in loaded.notes)
 
 
 def test_rslora_keeps_its_scale_when_parts_are_joined(

@@ -154,7 +154,7 @@ def test_canary_ranges():
     [
         ({"canary": None}, "example 'a': holds no whole canary"),
         ({"spans": ()}, "example 'a': holds no whole canary"),
-        ({"format": "record"}, "does not stand in the frame 'record'; inject again"),
+        ({"format": "record"}, "is not in the frame 'record'; inject again"),
     ],
 )
 def test_a_row_that_holds_no_whole_canary(change, message):

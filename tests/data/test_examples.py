@@ -232,7 +232,7 @@ def test_empty_file(tmp_path, content):
 def test_an_id_that_stands_twice(tmp_path):
     path = file_of(tmp_path, ROW, {**ROW, "id": "b"}, ROW)
     message = refusal(path)
-    assert message.startswith(f"{path}:3, field 'id': the id stands twice, first at ")
+    assert message.startswith(f"{path}:3, field 'id': the id occurs twice, first at ")
     assert f"{path}:1;" in message
     other = tmp_path / "other.jsonl"
     other.write_bytes(json.dumps(ROW).encode())

@@ -519,7 +519,7 @@ def test_a_file_without_a_line_of_names_is_not_quoted(tmp_path):
 def test_ids_that_stand_twice(tmp_path):
     lines(tmp_path / "train.jsonl")
     lines(tmp_path / "test.jsonl")
-    assert "the id stands twice" in refusal(tmp_path)
+    assert "the id occurs twice" in refusal(tmp_path)
     rows = import_examples(tmp_path, task="t", columns={"id": "", "response": "label"})
     assert len({row.id for row in rows}) == 4
 
@@ -573,7 +573,7 @@ def test_progress_and_counts_are_those_of_the_rows(tmp_path, monkeypatch, option
 def test_row_by_row_leaves_nothing_of_a_bad_file(tmp_path):
     for rows, said in (
         ([*ROWS, {"text": 1.5}], "x.jsonl:3, field"),
-        ([*ROWS, *ROWS], "x.jsonl:3, field 'id': the id stands twice, first at"),
+        ([*ROWS, *ROWS], "x.jsonl:3, field 'id': the id occurs twice, first at"),
         ([], "x.jsonl: is empty"),
     ):
         source = lines(tmp_path / "x.jsonl", rows)

@@ -475,7 +475,7 @@ def test_bad_rows(injected):
     with pytest.raises(InputError, match="there are no rows"):
         inject([], seed=0)
     row = stream(train=1, test=0)[0]
-    with pytest.raises(InputError, match="an id stands twice"):
+    with pytest.raises(InputError, match="an id occurs twice"):
         inject([row, row], seed=0)
 
 

@@ -52,7 +52,7 @@ def test_score2_takes_one_array_a_task():
 
 @pytest.mark.parametrize("counts", [[], [[]], [1, 2], {}])
 def test_score2_without_tasks_is_an_error(counts):
-    with pytest.raises(InputError, match="one row a task"):
+    with pytest.raises(InputError, match="one row per task"):
         score2(counts)
 
 

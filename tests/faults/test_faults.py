@@ -56,7 +56,7 @@ def at_random_times(
             assert ended.code in (0, -signal.SIGKILL)
         elif not finished:
             assert ended.code == 130, ended.err
-            verb = "begin anew" if name == "relearn" else "resume"
+            verb = "start again" if name == "relearn" else "resume"
             assert f"interrupted; {verb} with: {LINES[name][:11]}" in ended.err
     if not finished:
         assert commands.run(folder, LINES[name]).code == 0

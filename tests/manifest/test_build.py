@@ -250,7 +250,7 @@ def test_rows_that_lie_in_a_file_give_the_same_manifest(
     assert content(build(stored)) == content(build())
     write_examples(files[1], mixed[9:])
     with pytest.raises(
-        InputError, match=r"stands twice, first at .*a.jsonl:10"
+        InputError, match=r"occurs twice, first at .*a.jsonl:10"
     ) as error:
         Stored(*files)
     assert "b.jsonl:1, field 'id'" in str(error.value)
@@ -302,7 +302,7 @@ def test_ids_that_stand_twice_are_refused(
     with pytest.raises(InputError) as caught:
         build([*rows, rows[3]])
     assert str(caught.value) == (
-        f"example {rows[3].id!r}: the id stands twice; give every row an id of its own"
+        f"example {rows[3].id!r}: the id occurs twice; give every row a unique id"
     )
 
 

@@ -131,14 +131,14 @@ def test_a_string_in_very_many_rows_is_nobodys(
     assert found.counts["clusters"] == len(rows)
     assert found.notes == [
         "1 annotated strings stand in more than 100 of 101 rows, up to 101: they are "
-        "taken for nobody's and join no rows into a cluster"
+        "not counted as personal and join no rows into a cluster"
     ]
     # In fewer it may be somebody's: one cluster, and the reader is told what to do.
     found = find(rows[:WIDESPREAD_ROWS])
     assert found.counts["clusters"] == 1
     (note,) = found.notes
     assert note.startswith("one cluster holds 100 of 100 rows (1 if shared identifiers")
-    assert "take its annotations away" in note
+    assert "remove its annotations" in note
     assert number not in note
 
 

@@ -425,7 +425,7 @@ def test_the_fields_that_others_rely_on_are_there(file: Path) -> None:
         (lambda m: m["pairs"].append(m["pairs"][0]), "stands twice"),
         (
             lambda m: m["pairs"][0].update(control=m["pairs"][0]["pii"]),
-            "the control stands on the identifier",
+            "the control overlaps the identifier",
         ),
         (
             lambda m: m["examples"][1]["spans"][0].update(end=9999),

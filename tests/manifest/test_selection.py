@@ -345,7 +345,7 @@ def test_a_canary_out_of_its_frame_is_refused(
     row = make_canary_row("a")
     broken = replace(row, prompt=row.prompt.replace("On file", "In file"))
     laid, texts = lay([broken])
-    with pytest.raises(InputError, match="does not stand in the frame"):
+    with pytest.raises(InputError, match="is not in the frame"):
         canary_sets(
             laid, texts, encode=encoder(tiny_tokenizer), contexts=1, n=4, seed=0
         )

@@ -146,7 +146,7 @@ def test_a_contrast_has_no_figure_of_what_is_held_against_nothing() -> None:
     did = figure("spark", audit="matched", metric="did", of="") | {"baseline": "er"}
     found = check(report([], [did]), [rule])
     assert states(found) == [("base", "left_out"), ("er", "left_out"), ("spark", "ok")]
-    assert "left out: base, er (held against nothing)" in judged(found)[0]
+    assert "left out: base, er (compared with nothing)" in judged(found)[0]
     # One that could have been held against the baseline, and was not, is missing.
     small = did | {"checkpoint": "spark+int4", "baseline": "spark"}
     assert ("spark", "tripped") in states(check(report([], [small]), [rule]))

@@ -465,10 +465,10 @@ def test_a_forward_that_fails_on_a_cache_is_not_asked_again(
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        (Candidates("bad", ids(), (ids(4),)), "nothing stands before its candidates"),
+        (Candidates("bad", ids(), (ids(4),)), "there is no text before its candidates"),
         (Candidates("bad", ids(1), ()), "no candidate"),
         (Candidates("bad", ids(1), (ids(4), ids())), "without a token"),
-        (Candidates("equal", ids(1), (ids(4),)), "the key stands twice"),
+        (Candidates("equal", ids(1), (ids(4),)), "the key occurs twice"),
         (Candidates("bad", ids(1, 300), (ids(4),)), "vocabulary does not have"),
         (Candidates("bad", ids(1), (ids(4), ids(300))), "vocabulary does not have"),
         (Candidates("bad", ids(1), (ids(4), ids(299))), "marked as no token"),

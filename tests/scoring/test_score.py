@@ -193,7 +193,7 @@ def test_ctrl_c_keeps_what_was_scored(
         ({"ids": np.array([3, 299, 5], np.int32)}, "marked as no token"),
         ({"ids": np.array([3, 300, 5], np.int32)}, "vocabulary does not have"),
         ({"ids": np.array([3, -1, 5], np.int32)}, "vocabulary does not have"),
-        ({"key": "t00"}, "the key stands twice"),
+        ({"key": "t00"}, "the key occurs twice"),
         ({"positions": np.arange(2, dtype=np.int32)}, "have 2 positions"),
     ],
 )

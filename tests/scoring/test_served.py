@@ -155,7 +155,7 @@ def test_it_is_waited_for_so_long_and_no_longer(
         with pytest.raises(CheckpointError) as caught:
             score(opened(url, adapter), texts[:1])
     assert f"{url}: {said}" in str(caught.value)
-    assert str(caught.value).endswith("; the same command goes on from there")
+    assert str(caught.value).endswith("; the same command resumes there")
     assert pauses == list(PAUSES)
 
 
@@ -334,9 +334,9 @@ def test_a_small_difference_is_said_and_a_large_one_refused(
     monkeypatch.setattr(Server, "reach", lambda self: None)
     one = opened("http://127.0.0.1:9/v1", adapter)
     monkeypatch.setattr(Server, "nll", off(0.015))
-    assert "at most 1.5e-02 nats a token apart" in score(one, texts).notes[0]
+    assert "at most 1.5e-02 nats per token difference" in score(one, texts).notes[0]
     monkeypatch.setattr(Server, "nll", off(0.025))
-    with pytest.raises(CheckpointError, match="one is 0.025 nats a token away"):
+    with pytest.raises(CheckpointError, match="one is 0.025 nats per token away"):
         score(one, texts)
 
 
@@ -363,9 +363,9 @@ def test_a_table_in_the_place_of_the_checkpoint(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "--model: what the server calls its model is not known"),
+        ({}, "--model: the name of the model on the server is not known"),
         ({"model": "m"}, "--agree: a served checkpoint is believed only where"),
-        ({"model": "m", "agree": "t.parquet"}, "--agree: a table does not say"),
+        ({"model": "m", "agree": "t.parquet"}, "--agree: a table does not describe"),
         ({"model": "m", "agree": "x", "quantize": ("int8",)}, "--quantize: does not"),
     ],
 )

@@ -262,7 +262,7 @@ def test_a_row_with_nothing_before_its_response_is_not_asked(
 
 def test_ids_that_stand_twice_are_refused(tiny_tokenizer: Any) -> None:
     row = Example("a", "t", "Label:", " good", "test", "a")
-    with pytest.raises(InputError, match="example 'a': the id stands twice"):
+    with pytest.raises(InputError, match="example 'a': the id occurs twice"):
         answer_prompts([row, row], tiny_tokenizer, max_positions=None)
 
 

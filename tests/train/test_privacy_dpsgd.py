@@ -573,7 +573,7 @@ def test_a_method_that_says_nothing_has_no_epsilon(
     def unsaid(made: Stream) -> list[Phase]:
         return [replace(one, each=None) for one in METHODS.get("seqft").run(made)]
 
-    with pytest.raises(InputError, match="1-yelp/task does not say what one example"):
+    with pytest.raises(InputError, match="1-yelp/task does not define the loss"):
         dpsgd(stream(), replace(METHODS.get("seqft"), run=unsaid))
 
 

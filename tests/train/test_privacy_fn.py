@@ -261,7 +261,7 @@ def test_scores_equal_a_plain_computation(made: Path, tied: Path) -> None:
     )
     loaded = opened(made, tied)
     assert nll(loaded) == pytest.approx(wanted.numpy(), abs=2e-5)
-    assert "the frozen noise beside it is added to input embeddings" in loaded.notes
+    assert "the frozen noise next to it is added to input embeddings" in loaded.notes
     # What stock PEFT sees is another model.
     plain: Any = AutoModelForCausalLM.from_pretrained(tied).eval()
     with torch.no_grad():
@@ -420,7 +420,7 @@ def test_rounded_weights_and_further_noise_come_on_top(made: Path, tied: Path) -
     assert np.abs(plain["a+int8"] - plain["a"]).max() < 0.2
     assert (plain["a+int8"] != plain["a"]).any()
     assert rounded is not None
-    assert "the frozen noise beside it is added to input embeddings" in rounded.notes
+    assert "the frozen noise next to it is added to input embeddings" in rounded.notes
     # A tiny sigma on top of the frozen noise changes next to nothing.
     loaded = opened(adapter, tied)
     fine = nll(loaded, Pass("noise", sigma=1e-6))

@@ -240,7 +240,7 @@ def test_full_weights_keep_their_dtype_and_their_bytes(
     assert files[0] == files[1]
     saved = load_file(tmp_path / "a" / "model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}
-    assert "what is trained is rounded to bfloat16 with the full weights" in notes
+    assert "trained weights are rounded to bfloat16 with the full weights" in notes
 
 
 def test_a_head_that_is_not_tied_is_kept(

@@ -359,7 +359,7 @@ def test_a_folder_that_is_emptied_under_a_run_is_begun_anew(
 
     said = refusal(lambda: start(run, progress=emptied), OutputError)
     assert said.startswith(f"{run}: was emptied while")
-    assert "the same command again: it begins anew" in said
+    assert "the same command again: it starts again" in said
     start(run)
     assert left(run) == left(undisturbed)
     (run / "run.json").unlink()

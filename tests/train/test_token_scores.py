@@ -125,7 +125,7 @@ def test_scores_of_wrong_shape_or_without_tasks_are_errors(
         row_scores(rows, [*nll[:-1], np.ones(len(rows[-1]))], counts, alpha=0.5)
     with pytest.raises(ValueError, match="zip"):
         row_scores(rows, nll[:-1], counts, alpha=0.5)
-    with pytest.raises(InputError, match="one row a task"):
+    with pytest.raises(InputError, match="one row per task"):
         row_scores(rows, nll, {}, alpha=0.5)
     nll[2][3] = np.nan
     with pytest.raises(InputError, match="no NLL"):

@@ -211,12 +211,12 @@ def _sort(found: tuple[State, list[str]], *, where: str) -> _Sorted:
 
 def config_folder(file: Path, given: Given) -> tuple[Path, str]:
     """The folder whose config.json says what the weights belong to."""
-    folder, note = file.parent, "architecture: config.json beside the file"
+    folder, note = file.parent, "architecture: config.json next to the file"
     if not (folder / "config.json").exists():
         if given.base is None:
             raise CheckpointError(
-                "full weights need a configuration, and no config.json lies beside "
-                "the file",
+                "full weights need a configuration, and there is no config.json next "
+                "to the file",
                 where=given.where,
                 fix="give --base MODEL: only its architecture and tokenizer are used",
             )
@@ -237,13 +237,13 @@ def _lora_config(file: Path, lora: State, given: Given) -> tuple[dict[str, Any],
     if beside.exists():
         return (
             read_json(beside, where=given.where),
-            "LoRA settings: adapter_config.json beside the file",
+            "LoRA settings: adapter_config.json next to the file",
         )
     if given.lora_alpha is None:
         raise CheckpointError(
             "holds LoRA weights, whose alpha is not in the file",
             where=given.where,
-            fix="give --lora-alpha, or put adapter_config.json beside the file",
+            fix="give --lora-alpha, or put adapter_config.json next to the file",
         )
     ranks: dict[str, int] = {}
     joined = 0

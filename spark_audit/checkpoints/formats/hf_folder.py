@@ -48,7 +48,7 @@ def hf_folder(path: Path, given: Given) -> Recipe:
         raise CheckpointError(
             "holds full weights and an adapter: which of them is meant?",
             where=where,
-            fix="give the adapter in a folder of its own, with --base for the weights",
+            fix="give the adapter in a separate folder, with --base for the weights",
         )
     config = read_json(path / "config.json", where=where)
     if not given.trust_remote_code:

@@ -135,12 +135,12 @@ def drift_told(loaded: Loaded, probes: Sequence[Any]) -> list[str]:
     count = len(probes)
     told = [
         f"{count} texts scored alone and in one batch differ by at most "
-        f"{drift(loaded, probes, k=count):.1e} nats a token"
+        f"{drift(loaded, probes, k=count):.1e} nats per token"
     ]
     if apart := dtype_drift(loaded, probes, k=count):
         told.append(
             f"{count} texts scored in {loaded.dtype} and in float32 differ by "
-            f"{apart[0]:.1e} nats a token in the mean, {apart[1]:.1e} at most"
+            f"{apart[0]:.1e} nats per token in the mean, {apart[1]:.1e} at most"
         )
     return told
 

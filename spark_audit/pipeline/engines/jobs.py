@@ -112,7 +112,7 @@ class Jobs(Engine):
         if ended := [code for code in codes if code]:
             say(
                 f"{len(ended)} of {len(codes) + 1} processes ended early (code "
-                f"{ended[0]}; for want of memory?): this one does what they had to do"
+                f"{ended[0]}; out of memory?): this one does their work"
             )
         self.call = replace(self.call, request=replace(self.call.request, shard=(0, 1)))
         for task in self._asked:

@@ -54,7 +54,7 @@ def draw(report: Report) -> Curves | None:
     ]
     return Curves(
         audit="canary",
-        title="Exposure against dose",
+        title="Exposure by dose",
         caption="Mean exposure of the planted canaries, by part and by how many "
         "training rows they stood in (n: canaries of a dose); canaries that were held "
         "out (left of the dotted line) were never trained on. Within the grey band are "
@@ -67,7 +67,7 @@ def draw(report: Report) -> Curves | None:
         tall=1.5,
         grid="y",
         names=[look[name] for name in runs],
-        keys={"chance: 95% of what guessing gives": AREA}
+        keys={"chance: 95% range of guessing": AREA}
         | ({} if top is None else {CEILING: DASHED}),
         label="dose: training rows that a canary stood in (log scale)",
         side="mean exposure, bits\n(higher = more remembered)",

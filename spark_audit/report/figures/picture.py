@@ -325,7 +325,7 @@ class Picture(ABC):
         rows = [row for _, row in self.shown() if row]
         parts = [self.caption, intervals_said(rows), self.remark, statuses_said(rows)]
         if self.leaves():
-            parts.append("An arrow marks an interval that goes on.")
+            parts.append("An arrow marks an interval that continues.")
         if any(look.name for look, _ in self.shown()):
             parts.append(replicates_said(report, apart=self.apart))
         return " ".join(part.strip() for part in parts if part)

@@ -41,7 +41,7 @@ def draw(report: Report) -> Forest | None:
     sections = [
         Section(
             lines,
-            "(a) selectivity against the reference",
+            "(a) selectivity relative to the reference",
             "Δₛₑₗ, nats per token (higher = identifiers\nless likely than equally hard "
             "text)",
         ),

@@ -52,8 +52,8 @@ def draw(report: Report) -> Curves | None:
         "stage. Filled marks: remembered, once all tasks and stages count "
         "(exploratory). The dashed line is the stage that trained the task; before it "
         "there is nothing to remember.",
-        shows="Curves of memory by task over the stages of training, in nats a token; "
-        "after the last stage",
+        shows="Curves of memory by task over the stages of training, in nats per "
+        "token; after the last stage",
         panels=panels,
         most=4,
         dodge=0.3,

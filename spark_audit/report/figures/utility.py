@@ -55,7 +55,7 @@ def draw(report: Report) -> Forest | None:
         audit="utility",
         title="Utility",
         caption="Accuracy over the tasks after the last one (Last), its mean over all "
-        "stages (Avg), and what later tasks took from earlier ones (BWT, below 0: "
+        "stages (Avg), and the change of earlier tasks by later ones (BWT, below 0: "
         "forgotten).",
         remark=gone if missing else "",
         shows="Bars of continual-learning accuracy",

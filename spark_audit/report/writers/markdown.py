@@ -74,7 +74,7 @@ def render(
             break
     if beside and _length(parts) > LONGEST:
         titles = ", ".join(one.title for one in further)
-        short = f"*{titles}: too long for an issue; it stands in `report.html`.*"
+        short = f"*{titles}: too long for an issue; see `report.html`.*"
         parts = [short if part in beside else part for part in parts]
     return "\n\n".join(parts) + "\n"
 
@@ -183,8 +183,7 @@ def _figures(report: Report, level: Shown) -> Iterator[str]:
     yield "## Figures"
     if level is not Shown.ALL:
         yield (
-            f"*{level.value}: they would be too long for an issue. They stand in "
-            "`report.html` and in `tables/`.*"
+            f"*{level.value}: too long for an issue; see `report.html` and `tables/`.*"
         )
     if level is not Shown.NONE:
         yield from map(_section, tables(report, brief=level is Shown.POOLED))

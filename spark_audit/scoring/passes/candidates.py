@@ -256,7 +256,7 @@ def _unfit(model: torch.nn.Module) -> str:
     """Why a model cannot be asked behind a cache; empty if it may be tried."""
     adapter = getattr(model, "active_peft_config", None)
     if getattr(adapter, "is_prompt_learning", False):
-        return "virtual tokens stand before every text"
+        return "virtual tokens precede every text"
     base: Any = unwrapped(model)
     if "past_key_values" not in inspect.signature(base.forward).parameters:
         return "its forward takes no cache"

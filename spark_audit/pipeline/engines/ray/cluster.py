@@ -163,4 +163,4 @@ def _check_answers(address: str) -> None:
         why = error.strerror or str(error) or type(error).__name__
         raise InputError(f"nothing answers ({why})", where=where, fix=fix) from error
     if answer[3:4] != bytes([SETTINGS_FRAME]):
-        raise InputError("what answers is no Ray", where=where, fix=fix)
+        raise InputError("the answer does not come from Ray", where=where, fix=fix)

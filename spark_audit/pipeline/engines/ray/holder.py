@@ -72,7 +72,7 @@ class Holder:
             raise CheckpointError(
                 "is another checkpoint on one node than on the others",
                 where=unit.checkpoint,
-                fix="give a path that leads all nodes to the same files",
+                fix="give a path to the same files on all nodes",
             )
         told = drift_told(loaded, unit.probes)
         found = score(

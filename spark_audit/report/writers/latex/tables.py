@@ -69,7 +69,7 @@ LIKELIHOODS = (
     *_columns("nll", ("Canary NLL", UP, "nll", "canary"), counted="canaries"),
 )
 UNMATCHED = (
-    "NLLs (nats a token) are unmatched: they compare checkpoints with each other, "
+    "NLLs (nats per token) are unmatched: they compare checkpoints with each other, "
     "not identifiers with other text."
 )
 PER = "all contexts of a canary together"
@@ -87,7 +87,7 @@ def _tasks(report: Report) -> list[str]:
 LAYOUTS = (
     Layout(
         "matched",
-        "Selectivity at matched difficulty: NLL (nats a token) of annotated "
+        "Selectivity at matched difficulty: NLL (nats per token) of annotated "
         "identifiers, of non-PII spans of the same examples that are as difficult "
         r"for the reference model, their difference $\Delta_{\mathrm{sel}}$, and "
         "its change since the reference, pair by pair.",
