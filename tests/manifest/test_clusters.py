@@ -110,7 +110,7 @@ def test_what_is_too_little_to_be_one_persons_joins_nothing(
     assert found.counts["clusters"] == 6
     assert joined(found)["string"] == 0
     (note,) = found.notes
-    assert note.startswith("1 annotated strings stand in several rows and are too")
+    assert note.startswith("1 annotated strings occur in several rows and are too")
     assert string not in note
 
 

@@ -179,7 +179,7 @@ def test_what_a_report_says_of_itself_writes_nothing_elsewhere(
     (tmp_path / "report.json").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="begins with a byte order mark"):
         read_report(tmp_path)
-    with pytest.raises(InputError, match="is a file; give the report folder"):
+    with pytest.raises(InputError, match="is a file; give its report folder"):
         read_report(tmp_path / "report.json")
 
 
