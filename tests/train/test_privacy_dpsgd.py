@@ -558,7 +558,7 @@ def test_a_method_that_says_nothing_has_no_epsilon(
 ) -> None:
     silent = replace(METHODS.get("seqft"), parts={})
     facts = dpsgd(stream(), silent).facts
-    assert "does not say" in facts["no_epsilon"]
+    assert "does not declare" in facts["no_epsilon"]
 
     def shuffled(made: Stream) -> list[Phase]:
         return METHODS.get("seqft").run(replace(made, poisson=False))
