@@ -219,16 +219,21 @@ def data_files(given: Iterable[Path]) -> list[Path]:
     Raises
     ------
     InputError
-        If a folder holds none.
+        If a folder holds none, or a file is given twice.
     """
     found: list[Path] = []
+    resolved: set[Path] = set()
     for path in given:
         inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if not inside or path.suffix in TABLES:
             what = "holds no .jsonl file" if path.is_dir() else "is no JSON-lines file"
             fix = instead(path, wanted="data", otherwise="see `data import`")
             raise InputError(what, where=str(path), fix=fix)
-        found += inside
+        for file in inside:
+            if file.resolve() in resolved:
+                raise InputError("is given twice", where=str(file), fix="leave one out")
+            resolved.add(file.resolve())
+            found.append(file)
     return found
 
 

@@ -227,14 +227,15 @@ def store_of(scores: Path | None) -> Path | None:
     Raises
     ------
     InputError
-        If it is a file, or the folder of a report without scores.
+        If it is a file, or a folder of something else.
     """
     if scores is None:
         return None
     place = folder_of(scores)
     within = [place / "scores" / "store", place / "store"]
     found = next((one for one in within if (one / "salt").exists()), place)
-    if found == place and (place.is_file() or (place / "report.json").exists()):
+    foreign = place.is_dir() and not (found / "salt").exists() and any(place.iterdir())
+    if found == place and (place.is_file() or foreign):
         raise InputError(
             "holds no scores",
             where=f"--scores {scores}",

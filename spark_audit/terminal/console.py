@@ -13,6 +13,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -172,9 +173,13 @@ def _run(
 
 def _suggested(error: BaseException, said: str) -> str:
     """What is wrong with a command line, in one line, with what was perhaps meant."""
-    near = getattr(error, "possibilities", None)
-    if near:
-        said = f"{getattr(error, 'message', said)}; did you mean {near[0]}?"
+    names = getattr(error, "possibilities", None) or ()
+    option = getattr(error, "option_name", None)
+    if names:
+        # Of options the libraries name far ones too: --quiet for --audits.
+        near = get_close_matches(option, names, n=1, cutoff=0.7) if option else names
+        meant = f"; did you mean {near[0]}?" if near else ""
+        said = f"{getattr(error, 'message', said)}{meant}"
     if "unexpected extra argument" in said:
         taken: Any = getattr(getattr(error, "ctx", None), "command", None)
         params = taken.params if taken else ()

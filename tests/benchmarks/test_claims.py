@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from claims.study import LOCK, study
 from pydantic import ValidationError
 from scipy import stats
 
-from spark_audit.data.examples import Example
+from spark_audit.data.examples import Example, write_examples
 from spark_audit.errors import InputError, SparkError
 from spark_audit.locks import alone
 from spark_audit.report.folder import read_report
@@ -345,3 +346,37 @@ def test_what_no_run_could_use_is_refused_at_once(
     request = ClaimsRequest(output=tmp_path, by="paper", settings=("lr=1e-3",))
     found, why = settings_of(request, rows, "base", lambda *_: None)
     assert (found, why) == ({"lr": "1e-3"}, "the paper's, and --set")
+
+
+def test_a_study_trains_audits_and_judges(
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two systems of the 18 runs of the shortest study, which takes a minute."""
+    few = [system for system in systems() if system.name in ("er", "spark")]
+    judged = [one for one in claims() if {*one.systems} <= {"er", "spark"}]
+    monkeypatch.setattr("claims.study.systems", lambda all_: few)
+    monkeypatch.setattr("claims.judging.claims", lambda: judged[:3])
+    rows = [
+        replace(
+            a_train_row(task), id=f"{task}-{i}", source_id=f"{task}-{i}", split=split
+        )
+        for task in "ab"
+        for i, split in enumerate(("train", "train", "test"))
+    ]
+    data = tmp_path / "rows.jsonl"
+    write_examples(data, rows)
+    request = ClaimsRequest(
+        output=tmp_path / "study",
+        data=(data,),
+        base=str(tiny_base),
+        by="paper",
+        settings=("epochs=1", "ptpc.steps=1"),
+        candidates=8,
+        quick=True,
+    )
+    made = study(request)
+    assert len(made.decisions) == 3
+    assert (made.folder / "claims.html").exists()
+    assert {one.verdict for one in made.decisions} == {"not detectable here"}
