@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -162,30 +161,6 @@ def test_nothing_that_can_be_shared_gives_text_back(
     for pair in told["pairs"]:
         found = pair["distance"], pair["pii"]["nll"], pair["control"]["nll"]
         assert found == (None, None, None)
-
-
-def test_a_redacted_manifest_is_shown_and_not_audited_with(
-    audited: Path, tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, redacted = tmp_path / "m.json", tmp_path / "redacted.json"
-    shutil.copy(audited / "m.json", source)
-    before = source.read_bytes()
-    call = ["manifest", "export", str(source), "--redact", "-o"]
-    assert command_line([*call, str(source)]) == 2
-    assert "would be written over" in capsys.readouterr().err
-    assert source.read_bytes() == before
-    assert command_line([*call, str(redacted)]) == 0
-    assert command_line(["manifest", "show", str(redacted)]) == 0
-    assert load_manifest(source).digest not in redacted.read_text()
-    wanted = "give the original"
-    base = ["--base", str(tiny_base), "--ckpt", str(tiny_base), "--device", "cpu"]
-    for audit in (
-        ["matched", *base, "--manifest", str(redacted), "-o", str(tmp_path / "out")],
-        ["report", str(audited / "report"), "--manifest", str(redacted)],
-    ):
-        capsys.readouterr()
-        assert command_line(audit) == 2
-        assert wanted in capsys.readouterr().err
 
 
 def singled_out(

@@ -311,42 +311,6 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
     assert "1 of 2 processes ended early (code 3;" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_process_that_dies_is_told_and_its_part_is_done(
-    request_of: Callable[..., Request],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    alone = run(request_of(output=tmp_path / "alone", jobs=1)).report
-    store = tmp_path / "report" / "scores" / "store"
-    begin, score, begun = jobs.Jobs._start, Engine.score, []
-
-    def start(self: Any, *given: int) -> Any:
-        begun.append(begin(self, *given))
-        return begun[-1]
-
-    def after_the_other(self: Any, *given: Any, **options: Any) -> None:
-        while not [*store.glob("*.parquet")] and begun[0].poll() is None:
-            time.sleep(0.01)
-        if len(begun) == 1:
-            raise KeyboardInterrupt
-        begun[1].kill()
-        score(self, *given, **options)
-
-    monkeypatch.setattr(jobs.Jobs, "_start", start)
-    monkeypatch.setattr(Engine, "score", after_the_other)
-    with pytest.raises(KeyboardInterrupt):
-        run(request_of(jobs=2))
-    kept = {*store.glob("*.parquet")}
-    assert kept
-    assert begun[0].poll() is not None
-    report = run(request_of(jobs=2)).report
-    assert kept < {*store.glob("*.parquet")}
-    assert "1 of 2 processes ended early (code -9;" in capsys.readouterr().err
-    assert_same_figures(report, alone)
-
-
 THREE = """
 import fcntl, os, sys, time
 from pathlib import Path
@@ -802,39 +766,6 @@ def test_a_build_interrupted_while_it_scores_gives_the_same_manifest(
     assert not (tmp_path / ".m.scores").exists()
 
 
-def test_utility_of_a_series_from_data_alone(
-    request_of: Callable[..., Request],
-    workshop: Path,
-    make_adapter: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
-    from spark_audit.data.examples import write_examples
-
-    for stage in ("0", "1"):
-        make_adapter(tmp_path / "run" / stage, seed=int(stage) + 1)
-    rows = [replace(e, task=f"t{i % 2}") for i, e in enumerate(examples(32))]
-    rows = [replace(e, split="test" if i % 3 else "train") for i, e in enumerate(rows)]
-    for task in ("t0", "t1"):
-        path = tmp_path / "data" / f"{task}.jsonl"
-        write_examples(path, [row for row in rows if row.task == task])
-    request = request_of(
-        audits=("utility",),
-        ckpt=(f"run={tmp_path / 'run'}", f"one={workshop / 'lora'}"),
-        manifest=None,
-        data=tuple(sorted((tmp_path / "data").glob("*.jsonl"))),
-        audit_options={"order": "t1,t0"},
-    )
-    report = run(request).report
-    assert report is not None
-    assert {c.name for c in report.checkpoints} == {"base", "one", "run@1", "run@2"}
-    shown = {row.checkpoint for row in report.results}
-    assert shown == {"base", "one", "run"}
-    last = [row for row in report.results if row.metric == "bwt"]
-    assert {row.checkpoint for row in last if row.status == "ok"} == {"run"}
-    matrix = [r for r in report.tables["accuracy_matrix"] if r["checkpoint"] == "run"]
-    assert [record["after"] for record in matrix] == ["t1", "t0"]
-
-
 def test_a_run_says_in_which_order_it_learned_its_tasks(
     request_of: Callable[..., Request],
     make_adapter: Callable[..., Path],
@@ -872,6 +803,9 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     assert report.settings["utility.order"] == "t1,t0"
     matrix = [r for r in report.tables["accuracy_matrix"] if r["checkpoint"] == "one"]
     assert [record["after"] for record in matrix] == ["t1", "t0"]
+    assert {row.checkpoint for row in report.results} == {"base", "one", "both"}
+    bwt = [row for row in report.results if row.metric == "bwt"]
+    assert {row.checkpoint for row in bwt if row.status == "ok"} == {"one"}
     with pytest.raises(InputError, match="different orders: t1, t0; t0, t1"):
         run(replace(request, ckpt=(one, other)))
     with pytest.raises(InputError, match="'one' learned .* another order: t1, t0"):
