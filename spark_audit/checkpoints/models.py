@@ -191,7 +191,7 @@ def check_buffers(architecture: Architecture, *, where: str) -> None:
     size = sum(b.numel() * b.element_size() for b in model.buffers())
     if size > MOST_BUFFERS:
         raise CheckpointError(
-            f"config.json asks for {size:.3g} bytes beside the weights",
+            f"config.json needs {size:.3g} bytes beside the weights",
             where=where,
             fix="give the config.json that was saved with these weights",
         )

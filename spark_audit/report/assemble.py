@@ -19,14 +19,14 @@ from spark_audit.report.coverage import untested
 from spark_audit.results import AuditResult, Guard, Report, by_severity
 
 SCOPE = (
-    "Selective conditional-likelihood suppression under known prefixes is not "
-    "differential privacy, not erasure from the parameters, not non-extractability and "
-    "not membership protection.",
-    "Intervals are over sources for one trained checkpoint each; the variation between "
-    "training seeds is not in them, but where a row says `seeds` or `both`.",
-    "Claims of memory, extraction and membership are corrected over all their tests of "
+    "If identifiers became less likely after known prefixes, this is no differential "
+    "privacy and no erasure from the parameters, and it protects neither from "
+    "extraction nor from membership inference.",
+    "Intervals are over sources for one trained checkpoint each. They include the "
+    "variation between training seeds only in rows marked `seeds` or `both`.",
+    "Claims of memory, extraction and membership are corrected for all their tests of "
     "all checkpoints, as one family declared beforehand, and the pooled DiD over "
-    "checkpoints; every other figure is exploratory: among many, some stand out by "
+    "checkpoints. All other figures are exploratory: among many, some are extreme by "
     "chance.",
 )
 """Statements that stand in every report (SPARK, Scope of the Privacy Evidence)."""

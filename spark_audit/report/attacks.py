@@ -111,6 +111,8 @@ def _least(each: Sequence[Tried], unit: str) -> str:
     return ""
 
 
-def covered(report: Report, found: Sequence[Standing]) -> str:
-    """What each attack was tried on, what it could detect, and what was not tested."""
-    return render("states.covered", attacks=attacks(report, found))
+def covered(report: Report, found: Sequence[Standing]) -> dict[str, str]:
+    """What was tested, on how much, with which smallest effect; and what was not."""
+    tried = attacks(report, found)
+    keys = {"not_tested": "states.uncovered", "tested": "states.covered"}
+    return {name: render(key, attacks=tried) for name, key in keys.items()}

@@ -70,7 +70,7 @@ def against(
             fix="run the audits that the other report holds",
         )
     return Table(
-        title=f"Beside {other.manifest.name}",
+        title=f"Next to {other.manifest.name}",
         header=HEADER,
         rows=tuple(lines),
         remarks=tuple(other.scope),

@@ -260,7 +260,8 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
 
 def reading(report: Report, found: Sequence[Standing]) -> str:
     """How the sentences about these are to be read: no unit is left unexplained."""
-    used = {one.led_by.unit for one in found if one.led_by}
+    led_by = [one.led_by for one in found if one.led_by]
+    used = {one.unit for one in led_by if one.claim != "not_tested"}
     facts = {
         "tests": int(report.settings.get(TESTS, 0)),
         "units": [unit for unit in UNITS if unit in used],

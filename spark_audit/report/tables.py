@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from spark_audit import sentences
 from spark_audit.audits import AUDITS
 from spark_audit.audits.contract import ANY, carriers
 from spark_audit.names import entry_of
@@ -191,14 +192,10 @@ def glance(report: Report) -> Table | None:
     if not all(cell.missing for cell in chance.values()):
         lines.append(Line((Cell("chance"), *chance.values())))
     return Table(
-        title="Key number of each audit",
+        title=sentences.render("page.glance"),
         header=("checkpoint", *columns),
         rows=tuple(lines),
-        remarks=(
-            "One figure per audit, chosen beforehand; of membership the score that the "
-            "verdict rests on. The verdict compares all figures of an audit with their "
-            "values without an effect.",
-        ),
+        remarks=(sentences.render("page.glance_remark"),),
     )
 
 

@@ -775,7 +775,7 @@ def test_buffers_that_no_weights_back(tiny_tokenizer: Any, tmp_path: Path) -> No
     tiny_tokenizer.save_pretrained(tmp_path)
     assert inspect_checkpoint(str(tmp_path)).problems == ()
     change(tmp_path / "config.json", n_positions=10**8)
-    refused(tmp_path, "config.json asks for 3.2e+09 bytes beside the weights")
+    refused(tmp_path, "config.json needs 3.2e+09 bytes beside the weights")
 
 
 @pytest.mark.parametrize(

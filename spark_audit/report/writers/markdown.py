@@ -88,7 +88,7 @@ def summary(report: Report) -> str:
         parts.append(_partial())
     if stand:
         parts.append(_bullets(map(_stands, stand)))
-        parts.append(_plain(f"{_words('tested')}: {covered(report, stand)}."))
+        parts += _covered(report, stand)
         parts.append(_plain(f"{_words('figures')}: {reading(report, stand)}."))
     if (first := glance(report)) is not None:
         parts.append(_section(first))
@@ -104,6 +104,11 @@ def summary(report: Report) -> str:
 def _words(key: str, **facts: Any) -> str:
     """Words that the first screen of every format has."""
     return sentences.render(f"page.{key}", **facts)
+
+
+def _covered(report: Report, stand: Sequence[Standing]) -> list[str]:
+    parts = covered(report, stand).items()
+    return [_plain(f"{_words(name)}: {text}.") for name, text in parts]
 
 
 def _partial() -> str:
@@ -143,7 +148,7 @@ def _head(report: Report) -> Iterator[str]:
             yield _plain(failed)
         rules = _words("without_rules")
         yield f"{rules} `spark-audit gate` {_plain(gate(stand))}."
-        yield _plain(f"{_words('tested')}: {covered(report, stand)}.")
+        yield from _covered(report, stand)
         yield _plain(f"{_words('figures')}: {reading(report, stand)}.")
     if (first := glance(report)) is not None:
         yield _section(first)
