@@ -1,7 +1,6 @@
 import builtins
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +9,10 @@ import pytest
 from importing import import_examples
 
 from spark_audit.data import importers
-from spark_audit.data.examples import Span, read_examples, write_examples
+from spark_audit.data.examples import Span, write_examples
 from spark_audit.data.importers import import_file
 from spark_audit.errors import InputError, SparkError
 
-DATA = Path(__file__).parents[2] / "../shared/data"
 TEMPLATE = r"Text: {text}\nLabel:"
 ROWS = [
     {"id": "r1", "text": "Rates rose, Ann said.", "label": "hawkish"},
@@ -581,16 +579,3 @@ def test_row_by_row_leaves_nothing_of_a_bad_file(tmp_path):
             import_file(source, tmp_path / "out" / "o.jsonl", task="t", split="train")
         assert said in str(caught.value)
         assert not [*(tmp_path / "out").glob("*")]
-
-
-# --- real data ------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real task data is not here")
-@pytest.mark.parametrize("task", ["fomc", "agnews", "amazon", "yelp", "mentill"])
-def test_real_data(tmp_path, task):
-    rows = import_examples(DATA / task, task=task, template=TEMPLATE)
-    counts = [sum(row.split == split for row in rows) for split in ("train", "test")]
-    assert counts == [1895 if task == "fomc" else 1500, 300]
-    write_examples(tmp_path / "x.jsonl", rows)
-    assert read_examples(tmp_path / "x.jsonl") == rows
