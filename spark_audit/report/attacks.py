@@ -27,7 +27,7 @@ class Attack:
     on, least
         On how much, and the smallest effect that would have been seen, in words.
     open
-        Checkpoints of which it told nothing, and what it came to.
+        Checkpoints without a result of this attack, and their outcome.
     """
 
     name: str
@@ -67,7 +67,7 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
 
 
 def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
-    """Whether an attack told anything of any checkpoint; if not, why."""
+    """Whether an attack has a result for any checkpoint; if not, the reason."""
     outcomes = {tried.outcome for tried in each}
     if outcomes & {"FOUND", "not shown"}:
         return "tested", ""
@@ -86,7 +86,7 @@ def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
 
 
 def _open(each: Mapping[str, Tried]) -> list[tuple[list[str], Outcome]]:
-    """Of whom an attack that was tried told nothing, and what it came to."""
+    """Checkpoints without a result of an attack, by outcome."""
     skipped: tuple[Outcome, ...] = ("confounded", "void", "not tested")
     parts = [
         ([name for name, tried in each.items() if tried.outcome == outcome], outcome)

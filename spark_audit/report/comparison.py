@@ -1,4 +1,4 @@
-"""A report beside another one: the same figures of both, and what differs.
+"""A report next to another one: the same figures of both, and differences.
 
 For reports over different manifests, which nothing can be paired over, such as the one
 of the SPARK paper's printed figures (``reports/paper``). Reports over one manifest are

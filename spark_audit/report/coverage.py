@@ -1,4 +1,4 @@
-"""On what a report tried each attack, and whether it tested memory at all."""
+"""The data of each attack of a report, and whether it tested memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def remembers(finding: Finding) -> bool:
 
 
 def unclear(finding: Finding) -> bool:
-    """Whether what a finding tells may be memory, and cannot be told from the texts."""
+    """Whether a finding may be memory, or a difference between the texts."""
     if finding.claim != "confounded" or finding.checkpoint == BASE:
         return False
     return AUDITS.about(finding.audit).memory or finding.audit == "extract"

@@ -202,7 +202,7 @@ def check(
 
 
 def judged(found: Sequence[Finding]) -> list[str]:
-    """One line a rule: how many checkpoints it judged, and which it left out."""
+    """One line per rule: how many checkpoints it judged, and which it left out."""
     lines = []
     for rule in dict.fromkeys(one.rule for one in found):
         mine = [one for one in found if one.rule == rule and one.checkpoint != NOBODY]

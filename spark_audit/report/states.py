@@ -1,7 +1,7 @@
-"""Where each checkpoint stands: its state, the evidence, what was tried, what is next.
+"""The state of each checkpoint: evidence, attacks, and next step.
 
-The answer that every format of a report says first. It is read from the typed findings
-alone, so that no two formats can answer differently.
+Every format of a report begins with it. It follows from the typed findings alone, so
+that all formats give the same answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHAPES: dict[State, str] = {
     "NO LEAK FOUND": "○",
     "NOT TESTED": "?",
 }
-"""The states, the worst first, and a sign of each: none is told by its colour alone."""
+"""The states, the worst first, and a sign of each: colour is never the only sign."""
 REASONS = ("not_tested", "confounded")
 """Claims that state why memory was not tested."""
 UNITS = ("nats", "bits", "AUC")
@@ -101,7 +101,7 @@ class Standing:
 
     @property
     def lead(self) -> str:
-        """What its strongest evidence says, without its subject, and what failed."""
+        """The sentence of its strongest evidence, and failed guards."""
         faults = " ".join(guard.detail for guard in self.faults)
         if self.led_by is not None:
             return " ".join(filter(None, [self.led_by.lead, faults]))
@@ -112,22 +112,22 @@ class Standing:
     @property
     def ships(self) -> bool:
         """Whether ``gate`` lets it pass where it is given no rule."""
-        told = any(SEVERITY["membership"] <= one.severity for one in self.detections)
-        return not told and self.state != "NOT TESTED"
+        stops = any(SEVERITY["membership"] <= one.severity for one in self.detections)
+        return not stops and self.state != "NOT TESTED"
 
     @property
     def audit(self) -> str:
-        """Where the evidence for the lead stands; empty: nowhere."""
+        """The audit of the lead; empty: none."""
         return self.led_by.audit if self.led_by else ""
 
     @property
     def unclear(self) -> bool:
-        """Whether something was measured that the texts may have caused."""
+        """Whether a measured difference may come from the texts."""
         return any(one.finding and unclear(one.finding) for one in self.tried)
 
     @property
     def tally(self) -> dict[Outcome, list[Tried]]:
-        """The attacks by what they came to, what was found first."""
+        """The attacks by outcome, detections first."""
         parts = {
             outcome: [one for one in self.tried if one.outcome == outcome]
             for outcome in OUTCOMES
@@ -166,12 +166,12 @@ def key_of(state: State) -> str:
 
 
 def state_name(state: State) -> str:
-    """A state in the language that is spoken."""
+    """A state in the current language."""
     return sentences.render(f"state.{key_of(state)}.name")
 
 
 def outcome_name(outcome: Outcome) -> str:
-    """What an attack came to, in the language that is spoken."""
+    """The outcome of an attack, in the current language."""
     return sentences.render(f"outcome.{outcome.replace(' ', '_')}")
 
 
@@ -213,7 +213,7 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
 
 
 def _open(clean: Sequence[Standing]) -> dict[str, Any]:
-    """What tests of checkpoints without a claim are open, and who can close them."""
+    """Open tests of checkpoints without a claim, and commands that run them."""
     again: dict[str, None] = {}
     unanswered: dict[str, list[str]] = {}
     unplanted = False
@@ -259,7 +259,7 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
 
 
 def reading(report: Report, found: Sequence[Standing]) -> str:
-    """How the sentences about these are to be read: no unit is left unexplained."""
+    """How to read the sentences of these checkpoints: every unit is explained."""
     led_by = [one.led_by for one in found if one.led_by]
     used = {one.unit for one in led_by if one.claim != "not_tested"}
     facts = {
@@ -276,7 +276,7 @@ def level(report: Report) -> str:
 
 
 def gate(found: Sequence[Standing]) -> str:
-    """What the gate without rules makes of each."""
+    """The verdict of the gate without rules."""
     skipped = {"void", "confounded", "not tested"}
     facts = {
         "stops": [
@@ -363,7 +363,7 @@ def _exposed(report: Report, name: str, own: Sequence[Finding]) -> tuple[Row, ..
 
 
 def _tried(audit: str, own: Sequence[Finding], *, scored: bool, ran: bool) -> Tried:
-    """What one audit came to; where nothing was found, the smallest p speaks for it."""
+    """The outcome of one audit; without a detection, the test of smallest p."""
     first = own[0] if own else None
     if first is not None and first.severity >= DETECTED:
         return Tried(audit, "FOUND", first)

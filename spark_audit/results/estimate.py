@@ -20,7 +20,7 @@ Interval = Literal[
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its decision interval and, beside it, the percentile interval.
+    """A value with its decision interval and its percentile interval.
 
     ``value`` is ``None`` exactly when ``status`` is ``not_estimable``; ``note`` then
     gives the reason. ``n`` counts what was averaged, ``clusters`` what was resampled.

@@ -129,7 +129,7 @@ SEVERITY: dict[str, int] = {
 DETECTED = 3
 """Claims from this severity on are detections: nothing may fold or cut them."""
 OF_REPORT = "report"
-"""Stands for the audit of a finding on the report as a whole, which is told first."""
+"""Stands for the audit of a finding on the report as a whole, which comes first."""
 
 
 class Power(Strict):
@@ -269,7 +269,7 @@ class Finding(Rendered):
 
     @property
     def shows_effect(self) -> bool:
-        """Whether its smallest effect is told: of what claims nothing, for sure."""
+        """Whether its sentence states the smallest effect: only without a claim."""
         nothing = not DETECTED <= SEVERITY[self.claim]
         nothing &= self.claim not in ("confounded", "not_tested")
         return bool(self.power) and nothing and self.status != "invalid"
