@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import stored_evidence
-from spark_audit.audits.contract import Context
+from spark_audit.audits import NLL, Matched, Membership, stored_evidence
+from spark_audit.audits.base import Context
 from spark_audit.manifest.file import (
     assembled,
     digest,
@@ -52,6 +52,10 @@ TOKENS = 48
 """Of a text."""
 SETS = 8
 """Of scores that are made up; checkpoints beyond have those of earlier ones."""
+QUICK = {
+    "matched": Matched(placebo_draws=0),
+    "mia": Membership(blind_permutations=0),
+}
 AUDITS = ("matched", "rank", "nll", "mia", "extract")
 WORDS = np.array("some plain words that stand in any row of data as they do".split())
 
@@ -267,17 +271,16 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
     with stage("manifest", clock):
         manifest = load_manifest(folder / str(rows))
     request = Request(
-        audits=tuple(given.audits),
+        audits=tuple(QUICK.get(name, name) for name in given.audits),
         ckpt=tuple(names[1:]),
         base="base",
         baseline="c1",
         formats=("csv",),
         # 2,000 resamples, and none of what takes long and needs no memory.
         preset="paper",
-        audit_options={"blind_permutations": 0, "placebo_draws": 0},
     )
     with stage("plans", clock):
-        view, plans = make_plans(manifest, request.audits, options={})
+        view, plans = make_plans(manifest, request.audits)
     order = Lineup((), frozenset(), frozenset())
     store = Store(folder / f"store-{rows}")
     engine: Any = SimpleNamespace(call=Call((), request, clock, shown()))
@@ -296,16 +299,14 @@ def from_evidence(
     folder: Path, rows: int, count: int, given: argparse.Namespace
 ) -> None:
     """Conclude from evidence that was never a table, in turns; print as the other."""
-    from spark_audit.audits import AUDITS
-
     limit(given)
     folder.mkdir(parents=True, exist_ok=True)
     path, names = folder / f"evidence-{rows}-{count}.parquet", names_of(count)
-    conclude = AUDITS.get("nll").part("conclude")
 
-    def turn(evidence: pd.DataFrame, context: Context) -> Any:
-        print(f"{peak():.0f} MB before a turn", file=sys.stderr, flush=True)
-        return conclude(evidence, context)
+    class Measured(NLL):
+        def conclude(self, evidence: pd.DataFrame, context: Context) -> Any:
+            print(f"{peak():.0f} MB before a turn", file=sys.stderr, flush=True)
+            return super().conclude(evidence, context)
 
     first, start = peak(), time.monotonic()
     frames = (evidence_of(name, number, rows) for number, name in enumerate(names))
@@ -313,9 +314,7 @@ def from_evidence(
     evidence = stored_evidence.stored(frames, lambda: path)
     print(f"{peak():.0f} MB after evidence", file=sys.stderr, flush=True)
     context = Context({name: "c1" for name in names[2:]}, paper=True, replicates=2000)
-    stored_evidence.concluded(
-        evidence, {"conclude": turn}, AUDITS.about("nll"), context
-    )
+    stored_evidence.concluded(Measured(), evidence, context)
     cells = f"{first:.0f}|{peak():.0f}|{time.monotonic() - start:.0f}"
     print(f"|{rows:,}|{count}|{cells}|")
     path.unlink()

@@ -264,7 +264,7 @@ def one_round(streams: dict[str, Stream], start: dict[str, Any]) -> dict[str, Sp
     phases = {}
     for name, stream in streams.items():
         stream.student.load(start)
-        phases[name] = METHODS.get(name).run(stream)
+        phases[name] = METHODS[name].phases(stream)
     for k in range(len(ROWS)):
         for name, stream in streams.items():
             for phase in phases[name]:

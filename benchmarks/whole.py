@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import about, all_audits
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.manifest.file import load_manifest
 from spark_audit.manifest.items import items_for
@@ -90,7 +90,7 @@ def noisy(base: Path, folder: Path, *, seed: int) -> Path:
 def kinds(manifest_file: Path, base: Path, audits: Sequence[str]) -> list[Kind]:
     """The work of a checkpoint, as ours plans it."""
     manifest = load_manifest(manifest_file)
-    view, plans = make_plans(manifest, audits, preset=None, options={}, limit=None)
+    view, plans = make_plans(manifest, audits)
     loaded = open_checkpoint(str(base))
     rng = np.random.default_rng(0)
     found = []
@@ -187,7 +187,7 @@ def main() -> None:
     start = cpu()
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     load = cpu() - start
-    audits = [name for name in AUDITS.names() if not AUDITS.about(name).asked]
+    audits = [name for name in all_audits() if not about(name).slow]
     count = options.checkpoints + 1  # the base too
     print("| work, of one checkpoint | tokens | s, their way |\n|---|---|---|")
     each = load * len(FAMILIES)

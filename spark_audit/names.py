@@ -14,6 +14,10 @@ from typing import Self
 
 from spark_audit.errors import InputError
 
+BASE = "base"
+"""Name of the reference model when it is scored too."""
+ANY = "*"
+"""Stands for any variant of a metric."""
 ROUNDINGS = ("int8", "int4")
 """Kinds of rounded weights."""
 

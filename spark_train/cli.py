@@ -7,7 +7,7 @@ what is called gets imported, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,8 @@ from spark_train.request import (
 )
 
 if TYPE_CHECKING:
-    from spark_audit.registry import Registry
+    from spark_train.methods.method import Method
+    from spark_train.privacy.protected import Option
     from spark_train.run import Outcome
 
 PROGRAM = "spark-train"
@@ -238,15 +239,15 @@ def methods(*, json: Json = False) -> None:
 
 
 def _entries(
-    registry: Registry[Any], reads: Callable[[str], Sequence[str]]
+    choices: Mapping[str, Method | Option], reads: Callable[[str], Sequence[str]]
 ) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "summary": registry.summary(name),
+            "summary": (choice.summary or "").partition("\n")[0],
             "reads": list(reads(name)),
         }
-        for name in registry.names()
+        for name, choice in choices.items()
     ]
 
 

@@ -28,9 +28,10 @@ from spark_train.data import TrainRow
 from spark_train.distributed import Processes, assemble
 from spark_train.loop import Clock, Phase, State, run_phase
 from spark_train.methods import METHODS, groups
+from spark_train.methods.method import Method
 from spark_train.model.lora import add_lora, load_adapter, save_adapter
 from spark_train.model.student import Student
-from spark_train.privacy import PRIVACY, Method, options
+from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
 from spark_train.privacy.protected import Protected
 from spark_train.request import NONE, TrainRequest
@@ -130,20 +131,20 @@ def train(
                 notes=notes,
             )
         with processes.alike():
-            return work.go(METHODS.get(request.method), request.dp)
+            return work.go(METHODS[request.method], request.dp)
 
 
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
     """The settings of a run, and by name those that its method and option read."""
-    if request.dp not in options():
-        raise InputError(
-            f"{request.dp!r} is no privacy option",
-            where="--dp",
-            fix=choose(request.dp, options()),
-        )
+    for value, choices, what in (
+        (request.method, [*METHODS], "unknown method"),
+        (request.dp, [NONE, *PRIVACY], "unknown privacy option"),
+    ):
+        if value not in choices:
+            raise InputError(f"{what} {value!r}", fix=choose(value, choices))
     of_option = set(names(privacy_groups(request.dp)))
     given = {text.partition("=")[0].strip() for text in request.settings}
-    for option in options():
+    for option in PRIVACY:
         for name in sorted(given & set(names(privacy_groups(option))) - of_option):
             raise InputError(
                 f"{name!r} is a setting of --dp {option}",
@@ -255,9 +256,9 @@ class _Work:
             identity=self.record.fingerprint(),
         )
         if dp == NONE:
-            protected = Protected(method.run(stream), {})
+            protected = Protected(method.phases(stream), {})
         else:
-            protected = PRIVACY.get(dp).run(stream, method)
+            protected = PRIVACY[dp].protect(stream, method)
         self.noise = protected.noise
         facts = dict(protected.facts)
         began = self.record.privacy.get("noise_multiplier")

@@ -1,14 +1,12 @@
-"""One file adds one thing: each kind of addition, put into a copy of the packages.
+"""CONTRIBUTING's worked examples, put into a copy of the packages.
 
-The files are CONTRIBUTING's worked examples, at the places that it names; nothing else
-is touched. What is new is listed, ordered, labelled, gated, drawn and written, and goes
-with its file.
+An audit of another package needs no edit of ours: it is listed, ordered, labelled,
+gated and written, and goes with its package.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,7 +19,6 @@ import numpy as np
 import pytest
 from forks import python
 
-from spark_audit.data.examples import Example, write_examples
 from spark_audit.manifest.file import seal, write_manifest
 from spark_audit.scoring.table import LAYOUTS, TokenTable
 
@@ -37,7 +34,7 @@ EDITED = "spark_audit/audits/rank.py"
 REPORT = """
 import sys
 from pathlib import Path
-from spark_audit.audits import AUDITS, contract
+from spark_audit.audits import base, find, in_order
 from spark_audit.manifest.file import load_manifest
 from spark_audit.report.assemble import assemble
 from spark_audit.report.folder import write_report
@@ -48,11 +45,9 @@ scene, folder, audits, formats = sys.argv[1:]
 manifest = load_manifest(Path(scene) / "manifest.json")
 names = ("base", "ours")
 tables = {n: {Pass(): TokenTable.read(Path(scene) / f"{n}.parquet")} for n in names}
-quick = {"blind_permutations": 20}
-contract.replicates = lambda preset: 200
-runs = {name: AUDITS.get(name).run for name in AUDITS.in_order(audits.split(","))}
+base.replicates = lambda preset: 200
 report = assemble(
-    {n: run(tables, manifest, **contract.taken(run, quick)) for n, run in runs.items()},
+    {n: find(n)().run(tables, manifest) for n in in_order(audits.split(","))},
     status="complete",
     command=[],
     manifest=ManifestFacts(
@@ -106,6 +101,19 @@ class House:
         finally:
             path.unlink() if before is None else path.write_bytes(before)
 
+    @contextmanager
+    def announced(self, entry: str) -> Iterator[None]:
+        """With a package installed that brings an audit."""
+        place = self.root / "surprise-1.0.dist-info"
+        place.mkdir()
+        (place / "METADATA").write_text("Name: surprise\nVersion: 1.0\n")
+        points = f"[spark_audit.audits]\nsurprise = {entry}\n"
+        (place / "entry_points.txt").write_text(points)
+        try:
+            yield
+        finally:
+            shutil.rmtree(place)
+
 
 @pytest.fixture(scope="session")
 def house(
@@ -141,22 +149,9 @@ def figures(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_every_kind_has_its_worked_example() -> None:
-    kinds = {str(Path(name).parent) for name in EXAMPLES}
-    assert kinds == {
-        "spark_audit/audits",
-        "spark_audit/checkpoints/formats",
-        "spark_audit/report/figures",
-        "spark_audit/report/writers",
-        "spark_audit/scoring/passes",
-        "spark_train/methods",
-    }
-    assert len(EXAMPLES) == TEXT.count("```python\n")
-
-
 def test_an_audit(house: House, tmp_path: Path) -> None:
     rule = "surprise.nll_quantile.value > {} except base"
-    with house.with_file("spark_audit/audits/surprise.py"):
+    with house.with_file("surprise.py"), house.announced("surprise:Surprise"):
         help_page = house.audit("--help")
         commands = re.findall(r"^\W*(utility|surprise|all) ", help_page, re.M)
         assert commands == ["utility", "surprise", "all"]
@@ -177,9 +172,12 @@ def test_an_audit(house: House, tmp_path: Path) -> None:
         assert "tripped" in told
         house.python(
             "-c",
-            "from spark_audit.audits import AUDITS\n"
-            "assert AUDITS.metric('surprise', 'nll_quantile').range[0] == 0",
+            "from spark_audit.audits import metric_of\n"
+            "assert metric_of('surprise', 'nll_quantile').range[0] == 0",
         )
+    with house.announced("surprise:Nothing"):
+        told = house.audit("--help")
+        assert "audit 'surprise' (surprise:Nothing) is left out: No module" in told
     assert "surprise" not in house.audit("--help")
     house.audit("report", str(folder), "--format", "md")
     assert "nll_quantile" in (folder / "report.md").read_text()
@@ -204,101 +202,3 @@ def test_a_metric_of_an_audit(house: House, tmp_path: Path) -> None:
         assert {row["variant"] for row in shown} >= {"pii", "control"}
         assert all(0 <= float(row["low"]) <= float(row["high"]) <= 1 for row in shown)
         house.audit("gate", str(folder), *rule)
-
-
-def test_a_report_writer(house: House, tmp_path: Path) -> None:
-    folder = house.report(tmp_path / "out", "nll")
-    words = ("report", str(folder), "--format")
-    with house.with_file("spark_audit/report/writers/mail_text.py"):
-        assert "mail-text" in house.audit(*words, "none", code=2)
-        house.audit(*words, "mail-text")
-        lines = (folder / "report.txt").read_text().splitlines()
-        assert len(lines) == len(figures(folder))
-        assert lines[0].startswith("base nll pooled: ")
-        files = json.loads((folder / "report.json").read_text())["files"]
-        assert files["mail-text"] == ["report.txt"]
-    house.audit(*words, "md")
-    assert not (folder / "report.txt").exists()
-    assert (folder / "tables" / "results.csv").exists()
-
-
-def test_a_figure(house: House, tmp_path: Path) -> None:
-    with house.with_file("spark_audit/report/figures/spread.py"):
-        folder = house.report(tmp_path / "out", "nll", "html,figures")
-        drawn = {path.suffix for path in (folder / "figures").glob("spread.*")}
-        assert drawn == {".png", ".svg", ".pdf"}
-        page = (folder / "report.html").read_text()
-        assert "Mean NLL of identifiers by PII type." in page
-    house.audit("report", str(folder), "--format", "figures,html")
-    assert not list((folder / "figures").glob("spread.*"))
-    assert "by PII type" not in (folder / "report.html").read_text()
-
-
-def test_a_pass(house: House, tmp_path: Path) -> None:
-    """Listed, scored, stored, and taken from the store the second time."""
-    code = f"""
-from pathlib import Path
-from types import SimpleNamespace
-import numpy as np
-from spark_audit.manifest.items import _MAKERS
-from spark_audit.scoring.items import Item
-from spark_audit.scoring.passes import PASSES
-from spark_audit.scoring.score import score
-from spark_audit.scoring.store import Store
-from spark_audit.scoring.table import ITEMS, LAYOUTS, Pass
-
-assert PASSES.summary("length").startswith("The length pass")
-assert ITEMS["length"] in ("texts", *_MAKERS) and list(LAYOUTS["length"]) == ["tokens"]
-told = {{"usable": np.ones(9, bool), "max_positions": None, "served": None}}
-loaded = SimpleNamespace(model_id="m", **told)
-ids = np.arange(5, dtype=np.int32)
-kind, folder = Pass("length"), Path({str(tmp_path / "scores")!r})
-for _ in range(2):
-    table = score(loaded, [Item("a", ids, ids)], passes=[kind], store=Store(folder))
-    assert table[kind].columns["tokens"].tolist() == [5] * 4
-assert len(list(folder.glob("*.parquet"))) == 1 and not Store(folder).notes
-"""
-    with house.with_file("spark_audit/scoring/passes/length.py"):
-        house.python("-c", code)
-
-
-def test_a_checkpoint_format(house: House, tmp_path: Path, tiny_base: Path) -> None:
-    from safetensors.numpy import load_file
-
-    folder = Path(shutil.copytree(tiny_base, tmp_path / "model"))
-    weights = folder / "model.safetensors"
-    arrays: dict[str, Any] = load_file(weights)
-    np.savez(folder / "weights.npz", **arrays)
-    weights.unlink()
-    words = ("inspect", str(folder / "weights.npz"), "--json")
-    with house.with_file("spark_audit/checkpoints/formats/numpy_file.py"):
-        facts = json.loads(house.audit(*words))
-    assert (facts["format"], facts["would load"]) == ("numpy-file", "yes")
-    assert "is no checkpoint" in house.audit(*words, code=3)
-
-
-def test_a_training_method(house: House, tmp_path: Path, tiny_base: Path) -> None:
-    data, out = tmp_path / "rows.jsonl", tmp_path / "run"
-    write_examples(
-        data,
-        [
-            Example(
-                f"{task}{i}",
-                task,
-                f"{task} {i}:",
-                " yes",
-                "test" if i == 3 else "train",
-                f"{task}{i}",
-            )
-            for task in ("fomc", "yelp")
-            for i in range(4)
-        ],
-    )
-    with house.with_file("spark_train/methods/twice.py"):
-        assert "Every task is learned with its replay" in house.train("methods")
-        words = f"run --method twice --base {tiny_base} --data {data} --device cpu"
-        words += f" --order fomc,yelp --output {out} --set epochs=1 lora.r=2"
-        house.train(*words.split())
-        lines = (out / "metrics.jsonl").read_text().splitlines()
-        parts = {(one.get("stage"), one.get("part")) for one in map(json.loads, lines)}
-        assert {("2-yelp", "task"), ("2-yelp", "priv")} <= parts

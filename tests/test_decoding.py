@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from audited import conclude, matched
 from decoding import Attacker, Figure, figure, left_over, lines_of, tables_of
 from made_reports import made_report, manifest_facts
 from synthetic import Case
 
-from spark_audit.audits import matched
-from spark_audit.audits.contract import Context
-from spark_audit.audits.matched.selectivity import conclude
+from spark_audit.audits import Matched, Membership
+from spark_audit.audits.base import Context
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span, write_examples
@@ -96,13 +96,16 @@ def audited(
     write_manifest(manifest, folder / "m.json")
     run(
         Request(
-            audits=("matched", "rank", "nll", "mia"),
+            audits=(
+                Matched(placebo_draws=2),
+                *("rank", "nll"),
+                Membership(blind_permutations=0),
+            ),
             ckpt=(f"ours={folder / 'lora'}",),
             base=str(tiny_base),
             manifest=folder / "m.json",
             output=folder / "report",
             loading=Loading(device="cpu"),
-            audit_options={"placebo_draws": 2, "blind_permutations": 0},
             formats=("json",),
         )
     )
@@ -241,7 +244,7 @@ def small(make_case: Callable[..., Case]) -> tuple[Report, pd.DataFrame]:
     sizes = train["cluster"].value_counts()
     alone = spans["cluster"] == sizes[sizes == 1].index[0]
     spans = spans.assign(type=spans["type"].where(~alone, "SSN"))
-    again = conclude(spans, Context(replicates=100))
+    again = conclude("matched", spans, Context(replicates=100))
     report = made_report(
         command=["spark-audit", "demo", "--seed", "4711"],
         settings={"seed": 4711},

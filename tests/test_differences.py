@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from decoding import lines_of
 
+from spark_audit.audits import Matched
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
@@ -106,13 +107,16 @@ def reports(
     for name, manifest in made.items():
         write_manifest(manifest, place / f"{name}.json")
         request = Request(
-            audits=("matched", "rank", "nll"),
+            audits=(
+                Matched(placebo_draws=0, rematched=False, replicates=100),
+                "rank",
+                "nll",
+            ),
             ckpt=(f"ours={place / 'lora'}",),
             base=str(tiny_base),
             manifest=place / f"{name}.json",
             output=place / name,
             loading=Loading(device="cpu"),
-            audit_options={"placebo_draws": 0, "rematched": False, "replicates": 100},
             formats=("json",),
         )
         run(request)

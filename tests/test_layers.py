@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 # A file or folder imports from those before it, in its own line too, and from itself.
 LAYERS = (
-    "errors memory registry names sentences",
+    "errors memory names sentences",
     "results files provenance locks checksums terminal",
     "data stats",
     "checkpoints",
@@ -165,7 +165,7 @@ def test_no_imports_run_in_a_circle() -> None:
 
 
 def test_a_folder_opens_with_its_names_alone() -> None:
-    """An ``__init__`` holds a docstring, and a registry or public names."""
+    """An ``__init__`` holds a docstring and public names."""
     long = {
         module: count
         for module, path in OURS.items()
@@ -173,6 +173,17 @@ def test_a_folder_opens_with_its_names_alone() -> None:
         if (count := len(path.read_text(encoding="utf-8").splitlines())) > 40
     }
     assert not long, long
+
+
+def test_nothing_is_found_by_magic() -> None:
+    """Audits, formats and methods are classes and mappings that a reader can follow."""
+    folders = ("audits", "checkpoints", "pipeline", "report", "results", "scoring")
+    magic = ("sys.modules[", "__signature__", "ast.parse", "inspect.getsource")
+    for folder in folders:
+        for path in (ROOT / "spark_audit" / folder).rglob("*.py*"):
+            text = path.read_text(encoding="utf-8") if path.suffix == ".py" else ""
+            assert path.suffix != ".pyi", path
+            assert not [word for word in magic if word in text], path
 
 
 def test_no_figure_is_read_from_a_sentence() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from claims.plan import Order, Run
 from claims.rules import CONTROL, CONTROLS, Claim, Figure, figure_of
+from spark_audit.audits import Noise
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import run
@@ -24,7 +25,7 @@ from spark_train.run_folder import Folder
 TIME = "time"
 """What is read from the records of runs, and is no audit."""
 ORDERS = 3
-OPTIONS = {"noise": {"draws": 2}}
+OPTIONS = {"noise": Noise(draws=2)}
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Audited:
         if output in self._read:
             return self._read[output]
         request = Request(
-            audits=(audit,),
+            audits=(OPTIONS.get(audit, audit),),
             ckpt=tuple(specs),
             base=self.base,
             baseline=baseline or None,
@@ -96,7 +97,6 @@ class Audited:
             scores=self.folder / "scores",
             formats=("json", "md", "csv"),
             loading=Loading(device=self.device),
-            audit_options=OPTIONS.get(audit, {}),
         )
         made = run(request, progress=self.progress).report
         if made is not None:

@@ -1,28 +1,23 @@
-"""Audits: what a checkpoint's scores say, each a file or a folder of pure functions.
+"""Audits: what a checkpoint's scores say, each a class.
 
-    @AUDITS.register(plan=plan, conclude=conclude)
-    def rank(tables, manifest, *, baseline=None, ...) -> AuditResult: ...
-
-:mod:`spark_audit.audits.contract` says what each of them must give.
+:class:`~spark_audit.audits.base.Audit` says what each of them must give. Other packages
+add theirs by the entry point ``spark_audit.audits``.
 """
 
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-from typing import Any
-
-from spark_audit.audits.runner import Audits
-
-AUDITS = Audits("spark_audit.audits", kind="audit", folder=Path(__file__).parent)
-
-
-def __getattr__(name: str) -> Any:
-    if name.startswith("_") or name.replace("_", "-") not in AUDITS.names():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    AUDITS.get(name)
-    return sys.modules[f"{__name__}.{name}"]
-
-
-def __dir__() -> list[str]:
-    return ["AUDITS", *(name.replace("-", "_") for name in AUDITS.names())]
+from spark_audit.audits.base import Audit as Audit
+from spark_audit.audits.canary.exposure import CanaryRank as CanaryRank
+from spark_audit.audits.catalogue import AUDITS as AUDITS
+from spark_audit.audits.catalogue import about as about
+from spark_audit.audits.catalogue import all_audits as all_audits
+from spark_audit.audits.catalogue import find as find
+from spark_audit.audits.catalogue import in_order as in_order
+from spark_audit.audits.catalogue import metric_of as metric_of
+from spark_audit.audits.extract.extraction import Extraction as Extraction
+from spark_audit.audits.matched.selectivity import Matched as Matched
+from spark_audit.audits.mia.membership import Membership as Membership
+from spark_audit.audits.nll import NLL as NLL
+from spark_audit.audits.noise.embedding_noise import Noise as Noise
+from spark_audit.audits.rank import Rank as Rank
+from spark_audit.audits.stages.stage_memory import Stages as Stages
+from spark_audit.audits.twins.rise import Twins as Twins
+from spark_audit.audits.utility.task_accuracy import Utility as Utility

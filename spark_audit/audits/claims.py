@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_audit.audits.contract import ANY
-from spark_audit.checkpoints.specs import BASE
-from spark_audit.names import entry_of, original_of, series_of
+from spark_audit.names import ANY, BASE, entry_of, original_of, series_of
 from spark_audit.results import Claim, Finding, Guard, Row
 from spark_audit.results.findings import DETECTED, SEVERITY
 from spark_audit.stats.bootstrap import holm
@@ -152,3 +150,20 @@ def _unless_void(finding: Finding, guards: Sequence[Guard]) -> Finding:
 
 def _entry(name: str) -> str:
     return entry_of(series_of(name))
+
+
+def carriers(findings: Iterable[Finding], audit: str) -> dict[str, str]:
+    """Method -> the variant that an audit's severest finding of it rests on.
+
+    Of replicates it is that of the severest; methods whose findings rest on no figure
+    are left out.
+    """
+    severest: dict[str, Finding] = {}
+    for finding in findings:
+        # Headlines of several seeds are figures chosen beforehand.
+        if finding.audit != audit or not finding.of or finding.claim == "moved":
+            continue
+        method = entry_of(finding.checkpoint)
+        if method not in severest or finding.severity > severest[method].severity:
+            severest[method] = finding
+    return {method: finding.of for method, finding in severest.items()}

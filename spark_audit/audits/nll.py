@@ -7,22 +7,14 @@ other text for any model: the figures are for comparison between checkpoints.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import (
-    About,
-    Context,
-    Metric,
-    Plan,
-    Tables,
-    by_name,
-    missing_rows,
-)
+from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
+from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import (
     beside_base,
     by_group,
@@ -30,7 +22,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_rows,
     summed_groups,
 )
-from spark_audit.audits.stored_evidence import framed, joined
+from spark_audit.audits.stored_evidence import framed
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.scoring.table import Pass, TokenTable
@@ -57,57 +49,9 @@ SCOPE = (
 )
 
 
-def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
-    """All examples that hold a scored token of any of the three kinds."""
-    del preset
-    ids = sorted({example.id for example, *_ in _sets(manifest)})
-    return {Pass(): ids} if ids else {}
-
-
-def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
-    """Rows, contrasts and verdict from :func:`evidence`."""
-    metrics = by_name(METRICS)
-    rows, contrasts = list[Row](), list[Contrast]()
-    # Group by group: of many rows their cells would not fit in memory together.
-    for group, part in by_group(evidence):
-        own = {"group": group, "metric": "nll"}
-        cells = part.assign(**{k: _same(v, len(part)) for k, v in own.items()})
-        told: Any = {"audit": "nll", "metrics": metrics}
-        told["summed"] = [*summed_groups(cells, context)]
-        rows += ratio_rows(cells, context, **told)
-        contrasts += ratio_contrasts(cells, context, **told)
-    known = {*evidence.loc[evidence["split"] == "train", "of"].unique()}
-    absent = tuple(which for which in KINDS if which not in known)
-    missing = [replace(metric, missing=absent) for metric in METRICS]
-    names = evidence["checkpoint"].unique().tolist()
-    return AuditResult(
-        rows=[
-            *beside_base(rows),
-            *missing_rows("nll", names, missing, NOTHING),
-        ],
-        contrasts=contrasts,
-        findings=[
-            *_findings(rows),
-            *(_contrast_finding(row) for row in contrasts if row.group == "pooled"),
-        ],
-        scope=list(SCOPE),
-    )
-
-
 def _same(value: str, n: int) -> Any:
     """A column of one value, a byte a row."""
     return pd.Categorical.from_codes(np.zeros(n, np.int8), pd.Index([value]))
-
-
-def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
-    """:func:`evidence`, checkpoint by checkpoint."""
-    copies: dict[str, int] = {}
-    for _, which, key, _ in _sets(manifest):
-        copies[key] = copies.get(key, 0) + (which == "canary")
-    for name, passes in tables.items():
-        if (table := passes.get(Pass())) is not None:
-            records = (_record(table, copies, *one) for one in _sets(manifest))
-            yield framed(((name, *record) for record in records), [*COLUMNS])
 
 
 def _record(
@@ -131,24 +75,69 @@ def _record(
     return which, example.split, *sums
 
 
-@AUDITS.register(
-    about=About(
-        METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOTHING, coded=True
-    ),
-    plan=plan,
-    conclude=conclude,
-    frames=frames,
-)
-def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
-    """Summed NLL ``num`` over ``den`` tokens of each example, kind and PII type.
+@dataclass(frozen=True, kw_only=True)
+class NLL(Audit):
+    """Mean NLL of identifiers, other text and canaries, unmatched.
 
-    ``pii``: annotated identifiers of rows without a canary, ``low``: low-sensitivity
-    tokens as the manifest lists them, ``canary``: from each one's first secret part to
-    its last. Of test rows, canaries are those that were held out. For canaries ``num``
-    is the mean over the tokens of one planted string and ``den`` the part of the
-    canary's strings that it is, so that every canary counts once.
+    Its evidence is the summed NLL ``num`` over ``den`` tokens of each example, kind and
+    PII type. ``pii``: annotated identifiers of rows without a canary, ``low``:
+    low-sensitivity tokens as the manifest lists them, ``canary``: from each one's first
+    secret part to its last. Of test rows, canaries are those that were held out. For
+    canaries ``num`` is the mean over the tokens of one planted string and ``den`` the
+    part of the canary's strings that it is, so that every canary counts once.
     """
-    return joined(frames(tables, manifest), [*COLUMNS])
+
+    name = "nll"
+    metrics = METRICS
+    columns = COLUMNS
+    nothing = NOTHING
+    unscored = NOTHING
+    scope = SCOPE
+    coded = True
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """All examples that hold a scored token of any of the three kinds."""
+        ids = sorted({example.id for example, *_ in _sets(manifest)})
+        return {Pass(): ids} if ids else {}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Iterator[pd.DataFrame]:
+        copies: dict[str, int] = {}
+        for _, which, key, _ in _sets(manifest):
+            copies[key] = copies.get(key, 0) + (which == "canary")
+        for name, passes in tables.items():
+            if (table := passes.get(Pass())) is not None:
+                records = (_record(table, copies, *one) for one in _sets(manifest))
+                yield framed(((name, *record) for record in records), [*COLUMNS])
+
+    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        metrics = by_name(METRICS)
+        rows, contrasts = list[Row](), list[Contrast]()
+        # Group by group: of many rows their cells would not fit in memory together.
+        for group, part in by_group(evidence):
+            own = {"group": group, "metric": "nll"}
+            cells = part.assign(**{k: _same(v, len(part)) for k, v in own.items()})
+            told: Any = {"audit": "nll", "metrics": metrics}
+            told["summed"] = [*summed_groups(cells, context)]
+            rows += ratio_rows(cells, context, **told)
+            contrasts += ratio_contrasts(cells, context, **told)
+        known = {*evidence.loc[evidence["split"] == "train", "of"].unique()}
+        absent = tuple(which for which in KINDS if which not in known)
+        missing = [replace(metric, missing=absent) for metric in METRICS]
+        names = evidence["checkpoint"].unique().tolist()
+        return AuditResult(
+            rows=[
+                *beside_base(rows),
+                *missing_rows("nll", names, missing, NOTHING),
+            ],
+            contrasts=contrasts,
+            findings=[
+                *_findings(rows),
+                *(_contrast_finding(row) for row in contrasts if row.group == "pooled"),
+            ],
+            scope=list(SCOPE),
+        )
 
 
 def _sets(

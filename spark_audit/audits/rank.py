@@ -7,31 +7,24 @@ is strictly greater than the target's. The controls' own ranks are the chance va
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import (
-    BASE,
-    About,
-    Context,
-    Metric,
-    Plan,
-    Tables,
-    by_name,
-)
+from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import identifier_facts, since_base
+from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import (
     by_group,
     ratio_contrasts,
     ratio_rows,
     with_nulls,
 )
-from spark_audit.audits.stored_evidence import framed, joined
+from spark_audit.audits.stored_evidence import framed
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.intervals import median_estimate
@@ -40,25 +33,6 @@ from spark_audit.stats.weights import draw_weights
 FACTS = ["set", "split", "task", "type", "cluster", "dose", "form", "cue", "stratum"]
 COLUMNS = ("checkpoint", *FACTS[:5], "rank", "ties", *FACTS[5:])
 TAKEN = {"rank": "rank_lo", "ties": "ties"}
-
-
-def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
-    """One row a token and set, checkpoint by checkpoint."""
-    facts = framed(_facts(manifest), ["key", "start", "end", *FACTS])
-    sizes = (facts["end"] - facts["start"]).to_numpy(np.int64)
-    tokens = facts.loc[np.repeat(np.arange(len(facts)), sizes), FACTS]
-    tokens = tokens.reset_index(drop=True)
-    for name, passes in tables.items():
-        table = passes.get(Pass())
-        if table is None or "rank_lo" not in table.columns:
-            continue
-        places = facts[["key", "start", "end"]].itertuples(index=False, name=None)
-        spans = (table.span(*place) for place in places)
-        rows = np.concatenate(
-            [np.zeros(0, np.int64), *(np.arange(s.start, s.stop) for s in spans)]
-        )
-        taken = {k: table.columns[c][rows].astype(np.int64) for k, c in TAKEN.items()}
-        yield tokens.assign(checkpoint=name, **taken)[[*COLUMNS]]
 
 
 def _facts(manifest: Manifest) -> Iterator[tuple[Any, ...]]:
@@ -179,55 +153,71 @@ SCOPE = (
 )
 
 
-def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
-    """All examples with an annotated identifier that was scored, canaries apart."""
-    del preset
-    ids = sorted({key for key, *_ in ranges(manifest)})
-    return {Pass(): ids} if ids else {}
+@dataclass(frozen=True, kw_only=True)
+class Rank(Audit):
+    """Where identifiers and their controls stand among all next tokens.
 
-
-def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
-    """Rows, contrasts and verdict from :func:`evidence`."""
-    cells = _cells(evidence)
-    options: Any = {"audit": "rank", "metrics": by_name(METRICS)}
-    rows = ratio_rows(cells, context, **options)
-    rows += _medians(evidence, context)
-    rows = with_nulls(rows, of="pii", null_of="control")
-    rows += _memory_rows(evidence)
-    contrasts = ratio_contrasts(cells, context, **options)
-    ties = _ties(evidence)
-    return AuditResult(
-        rows=rows,
-        contrasts=contrasts,
-        findings=[*_findings(rows, contrasts), *_tie_findings(ties)],
-        scope=list(SCOPE),
-        tables={"rank_ties": ties},
-    )
-
-
-def finish(result: AuditResult, context: Context) -> AuditResult:
-    """The result of checkpoints told in turns, with what is said of all of them."""
-    del context
-    ties = result.tables["rank_ties"]
-    own = [one for one in result.findings if one.checkpoint]
-    return replace(result, findings=[*own, *_tie_findings(ties)])
-
-
-@AUDITS.register(
-    about=About(METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NO_SPANS),
-    plan=plan,
-    conclude=conclude,
-    frames=frames,
-    finish=finish,
-)
-def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
-    """One row a checkpoint, token and set.
-
-    ``pii`` are the tokens of matched spans, ``control`` those of their controls,
-    ``pii_all`` the tokens of every annotated identifier, whose ``dose``, ``form``,
-    ``cue`` and ``stratum`` are those of ``Facts`` in ``identifier_facts``.
+    Its evidence is one row per checkpoint, token and set: ``pii`` are the tokens of
+    matched spans, ``control`` those of their controls, ``pii_all`` the tokens of every
+    annotated identifier, whose ``dose``, ``form``, ``cue`` and ``stratum`` are those of
+    ``Facts`` in ``identifier_facts``.
     """
-    return joined(frames(tables, manifest), COLUMNS).astype(dict.fromkeys(TAKEN, int))
+
+    name = "rank"
+    metrics = METRICS
+    columns = COLUMNS
+    nothing = NOTHING
+    unscored = NO_SPANS
+    scope = SCOPE
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """All examples with an annotated identifier that was scored, canaries apart."""
+        ids = sorted({key for key, *_ in ranges(manifest)})
+        return {Pass(): ids} if ids else {}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Iterator[pd.DataFrame]:
+        facts = framed(_facts(manifest), ["key", "start", "end", *FACTS])
+        sizes = (facts["end"] - facts["start"]).to_numpy(np.int64)
+        tokens = facts.loc[np.repeat(np.arange(len(facts)), sizes), FACTS]
+        tokens = tokens.reset_index(drop=True)
+        for name, passes in tables.items():
+            table = passes.get(Pass())
+            if table is None or "rank_lo" not in table.columns:
+                continue
+            places = facts[["key", "start", "end"]].itertuples(index=False, name=None)
+            spans = (table.span(*place) for place in places)
+            rows = np.concatenate(
+                [np.zeros(0, np.int64), *(np.arange(s.start, s.stop) for s in spans)]
+            )
+            taken = {
+                k: table.columns[c][rows].astype(np.int64) for k, c in TAKEN.items()
+            }
+            yield tokens.assign(checkpoint=name, **taken)[[*COLUMNS]]
+
+    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        cells = _cells(evidence)
+        options: Any = {"audit": "rank", "metrics": by_name(METRICS)}
+        rows = ratio_rows(cells, context, **options)
+        rows += _medians(evidence, context)
+        rows = with_nulls(rows, of="pii", null_of="control")
+        rows += _memory_rows(evidence)
+        contrasts = ratio_contrasts(cells, context, **options)
+        ties = _ties(evidence)
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            findings=[*_findings(rows, contrasts), *_tie_findings(ties)],
+            scope=list(SCOPE),
+            tables={"rank_ties": ties},
+        )
+
+    def finish(self, result: AuditResult, context: Context) -> AuditResult:
+        del context
+        ties = result.tables["rank_ties"]
+        own = [one for one in result.findings if one.checkpoint]
+        return replace(result, findings=[*own, *_tie_findings(ties)])
 
 
 def _cells(evidence: pd.DataFrame) -> pd.DataFrame:

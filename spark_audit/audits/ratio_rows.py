@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import BASE, Context, Metric
+from spark_audit.audits.base import Context
+from spark_audit.audits.metric import Metric
+from spark_audit.names import BASE
 from spark_audit.results import Contrast, Row
 from spark_audit.stats.bootstrap import cluster_sums, sign_flip
 from spark_audit.stats.intervals import (

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import scipy
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import metric_of
 from spark_audit.names import entry_of
 from spark_audit.results import (
     AuditResult,
@@ -164,7 +164,7 @@ def _bounds(row: Row) -> tuple[float, float]:
     """What a figure can be; one that is averaged as a logarithm is not clipped."""
     if row.unit == LOG:
         return -np.inf, np.inf
-    metric = AUDITS.metric(row.audit, row.metric)
+    metric = metric_of(row.audit, row.metric)
     return metric.range_of_change if isinstance(row, Contrast) else metric.range
 
 
@@ -288,7 +288,7 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> list[Finding]:
         and (row.metric, row.over) == ("low_change", "both")
     }
     for row in rows:
-        name = AUDITS.metric(row.audit, row.metric).headline.get(row.of)
+        name = metric_of(row.audit, row.metric).headline.get(row.of)
         if name is None or (row.group, row.over) != ("pooled", "both"):
             continue
         drift = None

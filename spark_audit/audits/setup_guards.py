@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from spark_audit.audits.base import Tables
 from spark_audit.audits.claims import ALARM, BASE_READ, BROKEN, HELD_OUT_BACK
-from spark_audit.audits.contract import BASE, Tables
 from spark_audit.audits.spans import REPRODUCED
 from spark_audit.data.occurrences import doses, folded
 from spark_audit.manifest.schema import (
@@ -29,6 +29,7 @@ from spark_audit.manifest.schema import (
     ManifestSpan,
     TokenRange,
 )
+from spark_audit.names import BASE
 from spark_audit.results import Guard, Hits, Row
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable

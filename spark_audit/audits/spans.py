@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.base import Plan
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums
@@ -114,6 +115,16 @@ def audited_spans(
         ]
         if ranges:
             yield i, example, ranges
+
+
+def plan_of_identifiers(manifest: Manifest) -> Plan:
+    """All examples with an audited span, for the plain pass."""
+    ids = [
+        example.id
+        for split in ("train", "test")
+        for _, example, _ in audited_spans(manifest, split=split)
+    ]
+    return {Pass(): sorted(ids)} if ids else {}
 
 
 REPRODUCED = 1e-3

@@ -10,7 +10,6 @@ on all of them is the audit's ``finish``, which sees rows and tables alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,10 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_audit.audits.contract import BASE, About, Context, taken
 from spark_audit.files import cannot_write
-from spark_audit.names import entry_of, series_of
-from spark_audit.results import AuditResult
 
 TOGETHER = 500_000
 """Rows of evidence up to which all checkpoints are concluded from at once."""
@@ -178,73 +174,3 @@ def _pieces(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         own = frame if len(names) == 1 else frame[frame["checkpoint"] == name]
         for at in range(0, len(own), GROUP):
             yield name, own.iloc[at : at + GROUP]
-
-
-def concluded(
-    evidence: Evidence,
-    parts: Mapping[str, Callable[..., Any]],
-    about: About,
-    context: Context,
-    **options: Any,
-) -> AuditResult:
-    """What an audit concludes, in turns where the evidence is not held at once.
-
-    Parameters
-    ----------
-    parts
-        Of the audit: ``conclude``; of what is told in turns, ``turn`` in its place
-        where ``finish`` needs more than is told in the end.
-    """
-    if not isinstance(evidence, StoredEvidence):
-        whole: AuditResult = parts["conclude"](evidence, context, **options)
-        return whole
-    turn, made = parts.get("turn") or parts["conclude"], AuditResult()
-    own = taken(turn, options)
-    whose, baselines = series_of if about.stages else str, context.baselines
-    for unit in _units(evidence.names, whose):
-        told = dict.fromkeys(map(whose, unit))
-        held = {name: baselines[name] for name in told if name in baselines}
-        # A method's replicates are averaged, and so are those that it is held against.
-        others = {entry_of(name) for name in held.values()}
-        seen = {n for n in evidence.names if n in unit or entry_of(whose(n)) in others}
-        # Without a name: what a turn saw is gone before the next is read.
-        result = turn(
-            evidence.of({*seen, BASE}, coded=about.coded),
-            replace(context, baselines=held),
-            **own,
-        )
-        made = _with(made, result, {*unit, *told, *map(entry_of, told)})
-    return parts["finish"](made, context, **options) if "finish" in parts else made
-
-
-def _units(names: Iterable[str], whose: Callable[[str], str]) -> Iterator[list[str]]:
-    """Checkpoints by method: replicates of one are concluded on together."""
-    by_entry: dict[str, list[str]] = {}
-    for name in names:
-        by_entry.setdefault(entry_of(whose(name)), []).append(name)
-    yield from by_entry.values()
-
-
-def _with(made: AuditResult, result: AuditResult, own: set[str]) -> AuditResult:
-    """What was said before, and what a turn says of its own or of no checkpoint."""
-
-    def fresh(before: list[Any], now: Sequence[Any]) -> list[Any]:
-        general = [x for x in now if not x.checkpoint and x not in before]
-        return [*before, *general, *(x for x in now if x.checkpoint in own)]
-
-    tables = dict(made.tables)
-    for name, records in result.tables.items():
-        if records and "checkpoint" in records[0]:
-            mine = [record for record in records if record["checkpoint"] in own]
-            tables[name] = [*tables.get(name, []), *mine]
-        else:
-            tables.setdefault(name, records)
-    return replace(
-        made,
-        rows=fresh(made.rows, result.rows),
-        contrasts=fresh(made.contrasts, result.contrasts),
-        guards=fresh(made.guards, result.guards),
-        findings=fresh(made.findings, result.findings),
-        scope=list(dict.fromkeys([*made.scope, *result.scope])),
-        tables=tables,
-    )

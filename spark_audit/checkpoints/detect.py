@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
-from spark_audit.checkpoints.formats import FORMATS
+from spark_audit.checkpoints.formats import (
+    bare_weights,
+    gguf_file,
+    hf_folder,
+    peft_adapter,
+    task_series,
+)
 from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.recipe import Given, Recipe, Stage
 from spark_audit.checkpoints.server import is_server
 from spark_audit.checkpoints.specs import Loading, split_stage
 from spark_audit.errors import CheckpointError
 from spark_audit.terminal.suggestions import instead
+
+Detect: TypeAlias = Callable[[Path], bool]
+Open: TypeAlias = Callable[[Path, Given], Recipe]
 
 
 def recipe(source: str, loading: Loading) -> Recipe:
@@ -48,15 +60,28 @@ def recipe(source: str, loading: Loading) -> Recipe:
             f"is one checkpoint, not a series: @{stage} does not apply", where=source
         )
     try:
-        return FORMATS.get(names[0]).run(path, given)
+        return FORMATS[names[0]][1](path, given)
     except OSError as error:
         raise CheckpointError(
             f"cannot be read ({error.strerror or error})", where=source
         ) from error
 
 
+FORMATS: Mapping[str, tuple[Detect, Open]] = {
+    "bare-weights": (bare_weights.detect, bare_weights.bare_weights),
+    "gguf-file": (gguf_file.detect, gguf_file.gguf_file),
+    "hf-folder": (hf_folder.detect, hf_folder.hf_folder),
+    "peft-adapter": (peft_adapter.detect, peft_adapter.peft_adapter),
+    "task-series": (
+        task_series.detect,
+        partial(task_series.task_series, recipe=recipe),
+    ),
+}
+"""By name: whether a path is of the format, and how it is put together."""
+
+
 def _formats(path: Path) -> list[str]:
-    return [entry.name for entry in FORMATS if entry.part("detect")(path)]
+    return [name for name, (detect, _) in FORMATS.items() if detect(path)]
 
 
 def series(source: str) -> tuple[Stage, ...]:
@@ -64,6 +89,6 @@ def series(source: str) -> tuple[Stage, ...]:
     if is_server(source):
         return ()
     path = locate(split_stage(source)[0])
-    entry = FORMATS.get("task-series")
-    is_series = entry.part("detect")(path)
-    return tuple(entry.part("stages")(path, where=source)) if is_series else ()
+    if not task_series.detect(path):
+        return ()
+    return tuple(task_series.stages(path, where=source))

@@ -13,10 +13,10 @@ from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.quantise import check_kinds
 from spark_audit.checkpoints.recipe import Loaded, Recipe
 from spark_audit.checkpoints.server import local, served
-from spark_audit.checkpoints.specs import BASE, Loading, Spec, default_name
+from spark_audit.checkpoints.specs import Loading, Spec, default_name
 from spark_audit.checkpoints.tokenizer import read_tokenizer
 from spark_audit.errors import InputError
-from spark_audit.names import CheckpointName
+from spark_audit.names import BASE, CheckpointName
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.base_model import LoadedBase

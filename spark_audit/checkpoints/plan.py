@@ -33,10 +33,10 @@ from spark_audit.checkpoints.placement import check_room, pick_device
 from spark_audit.checkpoints.quantise import check_mergeable
 from spark_audit.checkpoints.recipe import Loaded, Recipe, State
 from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
-from spark_audit.checkpoints.specs import BASE, Loading, Spec
+from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.checkpoints.weight_files import check_stored, content_sha256
 from spark_audit.errors import CheckpointError, InputError, shown
-from spark_audit.names import seeds_of
+from spark_audit.names import BASE, seeds_of
 
 Item = tuple[str, Recipe]
 FEW_BYTES = 1 << 28

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from spark_audit.checkpoints.locate import HUB
 from spark_audit.errors import InputError, choose
+from spark_audit.names import BASE
 from spark_audit.terminal.flags import (
     Flag,
     LoraAlpha,
@@ -19,7 +20,6 @@ from spark_audit.terminal.flags import (
     TrustRemoteCode,
 )
 
-BASE = "base"
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 _NAMED = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import Audit
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli import ALL, PROGRAM
 from spark_audit.pipeline.request import Request
@@ -24,7 +24,6 @@ from spark_audit.terminal.flags import (
     Quiet,
     Verbose,
     build,
-    option,
     options,
     with_parameters,
 )
@@ -42,38 +41,42 @@ class _Way:
     verbose: Verbose = False
 
 
-def audit_command(names: Sequence[str]) -> Callable[..., None]:
+def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     """The command of one audit, or of all, some of which may be left out.
 
     ``all`` leaves out what takes most of the time, until it or one of its own options
     is asked for.
     """
-    several = len(names) > 1
-    of_stages = len(names) == 1 and AUDITS.of_stages(names[0])
-    common = [one for one in options(Request) if one.field != "data" or of_stages]
-    by_name = {name: list(_own(name, several)) for name in names}
-    own = list({one.field: one for each in by_name.values() for one in each}.values())
-    slow = [name for name in names if several and AUDITS.about(name).asked]
+    several = len(audits) > 1
+    of_series = not several and audits[0].of_series
+    common = [one for one in options(Request) if one.field != "data" or of_series]
+    by_audit = {audit.name: list(_own(audit, named=several)) for audit in audits}
+    own = list({one.field: one for each in by_audit.values() for one in each}.values())
+    slow = [audit.name for audit in audits if several and audit.slow]
     loading, way = options(Loading), options(_Way)
-    told = ALL if several else names[0]
-    left = [_skip(names), _also(slow)] if several else []
+    name = ALL if several else audits[0].name
+    left = [_skip(list(by_audit)), _also(slow)] if several else []
 
     def command(context: typer.Context, **flags: Any) -> None:
         out, also = (one.taken_from(flags) for one in left) if left else ((), ())
         typed = {*given(context)}
         waiting = [
-            name
-            for name in slow
-            if name not in (*out, *also)
-            and not typed & {one.name for one in by_name[name]}
+            each
+            for each in slow
+            if each not in (*out, *also)
+            and not typed & {one.name for one in by_audit[each]}
         ]
+        values = {one.field: one.taken_from(flags) for one in own}
         request = build(
             Request,
             common,
             flags,
-            audits=tuple(name for name in names if name not in (*out, *waiting)),
+            audits=tuple(
+                audit(**{one.field: values[one.field] for one in by_audit[audit.name]})
+                for audit in audits
+                if audit.name not in (*out, *waiting)
+            ),
             loading=build(Loading, loading, flags),
-            audit_options=build(dict, own, flags),
             command=(PROGRAM, *context.obj),
         )
         asked = build(_Way, way, flags)
@@ -82,8 +85,8 @@ def audit_command(names: Sequence[str]) -> Callable[..., None]:
             listed = " ".join(waiting)
             say(f"left out, as it takes most of the time: {listed} (--also {listed})")
         if folder is not None:
-            path = folder / f"command-{told}.toml"
-            write_config(path, given(context), command=f"{PROGRAM} {told}")
+            path = folder / f"command-{name}.toml"
+            write_config(path, given(context), command=f"{PROGRAM} {name}")
 
     shown = [one.parameter() for one in (*common, *left, *way, *own, *loading)]
     own_context = inspect.signature(command).parameters["context"]
@@ -103,33 +106,17 @@ def _also(slow: Sequence[str]) -> Option:
     return Option("also", tuple[str, ...], flag, ())
 
 
-def _own(name: str, named: bool) -> Iterator[Option]:
-    """The options of an audit's signature that not every audit has.
+def _own(audit: type[Audit], *, named: bool) -> Iterator[Option]:
+    """The options of an audit.
 
     Parameters
     ----------
     named
         Whether their help says whose they are.
     """
-    run = AUDITS.get(name).run
-    common = {one.field for one in options(Request)}
-    parameters = {
-        key: one
-        for key, one in inspect.signature(run).parameters.items()
-        if one.kind is one.KEYWORD_ONLY and key not in common
-    }
-    # Only these annotations are evaluated: others may name types not imported here.
-    annotations = {key: one.annotation for key, one in parameters.items()}
-    hints = get_type_hints(
-        type("Options", (), {"__annotations__": annotations}),
-        globalns=inspect.unwrap(run).__globals__,
-        include_extras=True,
-    )
-    for key, hint in hints.items():
-        one = option(key, hint, parameters[key].default)
-        if one is not None:
-            text = f"{name}: {one.flag.help}" if named else one.flag.help
-            yield replace(one, flag=replace(one.flag, help=text))
+    for one in options(audit):
+        text = f"{audit.name}: {one.flag.help}" if named else one.flag.help
+        yield replace(one, flag=replace(one.flag, help=text))
 
 
 def _audit(request: Request, way: _Way) -> Path | None:

@@ -6,19 +6,24 @@ Only what is called gets imported, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 import typer
 
-from spark_audit.audits import AUDITS
 from spark_audit.cli import ALL, PROGRAM, look, report
-from spark_audit.cli.audit import audit_command
 from spark_audit.cli.examples import examples_of
 from spark_audit.terminal.commands import add
 from spark_audit.terminal.console import root, run_command
 
+if TYPE_CHECKING:
+    from spark_audit.audits import Audit
+
+OUTSIDE = "spark_audit.audits"
+"""Entry point of other packages' audits."""
 SEVERAL = (
     "--data",
     "--ckpt",
@@ -36,6 +41,19 @@ GROUPS = {
     "manifest": "Build and look at manifests.",
 }
 """Commands with commands of their own, each a module here."""
+AUDITS = {
+    "matched": "Likelihood of identifiers against equally difficult controls.",
+    "rank": "Where identifiers and their controls stand among all next tokens.",
+    "nll": "Mean NLL of identifiers, other text and canaries, unmatched.",
+    "canary": "Planted canaries, ranked among strings they could have been.",
+    "twins": "Unplanted identifiers, ranked among fresh strings of their kind.",
+    "mia": "Whether scores separate trained rows from held-out rows.",
+    "extract": "Identifiers reproduced word for word after their true prefix.",
+    "noise": "How noise on input embeddings changes identifiers' probability.",
+    "stages": "Memory by stage and task of a series: learned, kept, forgotten.",
+    "utility": "Task accuracy after every stage: Last, Avg, BWT, forgetting.",
+}
+"""Our audits, named without importing them: ``--help`` answers at once."""
 TRAINING = ("run", "methods", "relearn", "score")
 """Commands of `spark-train`, which people look for here."""
 COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
@@ -76,14 +94,23 @@ def _app(argv: Sequence[str]) -> typer.Typer:
                 _add(group, one, function, within=f"{name} ")
         app.add_typer(group, name=name, help=text)
     _add(app, "inspect", look.inspect)
-    audits = AUDITS.in_order()
+    titles = AUDITS
+    audits: Mapping[str, type[Audit]] = {}
+    if {ALL, *AUDITS} & {*argv} or entry_points(group=OUTSIDE):
+        from spark_audit.audits import all_audits
+        from spark_audit.cli.audit import audit_command
+
+        audits = all_audits()
+        titles = {
+            name: (one.__doc__ or "").split("\n")[0] for name, one in audits.items()
+        }
     made: Callable[..., None]
-    for name in audits:
+    for name, text in titles.items():
         called = name in argv
-        made = audit_command([name]) if called else _not_called
-        of_stages = called and AUDITS.of_stages(name)
-        _add(app, name, made, help=AUDITS.summary(name), of_stages=of_stages)
-    made = audit_command(audits) if ALL in argv else _not_called
+        made = audit_command([audits[name]]) if called else _not_called
+        of_series = called and audits[name].of_series
+        _add(app, name, made, help=text, of_stages=of_series)
+    made = audit_command(list(audits.values())) if ALL in argv else _not_called
     _add(app, ALL, made, help="All audits from one scoring pass; noise if asked for.")
     _add(app, "report", report.report)
     _add(app, "compare", report.compare)
@@ -113,10 +140,11 @@ def _add(
 
 def _rules() -> Iterator[str]:
     """What a rule of the gate can name."""
+    from spark_audit.audits import all_audits
     from spark_audit.results.findings import SEVERITY
 
     yield "\nMetrics (AUDIT.METRIC[.OF].value|low|high|p):"
-    for audit in AUDITS.in_order():
-        names = ", ".join(metric.name for metric in AUDITS.metrics(audit))
-        yield f"  {audit}: {names}"
+    for name, audit in all_audits().items():
+        metrics = ", ".join(metric.name for metric in audit.metrics)
+        yield f"  {name}: {metrics}"
     yield f"\nClaims, by severity: {', '.join(SEVERITY)}"

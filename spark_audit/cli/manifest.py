@@ -14,9 +14,8 @@ from spark_audit.manifest.file import check_output, load_manifest, write_manifes
 from spark_audit.manifest.file import redact as redacted
 from spark_audit.manifest.overview import Description, describe
 from spark_audit.manifest.settings import BuildSettings
-from spark_audit.pipeline.request import BatchSize
 from spark_audit.terminal.console import keep_apart, show_facts, tell
-from spark_audit.terminal.flags import Flag, Json, Only, Quiet, command
+from spark_audit.terminal.flags import BatchSize, Flag, Json, Only, Quiet, command
 
 BRIEF = ("spans by type", "unmatched spans")
 """Tables of a manifest that `manifest build` ends with."""

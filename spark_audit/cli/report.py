@@ -9,10 +9,19 @@ import typer
 
 from spark_audit.cli import PROGRAM
 from spark_audit.errors import InputError
-from spark_audit.pipeline.request import Formats, Language, Preset
 from spark_audit.sentences import spoken
 from spark_audit.terminal.console import keep_apart, tell, tell_json
-from spark_audit.terminal.flags import Flag, Json, Seed, ShowText, Verbose, command
+from spark_audit.terminal.flags import (
+    Flag,
+    Formats,
+    Json,
+    Language,
+    Preset,
+    Seed,
+    ShowText,
+    Verbose,
+    command,
+)
 
 if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest

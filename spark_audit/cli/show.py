@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit import sentences
-from spark_audit.audits import AUDITS
+from spark_audit.audits import about
 from spark_audit.report.cells import Table, records_table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.states import (
@@ -57,7 +57,7 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
         show_tables([first])
     else:
         audits = {row.audit for row in report.results}
-        wide = all(AUDITS.about(audit).wide for audit in audits)
+        wide = all(about(audit).wide for audit in audits)
         show_tables(tables(report, brief=not wide))
 
 

@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import AUDITS, Audit, Noise, Stages, Utility
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
@@ -218,7 +218,7 @@ def run_demo(
             shards = [(place, processes) for place in range(processes)]
             audit = partial(_audit, out, seed, size, formats)
             crew.run([partial(audit, shard) for shard in shards])
-        tell(REPORTING, len(AUDITS.names()) + 1, len(AUDITS.names()) + 1)
+        tell(REPORTING, len(AUDITS) + 1, len(AUDITS) + 1)
     return Outcome(out, read_report(out))
 
 
@@ -378,9 +378,8 @@ def _audit(
     progress: Progress,
 ) -> None:
     """``spark-audit all`` of all runs, or one worker's share of it."""
-    audits = tuple(AUDITS.in_order())
-    options = {"order": ",".join(size.order), "draws": size.draws}
-    total = _count(load_manifest(_path(out)), options, size)
+    audits = _audits(size)
+    total = _count(load_manifest(_path(out)), audits, size)
     last = f"{[name for name in RUNS if name in size.runs][-1]}@{size.tasks}"
     passes = _Passes(shard, total, last, progress)
     run(
@@ -397,16 +396,29 @@ def _audit(
             shard=shard,
             formats=formats,
             loading=Loading(device="cpu"),
-            audit_options=options,
             command=("spark-audit", "demo", "-o", str(out), "--seed", str(seed)),
         ),
         progress=passes,
     )
 
 
-def _count(manifest: Manifest, options: dict[str, Any], size: Size) -> int:
+def _audits(size: Size) -> tuple[Audit, ...]:
+    """All audits, with the order of the tasks and few draws of noise."""
+    order = ",".join(size.order)
+    chosen = {
+        audit.name: audit
+        for audit in (
+            Noise(draws=size.draws),
+            Stages(order=order),
+            Utility(order=order),
+        )
+    }
+    return tuple(chosen.get(audit.name) or audit() for audit in AUDITS)
+
+
+def _count(manifest: Manifest, audits: Sequence[Audit], size: Size) -> int:
     """How many passes are scored, over all checkpoints and stages."""
-    _, plans = make_plans(manifest, AUDITS.in_order(), options=options)
+    _, plans = make_plans(manifest, audits)
     wholes, stages = 1 + len(size.runs), 1 + len(size.runs) * size.tasks
     return wholes * len(plans.whole) + stages * len(plans.stages)
 

@@ -11,19 +11,19 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import ANY, BASE
+from spark_audit.audits import Audit, Matched, about, find
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.compatibility import check_fit, limited
 from spark_audit.manifest.file import original
 from spark_audit.manifest.items import example_of, items_for
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import ANY, BASE
 from spark_audit.pipeline.conclude import manifest_facts
-from spark_audit.pipeline.lineup import known, make_plans
+from spark_audit.pipeline.lineup import make_plans
 from spark_audit.pipeline.score import facts_of
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
@@ -33,14 +33,12 @@ from spark_audit.results import CheckpointFacts, Finding, Report, Row
 from spark_audit.scoring.table import ITEMS, Pass, TokenTable
 
 if TYPE_CHECKING:
-    from spark_audit.audits.contract import Plan
+    from spark_audit.audits.base import Plan
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.items import AnyItem
 
 PREFIX = "spark_audit/"
 """What names of logged figures begin with."""
-UNSEEN = {"placebo_draws": 0, "rematched": False}
-"""Options that leave out what no look shows."""
 Tables = Mapping[Pass, TokenTable]
 
 
@@ -98,7 +96,7 @@ def _main(report: Report, name: str) -> Iterator[Row]:
         if declared == ANY:
             (metric,) = (
                 one
-                for one in AUDITS.metrics(rows[0].audit)
+                for one in about(rows[0].audit).metrics
                 if one.name == rows[0].metric
             )
             yield from (
@@ -118,13 +116,14 @@ class Probe:
     manifest
         Of the model that training starts from.
     audits
-        Their names; none that looks at series.
+        Their names, or audits with their options; none that looks at series. By its
+        name ``matched`` leaves out what no look shows.
     rows
         How many rows are scored at most.
     rules
         Of the gate, without a scope: each is about the look itself.
-    options
-        Of the audits, by name, such as ``preset``, ``seed`` or ``replicates``.
+    preset, seed
+        As of :meth:`~spark_audit.audits.Audit.run`.
 
     Raises
     ------
@@ -136,30 +135,18 @@ class Probe:
         self,
         manifest: Manifest,
         *,
-        audits: Sequence[str],
+        audits: Sequence[str | Audit],
         rows: int,
         rules: Sequence[str] = (),
-        options: Mapping[str, Any] | None = None,
+        preset: str | None = None,
+        seed: int = 0,
     ) -> None:
-        self._options = {**UNSEEN, **(options or {})}
-        self.audits = tuple(dict.fromkeys(audits))
+        self._preset, self._seed = preset, seed
+        self._audits = {one.name: one for one in map(_audit, audits)}
+        self.audits = tuple(self._audits)
         self.rules = [_rule(text, self.audits) for text in rules]
-        one_by_one = [n for n in AUDITS.names() if not AUDITS.of_stages(n)]
-        for name in self.audits:
-            if name not in one_by_one:
-                raise InputError(
-                    f"unknown audit {name!r}",
-                    where="audits",
-                    fix=choose(name, one_by_one),
-                )
         if not self.audits or rows < 1:
             raise InputError("needs an audit and a row at least", where="probe")
-        for option in options or {}:
-            runs = (AUDITS.get(name).run for name in self.audits)
-            if not any(known(run, {option: None}) for run in runs):
-                raise InputError(
-                    f"is an option of none of {', '.join(self.audits)}", where=option
-                )
         manifest = original(manifest)
         self.manifest = limited(manifest, chosen(manifest, self._plan(manifest), rows))
         self.plan = self._plan(self.manifest)
@@ -173,7 +160,8 @@ class Probe:
         self._facts: list[CheckpointFacts] = []
 
     def _plan(self, manifest: Manifest) -> Plan:
-        return make_plans(manifest, self.audits, options=self._options)[1].whole
+        audits = [*self._audits.values()]
+        return make_plans(manifest, audits, preset=self._preset)[1].whole
 
     def items(self, loaded: Loaded) -> dict[Pass, Sequence[AnyItem]]:
         """What a model reads, by pass.
@@ -209,26 +197,28 @@ class Probe:
         loaded
             The model that was looked at; ``tables`` has it by its name.
         """
-        name, options = loaded.name, self._options
+        name = loaded.name
         self._facts.append(facts_of(loaded))
         results = {}
-        for audit in self.audits:
-            run = AUDITS.get(audit).run
-            result = run(tables, self.manifest, **known(run, options))
-            said = self._said[audit]
+        for key, audit in self._audits.items():
+            result = audit.run(
+                tables, self.manifest, preset=self._preset, seed=self._seed
+            )
+            said = self._said[key]
             said += [
                 one
                 for one in result.findings
                 if one.checkpoint == name or (not one.checkpoint and one not in said)
             ]
-            results[audit] = replace(result, findings=[*said])
+            results[key] = replace(result, findings=[*said])
         report = assemble(
             results,
             # A probe is no audit: what it lacks passes, what it shows does not.
             status="partial",
             command=[],
             settings={
-                **options,
+                "preset": self._preset,
+                "seed": self._seed,
                 "baseline": None,
                 "probe": len(self.manifest.examples),
             },
@@ -243,6 +233,15 @@ class Probe:
         for one in check(report, self.rules, allow_missing=True):
             if one.checkpoint == name and one.state == "tripped":
                 yield f"{one.rule}: {one.detail}"
+
+
+def _audit(one: str | Audit) -> Audit:
+    if one == Matched.name:
+        return Matched(placebo_draws=0, rematched=False)
+    audit = find(one)() if isinstance(one, str) else one
+    if audit.of_series:
+        raise InputError(f"{audit.name} looks at series", where="audits")
+    return audit
 
 
 def _rule(text: str, audits: Sequence[str]) -> Rule:

@@ -16,13 +16,14 @@ import torch
 import transformers
 from accelerate.utils import extract_model_from_parallel
 
-from spark_audit.audits.contract import BASE
+from spark_audit.audits import Audit
 from spark_audit.checkpoints.from_module import live, undisturbed
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.errors import InputError, SparkError
 from spark_audit.integrations.probe import PREFIX, Look, Probe
 from spark_audit.manifest.file import load_manifest
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import BASE
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass, TokenTable
 
@@ -107,7 +108,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
         Steps between looks; by default so many that looks take at most 2% of the time
         of training, the first and the last, which always are, included.
     audits
-        What is concluded; ``canary`` and ``twins`` score candidates and take longer.
+        By name, or with their options; ``canary`` and ``twins`` score candidates and
+        take longer.
     rows
         Rows of the manifest that are scored, at most.
     fail_if
@@ -117,8 +119,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
         :class:`RuleTripped`.
     tokenizer
         By default the trainer's ``processing_class``.
-    options
-        Options of the audits, such as ``seed``, ``preset`` and ``replicates``.
+    preset, seed
+        Of the audits.
 
     Attributes
     ----------
@@ -137,22 +139,23 @@ class AuditCallback(_Base):  # type: ignore[misc]
         manifest: str | Path | Manifest,
         *,
         every: int | None = None,
-        audits: str | Sequence[str] = ("matched", "mia"),
+        audits: str | Audit | Sequence[str | Audit] = ("matched", "mia"),
         rows: int = ROWS,
         fail_if: str | Sequence[str] = (),
         on_trip: Literal["stop", "raise"] = "stop",
         tokenizer: Any = None,
-        **options: Any,
+        preset: str | None = None,
+        seed: int = 0,
     ) -> None:
         if every is not None and (type(every) is not int or every < 1):
             raise InputError("is no number of steps", where=f"every={every!r}")
         if on_trip not in ("stop", "raise"):
             raise InputError("is neither stop nor raise", where=f"on_trip={on_trip!r}")
         fail_if = [fail_if] if isinstance(fail_if, str) else fail_if
-        audits = [audits] if isinstance(audits, str) else audits
+        several = [audits] if isinstance(audits, str | Audit) else audits
         manifest = load_manifest(manifest)
         self._make: Callable[[], Probe] = lambda: Probe(
-            manifest, audits=audits, rows=rows, rules=fail_if, options=options
+            manifest, audits=several, rows=rows, rules=fail_if, preset=preset, seed=seed
         )
         self._probe = self._make()  # what cannot be used is said at once
         self._every, self._raises, self._tokenizer = (

@@ -6,28 +6,22 @@ No model and no manifest is needed: every audit concludes from what it left in
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import Matched, about, all_audits, find
+from spark_audit.audits.base import Context, replicates
+from spark_audit.audits.baselines import baselines_of, originals
 from spark_audit.audits.claims import REMAINS
-from spark_audit.audits.contract import (
-    BASE,
-    Context,
-    baselines_of,
-    originals,
-    replicates,
-    taken,
-)
 from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import check_links
-from spark_audit.names import CheckpointName, entry_of, series_of
+from spark_audit.names import BASE, CheckpointName, entry_of, series_of
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import (
@@ -110,7 +104,8 @@ def compare(
         sums = _write(output, evidence)
         parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
         write_cases(output, united_cases(parts))
-    kept = [*map(AUDITS.evidence_file, results), "cases.parquet", "cases.csv"]
+    kept = [about(name).evidence_file() for name in results]
+    kept += ["cases.parquet", "cases.csv"]
     return assemble(
         results,
         status=first.status,
@@ -128,12 +123,12 @@ def compare(
 
 
 def _concluded(
-    audit: str, frame: pd.DataFrame, context: Context, null: str | None
+    name: str, frame: pd.DataFrame, context: Context, null: str | None
 ) -> AuditResult:
     """An audit's figures from evidence, the means of several seeds among them."""
-    conclude = AUDITS.get(audit).part("conclude")
-    own = taken(conclude, {"null": null})
-    return with_entries(conclude(frame, context, **own))
+    kind = find(name)
+    audit = Matched(null=null) if kind is Matched else kind()
+    return with_entries(audit.conclude(frame, context))
 
 
 def _check_usable(
@@ -163,7 +158,7 @@ def _entries(audit: str, evidence: pd.DataFrame) -> list[str]:
     """Whom an audit concludes on: checkpoints, or series of them."""
     names = dict.fromkeys(evidence["checkpoint"])
     return list(
-        dict.fromkeys(map(series_of, names)) if AUDITS.of_stages(audit) else names
+        dict.fromkeys(map(series_of, names)) if about(audit).of_series else names
     )
 
 
@@ -187,9 +182,7 @@ def _comparable(
     """Audits whose evidence all folders have, and what is left out and why."""
     audits: list[str] = []
     left_out: list[str] = []
-    for audit in AUDITS.in_order():
-        if "conclude" not in AUDITS.get(audit).parts:
-            continue
+    for audit in all_audits():
         lacking = [f.name for f in folders if not _path(f, audit).exists()]
         if len(lacking) == len(folders):
             continue
@@ -207,18 +200,19 @@ def _write(output: Path, evidence: dict[str, pd.DataFrame]) -> dict[str, str]:
     for audit, frame in evidence.items():
         table = pa.Table.from_pandas(frame, preserve_index=False)
         write_parquet(table, _path(output, audit))
-    return {AUDITS.evidence_file(a): sha256_file(_path(output, a)) for a in evidence}
+    return {about(a).evidence_file(): sha256_file(_path(output, a)) for a in evidence}
 
 
-def _differing(audit: str, reports: Sequence[Report]) -> list[str]:
+def _differing(name: str, reports: Sequence[Report]) -> list[str]:
     """Options of an audit that the reports do not share."""
-    names = inspect.signature(AUDITS.get(audit).run).parameters
-    own = [name for name in names if name not in ("baseline", "preset", "seed")]
     return [
-        name
-        for name in own
-        if name not in FREE
-        and len({str(report.settings.get(f"{audit}.{name}")) for report in reports}) > 1
+        option.name
+        for option in fields(find(name))
+        if option.name not in FREE
+        and len(
+            {str(report.settings.get(f"{name}.{option.name}")) for report in reports}
+        )
+        > 1
     ]
 
 
@@ -306,7 +300,7 @@ def _default(names: dict[str, str]) -> str:
 
 
 def _path(folder: Path, audit: str) -> Path:
-    return folder / "scores" / AUDITS.evidence_file(audit)
+    return folder / "scores" / about(audit).evidence_file()
 
 
 def _evidence(
@@ -333,7 +327,7 @@ def _evidence(
                 fix="copy the report's folder again, or audit again",
             )
         frame = read_parquet(path).to_pandas()
-        if lacking := sorted({*AUDITS.about(audit).columns} - {*frame}):
+        if lacking := sorted({*about(audit).columns} - {*frame}):
             raise OutputError(
                 f"lacks the columns {', '.join(lacking)}",
                 where=str(path),

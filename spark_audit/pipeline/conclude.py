@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import BASE, Tables, baselines_of, originals
+from spark_audit.audits import Audit, about
+from spark_audit.audits.base import Tables
+from spark_audit.audits.baselines import baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import setup_guards
 from spark_audit.audits.stored_evidence import StoredEvidence
@@ -21,8 +22,9 @@ from spark_audit.errors import IncompleteError
 from spark_audit.files import cannot_write, temporary
 from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import BASE
 from spark_audit.pipeline.folders import check_folder, safe, table_stem
-from spark_audit.pipeline.lineup import Lineup, known
+from spark_audit.pipeline.lineup import Lineup
 from spark_audit.pipeline.merge import accumulated, audits_of
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.score import Scored, Work
@@ -92,10 +94,10 @@ def _written(
     adds = False
     if before is not None:
         report = accumulated(before, report, folder=folder)
-        adds = bool(set(audits_of(report)) - set(request.audits))
+        adds = bool(set(audits_of(report)) - set(request.audit_names))
         if adds:
             kept = [
-                f"scores/{AUDITS.evidence_file(audit)}" for audit in audits_of(report)
+                f"scores/{about(audit).evidence_file()}" for audit in audits_of(report)
             ]
             kept += (n for n in before.files.get("scores", ()) if "/tables/" in n)
             written.update(filter(Path.exists, (folder / name for name in kept)))
@@ -105,7 +107,7 @@ def _written(
     sums = dict(report.evidence)
     for name, result in results.items():
         if result.evidence is not None and len(result.evidence):
-            path = folder / "scores" / AUDITS.evidence_file(name)
+            path = folder / "scores" / about(name).evidence_file()
             if isinstance(result.evidence, StoredEvidence):
                 os.replace(result.evidence.path, path)
             else:
@@ -164,18 +166,18 @@ def _results(
     results: dict[str, AuditResult] = {}
     facts = [one.facts for one in scored]
     audits = work.request.audits
-    for count, name in enumerate(audits):
+    for count, audit in enumerate(audits):
         work.show(STATISTICS, count, len(audits))
-        with work.clock(f"statistics: {name}"):
-            results[name] = _audit(
-                name, tables, work.view, work.order, facts, work.request, spare
+        with work.clock(f"statistics: {audit.name}"):
+            results[audit.name] = _audit(
+                audit, tables, work.view, work.order, facts, work.request, spare
             )
     work.show(STATISTICS, len(audits), len(audits))
     return results
 
 
 def _audit(
-    name: str,
+    audit: Audit,
     tables: Tables,
     manifest: Manifest,
     order: Lineup,
@@ -183,21 +185,22 @@ def _audit(
     request: Request,
     spare: Callable[[], Path],
 ) -> AuditResult:
-    seen = {k: passes for k, passes in tables.items() if order.sees(k, name)}
+    seen = {k: passes for k, passes in tables.items() if order.sees(k, audit)}
     # A series is held against a series, by their own names.
     names = dict.fromkeys(order.entry(k) for k in seen)
-    entry = AUDITS.get(name)
-    options = {
-        "baseline": baselines_of(request.baseline, names) | originals(facts),
-        "preset": request.preset,
-        "seed": request.seed,
-        **request.audit_options,
-    }
-    options = known(entry.run, options) | {"evidence_file": spare}
-    result = with_entries(entry.run(seen, manifest, **options))
-    reason = AUDITS.about(name).alone
-    if reason and len(request.audits) == 1 and not (result.rows or result.findings):
-        finding = Finding.not_tested(name, "not_estimable", reason=reason)
+    result = with_entries(
+        audit.run(
+            seen,
+            manifest,
+            baseline=baselines_of(request.baseline, names) | originals(facts),
+            preset=request.preset,
+            seed=request.seed,
+            spare=spare,
+        )
+    )
+    alone = audit.alone and len(request.audits) == 1
+    if alone and not (result.rows or result.findings):
+        finding = Finding.not_tested(audit.name, "not_estimable", reason=audit.alone)
         return replace(result, findings=[finding])
     return result
 
@@ -224,10 +227,7 @@ def _report(
             **{
                 f"{name}.{key}": value
                 for name, result in results.items()
-                for key, value in {
-                    **known(AUDITS.get(name).run, request.audit_options),
-                    **result.settings,
-                }.items()
+                for key, value in result.settings.items()
             },
         },
         manifest=manifest_facts(view),

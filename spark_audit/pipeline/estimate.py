@@ -96,9 +96,7 @@ def estimate(request: Request) -> Estimate:
     done: set[tuple[str, Pass, str]] = set()
     parts = []
     for audit in request.audits:
-        _, plans = make_plans(
-            work.view, [audit], preset=request.preset, options=request.audit_options
-        )
+        _, plans = make_plans(work.view, [audit], preset=request.preset)
         items = tokens = 0
         seconds = CONCLUDING * sum(work.order.sees(one.name, audit) for one in known)
         for one in known:
@@ -109,7 +107,7 @@ def estimate(request: Request) -> Estimate:
                 read = sum(sizes[key].tokens for _, _, key in fresh)
                 items, tokens = items + len(fresh), tokens + read
                 seconds += read * pace[_shape(one), wanted.kind] if read else 0.0
-        parts.append(Part(audit, items, tokens, round(seconds, 1)))
+        parts.append(Part(audit.name, items, tokens, round(seconds, 1)))
     draws = not request.formats or {"figures", "html"} & {*request.formats}
     free, memory = free_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     at_once = processes(

@@ -122,7 +122,7 @@ def check_folder(
             )
         check_kept(
             before,
-            request.audits,
+            request.audit_names,
             [name for spec in order.specs for name in opened_names(spec, request)],
             settings={
                 "preset": request.preset or manifest.settings.preset,

@@ -8,26 +8,36 @@ see a series as its last stage.
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import BASE, Plan
+from spark_audit.audits import Audit, Stages, Utility
+from spark_audit.audits.base import Plan
 from spark_audit.audits.utility.series import listed
 from spark_audit.checkpoints.run_folder import trained_order
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.compatibility import limited
 from spark_audit.manifest.items import example_of
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import CheckpointName, entry_of, original_of, seeds_of, series_of
+from spark_audit.names import (
+    BASE,
+    CheckpointName,
+    entry_of,
+    original_of,
+    seeds_of,
+    series_of,
+)
 from spark_audit.pipeline.request import Request
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.specs import Spec
+
+
+_ORDERED = (Stages, Utility)
+"""Audits that go through the tasks in the order of training."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +81,9 @@ class Lineup:
         """The series that a stage belongs to; any other checkpoint's own name."""
         return series_of(name) if name in self.stages else name
 
-    def sees(self, name: str, audit: str) -> bool:
+    def sees(self, name: str, audit: Audit) -> bool:
         """Whether an audit concludes on a checkpoint."""
-        if AUDITS.of_stages(audit):
+        if audit.of_series:
             return name in self.stages or name in self.both or name == BASE
         return name not in self.stages
 
@@ -86,7 +96,7 @@ class Plans:
     stages: Plan
 
 
-def lineup(specs: Sequence[Spec], audits: Iterable[str]) -> Lineup:
+def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
     """What to open so that every audit has what it looks at.
 
     A list of paths is a series where only audits of series are asked for, unless each
@@ -96,7 +106,7 @@ def lineup(specs: Sequence[Spec], audits: Iterable[str]) -> Lineup:
     from spark_audit.checkpoints.open import expand
     from spark_audit.checkpoints.specs import Spec
 
-    wanted = [AUDITS.of_stages(audit) for audit in audits]
+    wanted = [audit.of_series for audit in audits]
     if not any(wanted):
         return Lineup(tuple(specs), frozenset(), frozenset())
     opened = [] if all(wanted) else list(specs)
@@ -125,21 +135,20 @@ def lineup(specs: Sequence[Spec], audits: Iterable[str]) -> Lineup:
 
 def make_plans(
     manifest: Manifest,
-    audits: Sequence[str],
+    audits: Sequence[Audit],
     *,
     preset: str | None = None,
-    options: Mapping[str, Any],
     limit: int | None = None,
 ) -> tuple[Manifest, Plans]:
     """The manifest, or the part that a limit leaves, with what to score of it."""
+    paper = (preset or manifest.settings.preset) == "paper"
 
     def plans(view: Manifest) -> Plans:
         whole: list[Plan] = []
         stages: list[Plan] = []
-        for name in audits:
-            plan = AUDITS.get(name).part("plan")
-            needs = plan(view, **known(plan, {"preset": preset, **options}))
-            (stages if AUDITS.of_stages(name) else whole).append(needs)
+        for audit in audits:
+            plan = audit.plan(view, paper=paper)
+            (stages if audit.of_series else whole).append(plan)
         return Plans(union(whole), union(stages))
 
     found = plans(manifest)
@@ -161,12 +170,6 @@ def union(plans: Iterable[Plan]) -> Plan:
         for wanted, keys in plan.items():
             found.setdefault(wanted, set()).update(keys)
     return {wanted: sorted(keys) for wanted, keys in sorted(found.items())}
-
-
-def known(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options that a function takes."""
-    names = inspect.signature(function).parameters
-    return {key: value for key, value in options.items() if key in names}
 
 
 def folders_of(order: Lineup) -> dict[str, Path]:
@@ -200,18 +203,6 @@ def check_baseline(baseline: str | None, names: Sequence[str]) -> None:
         )
 
 
-def check_options(request: Request, names: Sequence[str] = ()) -> None:
-    """Refuse options that cannot be used before anything is loaded or scored.
-
-    What names checkpoints can only be checked once ``names`` are known.
-    """
-    for name in request.audits:
-        entry = AUDITS.get(name)
-        if "check" in entry.parts:
-            check = entry.part("check")
-            check(**known(check, {**request.audit_options, "names": names}))
-
-
 def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
     """The tasks as the runs among the series learned them; nothing without a run.
 
@@ -220,7 +211,7 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
     InputError
         If two runs went through them in different orders, a run otherwise than the
         order that was given, or a series beside a run does not say how: stages would
-        be taken for those of other tasks. If an order that was given repeats a task.
+        be taken for those of other tasks.
     """
     counts = Counter(order.entry(name) for name in order.stages)
     learned = {
@@ -230,12 +221,8 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
         if counts[name] > 1 and (tasks := trained_order(folder))
     }
     fix = "audit runs of one order at a time; --order may be left out"
-    given = request.audit_options.get("order")
-    asked = tuple(listed(str(given))) if given is not None else ()
-    for task in asked:
-        if asked.count(task) > 1:
-            what = f"{task!r} is named twice"
-            raise InputError(what, where="--order", fix="name each task once")
+    orders = (one.order for one in request.audits if isinstance(one, _ORDERED))
+    asked = next((tuple(listed(order)) for order in orders if order is not None), ())
     for name, tasks in learned.items():
         if [t for t in asked if t in tasks] != [t for t in tasks if t in asked]:
             raise InputError(
@@ -267,7 +254,13 @@ def with_order(request: Request, learned: Sequence[str], manifest: Manifest) -> 
     """The request, with the runs' own order where none was given."""
     known = {example.task for example in manifest.examples}
     tasks = [task for task in learned if task in known]
-    if not tasks or request.audit_options.get("order") is not None:
+    if not tasks:
         return request
-    options = {**request.audit_options, "order": ",".join(tasks)}
-    return replace(request, audit_options=options)
+    order = ",".join(tasks)
+    audits = tuple(
+        replace(audit, order=audit.order or order)
+        if isinstance(audit, _ORDERED)
+        else audit
+        for audit in request.audits
+    )
+    return replace(request, audits=audits)

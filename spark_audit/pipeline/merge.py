@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import BASE
+from spark_audit.audits import about, in_order
 from spark_audit.errors import InputError
-from spark_audit.names import series_of
+from spark_audit.names import BASE, series_of
 from spark_audit.report.assemble import assemble, results_of
 from spark_audit.results import CheckpointFacts, Report
 
@@ -24,7 +23,7 @@ SAME = ("preset", "seed", "limit", "baseline")
 def audits_of(report: Report) -> list[str]:
     """The audits that a report tells of, in order."""
     rows = [*report.results, *report.contrasts]
-    return AUDITS.in_order({row.audit for row in rows})
+    return in_order({row.audit for row in rows})
 
 
 def check(
@@ -89,7 +88,7 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
     united = {**results_of(old, others), **results_of(new, fresh)}
     kept = ("status", "command", "created", "versions", "manifest")
     return assemble(
-        {audit: united[audit] for audit in AUDITS.in_order(united)},
+        {audit: united[audit] for audit in in_order(united)},
         **{name: getattr(new, name) for name in kept},
         settings={**old.settings, **new.settings},
         checkpoints=[
@@ -106,7 +105,7 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
         evidence={
             name: sha256
             for name, sha256 in old.evidence.items()
-            if name in map(AUDITS.evidence_file, others)
+            if name in {about(audit).evidence_file() for audit in others}
         },
         timing={**old.timing, **new.timing},
     )

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
+from spark_audit.audits import Audit, find
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
-from spark_audit.sentences import LANGUAGES
-from spark_audit.terminal.flags import Flag, Seed, ShowText
-
-
-def auto_or_number(text: str, *, flag: str = "--batch-size") -> int | Literal["auto"]:
-    """``auto`` or a number from 1."""
-    if text == "auto":
-        return "auto"
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"cannot be {text!r}", where=flag, fix="give auto or N")
-    return int(text)
-
-
-def formats_of(text: str | None) -> tuple[str, ...]:
-    """The value of ``--format``; nothing stands for all formats."""
-    return () if text is None else tuple(part.strip() for part in text.split(","))
+from spark_audit.terminal.flags import (
+    BatchSize,
+    Flag,
+    Formats,
+    Language,
+    Preset,
+    Seed,
+    ShowText,
+    auto_or_number,
+)
 
 
 def shard_of(text: str | None) -> tuple[int, int]:
@@ -47,45 +42,11 @@ def _path(value: str | Path) -> Path:
 
 
 _LISTS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("audits", "ckpt", "formats"), str),
+    "audits": lambda audit: find(audit)() if isinstance(audit, str) else audit,
+    **dict.fromkeys(("ckpt", "formats"), str),
     "data": _path,
 }
 """Fields that are lists, and what each value becomes."""
-
-BatchSize: TypeAlias = Annotated[
-    int | Literal["auto"],
-    Flag(
-        "Rows scored at once; auto: by tokens.",
-        metavar="auto|N",
-        read=auto_or_number,
-        env="SPARK_AUDIT_BATCH_SIZE",
-    ),
-]
-Formats: TypeAlias = Annotated[
-    tuple[str, ...],
-    Flag(
-        "Formats to write: html, md, csv, latex, figures, json, dossier, "
-        "card, with commas; default: all but the last two.",
-        metavar="NAMES",
-        name="format",
-        read=formats_of,
-    ),
-]
-Language: TypeAlias = Annotated[
-    str,
-    Flag(
-        "Language of the first screen, advice and dossier; the rest is English.",
-        choices=LANGUAGES,
-    ),
-]
-Preset: TypeAlias = Annotated[
-    str | None,
-    Flag(
-        "Default: that of the manifest.",
-        metavar="robust|paper",
-        choices=("robust", "paper"),
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,20 +58,18 @@ class Request:
     Attributes
     ----------
     audits
-        Their names.
+        With their options; from Python a name stands for one with its defaults.
     data
         Stands for a manifest where only the tasks themselves are audited.
     formats
         What is rendered beside ``report.json``; none stands for all.
     shard
         The part of this worker, from 0, and how many workers there are.
-    audit_options
-        Options of the audits beyond the common ones, by name.
     command
         What was typed.
     """
 
-    audits: tuple[str, ...]
+    audits: tuple[Audit, ...]
     ckpt: Annotated[
         tuple[str, ...],
         Flag(
@@ -192,13 +151,12 @@ class Request:
     ] = None
     show_text: ShowText = False
     loading: Loading = Loading()
-    audit_options: Mapping[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, read in _LISTS.items():
             value = getattr(self, name)
-            several = [value] if isinstance(value, str | Path) else value
+            several = [value] if isinstance(value, str | Path | Audit) else value
             object.__setattr__(self, name, tuple(read(one) for one in several))
         for name in ("manifest", "output", "scores"):
             if (value := getattr(self, name)) is not None:
@@ -224,6 +182,11 @@ class Request:
                 where="--engine ray",
                 fix="leave --shard out, and start it once, not by torchrun or srun",
             )
+
+    @property
+    def audit_names(self) -> list[str]:
+        """What is audited, by name."""
+        return [audit.name for audit in self.audits]
 
     @property
     def way(self) -> str:

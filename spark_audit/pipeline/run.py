@@ -26,7 +26,6 @@ from spark_audit.pipeline.inputs import Inputs, unchanged
 from spark_audit.pipeline.lineup import (
     Lineup,
     check_baseline,
-    check_options,
     learned_order,
     lineup,
     make_plans,
@@ -88,11 +87,11 @@ def _asked(
 ) -> tuple[Engine, Lineup, Sequence[str]]:
     """Who scores what, once the options are seen to go together."""
     check_formats(request.formats)
-    check_options(request)
     order = lineup(parse_specs(list(request.ckpt)), request.audits)
     learned = learned_order(order, request)
     check_baseline(request.baseline, order.names)
-    check_options(request, order.names)
+    for audit in request.audits:
+        audit.check_names(order.names)
 
     def show(what: str, done: int, total: int) -> None:
         if progress is not None:
@@ -211,11 +210,7 @@ def _work(
 
     request = with_order(engine.call.request, learned, manifest)
     view, plans = make_plans(
-        manifest,
-        request.audits,
-        preset=request.preset,
-        options=request.audit_options,
-        limit=request.limit,
+        manifest, request.audits, preset=request.preset, limit=request.limit
     )
     store = Store(store_of(request.scores) or folder / "scores" / "store")
     return Work(manifest, view, order, plans, store, request, engine)

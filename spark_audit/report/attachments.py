@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_audit.audits.contract import BASE
 from spark_audit.errors import OutputError
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.names import BASE
 from spark_audit.report.writers.csv_tables import csv_text
 from spark_audit.scoring.table import TokenTable, read_parquet, write_parquet
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_audit.audits import AUDITS
-from spark_audit.checkpoints.specs import BASE
+from spark_audit.audits import about
+from spark_audit.names import BASE
 from spark_audit.report.coverage import coverage
 from spark_audit.report.states import Outcome, Standing, Tried
 from spark_audit.results import Report, number
@@ -49,17 +49,17 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
             one.name: t for one in found for t in one.tried if t.audit == tried.audit
         }
         each = list(by_name.values())
-        about = AUDITS.about(tried.audit)
+        audit = about(tried.audit)
         state, why = _state(report, each)
         made.append(
             Attack(
                 name=tried.attack,
                 question=optional(f"audit.{tried.audit}.asks"),
-                frames=about.frames,
+                frames=audit.frameworks,
                 state=state,
                 why=why,
                 on=on[tried.audit] if state in ("tested", "void") else "",
-                least=_least(each, about.unit),
+                least=_least(each, audit.unit),
                 open=_open(by_name) if state == "tested" else [],
             )
         )

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_audit import sentences
-from spark_audit.audits import AUDITS
-from spark_audit.checkpoints.specs import BASE
-from spark_audit.names import entry_of, series_of
+from spark_audit.audits import about, all_audits
+from spark_audit.names import BASE, entry_of, series_of
 from spark_audit.results import OF_REPORT, Finding, Report
 
 
@@ -19,14 +18,14 @@ def remembers(finding: Finding) -> bool:
     if finding.alone in ("verbatim", "memory"):
         return True
     tested = finding.family == "primary" and finding.p is not None
-    return AUDITS.about(finding.audit).memory and (tested or finding.metric == "memory")
+    return about(finding.audit).memory and (tested or finding.metric == "memory")
 
 
 def unclear(finding: Finding) -> bool:
     """Whether a finding may be memory, or a difference between the texts."""
     if finding.claim != "confounded" or finding.checkpoint == BASE:
         return False
-    return AUDITS.about(finding.audit).memory or finding.audit == "extract"
+    return about(finding.audit).memory or finding.audit == "extract"
 
 
 def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]:
@@ -83,6 +82,6 @@ def coverage(report: Report) -> list[Coverage]:
 
 def attacks_of_audits() -> Iterator[tuple[str, tuple[str, str]]]:
     """Audits that attack checkpoints, and the metric and field that say on how much."""
-    for name in AUDITS.in_order():
-        if covers := AUDITS.about(name).covers:
+    for name in list(all_audits()):
+        if covers := about(name).covers:
             yield name, covers

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import about, all_audits
 from spark_audit.report.rounding import (
     APART,
     checkpoint_facts,
@@ -88,7 +88,7 @@ def disclosed(report: Report) -> Report:
 
 @cache
 def _partners(audit: str) -> Mapping[str, str]:
-    return {metric.name: metric.partner for metric in AUDITS.metrics(audit)}
+    return {metric.name: metric.partner for metric in about(audit).metrics}
 
 
 def _unit(row: Row) -> tuple[str, ...]:
@@ -302,7 +302,7 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
     pooled = (r for r in report.results if (r.audit, r.group) == (audit, "pooled"))
     sizes = (row.clusters for row in pooled if row.clusters)
     size = min(sizes, default=report.manifest.n_clusters)
-    public = {each for known in AUDITS.names() for each in AUDITS.about(known).public}
+    public = {each for known in all_audits() for each in about(known).public}
     public.add(MATCHING)
     for record in records:
         if name in public:

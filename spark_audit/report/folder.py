@@ -7,10 +7,11 @@ another report named.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 from jinja2 import TemplateError
 from pydantic import ValidationError
@@ -27,10 +28,21 @@ from spark_audit.files import (
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.cells import Rendering, Table
 from spark_audit.report.disclosure import disclosed
-from spark_audit.report.figures.gallery import drawings
-from spark_audit.report.writers import WRITERS
+from spark_audit.report.figures.theme import Drawing
+from spark_audit.report.writers import (
+    card,
+    csv_tables,
+    figures,
+    json_file,
+    markdown,
+)
+from spark_audit.report.writers.dossier import page as dossier
+from spark_audit.report.writers.html_page import page
+from spark_audit.report.writers.latex import files as latex
 from spark_audit.results import Report
 from spark_audit.terminal.suggestions import instead
+
+Writer: TypeAlias = Callable[[Report, Path, Rendering], list[Path]]
 
 FOLDERS = (
     "tables",
@@ -42,22 +54,23 @@ FOLDERS = (
 """What a report folder holds besides files; never a link out of it."""
 
 
-JSON = "json-file"
+WRITERS: Mapping[str, Writer] = {
+    "html": page.write,
+    "md": markdown.write,
+    "csv": csv_tables.write,
+    "latex": latex.write,
+    "figures": figures.write,
+    "json": json_file.write,
+    "dossier": dossier.write,
+    "card": card.write,
+}
+"""Report formats by the names that users give them."""
+ON_REQUEST = ("dossier", "card")
+"""For one reader, or one tool: written only where it is named."""
 SCORES = "scores"
 """What audits leave there is named like a writer's files, and is no writer's."""
-ENGLISH = (JSON, "csv-tables")
+ENGLISH = ("json", "csv")
 """Formats for programs: no language changes them."""
-
-
-ALIASES = {
-    "json": JSON,
-    "csv": "csv-tables",
-    "md": "markdown",
-    "latex": "latex",
-    "html": "html-page",
-    "figures": "figures",
-}
-"""Shorter names of some writers; any other goes by its file's name."""
 
 
 def folder_of(path: str | Path) -> Path:
@@ -168,38 +181,37 @@ def write_report(
         If a format or the language is unknown, or a folder in it is a link out of it;
         then nothing is written.
     """
-    known = format_names()
     check_formats(formats)
     with sentences.spoken(language):  # refuses one that there is not
         shared = disclosed(report)
     before = _before(folder)
+
     # Drawing takes longest: the page and the files share what is drawn.
-    drawn = cache(lambda: drawings(shared))
+    @cache
+    def drawn() -> list[Drawing]:
+        from spark_audit.report.figures.gallery import drawings
+
+        return drawings(shared)
+
     how = Rendering(manifest, show_text, further, prepared_by, drawn)
 
     def run(name: str, told: Report) -> list[Path]:
         with sentences.spoken("en" if name in ENGLISH else language):
-            return WRITERS.get(name).run(told, folder, how)
+            return WRITERS[name](told, folder, how)
 
-    asked = dict.fromkeys(known[name] for name in formats) or _usual(report)
-    made = {name: run(name, shared) for name in asked if name != JSON}
+    usual = [name for name in WRITERS if name not in ON_REQUEST]
+    asked = dict.fromkeys(formats or usual)
+    made = {name: run(name, shared) for name in asked if name != "json"}
     written = [path for paths in made.values() for path in paths]
-    now = report if JSON in asked else before
+    now = report if "json" in asked else before
     if now is not None:
         now = _settled(folder, before, now, made)
         # With report.json the folder is finished: it is written last.
-        if JSON in asked:
-            written += run(JSON, now)
+        if "json" in asked:
+            written += run("json", now)
         elif now != before:
-            run(JSON, now)
+            run("json", now)
     return written
-
-
-def _usual(report: Report) -> dict[str, None]:
-    """What is written where no format is named."""
-    parts = {entry.name: entry.parts for entry in WRITERS}
-    usual = (n for n, p in parts.items() if "unasked" not in p or p["unasked"](report))
-    return dict.fromkeys(usual)
 
 
 def _before(folder: Path) -> Report | None:
@@ -229,7 +241,7 @@ def _settled(
         before is not None and now.model_copy(update={"files": before.files}) == before
     )
     # Those of a writer that there is no more go: nothing would render them again.
-    kept = {k: v for k, v in old.items() if k in (SCORES, *WRITERS.names())}
+    kept = {k: v for k, v in old.items() if k in (SCORES, *WRITERS)}
     if not same:
         kept = {SCORES: now.files.get(SCORES, [])}
     files = kept | {
@@ -247,12 +259,6 @@ def _settled(
     return now.model_copy(update={"files": {k: v for k, v in told.items() if v}})
 
 
-def format_names() -> dict[str, str]:
-    """Names of formats as users give them -> names of writers."""
-    long = {name: short for short, name in ALIASES.items()}
-    return {long.get(name, name): name for name in WRITERS.names()}
-
-
 def check_formats(formats: Sequence[str]) -> None:
     """Refuse a format that there is not.
 
@@ -262,9 +268,9 @@ def check_formats(formats: Sequence[str]) -> None:
         It lists those that there are.
     """
     for name in formats:
-        if name not in format_names():
+        if name not in WRITERS:
             raise InputError(
                 f"unknown report format {name!r}",
                 where="--format",
-                fix=choose(name, format_names()),
+                fix=choose(name, list(WRITERS)),
             )

@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import about, all_audits
 from spark_audit.audits.claims import faults
-from spark_audit.audits.contract import ANY, BASE
 from spark_audit.errors import InputError, choose
-from spark_audit.names import entry_of, series_of
+from spark_audit.names import ANY, BASE, entry_of, series_of
 from spark_audit.report.coverage import untested
 from spark_audit.report.disclosure import disclosed
 from spark_audit.results import Contrast, Report, Row, number
@@ -101,11 +100,11 @@ def parse_rule(text: str) -> Rule:
     if match is None:
         raise InputError("is no rule", where=where, fix=SHAPE)
     audit, _, rest = match["figure"].partition(".")
-    if audit not in AUDITS.names():
+    if audit not in all_audits():
         raise InputError(
             f"unknown audit {audit!r}",
             where=where,
-            fix=choose(audit, AUDITS.names()),
+            fix=choose(audit, all_audits()),
         )
     rest, _, field = rest.rpartition(".")
     if field not in FIELDS:
@@ -161,7 +160,7 @@ def _claim_rule(text: str, match: re.Match[str], where: str) -> Rule:
 
 def _named(text: str, audit: str, where: str) -> tuple[str, str]:
     """Metric and variant, longest names first: both may hold dots."""
-    metrics = {metric.name: metric.variants for metric in AUDITS.metrics(audit)}
+    metrics = {metric.name: metric.variants for metric in about(audit).metrics}
     for metric in sorted(metrics, key=len, reverse=True):
         if text != metric and not text.startswith(f"{metric}."):
             continue
@@ -293,7 +292,7 @@ def _impossible(
         if measured and all(row.value is None for row in here):
             return here[0].note  # such as: it is the reference itself
     rounded = {one.name for one in report.checkpoints if one.quantised_from is not None}
-    if name in rounded and AUDITS.of_stages(rule.audit):
+    if name in rounded and about(rule.audit).of_series:
         return "stages are not rounded"
     return None
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from spark_audit import sentences
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import ANY, carriers
-from spark_audit.names import entry_of
+from spark_audit.audits import about, in_order, metric_of
+from spark_audit.audits.claims import carriers
+from spark_audit.names import ANY, entry_of
 from spark_audit.report.cells import (
     FURTHER,
     NONE,
@@ -98,8 +98,8 @@ def audit_tables(
 ) -> list[Table]:
     """The tables of one audit's rows: pooled, and by type, task and split."""
     panels = {"": list(rows)}
-    if wide := AUDITS.about(audit).wide:
-        of_panel = _parts(rows, lambda row: AUDITS.metric(audit, row.metric).panel)
+    if wide := about(audit).wide:
+        of_panel = _parts(rows, lambda row: metric_of(audit, row.metric).panel)
         panels = {"": [], **of_panel}
     parts = [
         (title, [row for row in part if row.group == "pooled"], False)
@@ -139,8 +139,8 @@ def main_rows(report: Report) -> Iterator[tuple[str, str, list[Row]]]:
     the loss.
     """
     rows = _pooled(report)
-    for audit in AUDITS.in_order({row.audit for row in rows}):
-        for metric in AUDITS.metrics(audit):
+    for audit in in_order({row.audit for row in rows}):
+        for metric in about(audit).metrics:
             known = [r for r in rows if (r.audit, r.metric) == (audit, metric.name)]
             for of, title in metric.glance.items():
                 mine = [row for row in known if row.of == of]
@@ -168,14 +168,14 @@ def glance(report: Report) -> Table | None:
     """
     columns: dict[str, dict[str, Cell]] = {}
     chance: dict[str, Cell] = {}
-    for title, metric_of, mine in main_rows(report):
+    for title, variant, mine in main_rows(report):
         cells: dict[str, Cell] = {}
         for row in mine:
-            named = f"{row.of} " if metric_of == ANY else ""
+            named = f"{row.of} " if variant == ANY else ""
             cells.setdefault(_who(row), figure(row, before=named))
         columns[title] = cells
         own = [row for row in mine if not isinstance(row, Contrast)]
-        shown = AUDITS.about(mine[0].audit).chance
+        shown = about(mine[0].audit).chance
         chance[title] = _chance(own) if shown else NONE
     rows = _pooled(report)
     several = {r.checkpoint for r in rows if r.over == "both"}
@@ -249,15 +249,15 @@ def _by_variant(
             texts = (Cell(who), *lead, *(cells.get(m, NONE) for m in metrics))
             lines.append(Line((*texts, *map(cell, sizes)), mine[0].checkpoint, group))
         chance = [_chance([row for row in part if row.metric == m]) for m in metrics]
-        if AUDITS.about(audit).chance and not all(one.missing for one in chance):
+        if about(audit).chance and not all(one.missing for one in chance):
             texts = (Cell("chance"), *lead, *chance, NONE, NONE)
             lines.append(Line(texts, group=group))
-    words = title or AUDITS.about(audit).over
+    words = title or about(audit).over
     return Table(
         header=(
             "checkpoint",
             *(("group", "of") if grouped else ("of",)),
-            *(AUDITS.metric(audit, metric).label_of() for metric in metrics),
+            *(metric_of(audit, metric).label_of() for metric in metrics),
             "n",
             "clusters",
         ),
@@ -271,12 +271,12 @@ def _by_column(
     audit: str, rows: Sequence[Row], title: str = "", *, grouped: bool = False
 ) -> Table:
     """One line a checkpoint, one column a metric and variant."""
-    rows = [r for r in rows if r.of not in AUDITS.metric(audit, r.metric).hidden]
+    rows = [r for r in rows if r.of not in metric_of(audit, r.metric).hidden]
     columns = list(dict.fromkeys((row.metric, row.of) for row in rows))
     # The column that counts and the smallest effect are of.
     named = (
         ((metric.name, of), words)
-        for metric in AUDITS.metrics(audit)
+        for metric in about(audit).metrics
         if metric.panel == title
         for of, words in metric.counted.items()
     )
@@ -292,13 +292,13 @@ def _by_column(
         lead = (Cell(first.grouping[1]), Cell(who)) if grouped else (Cell(who),)
         least = () if grouped else (cell(seen.mde),)
         lines.append(Line((*lead, *figures, *least, *sizes), first.checkpoint, group))
-    words = title or AUDITS.about(audit).over
+    words = title or about(audit).over
     return Table(
         header=(
             *(("group", "checkpoint") if grouped else ("checkpoint",)),
-            *(AUDITS.metric(audit, name).label_of(of) for name, of in columns),
+            *(metric_of(audit, name).label_of(of) for name, of in columns),
             *(() if grouped else (f"MDE of the {called}",)),
-            AUDITS.about(audit).counts,
+            about(audit).counts,
             "clusters",
         ),
         rows=tuple(lines),
@@ -326,7 +326,7 @@ def _contrasts(audit: str, contrasts: Sequence[Contrast]) -> Table:
             "baseline",
             "group",
             *(("of",) if variants else ()),
-            *(AUDITS.metric(audit, metric).label_of() for metric in metrics),
+            *(metric_of(audit, metric).label_of() for metric in metrics),
             "clusters",
         ),
         rows=tuple(lines),
@@ -397,7 +397,7 @@ def definitions(report: Report) -> Iterator[tuple[str, str]]:
 
 def definitions_of(audit: str) -> Iterator[tuple[str, str]]:
     """Term and meaning of what an audit gives."""
-    for metric in AUDITS.metrics(audit):
+    for metric in about(audit).metrics:
         yield from metric.definitions.items()
 
 

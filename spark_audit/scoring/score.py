@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from spark_audit.data.encoding import Encoding
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.scoring.items import (
     AnyItem,
     Candidates,
@@ -24,7 +24,6 @@ from spark_audit.scoring.items import (
     Picked,
     Prompt,
 )
-from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
 
@@ -294,11 +293,23 @@ def _drawn(
 
 
 def _runner(kind: Pass) -> Callable[..., None]:
-    """A pass's ``run``; its file may also ``check`` the settings, before any key."""
-    entry = PASSES.get(kind.kind)
-    if "check" in entry.parts:
-        entry.part("check")(kind)
-    return entry.run
+    """A pass's ``run``; settings that cannot be used are refused before any key."""
+    from spark_audit.scoring.passes import candidates, generate, noise, plain, prompted
+
+    modules = {
+        "plain": plain,
+        "prompted": prompted,
+        "candidates": candidates,
+        "noise": noise,
+        "generate": generate,
+    }
+    if kind.kind not in modules:
+        fix = choose(kind.kind, list(modules))
+        raise InputError(f"unknown pass {kind.kind!r}", fix=fix)
+    if kind.kind == "noise":
+        noise.check(kind)
+    run: Callable[..., None] = modules[kind.kind].run
+    return run
 
 
 def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:

@@ -21,18 +21,30 @@ import pyarrow.parquet as pq
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import check_regular, write_atomically
-from spark_audit.scoring.passes import PASSES
 
+_COLUMNS: Mapping[str, str] = {
+    "plain": "nll:f4 rank_lo:i4 ties:i4 mean_logp:f4 sd_logp:f4 top1_margin:f4 "
+    "top40_logp:f4 top40_cold:f4",
+    "prompted": "nll:f4 rank_lo:i4 ties:i4 top40_logp:f4 top40_cold:f4",
+    "candidates": "nll_sum:f4 nll_mean:f4",
+    "noise": "nll:f4 relative:f4",
+    "generate": "strict:i1 normalised:i1 stop:i1 n_tokens:i4",
+}
 LAYOUTS: Mapping[str, Mapping[str, np.dtype]] = {
     kind: {
-        name: np.dtype(dtype) for name, dtype in PASSES.literal(kind, "LAYOUT").items()
+        name: np.dtype(dtype)
+        for name, dtype in (column.split(":") for column in columns.split())
     }
-    for kind in PASSES.names()
+    for kind, columns in _COLUMNS.items()
 }
-"""Kind of pass -> its columns, as its file says."""
+"""Kind of pass -> its columns, as its file in ``passes/`` explains them."""
 
 ITEMS: Mapping[str, str] = {
-    kind: PASSES.literal(kind, "ITEMS") for kind in PASSES.names()
+    "plain": "texts",
+    "prompted": "continuations",
+    "candidates": "candidates",
+    "noise": "texts",
+    "generate": "prompts",
 }
 """Kind of pass -> what of a manifest it goes through."""
 

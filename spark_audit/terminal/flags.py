@@ -19,10 +19,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 from typing import get_type_hints as hints_of
 
 from spark_audit.errors import InputError, choose
+from spark_audit.sentences import LANGUAGES
 
 T = TypeVar("T")
 
@@ -100,6 +101,56 @@ ShowText: TypeAlias = Annotated[bool, Flag("Show identifiers and their contexts.
 Quiet: TypeAlias = Annotated[bool, Flag("No progress.")]
 Verbose: TypeAlias = Annotated[bool, Flag("Print every sentence and table.")]
 Json: TypeAlias = Annotated[bool, Flag("Print JSON to stdout.")]
+
+
+def auto_or_number(text: str, *, flag: str = "--batch-size") -> int | Literal["auto"]:
+    """``auto`` or a number from 1."""
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"cannot be {text!r}", where=flag, fix="give auto or N")
+    return int(text)
+
+
+def formats_of(text: str | None) -> tuple[str, ...]:
+    """The value of ``--format``; nothing stands for all formats."""
+    return () if text is None else tuple(part.strip() for part in text.split(","))
+
+
+BatchSize: TypeAlias = Annotated[
+    int | Literal["auto"],
+    Flag(
+        "Rows scored at once; auto: by tokens.",
+        metavar="auto|N",
+        read=auto_or_number,
+        env="SPARK_AUDIT_BATCH_SIZE",
+    ),
+]
+Formats: TypeAlias = Annotated[
+    tuple[str, ...],
+    Flag(
+        "Formats to write: html, md, csv, latex, figures, json, dossier, "
+        "card, with commas; default: all but the last two.",
+        metavar="NAMES",
+        name="format",
+        read=formats_of,
+    ),
+]
+Language: TypeAlias = Annotated[
+    str,
+    Flag(
+        "Language of the first screen, advice and dossier; the rest is English.",
+        choices=LANGUAGES,
+    ),
+]
+Preset: TypeAlias = Annotated[
+    str | None,
+    Flag(
+        "Default: that of the manifest.",
+        metavar="robust|paper",
+        choices=("robust", "paper"),
+    ),
+]
 
 
 @dataclass(frozen=True)

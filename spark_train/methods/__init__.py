@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from spark_audit.registry import Registry
-
-if TYPE_CHECKING:
-    from spark_train.loop import Phase
-    from spark_train.stream import Stream
-
-METHODS: Registry[Callable[[Stream], list[Phase]]] = Registry(
-    "spark_train.methods", kind="method", folder=Path(__file__).parent
+from spark_train.methods import (
+    er,
+    er_ptpc,
+    ewc,
+    gem,
+    mtl,
+    olora,
+    pecl,
+    sd_replay,
+    seqft,
+    spark,
 )
+from spark_train.methods.method import COMMON, Method
 
-COMMON = ("loss", "lora")
-REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
-"""Settings of plain replay; distillation reads the whole group."""
+METHODS: Mapping[str, Method] = {
+    module.METHOD.name: module.METHOD
+    for module in (er, er_ptpc, ewc, gem, mtl, olora, pecl, sd_replay, seqft, spark)
+}
 
 
 def groups(name: str) -> tuple[str, ...]:
-    """Names, or groups, of the settings that a method reads beside the common ones."""
-    read: tuple[str, ...] = METHODS.get(name).part("reads")()
-    return (*COMMON, *read)
+    """Names, or groups, of the settings that a method reads."""
+    return (*COMMON, *METHODS[name].reads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_train.loop import Phase
-from spark_train.methods import METHODS, REHEARSAL
+from spark_train.methods.method import REHEARSAL, Method
 from spark_train.phases.correction import correction
 from spark_train.phases.task import Rehearsal, learning
 from spark_train.stream import Stream
@@ -14,7 +14,6 @@ NO_EPSILON = (
 )
 
 
-@METHODS.register(reads=lambda: (*REHEARSAL, "ptpc"), no_epsilon=lambda: NO_EPSILON)
 def er_ptpc(stream: Stream) -> list[Phase]:
     """Two phases a task."""
     recall = Rehearsal(stream)
@@ -23,3 +22,12 @@ def er_ptpc(stream: Stream) -> list[Phase]:
         for k in range(len(stream.tasks))
         for phase in (learning(stream, k, recall=recall), correction(stream, k))
     ]
+
+
+METHOD = Method(
+    "er-ptpc",
+    er_ptpc,
+    reads=(*REHEARSAL, "ptpc"),
+    no_epsilon=NO_EPSILON,
+    summary=__doc__,
+)

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 
 from spark_train.loop import Phase, Sums
 from spark_train.losses.weights import Quadratic
-from spark_train.methods import METHODS
+from spark_train.methods.method import Method
 from spark_train.phases.fisher import fisher
 from spark_train.phases.task import learning
 from spark_train.stream import Stream
@@ -21,7 +21,6 @@ from spark_train.task_state import Carried
 NO_EPSILON = "the Fisher matrix is computed from rows without noise"
 
 
-@METHODS.register(reads=lambda: ("ewc",), no_epsilon=lambda: NO_EPSILON)
 def ewc(stream: Stream) -> list[Phase]:
     """One phase a task; at its end the task's penalty joins those before."""
     carried = Carried(stream)
@@ -51,3 +50,12 @@ def _phase(stream: Stream, k: int, carried: Carried) -> Phase:
 
     phase = learning(stream, k)
     return replace(phase, start=start, penalty=penalty, end=end)
+
+
+METHOD = Method(
+    "ewc",
+    ewc,
+    reads=("ewc",),
+    no_epsilon=NO_EPSILON,
+    summary=__doc__,
+)

@@ -27,7 +27,7 @@ from spark_train.loop import (
     set_gradient,
 )
 from spark_train.losses.projection import dual
-from spark_train.methods import METHODS
+from spark_train.methods.method import Method
 from spark_train.phases.fine_tuning import covered
 from spark_train.phases.task import TASK, learning
 from spark_train.stream import Stream
@@ -35,7 +35,6 @@ from spark_train.stream import Stream
 NO_EPSILON = "the stored rows' gradients are neither clipped nor noised"
 
 
-@METHODS.register(reads=lambda: ("gem",), no_epsilon=lambda: NO_EPSILON)
 def gem(stream: Stream) -> list[Phase]:
     """One phase a task, with a constraint for each task before it."""
     return [_phase(stream, k) for k in range(len(stream.tasks))]
@@ -90,3 +89,12 @@ def _gradient_of(batch: Step, *, phase: Phase, stream: Stream) -> Tensor:
     finally:
         for weight, gradient in zip(weights, own, strict=True):
             weight.grad = gradient
+
+
+METHOD = Method(
+    "gem",
+    gem,
+    reads=("gem",),
+    no_epsilon=NO_EPSILON,
+    summary=__doc__,
+)

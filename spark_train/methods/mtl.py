@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from spark_train.data import TrainRow
 from spark_train.loop import Each, Phase, Term
-from spark_train.methods import METHODS
+from spark_train.methods.method import Method
 from spark_train.phases.fine_tuning import covered, fine_tuning
 from spark_train.stream import Stream
 
@@ -15,7 +15,6 @@ STAGE = "1-all"
 """The one stage: there is a single checkpoint, after all tasks at once."""
 
 
-@METHODS.register(reads=lambda: (), no_epsilon=lambda: "")
 def mtl(stream: Stream) -> list[Phase]:
     """One phase over the rows of all tasks; its accuracy is measured on each."""
     settings = stream.settings
@@ -45,3 +44,12 @@ def mtl(stream: Stream) -> list[Phase]:
         scope=settings.loss.scope,
     )
     return [replace(phase, tasks=stream.tasks, each=each)]
+
+
+METHOD = Method(
+    "mtl",
+    mtl,
+    reads=(),
+    no_epsilon="",
+    summary=__doc__,
+)

@@ -16,13 +16,12 @@ import torch
 from spark_audit.provenance import seed_for
 from spark_train.loop import Phase, Sums
 from spark_train.losses.weights import overlap
-from spark_train.methods import METHODS
+from spark_train.methods.method import Method
 from spark_train.model.lora import old_and_new, set_aside
 from spark_train.phases.task import learning
 from spark_train.stream import Stream
 
 
-@METHODS.register(reads=lambda: ("olora",), no_epsilon=lambda: "")
 def olora(stream: Stream) -> list[Phase]:
     """One phase a task, each with an adapter of its own."""
     return [_phase(stream, k) for k in range(len(stream.tasks))]
@@ -47,3 +46,12 @@ def _phase(stream: Stream, k: int) -> Phase:
         return terms
 
     return replace(learning(stream, k), start=start, penalty=penalty)
+
+
+METHOD = Method(
+    "olora",
+    olora,
+    reads=("olora",),
+    no_epsilon="",
+    summary=__doc__,
+)

@@ -26,7 +26,7 @@ from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses.logits import token_nll, unlikelihood
 from spark_train.losses.weights import Quadratic
-from spark_train.methods import METHODS
+from spark_train.methods.method import Method
 from spark_train.model.student import Student, targets
 from spark_train.phases.fisher import fisher, relative
 from spark_train.phases.task import TASK, learning
@@ -41,9 +41,6 @@ UNLEARN = "unlearn"
 NO_EPSILON = "unlearned tokens and held weights follow from rows without noise"
 
 
-@METHODS.register(
-    reads=lambda: ("pecl", "sensitivity.alpha"), no_epsilon=lambda: NO_EPSILON
-)
 def pecl(stream: Stream) -> list[Phase]:
     """One phase a task."""
     carried = Carried(stream)
@@ -209,3 +206,12 @@ def _noisy(student: Student, sigma: Tensor) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+METHOD = Method(
+    "pecl",
+    pecl,
+    reads=("pecl", "sensitivity.alpha"),
+    no_epsilon=NO_EPSILON,
+    summary=__doc__,
+)

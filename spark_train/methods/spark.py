@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_train.loop import Phase
-from spark_train.methods import METHODS
+from spark_train.methods.method import Method
 from spark_train.phases.correction import correction
 from spark_train.phases.replay import Distillation
 from spark_train.phases.task import learning
@@ -15,9 +15,6 @@ NO_EPSILON = (
 )
 
 
-@METHODS.register(
-    reads=lambda: ("replay", "sensitivity", "ptpc"), no_epsilon=lambda: NO_EPSILON
-)
 def spark(stream: Stream) -> list[Phase]:
     """Two phases a task: theta_{k-1}^priv -> theta_k^task -> theta_k^priv."""
     return [
@@ -28,3 +25,12 @@ def spark(stream: Stream) -> list[Phase]:
             correction(stream, k),
         )
     ]
+
+
+METHOD = Method(
+    "spark",
+    spark,
+    reads=("replay", "sensitivity", "ptpc"),
+    no_epsilon=NO_EPSILON,
+    summary=__doc__,
+)

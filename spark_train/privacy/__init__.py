@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping
 
-from spark_audit.registry import Entry, Registry
-from spark_train.request import NONE
+from spark_train.privacy import dpsgd, fn
+from spark_train.privacy.protected import Option
 
-if TYPE_CHECKING:
-    from spark_train.loop import Phase
-    from spark_train.privacy.protected import Protected
-    from spark_train.stream import Stream
-
-Method: TypeAlias = "Entry[Callable[[Stream], list[Phase]]]"
-
-PRIVACY: Registry[Callable[[Stream, Method], Protected]] = Registry(
-    "spark_train.privacy", kind="privacy option", folder=Path(__file__).parent
-)
-
-
-def options() -> list[str]:
-    """The values of ``--dp``."""
-    return [NONE, *PRIVACY.names()]
+PRIVACY: Mapping[str, Option] = {
+    "dpsgd": Option(dpsgd.dpsgd, reads=("dp",), summary=dpsgd.__doc__),
+    "fn": Option(fn.fn, reads=("fn",), summary=fn.__doc__),
+}
+"""By the values of ``--dp``."""
 
 
 def groups(name: str) -> tuple[str, ...]:
-    """Groups of the settings that an option reads."""
-    if name == NONE:
-        return ()
-    read: tuple[str, ...] = PRIVACY.get(name).part("reads")()
-    return read
+    """Groups of the settings that an option reads; ``none`` reads nothing."""
+    return PRIVACY[name].reads if name in PRIVACY else ()

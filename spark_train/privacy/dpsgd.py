@@ -35,7 +35,7 @@ from torch import Tensor
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_train.loop import Clock, Phase, Step, backward, flat_gradient, set_gradient
-from spark_train.privacy import PRIVACY, Method
+from spark_train.methods.method import Method
 from spark_train.privacy.accounting import Stretch, accountant_name, epsilon, noise_for
 from spark_train.privacy.protected import Protected
 from spark_train.stream import Stream
@@ -43,11 +43,10 @@ from spark_train.stream import Stream
 UNKNOWN = "the method does not declare which rows it reads outside its steps"
 
 
-@PRIVACY.register(reads=lambda: ("dp",))
 def dpsgd(stream: Stream, method: Method) -> Protected:
     """The method's phases, each step private; epsilon where all of it is accounted."""
     settings = stream.settings.dp
-    phases = method.run(replace(stream, poisson=True))
+    phases = method.phases(replace(stream, poisson=True))
     total = sum(len(rows) for rows in stream.rows.values())
     delta = settings.delta or 1 / total
     if delta > 1 / total:
@@ -116,8 +115,7 @@ def _check_target(stream: Stream, method: Method, reason: str) -> None:
 
 def _unaccounted(stream: Stream, method: Method, phases: Sequence[Phase]) -> str:
     """Why no epsilon is claimed; empty where one is."""
-    said = method.parts.get("no_epsilon")
-    reason: str = UNKNOWN if said is None else said()
+    reason = UNKNOWN if method.no_epsilon is None else method.no_epsilon
     if reason:
         return reason
     if stream.settings.replay.memory:

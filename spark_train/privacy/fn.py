@@ -19,7 +19,7 @@ from torch import Tensor
 from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.provenance import seed_for
-from spark_train.privacy import PRIVACY, Method
+from spark_train.methods.method import Method
 from spark_train.privacy.protected import Protected
 from spark_train.stream import CARRIED, Stream
 from spark_train.task_state import read_tensors, write_tensors
@@ -27,7 +27,6 @@ from spark_train.task_state import read_tensors, write_tensors
 NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
 
 
-@PRIVACY.register(reads=lambda: ("fn",))
 def fn(stream: Stream, method: Method) -> Protected:
     """The method's own phases, under noise."""
     model, sigma = stream.student.model, stream.settings.fn.sigma
@@ -44,7 +43,7 @@ def fn(stream: Stream, method: Method) -> Protected:
     on = noise.to(stream.student.device)
     stream.note(f"no epsilon: {NO_EPSILON}")
     return Protected(
-        phases=method.run(stream),
+        phases=method.phases(stream),
         facts={
             "option": "fn",
             "sigma": sigma,

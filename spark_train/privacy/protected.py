@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_train.loop import Phase
+    from spark_train.methods.method import Method
+    from spark_train.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -32,3 +34,12 @@ class Protected:
     facts: Mapping[str, Any]
     during: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
     noise: Path | None = None
+
+
+@dataclass(frozen=True)
+class Option:
+    """A privacy option: what it makes of a method, and the settings that it reads."""
+
+    protect: Callable[[Stream, Method], Protected]
+    reads: tuple[str, ...]
+    summary: str | None

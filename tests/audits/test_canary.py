@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audited import canary, conclude, evidence, plan
 
-from spark_audit.audits import canary
-from spark_audit.audits.canary.candidates import evidence, plan
+from spark_audit.audits.base import Context
 from spark_audit.audits.canary.epsilon import one_run_table
-from spark_audit.audits.canary.exposure import conclude
 from spark_audit.audits.canary.ranks import ranked
-from spark_audit.audits.contract import Context
 from spark_audit.audits.ratio_rows import bounded, moved
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import canary_key
@@ -161,13 +159,13 @@ def guard(result: AuditResult, name: str) -> Any:
 def test_plan_takes_the_first_row_by_id_or_all(plant: Callable[..., Planted]) -> None:
     planted = plant(n=3, held=1, contexts=3, unrankable=1)
     manifest = planted.manifest
-    keys = plan(manifest)[CANDIDATES]
+    keys = plan("canary", manifest)[CANDIDATES]
     assert sorted(keys) == sorted(
         canary_key(name, part, f"e7-{i}")
         for i, name in ((1, "c001"), (2, "c002"), (3, "h003"))
         for part in PARTS
     )
-    every = plan(manifest, preset="paper")[CANDIDATES]
+    every = plan("canary", manifest, preset="paper")[CANDIDATES]
     assert len(every) == 3 * len(keys)
     assert set(keys) < set(every)
 
@@ -492,7 +490,7 @@ def test_no_coin_no_bound_of_one_run(plant: Callable[..., Planted]) -> None:
 def test_guesses_do_not_know_how_the_coins_fell(plant: Callable[..., Planted]) -> None:
     """With every coin turned, what was right is wrong: also where ranks are tied."""
     planted = plant(n=31, held=31, contexts=1, pairs=True)
-    frame = ranked(evidence(planted.tables(a=1.0), planted.manifest))
+    frame = ranked(evidence("canary", planted.tables(a=1.0), planted.manifest))
     frame["rank"] = 1 + frame["rank"] // 8
     frame["ties"] = 7
     other = frame.assign(
@@ -659,7 +657,8 @@ def test_ties_get_what_random_orders_give(plant: Callable[..., Planted]) -> None
     for _ in range(40):
         noise = rng.uniform(0, 1e-3, len(coarse.columns["nll_mean"]))
         broken = altered(coarse, lambda values, by=noise: values + by)
-        frame = ranked(evidence({"one": {CANDIDATES: broken}}, planted.manifest))
+        tables = {"one": {CANDIDATES: broken}}
+        frame = ranked(evidence("canary", tables, planted.manifest))
         ours = frame[(frame["part"] == "full") & ~frame["held_out"]]
         draws.append(
             [
@@ -727,8 +726,8 @@ def test_a_part_that_no_canary_has_candidates_for(
 
 
 def test_empty_evidence_concludes_nothing(plant: Callable[..., Planted]) -> None:
-    empty = evidence({}, plant(n=0, held=0).manifest)
-    result = conclude(empty, Context())
+    empty = evidence("canary", {}, plant(n=0, held=0).manifest)
+    result = conclude("canary", empty, Context())
     assert (result.rows, result.guards) == ([], [])
     assert "no canary" in result.verdict[0]
 

@@ -19,10 +19,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import pytest
+from audited import chosen, plan
 from planted import PLANTED, World
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import taken
+from spark_audit.audits import about, all_audits, find
 from spark_audit.audits.stored_evidence import StoredEvidence
 from spark_audit.manifest.prompts import canary_key, twins_key
 from spark_audit.names import series_of
@@ -31,7 +31,7 @@ from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 
 Key: TypeAlias = tuple[str, ...]
 
-AUDITED = AUDITS.names()
+AUDITED = [*all_audits()]
 CHECKPOINTS = ("base", "clean", "leaky")
 QUICK = {
     "placebo_draws": 2,
@@ -47,11 +47,10 @@ EVERY = pytest.mark.parametrize("audit", AUDITED)
 
 def tables_of(world: World, audit: str, *, shuffled: bool = False) -> dict[str, Any]:
     """Checkpoint -> pass -> table, of all that the audit's plan asks for."""
-    plan = AUDITS.get(audit).part("plan")
-    wanted = plan(world.manifest)
+    wanted = plan(audit, world.manifest)
     assert wanted, f"{audit} finds nothing to score here: give this world some of it"
     names = [*CHECKPOINTS]
-    if AUDITS.of_stages(audit):
+    if about(audit).of_series:
         names[1:] = [f"{name}@{stage}" for name in names[1:] for stage in (1, 2)]
     return {
         name: {
@@ -141,7 +140,7 @@ def world(make_case: Callable[..., Any]) -> World:
 @pytest.fixture(scope="module", autouse=True)
 def _few_replicates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_audit.audits.contract.replicates", lambda _: 200)
+        patch.setattr("spark_audit.audits.base.replicates", lambda _: 200)
         yield
 
 
@@ -152,9 +151,8 @@ def audited(
     baseline: str | Mapping[str, str] = "clean",
     **more: Any,
 ) -> AuditResult:
-    run = AUDITS.get(audit).run
-    options = {**taken(run, QUICK), **more}
-    return run(tables, world.manifest, baseline=baseline, **options)
+    (one,) = chosen(audit, **QUICK)
+    return one.run(tables, world.manifest, baseline=baseline, **more)
 
 
 Run: TypeAlias = Callable[[str], AuditResult]
@@ -516,7 +514,7 @@ def test_a_planted_leak_is_seen_with_the_right_sign(audit: str, usual: Run) -> N
             assert row.high is not None
             way = int(row.low > before) - int(row.high < before)
             moved.setdefault(metric, set()).add(way)
-    signs = {one.name: one.learned for one in AUDITS.metrics(audit)}
+    signs = {one.name: one.learned for one in about(audit).metrics}
     assert any({-1, 1} & ways for ways in moved.values()), "nothing is seen of the leak"
     for metric, ways in moved.items():
         if sign := signs[metric]:
@@ -583,7 +581,7 @@ def test_further_checkpoints_change_nothing_of_the_others(
     ours, theirs = figures(usual(audit), {}), figures(found, {})
     blank = [row for key, row in theirs.items() if key[0] == "blank"]
     assert {row.metric for row in blank} <= {row.metric for row in ours.values()}
-    assert blank or not any(one.missing for one in AUDITS.metrics(audit))
+    assert blank or not any(one.missing for one in about(audit).metrics)
     assert all(row.status == "not_estimable" and row.note for row in blank)
     # What is corrected for the number of tests may follow from that number.
     for key, row in ours.items():
@@ -613,7 +611,7 @@ def test_the_paper_preset_decides_by_percentiles(
 IN_TURNS = [
     pytest.param(each, marks=() if each == "matched" else pytest.mark.slow)
     for each in AUDITED
-    if "frames" in AUDITS.get(each).parts
+    if find(each).in_turns
 ]
 
 
@@ -652,8 +650,8 @@ def test_what_is_concluded_in_turns_is_what_is_concluded_at_once(
     baselines = {"method[1]": "clean", "method[2]": "clean", "alone": "method[1]"}
     whole = audited(audit, world, tables, baselines)
     monkeypatch.setattr("spark_audit.audits.stored_evidence.TOGETHER", 0)
-    file = {"evidence_file": lambda: tmp_path / "evidence.parquet"}
-    told = audited(audit, world, tables, baselines, **file)
+    spare = lambda: tmp_path / "evidence.parquet"  # noqa: E731
+    told = audited(audit, world, tables, baselines, spare=spare)
     assert isinstance(told.evidence, StoredEvidence)
     pd.testing.assert_frame_equal(told.evidence.of(tables), whole.evidence)
     assert_same(whole, told)
@@ -698,6 +696,6 @@ def test_a_row_that_stands_twice_is_no_second_cluster(
         if key not in doseless(ours):
             continue
         assert theirs[key].clusters == row.clusters, key
-    passes = AUDITS.get(audit).part("plan")(other.manifest).values()
+    passes = plan(audit, other.manifest).values()
     if any(key.endswith("'") for keys in passes for key in keys):
         assert any(theirs[key].n > ours[key].n for key in doseless(ours))

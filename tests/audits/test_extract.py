@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audited import conclude, evidence, extract, plan
 from scipy import stats
 
-from spark_audit.audits import extract
-from spark_audit.audits.contract import Context
-from spark_audit.audits.extract.extraction import conclude, evidence, plan
+from spark_audit.audits.base import Context
 from spark_audit.audits.extract.rate_difference import comparable, train_minus_test
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
@@ -308,14 +307,14 @@ def test_a_limit_beyond_counting_is_capped(make_case: Make) -> None:
 def test_plan_holds_every_row_with_an_identifier(make_case: Make) -> None:
     case = make_case(sources=12, tests=4, seed=14)
     manifest = with_canaries(case.manifest, rows=4)
-    assert plan(manifest, prompts="full") == {
+    assert plan("extract", manifest, prompts="full") == {
         PLAIN: sorted(e.id for e in manifest.examples)
     }
     content = manifest.model_dump(mode="json")
     for example in content["examples"]:
         for span in example["spans"]:
             span["token_start"] = span["token_end"] = None
-    assert plan(seal(content)) == {}
+    assert plan("extract", seal(content)) == {}
 
 
 def test_nothing_to_extract_is_said(make_case: Make) -> None:
@@ -340,8 +339,8 @@ def test_nothing_to_extract_is_said(make_case: Make) -> None:
 
 
 def test_empty_evidence_concludes_nothing(make_case: Make) -> None:
-    empty = evidence({}, make_case(sources=2).manifest)
-    result = conclude(empty, Context())
+    empty = evidence("extract", {}, make_case(sources=2).manifest)
+    result = conclude("extract", empty, Context())
     assert result.rows == []
     assert "Not estimable" in result.verdict[0]
 
@@ -474,7 +473,7 @@ def test_natural_identifiers_are_compared_within_strata(make_case: Make) -> None
     """Held-out ones weigh as trained ones of their form; of another form, nothing."""
     case = make_case(sources=40, tests=20, seed=4)
     known = tables(case, base=nothing, ours=nothing)
-    frame = evidence(known, natural(case.manifest))
+    frame = evidence("extract", known, natural(case.manifest))
     rng = np.random.default_rng(0)
     train, ours = frame["split"] == "train", frame["checkpoint"] == "ours"
     # Two forms, of which one is guessed: most trained ones are of it.
@@ -494,7 +493,7 @@ def test_natural_identifiers_are_compared_within_strata(make_case: Make) -> None
     assert apart.value == pytest.approx(expected)
     assert apart.low < 0 < apart.high
     context = Context(replicates=200)
-    told = conclude(forms, context)
+    told = conclude("extract", forms, context)
     assert "verbatim" not in claims(told, "ours")
     # Without strata, the mix of forms is taken for memory.
     mixed = train_minus_test(comparable(forms.assign(stratum=1), "ours")[0])
@@ -503,7 +502,7 @@ def test_natural_identifiers_are_compared_within_strata(make_case: Make) -> None
     # All trained ones of one form, all held-out ones of another: no control.
     other = forms.assign(stratum=1 + train)
     assert train_minus_test(comparable(other, "ours")[0]) is None
-    found = conclude(other, context).findings
+    found = conclude("extract", other, context).findings
     (said,) = (f.sentence for f in found if "held-out identifiers are" in f.sentence)
     assert "of other forms" in said
     assert comparable(forms.assign(stratum=-1), "ours")[0].empty

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audited import check, evidence, extract, plan
 
-from spark_audit.audits import extract
-from spark_audit.audits.extract.extraction import check, evidence, plan
 from spark_audit.audits.extract.prompts import (
     PROMPTED,
     graded,
@@ -68,7 +67,7 @@ def tables(
     manifest: Manifest, prompts: str = "last16,cue", **known: Mapping[str, Known]
 ) -> dict[str, dict[Pass, TokenTable]]:
     """Each checkpoint from what it knows by prompt; tokens are one character long."""
-    keys = plan(manifest, prompts=prompts)[PROMPTED]
+    keys = plan("extract", manifest, prompts=prompts)[PROMPTED]
     found = {}
     for name, which in known.items():
         items = []
@@ -195,7 +194,7 @@ def test_the_table_counts_by_prompt(make_case: Make) -> None:
 
 def test_without_other_prompts_there_is_no_table(make_case: Make) -> None:
     manifest = make_case(sources=12, tests=6, seed=4).manifest
-    assert PROMPTED not in plan(manifest, prompts="full")
+    assert PROMPTED not in plan("extract", manifest, prompts="full")
     given = {"ours": {Pass(): table(manifest, everything)}}
     result = extract(given, manifest, prompts="full")
     assert "extract_prompts" not in result.tables
@@ -261,7 +260,7 @@ def test_association_of_one_split_alone_is_not_compared(
     manifest = of_names(make_case(sources=12, tests=6, seed=4).manifest, split, 3)
     ours = dict.fromkeys(("full", "association"), everything)
     given = tables(manifest, "association", ours=ours)
-    assert len(plan(manifest, prompts="association")[PROMPTED]) == 3
+    assert len(plan("extract", manifest, prompts="association")[PROMPTED]) == 3
     (row,) = (
         r
         for r in prompted(given, manifest, "association")
@@ -282,7 +281,7 @@ def test_luck_alike_in_both_splits_is_seldom_shown(make_case: Make) -> None:
     """At 5% in the family, 20 checkpoints that guess: at most 4 by a binomial test."""
     manifest = make_case(sources=60, tests=40, seed=4).manifest
     never = dict.fromkeys(("full", "last16", "cue"), nothing)
-    frame = evidence(tables(manifest, ours=never), manifest)
+    frame = evidence("extract", tables(manifest, ours=never), manifest)
     wrong = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -316,4 +315,4 @@ def test_prompts_are_named() -> None:
     assert listed("cue, last8,full") == ["last8", "cue"]
     assert listed("full") == []
     with pytest.raises(InputError, match="last9"):
-        check(prompts="full,last9")
+        check("extract", prompts="full,last9")

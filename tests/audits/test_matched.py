@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audited import check, conclude, evidence, matched, plan
 from synthetic import Case
 
-from spark_audit.audits import matched
-from spark_audit.audits.contract import Context
-from spark_audit.audits.matched.selectivity import evidence, plan
+from spark_audit.audits.base import Context
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.results import AuditResult, Row, number
@@ -171,7 +170,7 @@ def test_manifest_without_identifiers_gives_no_plan_and_a_sentence(
     case = make_case(sources=2, seed=13)
     content = case.manifest.model_dump(mode="json") | {"pairs": [], "unmatched": []}
     empty = seal(content)
-    assert plan(empty) == {}
+    assert plan("matched", empty) == {}
     result = matched({"ours": {}}, empty)
     assert result.rows == []
     assert "Not estimable" in result.verdict[0]
@@ -179,7 +178,7 @@ def test_manifest_without_identifiers_gives_no_plan_and_a_sentence(
 
 def test_plan_holds_unmatched_examples_too(make_case: Make) -> None:
     case = make_case(sources=20, seed=14, caliper=0.02)
-    wanted = plan(case.manifest)[Pass()]
+    wanted = plan("matched", case.manifest)[Pass()]
     assert set(wanted) == {
         *(p.example for p in case.manifest.pairs),
         *(u.example for u in case.manifest.unmatched),
@@ -208,13 +207,12 @@ def test_what_matching_left_over_is_no_finding(make_case: Make) -> None:
 
 
 def test_options_are_refused_before_anything_is_scored() -> None:
-    from spark_audit.audits.matched.selectivity import check
     from spark_audit.errors import InputError
 
     with pytest.raises(InputError, match="--replicates: 1 replicates give no interval"):
-        check(replicates=1)
+        check("matched", replicates=1)
     with pytest.raises(InputError, match="--placebo-draws: must not be negative"):
-        check(placebo_draws=-1)
+        check("matched", placebo_draws=-1)
 
 
 def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
@@ -351,7 +349,7 @@ def test_a_string_in_the_plain_text_of_a_trained_row_is_known(make_case: Make) -
     string = test["prompt"][span["start"] : span["end"]]
     train = next(e for e in rows.values() if e["split"] == "train")
     train["prompt"] = train["prompt"][:50] + f" {string} " + train["prompt"][52:]
-    frame = evidence(case.tables(ours=same), seal(content))
+    frame = evidence("matched", case.tables(ours=same), seal(content))
     spans = frame[frame["role"].isin(["pii", "unmatched"])]
     known = spans[(spans["split"] == "test") & (spans["trained"] == 1)]
     assert list(known["example"]) == [test["id"]]
@@ -389,16 +387,15 @@ def test_by_dose_memory_and_kind_are_what_loops_over_occurrences_give(
     """Every fourth train row shares its identifier with others; float64 loops."""
     case = make_case(sources=48, tests=30, seed=41)
     change = moved(case, trained=-0.9, never=-0.1, other=-0.2, spread=0.3)
-    frame = evidence(case.tables(ours=change), case.manifest)
+    frame = evidence("matched", case.tables(ours=change), case.manifest)
     assert set(frame.loc[frame["split"] == "train", "dose"]) >= {0, 1}
     # The dose is the evidence's own fact: half of the clusters stand in five rows.
     pii = frame["role"].isin(["pii", "unmatched"])
     many = {c for i, c in enumerate(sorted(set(frame["cluster"]))) if i % 2}
     raised = pii & (frame["split"] == "train") & frame["cluster"].isin(many)
     frame.loc[raised, "dose"] = 5
-    from spark_audit.audits.matched.selectivity import conclude
 
-    result = conclude(frame, Context(replicates=100))
+    result = conclude("matched", frame, Context(replicates=100))
     own = frame[frame["checkpoint"] == "ours"]
     control = own[own["role"] == "control"].set_index("pair")
     sums: dict[tuple[str, str, str], list[float]] = {}
@@ -491,9 +488,8 @@ def test_formats_are_not_learned_where_other_text_alone_drifted(
 
 
 def test_an_ordinary_run_that_there_is_not_is_refused_before_scoring() -> None:
-    from spark_audit.audits.matched.selectivity import check
 
-    check(null="a,b", names=("a", "b"))
-    check(null="four")  # names are not known yet
+    check("matched", null="a,b", names=("a", "b"))
+    check("matched", null="four")  # names are not known yet
     with pytest.raises(InputError, match="--null: 'four' is none of the checkpoints"):
-        check(null="a, four", names=("a", "b"))
+        check("matched", null="a, four", names=("a", "b"))

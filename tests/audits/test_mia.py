@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audited import check, evidence, mia, plan
 
 import spark_audit.audits.mia.membership as mia_module
-from spark_audit.audits import mia
 from spark_audit.audits.mia.estimates import Group
-from spark_audit.audits.mia.membership import check, evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import redact, seal
 from spark_audit.manifest.schema import Manifest
@@ -185,7 +184,7 @@ def guard(result: AuditResult, name: str, detail: str = "") -> Any:
 
 def test_plan_is_all_members_and_non_members(make_world: Make) -> None:
     world = make_world(members=5, others=3)
-    assert plan(world.manifest) == {PLAIN: sorted(world.logp)}
+    assert plan("mia", world.manifest) == {PLAIN: sorted(world.logp)}
     empty = world.manifest.model_copy(
         update={
             "membership": world.manifest.membership.model_copy(
@@ -193,7 +192,7 @@ def test_plan_is_all_members_and_non_members(make_world: Make) -> None:
             )
         }
     )
-    assert plan(empty) == {}
+    assert plan("mia", empty) == {}
     result = mia(world.tables(ours=0.1), empty)
     assert "Not estimable" in result.verdict[0]
     assert {row.status for row in result.rows} == {"not_estimable"}
@@ -356,9 +355,9 @@ def test_further_references_are_averaged(make_world: Make) -> None:
     with pytest.raises(InputError, match="--reference: 'who' is none of the"):
         mia(tables, world.manifest, blind_permutations=0, reference="who")
     with pytest.raises(InputError, match="--reference: 'who' is none of the"):
-        check(reference="who", names=("base", "ours"))
+        check("mia", reference="who", names=("base", "ours"))
     with pytest.raises(InputError, match="'ours' is the only checkpoint"):
-        check(reference="ours", names=("base", "ours"))
+        check("mia", reference="ours", names=("base", "ours"))
     twice = mia(tables, world.manifest, blind_permutations=0, reference="other,other")
     assert row_of(twice, "ours", "rmia") == second
 
@@ -488,7 +487,8 @@ def test_redacted_manifest(make_world: Make) -> None:
 
 def test_evidence_holds_no_text(make_world: Make) -> None:
     world = make_world(members=25, others=25)
-    frame = evidence(world.tables(ours=0.1), world.manifest, blind_permutations=39)
+    tables = world.tables(ours=0.1)
+    frame = evidence("mia", tables, world.manifest, blind_permutations=39)
     assert len(frame) == 100
     texts = frame.select_dtypes(["object", "string"])
     assert set(texts.columns) == {"checkpoint", "example", "task", "cluster"}
@@ -498,6 +498,6 @@ def test_evidence_holds_no_text(make_world: Make) -> None:
 
 def test_options_are_refused() -> None:
     with pytest.raises(InputError, match="--blind-permutations: 19 permutations"):
-        check(blind_permutations=19)
-    check(blind_permutations=20)
-    check(blind_permutations=0)
+        check("mia", blind_permutations=19)
+    check("mia", blind_permutations=20)
+    check("mia", blind_permutations=0)

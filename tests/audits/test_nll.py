@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spark_audit import audits
-from spark_audit.audits.nll import plan
+from audited import nll, plan
+
 from spark_audit.scoring.table import Pass
 
 PLAIN = Pass()
@@ -47,10 +47,10 @@ def test_what_the_manifest_lacks_is_not_estimable(
     case = make_case(sources=6)
     rows = [e.model_copy(update={"low": []}) for e in case.manifest.examples]
     manifest = case.manifest.model_copy(update={"examples": rows})
-    result = audits.nll(case.tables(x=lambda key, nll: nll), manifest)
+    result = nll(case.tables(x=lambda key, nll: nll), manifest)
     assert row(result, "pii").value is not None
     assert row(result, "low").status == row(result, "canary").status == "not_estimable"
-    assert plan(manifest) == {PLAIN: sorted(case.reference)}
+    assert plan("nll", manifest) == {PLAIN: sorted(case.reference)}
 
 
 def test_a_canary_that_was_cut_does_not_count(make_case: Callable[..., Any]) -> None:
@@ -71,5 +71,5 @@ def test_a_canary_that_was_cut_does_not_count(make_case: Callable[..., Any]) -> 
         }
     )
     manifest.__dict__.pop("by_id", None)
-    result = audits.nll(case.tables(x=lambda key, nll: nll), manifest)
+    result = nll(case.tables(x=lambda key, nll: nll), manifest)
     assert row(result, "canary").clusters == 2

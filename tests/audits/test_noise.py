@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audited import check, evidence, noise, plan
 
-from spark_audit.audits import noise
-from spark_audit.audits.noise.embedding_noise import check, evidence, plan
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
@@ -98,7 +97,7 @@ def find(rows: Sequence[Row], **wanted: str) -> Any:
 
 
 def test_train_rows_are_scored_in_every_pass(case: Case) -> None:
-    found = plan(case.manifest, sigmas=SIGMAS, draws=2)
+    found = plan("noise", case.manifest, sigmas=SIGMAS, draws=2)
     assert set(found) == {
         Pass(),
         *(Pass("noise", s, d) for s in (0.01, 0.1) for d in (0, 1)),
@@ -107,7 +106,7 @@ def test_train_rows_are_scored_in_every_pass(case: Case) -> None:
     assert keys == sorted(keys)
     assert len(keys) == 40
     assert all(case.manifest.by_id[key].split == "train" for key in keys)
-    assert len(plan(case.manifest)) == 1 + 4 * 3
+    assert len(plan("noise", case.manifest)) == 1 + 4 * 3
 
 
 def test_canary_rows_and_cut_spans_are_left_out(
@@ -125,8 +124,10 @@ def test_canary_rows_and_cut_spans_are_left_out(
     case = Case(whole, **changes)
     spans = case.manifest.by_id["e001-0"].spans
     expected = ["e001-0", "e002-0"] if len(spans) > 1 else ["e002-0"]
-    assert plan(case.manifest)[Pass()] == expected
-    frame = evidence({"x": case.tables(selective(0, 0))}, case.manifest, **OPTIONS)
+    assert plan("noise", case.manifest)[Pass()] == expected
+    frame = evidence(
+        "noise", {"x": case.tables(selective(0, 0))}, case.manifest, **OPTIONS
+    )
     kinds = frame[["kind", "n"]].drop_duplicates().to_numpy().tolist()
     assert ["low", 10] in kinds
     left = sum(s.token_end - s.token_start for s in spans[1:])
@@ -138,7 +139,7 @@ def test_canary_rows_and_cut_spans_are_left_out(
 def test_nothing_to_score(make_case: Callable[..., Any]) -> None:
     empty = {f"e{i:03d}-0": {"spans": [], "low": []} for i in range(2)}
     case = Case(make_case(sources=2), **empty)
-    assert plan(case.manifest) == {}
+    assert plan("noise", case.manifest) == {}
     result = noise({"x": {}}, case.manifest)
     assert len(result.rows) == 12
     assert {row.status for row in result.rows} == {"not_estimable"}
@@ -149,13 +150,13 @@ def test_nothing_to_score(make_case: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("sigmas", ["", "a", "0.1,,0.2", "0", "-1", "nan", "inf"])
 def test_scales_that_are_none(sigmas: str) -> None:
     with pytest.raises(InputError, match="--sigmas: are no positive numbers"):
-        check(sigmas=sigmas)
+        check("noise", sigmas=sigmas)
 
 
 def test_draws_that_are_none() -> None:
     with pytest.raises(InputError, match="--draws: 0 draws show nothing"):
-        check(draws=0)
-    check(sigmas="0.5, 1", draws=1)
+        check("noise", draws=0)
+    check("noise", sigmas="0.5, 1", draws=1)
 
 
 # --- figures --------------------------------------------------------------------------

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audited import plan, rank
 
-from spark_audit import audits
-from spark_audit.audits.rank import plan
 from spark_audit.scoring.table import Pass, TokenTable
 
 PLAIN = Pass()
@@ -28,7 +27,7 @@ def ranked(case: Any, seed: int, *, ties: int = 0, scale: float = 1.0) -> Any:
 
 def audit(case: Any, baseline: str | None = None, **tables: TokenTable) -> Any:
     found = {name: {PLAIN: table} for name, table in tables.items()}
-    return audits.rank(found, case.manifest, baseline=baseline)
+    return rank(found, case.manifest, baseline=baseline)
 
 
 def figures(result: Any, checkpoint: str, of: str, group: str = "pooled") -> Any:
@@ -83,7 +82,7 @@ def test_ties_are_shown_and_said_when_they_matter(
 
 def test_plan_asks_for_rows_with_an_identifier(make_case: Callable[..., Any]) -> None:
     case = make_case(sources=5, tests=2)
-    assert plan(case.manifest) == {PLAIN: sorted(case.reference)}
+    assert plan("rank", case.manifest) == {PLAIN: sorted(case.reference)}
 
 
 def test_nothing_to_audit_is_not_estimable(make_case: Callable[..., Any]) -> None:
@@ -97,7 +96,7 @@ def test_nothing_to_audit_is_not_estimable(make_case: Callable[..., Any]) -> Non
             ],
         }
     )
-    result = audits.rank({"x": {PLAIN: ranked(case, 1)}}, empty)
+    result = rank({"x": {PLAIN: ranked(case, 1)}}, empty)
     assert {row.status for row in result.rows} == {"not_estimable"}
-    assert plan(empty) == {}
+    assert plan("rank", empty) == {}
     assert "Not estimable" in result.verdict[0]

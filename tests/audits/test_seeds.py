@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audited import matched
 from scipy import stats
 
-from spark_audit import audits
-from spark_audit.audits.contract import baselines_of
+from spark_audit.audits.baselines import baselines_of
 from spark_audit.audits.seeds import with_entries
 from spark_audit.results import AuditResult, Contrast, Row
 
@@ -132,7 +132,7 @@ def test_matched_works_the_mean_of_seeds_out(make_case: Callable[..., Any]) -> N
     changes = {f"s[{k}]": shifted(0.2 * k) for k in (1, 2, 3)}
     changes |= {f"b[{k}]": shifted(0.0) for k in (1, 2, 3)}
     tables = {name: {**case.tables(x=fn)["x"]} for name, fn in changes.items()}
-    result = audits.matched(
+    result = matched(
         tables, case.manifest, baseline="b", placebo_draws=0, rematched=False
     )
     full = with_entries(result)

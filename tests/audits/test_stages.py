@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import pytest
+from audited import conclude, evidence
 from scipy import stats
 
-from spark_audit.audits.contract import Context
+from spark_audit.audits.base import Context
 from spark_audit.audits.stages.cells import Cell, Found
-from spark_audit.audits.stages.stage_memory import COLUMNS, conclude, remembered
-from spark_audit.audits.stages.stage_memory import evidence as evidence_of
+from spark_audit.audits.stages.stage_memory import COLUMNS, remembered
 from spark_audit.errors import InputError
 from spark_audit.results import AuditResult, Estimate, Row
 from spark_audit.stats.memory import Memory
@@ -76,7 +76,7 @@ def made(
 
 
 def told(*frames: pd.DataFrame) -> AuditResult:
-    return conclude(pd.concat(frames, ignore_index=True), Context())
+    return conclude("stages", pd.concat(frames, ignore_index=True), Context())
 
 
 def states(result: AuditResult, name: str = "er") -> dict[str, list[str]]:
@@ -302,8 +302,11 @@ def test_only_series_are_looked_at_and_places_follow_the_order(
     tables = case.tables(
         **{name: lambda _, nll: nll for name in ("base", "x@1", "x@2")}
     )
-    assert len(evidence_of(case.tables(base=lambda _, nll: nll), case.manifest)) == 0
-    frame = evidence_of(tables, case.manifest, order="yelp,fomc")
+    assert (
+        len(evidence("stages", case.tables(base=lambda _, nll: nll), case.manifest))
+        == 0
+    )
+    frame = evidence("stages", tables, case.manifest, order="yelp,fomc")
     assert set(frame) == set(COLUMNS)
     assert set(frame["checkpoint"]) == {"x@1", "x@2"}
     assert dict(zip(frame["task"], frame["place"], strict=True)) == {
@@ -311,10 +314,10 @@ def test_only_series_are_looked_at_and_places_follow_the_order(
         "fomc": 2,
     }
     # As many stages as tasks, or which stage trained which task is not known.
-    assert set(evidence_of(tables, case.manifest, order="yelp")["place"]) == {0}
-    assert set(evidence_of(tables, case.manifest)["place"]) == {0}
+    assert set(evidence("stages", tables, case.manifest, order="yelp")["place"]) == {0}
+    assert set(evidence("stages", tables, case.manifest)["place"]) == {0}
     with pytest.raises(InputError, match="'imdb' is no task"):
-        evidence_of(tables, case.manifest, order="imdb")
+        evidence("stages", tables, case.manifest, order="imdb")
 
 
 # --- how often it is wrong ------------------------------------------------------------

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from audited import plan, twins
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.twins.rise import plan
 from spark_audit.audits.twins.twin_findings import _still
 from spark_audit.audits.twins.twin_rows import TRAINED
 from spark_audit.manifest.compatibility import limited
@@ -30,7 +29,7 @@ DOSES = (1, 2, 4, 16)
 
 
 def run(tables: Tables, manifest: Manifest, **options: Any) -> AuditResult:
-    return AUDITS.get("twins").run(tables, manifest, **options)
+    return twins(tables, manifest, **options)
 
 
 @pytest.fixture
@@ -286,7 +285,7 @@ def test_the_plan_names_every_context_and_its_row(
     plant: Callable[..., Manifest],
 ) -> None:
     manifest = plant(trained=3, never=2, contexts=2)
-    keys = plan(manifest)[CANDIDATES]
+    keys = plan("twins", manifest)[CANDIDATES]
     assert len(keys) == 10
     rows = {example_of(CANDIDATES, key) for key in keys}
     assert rows == {c.example for one in manifest.twins for c in one.contexts}

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audited import check, conclude, evidence, plan, utility
 
-from spark_audit.audits import utility
-from spark_audit.audits.contract import Context
-from spark_audit.audits.utility.task_accuracy import check, conclude, evidence, plan
+from spark_audit.audits.base import Context
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.items import labels_key, task_labels
@@ -119,27 +118,27 @@ def test_only_test_rows_without_a_canary_are_asked(
             example["canary_id"] = "c0"
 
     manifest = made(change=change)
-    keys = plan(manifest)[GENERATE]
-    assert set(plan(manifest)) == {GENERATE}
+    keys = plan("utility", manifest)[GENERATE]
+    assert set(plan("utility", manifest)) == {GENERATE}
     assert keys == sorted(keys)
     assert len(keys) == 59
     assert "e010-0" not in keys
     assert all(manifest.by_id[key].split == "test" for key in keys)
-    by_label = plan(manifest, scorer="likelihood")
+    by_label = plan("utility", manifest, scorer="likelihood")
     assert by_label == {CANDIDATES: [labels_key(key) for key in keys]}
 
 
 def test_an_order_may_leave_tasks_out(made: Callable[..., Manifest]) -> None:
     manifest = made()
-    keys = plan(manifest, order="agnews, yelp")[GENERATE]
+    keys = plan("utility", manifest, order="agnews, yelp")[GENERATE]
     assert {manifest.by_id[key].task for key in keys} == {"agnews", "yelp"}
     with pytest.raises(InputError, match="'imdb' is no task.*yelp, fomc, agnews"):
-        plan(manifest, order="imdb")
+        plan("utility", manifest, order="imdb")
 
 
 def test_no_test_rows_no_plan(make_case: Callable[..., Any]) -> None:
     manifest = make_case(sources=4).manifest
-    assert plan(manifest) == {}
+    assert plan("utility", manifest) == {}
     result = utility({"x": {}}, manifest)
     assert {row.metric for row in result.rows} >= {"last", "avg", "bwt"}
     assert all(row.status == "not_estimable" for row in result.rows)
@@ -170,12 +169,12 @@ def test_train_rows_never_stand_in_for_test_rows(
 
 def test_options_are_refused_before_anything_is_scored() -> None:
     with pytest.raises(InputError, match="--scorer: 'f1' is unknown.*likelihood"):
-        check(scorer="f1")
+        check("utility", scorer="f1")
     with pytest.raises(InputError, match="--order: names a task twice"):
-        check(order="a,b,a")
+        check("utility", order="a,b,a")
     with pytest.raises(InputError, match="--order"):
-        check(order="a,,b")
-    check(order="a,b", scorer="strict")
+        check("utility", order="a,,b")
+    check("utility", order="a,b", scorer="strict")
 
 
 # --- figures --------------------------------------------------------------------------
@@ -286,7 +285,7 @@ def test_likelihood_takes_the_likeliest_label(made: Callable[..., Manifest]) -> 
     labels = task_labels(manifest)
     right = share({"yelp": 0.9, "fomc": 0.6, "agnews": 0.2})
     items, expected = [], []
-    for key in plan(manifest, scorer="likelihood")[CANDIDATES]:
+    for key in plan("utility", manifest, scorer="likelihood")[CANDIDATES]:
         example = manifest.by_id[key.removeprefix("labels:")]
         known = labels[example.task]
         true = known.index(example.response)
@@ -310,11 +309,11 @@ def test_free_text_has_no_likelihood(made: Callable[..., Manifest]) -> None:
             example["response"] = f" {example['id']}"
 
     manifest = made(tests=210, change=change)
-    keys = plan(manifest, scorer="likelihood")[CANDIDATES]
+    keys = plan("utility", manifest, scorer="likelihood")[CANDIDATES]
     assert not any(":e" in k and manifest.by_id[k[7:]].task == "fomc" for k in keys)
     result = utility({"x": {}}, manifest, scorer="likelihood")
     assert result.rows[0].status == "not_estimable"
-    assert len(plan(manifest)[GENERATE]) == 210
+    assert len(plan("utility", manifest)[GENERATE]) == 210
 
 
 def test_labels_that_the_scorer_cannot_tell_apart(
@@ -376,9 +375,11 @@ def test_series_that_were_asked_otherwise_are_not_compared(
     import pandas as pd
 
     manifest = made(tests=60)
-    ours = evidence(series(manifest, "x", LEARNING), manifest, scorer="strict")
-    theirs = evidence(series(manifest, "y", STEADY), manifest)
+    ours = evidence(
+        "utility", series(manifest, "x", LEARNING), manifest, scorer="strict"
+    )
+    theirs = evidence("utility", series(manifest, "y", STEADY), manifest)
     both = pd.concat([ours, theirs], ignore_index=True)
-    result = conclude(both, Context({"y": "x"}, replicates=200))
+    result = conclude("utility", both, Context({"y": "x"}, replicates=200))
     assert all(c.status == "not_estimable" for c in result.contrasts)
     assert "scored apart" in result.contrasts[0].note

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import spark_audit as sa
-from spark_audit.audits import AUDITS
+from spark_audit.audits import all_audits
 from spark_audit.data.examples import read_examples
 from spark_audit.data.pii import annotate
 from spark_audit.demo import run as demo
@@ -80,13 +80,13 @@ def test_the_folder_is_a_whole_report(outcome: Outcome) -> None:
     assert report.status == "complete"
     names = ["base", *SMALL.runs]
     assert [c.name for c in report.checkpoints if "@" not in c.name] == names
-    assert {row.audit for row in report.results} == set(AUDITS.names())
+    assert {row.audit for row in report.results} == set(all_audits())
     assert {c.baseline for c in report.contrasts if c.audit == "matched"} == {
         "sd-replay"
     }
     for name in SMALL.runs:
         audited = {row.audit for row in report.results if row.checkpoint == name}
-        assert audited == set(AUDITS.names()), name
+        assert audited == set(all_audits()), name
     assert {path.name for path in outcome.folder.iterdir()} >= {
         "data",
         "manifest",

@@ -37,7 +37,7 @@ from fuzz.mutations import (
 )
 from fuzz.scene import AUDIT, Scene, sealed
 
-from spark_audit.report.figures import FIGURES
+from spark_audit.report.figures.gallery import FIGURES
 
 Commands = Generator[list[Any], int, None]
 Family = Callable[[Scene, Rng, list[str]], Commands]
@@ -596,7 +596,7 @@ def report(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["report", folder, "--format", one(rng, ("md", "csv", "latex"))]
     else:
         # One figure: a page draws all of them, in seconds.
-        yield ["@draw", folder, one(rng, FIGURES.names())]
+        yield ["@draw", folder, one(rng, list(FIGURES))]
 
 
 @family(14)

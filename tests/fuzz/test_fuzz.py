@@ -64,9 +64,9 @@ def called(name: str, words: Sequence[str], scene: Scene) -> int:
 
 def _audit(scene: Scene, path: str, name: str) -> None:
     """One audit of the report's own tables over a changed manifest."""
-    from spark_audit.audits import AUDITS
+    from audited import chosen
+
     from spark_audit.manifest.file import load_manifest
-    from spark_audit.pipeline.lineup import known
     from spark_audit.scoring.table import Pass, TokenTable
 
     manifest = load_manifest(path)
@@ -75,9 +75,8 @@ def _audit(scene: Scene, path: str, name: str) -> None:
         one: {Pass(): TokenTable.read(tables / f"{one}.plain.parquet")}
         for one in ("base", "ours")
     }
-    run = AUDITS.get(name).run
-    options = {"placebo_draws": 0, "rematched": False, "blind_permutations": 9}
-    run(read, manifest, **known(run, {"preset": "paper", **options}))
+    options = {"placebo_draws": 0, "rematched": False, "blind_permutations": 20}
+    chosen(name, **options)[0].run(read, manifest, preset="paper")
 
 
 def _draw(scene: Scene, folder: str, name: str) -> None:

@@ -25,7 +25,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import Matched
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import Example, Span
 from spark_audit.errors import CheckpointError, InputError, OutputError
@@ -36,13 +36,15 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.manifest.items import items_for
 from spark_audit.manifest.schema import Manifest
-from spark_audit.pipeline.lineup import known
 from spark_audit.scoring.score import score
 
 ROOT = Path(__file__).parents[2]
 ROWS = 80
-FEW: dict[str, Any] = {"replicates": 500, "seed": 3}
-ONE = {"audits": ["matched"], **FEW}
+FEW: dict[str, Any] = {
+    "audits": [Matched(placebo_draws=0, rematched=False, replicates=500), "mia"],
+    "seed": 3,
+}
+ONE = {**FEW, "audits": FEW["audits"][:1]}
 WORDS = "the service food good cold said customer paid dollars rate label news".split()
 
 
@@ -147,9 +149,8 @@ def offline(look: Any, saved: Path, base: Path, manifest: Manifest) -> dict[str,
         items = items_for(view, loaded, look._probe.plan)
         tables[name] = {k: score(loaded, v, passes=[k])[k] for k, v in items.items()}
     told = {}
-    for name in look._probe.audits:
-        run = AUDITS.get(name).run
-        for row in run(tables, view, **known(run, look._probe._options)).rows:
+    for name, audit in look._probe._audits.items():
+        for row in audit.run(tables, view, seed=look._probe._seed).rows:
             if row.checkpoint == look.looks[-1].name and row.group == "pooled":
                 of = f".{row.of}" if row.of else ""
                 told[f"{name}.{row.metric}{of}.value"] = row.value
@@ -212,7 +213,7 @@ def test_a_run_is_what_it_is_without_and_its_figures_are_those_of_what_it_saves(
         if key.startswith(PREFIX) and key.endswith(".value")
     }
     assert "matched.memory.value" in logged
-    assert ("mia.auc.loss.value" in logged) == ("audits" not in asked)
+    assert ("mia.auc.loss.value" in logged) == (len(asked["audits"]) > 1)
     for key, value in logged.items():
         # What is logged may be shared, and is rounded as such figures are.
         assert value == pytest.approx(truth[key], abs=0.05), key
@@ -275,10 +276,9 @@ def test_what_cannot_be_used_is_refused_before_the_first_step(
         ({"on_trip": "exit"}, "neither stop nor raise"),
         ({"fail_if": ["mia.auc.loss.low > 0.6 for x"]}, "leave out for and except"),
         ({"fail_if": ["rank.top1_rate.pii.value > 0.6"]}, "none of the audits here"),
-        ({"audits": ["stages"]}, "unknown audit 'stages'"),
+        ({"audits": ["stages"]}, "stages looks at series"),
         ({"audits": []}, "needs an audit"),
         ({"rows": 0}, "needs an audit and a row"),
-        ({"sseed": 1}, "sseed: is an option of none of matched, mia"),
     ):
         with pytest.raises(InputError, match=text):
             AuditCallback(manifest, **options)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audited import chosen
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import about, all_audits
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Example, write_examples
@@ -107,9 +108,12 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return Scene(folder, manifest, report, scored)
 
 
+OPTIONS = {"placebo_draws": 20, "draws": 2, "sigmas": "0.05,0.5"}
+
+
 def request_of(folder: Path, **fields: Any) -> Request:
     options: dict[str, Any] = {
-        "audits": tuple(AUDITS.in_order()),
+        "audits": chosen(*all_audits(), **OPTIONS),
         "ckpt": (f"little={folder / 'little'}", f"much={folder / 'much'}"),
         "base": str(folder / "base"),
         "baseline": "little",
@@ -117,7 +121,6 @@ def request_of(folder: Path, **fields: Any) -> Request:
         "output": folder / "report",
         "loading": Loading(device="cpu"),
         "formats": ("md",),
-        "audit_options": {"placebo_draws": 20, "draws": 2, "sigmas": "0.05,0.5"},
     }
     return Request(**{**options, **fields})
 
@@ -199,7 +202,7 @@ def test_leaks_are_told_from_chance(scene: Scene) -> None:
 def test_everything_is_there_once(scene: Scene) -> None:
     report = scene.report
     # Without a series there is nothing by stage.
-    audits = set(AUDITS.names()) - {"stages"}
+    audits = set(all_audits()) - {"stages"}
     assert {row.audit for row in report.results} == audits
     assert "stages" not in {finding.audit for finding in report.findings}
     assert report.status == "complete"
@@ -210,7 +213,7 @@ def test_everything_is_there_once(scene: Scene) -> None:
     )
     for audit in audits:
         assert (
-            scene.folder / "report" / "scores" / AUDITS.evidence_file(audit)
+            scene.folder / "report" / "scores" / about(audit).evidence_file()
         ).exists()
     text = (scene.folder / "report" / "report.md").read_text()
     over = {"mia": "train rows against test rows", "utility": "over test rows"}

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from audited import matched, nll
 from made_reports import checkpoint, made_report, manifest_facts
 
-from spark_audit import audits
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import baselines_of
+from spark_audit.audits import about
+from spark_audit.audits.baselines import baselines_of
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
 from spark_audit.pipeline.compare import compare
@@ -44,10 +44,10 @@ def audited() -> Callable[..., dict[str, AuditResult]]:
             changes = {name: shifted(case, shift) for name, shift in shifts.items()}
             tables = case.tables(**changes)
             known[key] = {
-                "matched": audits.matched(
+                "matched": matched(
                     tables, case.manifest, placebo_draws=0, rematched=False
                 ),
-                "nll": audits.nll(tables, case.manifest),
+                "nll": nll(tables, case.manifest),
             }
         return known[key]
 
@@ -72,7 +72,7 @@ def write(
         found = audited(case, **shifts)
         sums = {}
         for audit, result in found.items():
-            path = folder / "scores" / AUDITS.evidence_file(audit)
+            path = folder / "scores" / about(audit).evidence_file()
             path.parent.mkdir(parents=True, exist_ok=True)
             result.evidence.to_parquet(path)
             sums[path.name] = sha256_file(path)
@@ -111,14 +111,14 @@ def test_contrasts_are_those_of_one_call(
     assert report.settings["baseline"] == "er"
     assert [one.name for one in report.checkpoints] == ["base", "er", "spark"]
     tables = case.tables(base=base, er=first, spark=second)
-    together = audits.matched(
+    together = matched(
         tables, case.manifest, baseline="er", placebo_draws=0, rematched=False
     )
-    matched = [row for row in report.contrasts if row.audit == "matched"]
-    assert matched == together.contrasts
-    nll = audits.nll(tables, case.manifest, baseline="er")
-    assert [row for row in report.contrasts if row.audit == "nll"] == nll.contrasts
-    assert [r for r in report.results if r.audit == "nll"] == nll.rows
+    contrasts = [row for row in report.contrasts if row.audit == "matched"]
+    assert contrasts == together.contrasts
+    alone = nll(tables, case.manifest, baseline="er")
+    assert [row for row in report.contrasts if row.audit == "nll"] == alone.contrasts
+    assert [r for r in report.results if r.audit == "nll"] == alone.rows
     assert baselines_of("er", tables) == {"spark": "er"}
 
 

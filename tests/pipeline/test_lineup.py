@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audited import chosen
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import Matched, Stages, Utility, about, all_audits
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import InputError
 from spark_audit.pipeline.lineup import (
-    Lineup,
     Plans,
     check_baseline,
-    known,
-    learned_order,
     lineup,
     make_plans,
     union,
 )
-from spark_audit.pipeline.request import Request
 from spark_audit.scoring.table import Pass
 
 PLAIN, NOISE, WORDS = Pass(), Pass("noise", 0.1), Pass("generate")
@@ -38,10 +35,8 @@ def folders(tmp_path: Path, make_adapter: Callable[..., Path]) -> dict[str, str]
 
 
 def test_an_order_names_each_task_once() -> None:
-    options = {"order": "t1,t0,t1"}
-    request = Request(audits=("stages",), ckpt=("x",), audit_options=options)
-    with pytest.raises(InputError, match="--order: 't1' is named twice"):
-        learned_order(Lineup((), frozenset(), frozenset()), request)
+    with pytest.raises(InputError, match="--order: names a task twice"):
+        Stages(order="t1,t0,t1")
 
 
 def names(found: Any) -> list[str]:
@@ -58,7 +53,7 @@ def test_a_baseline_may_have_several_seeds() -> None:
 
 
 def test_two_audits_look_at_stages() -> None:
-    of_stages = [name for name in AUDITS.names() if AUDITS.of_stages(name)]
+    of_stages = [name for name in all_audits() if about(name).of_series]
     assert of_stages == ["stages", "utility"]
 
 
@@ -70,10 +65,10 @@ def test_plans_are_united_and_each_sequence_stands_once() -> None:
 
 def test_without_an_audit_of_stages_specs_are_opened_as_given() -> None:
     specs = [Spec("x", ("p", "q"))]
-    found = lineup(specs, ["matched", "nll"])
+    found = lineup(specs, chosen("matched", "nll"))
     assert found.specs == tuple(specs)
     assert found.plan("x[1]", PLANS) == PLANS.whole
-    assert found.sees("x[1]", "matched")
+    assert found.sees("x[1]", Matched())
 
 
 def test_a_list_is_a_series_for_utility_alone(folders: dict[str, str]) -> None:
@@ -81,36 +76,40 @@ def test_a_list_is_a_series_for_utility_alone(folders: dict[str, str]) -> None:
         Spec("run", (folders["one"], folders["one"])),
         Spec("x", (folders["one"],)),
     ]
-    found = lineup(specs, ["utility"])
+    found = lineup(specs, chosen("utility"))
     assert names(found) == ["x", "run@1", "run@2"]
     assert found.stages == {"run@1", "run@2"}
     assert found.plan("run@1", PLANS) == PLANS.stages
     assert found.plan("x", PLANS) == union([PLANS.whole, PLANS.stages])
     assert found.entry("run@2") == "run"
-    assert [found.sees(n, "utility") for n in ("run@1", "x", "base")] == [True] * 3
+    assert [found.sees(n, Utility()) for n in ("run@1", "x", "base")] == [True] * 3
 
 
 def test_a_list_of_series_is_replicates_for_utility_too(
     folders: dict[str, str],
 ) -> None:
-    found = lineup([Spec("run", (folders["series"], folders["series"]))], ["utility"])
+    found = lineup(
+        [Spec("run", (folders["series"], folders["series"]))], chosen("utility")
+    )
     assert names(found) == ["run[1]@1", "run[1]@2", "run[2]@1", "run[2]@2"]
     assert found.stages == set(names(found))
     # One of the two is a single checkpoint: two stages, as they are written.
-    mixed = lineup([Spec("run", (folders["one"], folders["series"]))], ["utility"])
+    mixed = lineup(
+        [Spec("run", (folders["one"], folders["series"]))], chosen("utility")
+    )
     assert names(mixed) == ["run@1", "run@2"]
 
 
 def test_a_series_is_its_last_stage_for_every_other_audit(
     folders: dict[str, str],
 ) -> None:
-    found = lineup([Spec("run", (folders["series"],))], ["matched", "utility"])
+    found = lineup([Spec("run", (folders["series"],))], chosen("matched", "utility"))
     assert names(found) == ["run", "run@1", "run@2"]
     assert found.plan("run", PLANS) == PLANS.whole
     assert found.plan("run@2", PLANS) == PLANS.stages
     assert found.plan("base", PLANS) == union([PLANS.whole, PLANS.stages])
-    assert [found.sees(n, "matched") for n in ("run", "run@1")] == [True, False]
-    assert [found.sees(n, "utility") for n in ("run", "run@1")] == [False, True]
+    assert [found.sees(n, Matched()) for n in ("run", "run@1")] == [True, False]
+    assert [found.sees(n, Utility()) for n in ("run", "run@1")] == [False, True]
     # A stage is not looked at with rounded weights; the series is.
     assert found.scores("run+int8")
     assert not found.scores("run@1+int8")
@@ -120,25 +119,19 @@ def test_a_list_is_replicates_where_other_audits_are_asked_for(
     folders: dict[str, str],
 ) -> None:
     spec = Spec("x", (folders["one"], folders["series"]))
-    found = lineup([spec], ["nll", "utility"])
+    found = lineup([spec], chosen("nll", "utility"))
     assert names(found) == ["x", "x[2]@1", "x[2]@2"]
     assert found.both == {"x[1]"}
     assert found.plan("x[1]", PLANS) == union([PLANS.whole, PLANS.stages])
     assert found.plan("x[2]", PLANS) == PLANS.whole
 
 
-def test_options_reach_only_plans_that_know_them() -> None:
-    def plan(manifest: Any, *, draws: int = 1) -> None: ...
-
-    assert known(plan, {"draws": 3, "order": "a"}) == {"draws": 3}
-
-
 def test_a_limit_leaves_the_first_by_hash(make_case: Callable[..., Any]) -> None:
     case = make_case(sources=20)
-    view, plans = make_plans(case.manifest, ["matched", "nll"], options={}, limit=7)
+    view, plans = make_plans(case.manifest, chosen("matched", "nll"), limit=7)
     assert len(view.examples) == 7
     assert plans.whole == {PLAIN: sorted(example.id for example in view.examples)}
-    again, _ = make_plans(case.manifest, ["matched", "nll"], options={}, limit=5)
+    again, _ = make_plans(case.manifest, chosen("matched", "nll"), limit=5)
     assert {e.id for e in again.examples} < {e.id for e in view.examples}
-    whole, _ = make_plans(case.manifest, ["matched"], options={}, limit=99)
+    whole, _ = make_plans(case.manifest, chosen("matched"), limit=99)
     assert whole is case.manifest

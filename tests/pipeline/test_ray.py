@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from named import examples
 
+from spark_audit.audits import Matched
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
@@ -109,12 +110,11 @@ def request_of(
 
     def make(**fields: Any) -> Request:
         given: dict[str, Any] = {
-            "audits": ("matched",),
+            "audits": (Matched(placebo_draws=5),),
             "ckpt": tuple(f"{name}={folder / name}" for name in ("one", "two", "full")),
             "base": str(tiny_base),
             "manifest": folder / "m.json",
             "loading": Loading(device="cpu"),
-            "audit_options": {"placebo_draws": 5},
             "formats": ("json",),
         }
         return Request(**{**given, **fields})

@@ -17,7 +17,7 @@ import pytest
 from forks import begin, python
 from named import NAMES, examples
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import AUDITS, Matched, Noise, Utility
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError, SparkError
@@ -65,13 +65,12 @@ def request_of(
     def make(**fields: Any) -> Request:
         return replace(
             Request(
-                audits=("matched",),
+                audits=(Matched(placebo_draws=5),),
                 ckpt=(f"ours={workshop / 'lora'}",),
                 base=str(tiny_base),
                 manifest=workshop / "manifests" / "m.json",
                 output=tmp_path / "report",
                 loading=Loading(device="cpu"),
-                audit_options={"placebo_draws": 5},
                 formats=("csv", "md"),
             ),
             **fields,
@@ -155,7 +154,7 @@ def test_the_same_command_opens_nothing_until_something_changed(
     again = run(replace(request, command=("typed", "otherwise")))
     assert (done.anew, again.anew) == (True, False)
     assert again.report == done.report
-    for other in ({"seed": 1}, {"formats": ("md",)}, {"audit_options": {}}):
+    for other in ({"seed": 1}, {"formats": ("md",)}, {"audits": ("matched",)}):
         assert inputs.unchanged(replace(request, **other)) is None
 
     def touched(path: Path) -> bool:
@@ -664,12 +663,12 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(
     monkeypatch.chdir(workshop)
     from spark_audit.checkpoints.open import open_checkpoint
 
-    names = tuple(AUDITS.in_order())
-    request = Request(audits=names, ckpt=(f"ours={workshop / 'lora'}",))
+    audits = tuple(audit() for audit in AUDITS)
+    request = Request(audits=audits, ckpt=(f"ours={workshop / 'lora'}",))
     found = estimate(replace(request, base=str(tiny_base)))
     manifest = load_manifest(next(Path("manifests").glob("*.json")))
     checkpoint = open_checkpoint(str(tiny_base))
-    _, plans = make_plans(manifest, names, options={})
+    _, plans = make_plans(manifest, audits)
     plan = union((plans.whole, plans.stages))
     items = items_for(manifest, checkpoint, plan)
     read = sum(one.tokens for some in items.values() for one in some)
@@ -690,12 +689,11 @@ def test_a_dry_run_where_checkpoints_lack_different_passes(
     """The base lacks noisy texts alone, a second adapter all: both are of one shape."""
     make_adapter(tmp_path / "other", base=tiny_base, seed=5)
     store = tmp_path / "store"
-    run(request_of(audits=("nll",), audit_options={}, scores=store))
+    run(request_of(audits=("nll",), scores=store))
     found = estimate(
         request_of(
-            audits=("nll", "noise"),
+            audits=("nll", Noise(draws=1)),
             ckpt=(str(tmp_path / "other"),),
-            audit_options={"draws": 1},
             scores=store,
             output=tmp_path / "other report",
         )
@@ -796,7 +794,6 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
         ckpt=(one, both),
         manifest=None,
         data=tuple(data),
-        audit_options={"order": None},
     )
     report = run(request).report
     assert report is not None
@@ -809,13 +806,13 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
     with pytest.raises(InputError, match="different orders: t1, t0; t0, t1"):
         run(replace(request, ckpt=(one, other)))
     with pytest.raises(InputError, match="'one' learned .* another order: t1, t0"):
-        run(replace(request, audit_options={"order": "t0,t1"}))
+        run(replace(request, audits=(Utility(order="t0,t1"),)))
     theirs = trained("theirs", ["t0", "t1"])
     (tmp_path / "theirs" / "run.json").unlink()
     with pytest.raises(InputError, match="'theirs' does not say .* t1, t0"):
         run(replace(request, ckpt=(one, theirs)))
     # What is no contradiction is taken.
-    some = run(replace(request, audit_options={"order": "t0"})).report
+    some = run(replace(request, audits=(Utility(order="t0"),))).report
     assert some is not None
     assert some.settings["utility.order"] == "t0"
 
@@ -941,15 +938,15 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(
 
     path = workshop / "manifests" / "m.json"
     scores = sa.score(str(tiny_base), sa.manifest_items(str(path), str(tiny_base)))
-    result = sa.audits.matched({"mine": scores}, str(path), placebo_draws=5)
-    same = sa.audits.matched({"mine": scores}, load_manifest(path), placebo_draws=5)
+    result = sa.audits.Matched(placebo_draws=5).run({"mine": scores}, str(path))
+    same = sa.audits.Matched(placebo_draws=5).run({"mine": scores}, load_manifest(path))
     assert result.rows == same.rows
     assert any(row.value is not None for row in result.rows)
     for bare in (scores, {"mine": next(iter(scores.values()))}, scores.keys()):
         with pytest.raises(TypeError, match="tables: give the scores of each checkpo"):
-            sa.audits.matched(bare, path)
+            sa.audits.Matched().run(bare, path)
     with pytest.raises(TypeError, match="manifest: int is no path"):
-        sa.audits.matched({"mine": scores}, 3)
+        sa.audits.Matched().run({"mine": scores}, 3)
     with pytest.raises(TypeError, match="checkpoint: int is no path"):
         sa.score(3, [])  # type: ignore[arg-type]
     one = Request(audits="matched", ckpt="runs/a", manifest="m", data=())  # type: ignore[arg-type]

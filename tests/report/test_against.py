@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from made_reports import checkpoint, made_report
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import about
 from spark_audit.cli.main import run
 from spark_audit.errors import InputError
 from spark_audit.report.comparison import LEAD, against, parse_named
@@ -94,7 +94,7 @@ def test_the_papers_figures_are_those_of_audits() -> None:
     paper = read_report(PAPER)
     assert len(paper.results) == 502
     for one in paper.results:
-        assert one.metric in {metric.name for metric in AUDITS.metrics(one.audit)}
+        assert one.metric in {metric.name for metric in about(one.audit).metrics}
         assert None in (one.value, one.low) or one.low <= one.value <= one.high
 
 

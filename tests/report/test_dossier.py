@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from audited import matched
 from made_reports import checkpoint, guard, manifest_facts, said
 from synthetic import Case, make_case  # noqa: F401
 
 from spark_audit import sentences
-from spark_audit.audits import AUDITS, matched
+from spark_audit.audits import about, all_audits
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import OutputError
 from spark_audit.manifest.file import write_manifest
@@ -183,8 +184,8 @@ def test_every_detection_outcome_and_attack_has_its_words() -> None:
     detections = {claim for claim, severity in SEVERITY.items() if severity >= DETECTED}
     for key in (*detections, *OUTCOMES, *SHAPES):
         assert all(f'  "{key}": "' in template for template in templates)
-    for name in AUDITS.names():
-        assert sentences.knows(f"audit.{name}.asks") == bool(AUDITS.about(name).covers)
+    for name in all_audits():
+        assert sentences.knows(f"audit.{name}.asks") == bool(about(name).covers)
 
 
 def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from made_reports import checkpoint, made_report, said
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import about, all_audits
 from spark_audit.errors import InputError
 from spark_audit.files import write_text
 from spark_audit.report.gate import DEFAULT, check, judged, parse_rule
@@ -97,7 +97,7 @@ def test_rules_are_read(
         ("nonsense", "is no rule"),
         ("mia.auc.loss.low >", "is no rule"),
         ("mia.auc.loss.low > nan", "is no rule"),
-        ("secrets.auc.loss.low > 1", "choose one of: canary, extract, matched"),
+        ("secrets.auc.loss.low > 1", "choose one of: matched, rank, nll"),
         ("mia.accuracy.loss.low > 1", "choose one of: auc, tpr_at_fpr_5"),
         ("mia.auc.los.low > 1", "did you mean 'loss'. choose one of: loss"),
         ("mia.auc.loss.median > 1", "end the figure with one of: value"),
@@ -226,9 +226,9 @@ def test_a_tripped_gate_says_so_by_its_code_when_its_reader_has_gone(
 
 
 def test_every_audit_says_what_it_gives() -> None:
-    for name in AUDITS.names():
-        assert AUDITS.metrics(name), name
-        assert all(metric.variants for metric in AUDITS.metrics(name))
+    for name in all_audits():
+        assert about(name).metrics, name
+        assert all(metric.variants for metric in about(name).metrics)
 
 
 def test_a_name_may_hold_blanks_and_a_bound_is_finite() -> None:

@@ -24,6 +24,7 @@ from spark_audit.manifest.redaction import rewritten
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
 from spark_audit.report.cells import Cell, Line, Table
+from spark_audit.report.figures import gallery
 from spark_audit.report.figures.svg import css_string
 from spark_audit.report.folder import write_report
 from spark_audit.report.writers.html_page import page as html_page
@@ -238,7 +239,7 @@ def tokens(manifest: Manifest) -> list[dict[str, Any]]:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawings are tested by themselves; most tests of the page need none."""
-    monkeypatch.setattr(html_page, "drawings", lambda report: [])
+    monkeypatch.setattr(gallery, "drawings", lambda report: [])
 
 
 @cache

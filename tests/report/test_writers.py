@@ -78,7 +78,7 @@ def test_json_is_read_back_unchanged_and_fits_its_schema(
     assert write_report(report, tmp_path)
     again = read_report(tmp_path)
     assert again.model_copy(update={"files": {}}) == report
-    assert again.files["csv-tables"][:2] == [
+    assert again.files["csv"][:2] == [
         "tables/balance.csv",
         "tables/contrasts.csv",
     ]
@@ -152,7 +152,7 @@ def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
     for name in ("word", "html-page"):
         message = (
             f"--format: unknown report format '{name}'; "
-            "choose one of: card, csv, dossier, figures, html, json, latex, md"
+            "choose one of: html, md, csv, latex, figures, json, dossier, card"
         )
         with pytest.raises(InputError, match=message):
             write_report(report, tmp_path, formats=["json", name])
@@ -239,7 +239,7 @@ def test_a_report_names_files_of_its_folder_only(
     for path in (tmp_path / "theirs.csv", folder / "a.csv"):
         path.write_text("kept")
     foreign = json.loads((folder / "report.json").read_text())
-    foreign["files"] = {"csv-tables": [name]}
+    foreign["files"] = {"csv": [name]}
     (folder / "report.json").write_text(json.dumps(foreign))
     with pytest.raises(InputError, match="field files: .*none of a report's"):
         read_report(folder)
@@ -252,7 +252,7 @@ def test_a_named_file_that_is_a_folder_or_a_link_does_no_harm(
     report: Report, tmp_path: Path
 ) -> None:
     folder = tmp_path / "report"
-    named = {"csv-tables": ["tables/folder.csv", "tables/link.csv"]}
+    named = {"csv": ["tables/folder.csv", "tables/link.csv"]}
     other = report.model_copy(update={"files": named, "scope": ["Another."]})
     (folder / "tables" / "folder.csv").mkdir(parents=True)
     (tmp_path / "theirs").write_text("kept")

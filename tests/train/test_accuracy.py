@@ -13,6 +13,7 @@ from peft import PeftModel
 from run_training import train
 from transformers import AutoModelForCausalLM
 
+from spark_audit.audits import Utility
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.specs import Loading
@@ -125,13 +126,12 @@ def as_loaded(model: Any, tokenizer: Any, **fields: Any) -> Loaded:
 def audited(checkpoint: Path, data: Path, base: Path) -> list[dict[str, Any]]:
     """The matrix that the utility audit reports of a checkpoint or a run folder."""
     request = Request(
-        audits=("utility",),
+        audits=(Utility(order=",".join(LABELS)),),
         ckpt=(f"spark={checkpoint}",),
         data=(data,),
         base=str(base),
         output=data.parent / "report",
         loading=Loading(device="cpu"),
-        audit_options={"order": ",".join(LABELS)},
     )
     report = run(request).report
     assert report is not None
@@ -209,7 +209,6 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(
 def test_prompts_are_those_of_the_manifest(
     tiny_base: Path, tiny_tokenizer: Any
 ) -> None:
-    from spark_audit.audits.utility.task_accuracy import plan
     from spark_audit.manifest.items import items_for
     from spark_audit.manifest.tasks import task_manifest
     from spark_audit.scoring.table import Pass
@@ -217,7 +216,7 @@ def test_prompts_are_those_of_the_manifest(
     loaded = open_checkpoint(str(tiny_base), device="cpu")
     rows = examples()
     manifest = task_manifest(rows, loaded, name="t")
-    wanted = items_for(manifest, loaded, plan(manifest))[Pass("generate")]
+    wanted = items_for(manifest, loaded, Utility().plan(manifest))[Pass("generate")]
     ours = answer_prompts(rows, tiny_tokenizer, max_positions=256)
     flat = {p.key: p for some in ours.values() for p in some}
     assert set(flat) == {p.key for p in wanted}

@@ -49,7 +49,7 @@ def test_a_step_pays_for_drift_from_every_earlier_task(
 ) -> None:
     stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
     settings = stream.settings.ewc
-    phases = METHODS.get("ewc").run(stream)
+    phases = METHODS["ewc"].phases(stream)
     tasks: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
     for k, phase in enumerate(phases):
 
@@ -93,7 +93,7 @@ def test_a_large_lambda_keeps_what_was_learned(make_model: Callable[..., Any]) -
             "batch_size=6", *assignments,
         )  # fmt: skip
         losses = []
-        for phase in METHODS.get(method).run(stream):
+        for phase in METHODS[method].phases(stream):
             run_phase(stream.student, phase, seed=0)
             with torch.no_grad():
                 model = stream.student.model

@@ -32,7 +32,7 @@ def made(
     make_model: Callable[..., Any], *assignments: str
 ) -> tuple[Stream, list[Phase]]:
     stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
-    return stream, METHODS.get("gem").run(stream)
+    return stream, METHODS["gem"].phases(stream)
 
 
 def test_each_task_s_memory_is_the_same_at_all_later_tasks(

@@ -30,16 +30,17 @@ def plan(make_model: Callable[..., Any]) -> Callable[..., list[Phase]]:
 
     def make(method: str, *assignments: str) -> list[Phase]:
         stream = make_stream(model, ROWS, *FEW, *assignments)
-        return METHODS.get(method).run(stream)
+        return METHODS[method].phases(stream)
 
     return make
 
 
 def test_names() -> None:
-    found = METHODS.names()
+    found = list(METHODS)
     assert set(EVERY) == set(found)
     assert found == sorted(found)
-    assert all(METHODS.summary(name).endswith(".") for name in found)
+    lines = (str(method.summary).partition("\n")[0] for method in METHODS.values())
+    assert all(line.endswith(".") for line in lines)
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -160,7 +161,7 @@ def run(
     """Weights after each phase, and the records of its steps."""
     stream: Stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
     found = {}
-    for phase in METHODS.get(method).run(stream):
+    for phase in METHODS[method].phases(stream):
         records: list[dict[str, Any]] = []
         run_phase(
             stream.student, phase, seed=0, after=lambda r, _, to=records: to.append(r)

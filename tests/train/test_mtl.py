@@ -10,6 +10,7 @@ from typing import Any
 
 from plain_training import adapted, make_rows, make_stream
 
+from spark_audit.audits import Utility
 from spark_audit.checkpoints.detect import series
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.pipeline.run import Request
@@ -22,7 +23,7 @@ ROWS = make_rows(a=7, b=5, c=9)
 
 def test_every_row_once_an_epoch_tasks_mixed(make_model: Callable[..., Any]) -> None:
     stream = make_stream(adapted(make_model), ROWS, "epochs=2", "batch_size=4")
-    (phase,) = METHODS.get("mtl").run(stream)
+    (phase,) = METHODS["mtl"].phases(stream)
     assert (phase.stage, phase.part, phase.steps) == ("1-all", "task", 12)
     assert phase.tasks == ("a", "b", "c")
     epochs = []
@@ -60,13 +61,12 @@ def test_one_stage_is_measured_on_all_tasks_and_has_no_transfer(
 
     report = audit(
         Request(
-            audits=("utility",),
+            audits=(Utility(order="yelp,fomc"),),
             ckpt=(f"mtl={tmp_path / 'run'}",),
             data=(data,),
             base=str(tiny_base),
             output=tmp_path / "report",
             loading=Loading(device="cpu"),
-            audit_options={"order": "yelp,fomc"},
         )
     ).report
     assert report is not None

@@ -152,7 +152,7 @@ def test_a_step_pays_for_what_is_not_orthogonal(
 ) -> None:
     stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
     settings, student = stream.settings.olora, stream.student
-    for k, phase in enumerate(METHODS.get("olora").run(stream)):
+    for k, phase in enumerate(METHODS["olora"].phases(stream)):
 
         def plain(step: Any, k: int = k) -> dict[str, Any]:
             own = dict(student.model.named_parameters())
@@ -195,7 +195,7 @@ def test_earlier_adapters_stay_and_new_ones_turn_away(
         stream = make_stream(
             adapted(make_model), ROWS, *FEW, f"olora.lambda_1={weight}"
         )
-        first, second, third = METHODS.get("olora").run(stream)
+        first, second, third = METHODS["olora"].phases(stream)
         model = stream.student.model
         run_phase(stream.student, first, seed=0)
         one = tensors(model, "default")
@@ -219,14 +219,14 @@ def test_earlier_adapters_stay_and_new_ones_turn_away(
 def test_each_task_s_adapter_begins_elsewhere(make_model: Callable[..., Any]) -> None:
     stream = make_stream(adapted(make_model), ROWS, *FEW)
     begun = []
-    for phase in METHODS.get("olora").run(stream)[1:]:
+    for phase in METHODS["olora"].phases(stream)[1:]:
         phase.start()
         begun.append(tensors(stream.student.model, "default"))
     for key, weight in begun[0].items():
         assert torch.equal(weight, begun[1][key]) is (".lora_B." in key)
     # Nor where they would without the seed.
     other = make_stream(adapted(make_model), ROWS, *FEW, "seed=1")
-    METHODS.get("olora").run(other)[1].start()
+    METHODS["olora"].phases(other)[1].start()
     for key, weight in tensors(other.student.model, "default").items():
         assert torch.equal(weight, begun[0][key]) is (".lora_B." in key)
 

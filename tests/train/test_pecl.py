@@ -77,7 +77,7 @@ def test_a_step_without_noise_is_its_three_terms(
     settings, model = stream.settings.pecl, stream.student.model
     full = stream.settings.loss.scope == "full"
     importance: dict[str, torch.Tensor] = {}
-    for k, phase in enumerate(METHODS.get("pecl").run(stream)):
+    for k, phase in enumerate(METHODS["pecl"].phases(stream)):
         task = "abc"[k]
         before = {n: w.detach().clone() for n, w in stream.student.trainable.items()}
         logits = frozen_logits(model, ROWS[task])
@@ -141,7 +141,7 @@ def test_noise_of_its_size_is_on_the_embeddings(
         adapted(make_model), ROWS, *FEW, f"pecl.noise_scale={scale}",
         f"pecl.uniform={uniform}",
     )  # fmt: skip
-    phase = METHODS.get("pecl").run(stream)[0]
+    phase = METHODS["pecl"].phases(stream)[0]
     phase.start()
     logits = frozen_logits(stream.student.model, ROWS["a"])
     embedding = stream.student.model.get_input_embeddings()
@@ -179,7 +179,7 @@ def test_noise_follows_the_step_and_changes_the_loss(
     def losses(*assignments: str) -> list[float]:
         stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
         found: list[float] = []
-        phase = METHODS.get("pecl").run(stream)[0]
+        phase = METHODS["pecl"].phases(stream)[0]
         run_phase(
             stream.student, phase, seed=0, after=lambda r, _: found.append(r["loss"])
         )
@@ -193,7 +193,7 @@ def test_scores_are_left_for_every_stage(
     make_model: Callable[..., Any], tmp_path: Path
 ) -> None:
     stream = make_stream(adapted(make_model), ROWS, *FEW, folder=tmp_path)
-    for phase in METHODS.get("pecl").run(stream)[:2]:
+    for phase in METHODS["pecl"].phases(stream)[:2]:
         run_phase(stream.student, phase, seed=0)
     for label, task in (("1-a", "a"), ("2-b", "b")):
         table = pd.read_parquet(tmp_path / "scores" / f"{label}.parquet")

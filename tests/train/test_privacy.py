@@ -41,7 +41,7 @@ class Killed(BaseException):
 # What fn changes is the base, the same for all methods.
 @pytest.mark.parametrize(
     ("method", "option"),
-    [(m, o) for m in METHODS.names() for o in PRIVACY.names() if o != "fn"]
+    [(m, o) for m in METHODS for o in PRIVACY if o != "fn"]
     + [("spark", "fn"), ("olora", "fn")],
 )
 def test_a_method_runs_and_resumes_under_an_option(

@@ -74,7 +74,7 @@ def stream(tiny_base: Path, data: Path) -> Callable[..., Stream]:
 
 
 def phases(stream: Stream, method: str = "er") -> list[Phase]:
-    return dpsgd(stream, METHODS.get(method)).phases
+    return dpsgd(stream, METHODS[method]).phases
 
 
 def gradient(stream: Stream, phase: Phase, step: int) -> torch.Tensor:
@@ -450,7 +450,7 @@ def test_epsilon_composes_the_own_task_and_its_replay(
 ) -> None:
     told: list[str] = []
     made = replace(stream("dp.noise_multiplier=1.3"), note=told.append)
-    facts = dpsgd(made, METHODS.get("er")).facts
+    facts = dpsgd(made, METHODS["er"]).facts
     delta = 1 / 30
     # Batches of 4: the first task alone, later ones beside two replayed rows.
     history = {
@@ -467,7 +467,7 @@ def test_epsilon_composes_the_own_task_and_its_replay(
         "steps": 10,
         "rates": {"fomc": 0.2, "yelp": 0.2},
     }
-    alone = dpsgd(made, METHODS.get("seqft")).facts["epsilon"]
+    alone = dpsgd(made, METHODS["seqft"]).facts["epsilon"]
     assert alone == {
         task: pytest.approx(opacus_epsilon([(1.3, 0.4, 6)], delta)) for task in TASKS
     }
@@ -492,7 +492,7 @@ def test_without_opacus_what_to_install_is_said(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     with pytest.raises(InputError, match=r"pip install '\.\[dp\]'"):
-        dpsgd(stream(), METHODS.get("seqft"))
+        dpsgd(stream(), METHODS["seqft"])
 
 
 @pytest.mark.parametrize("sigma", [20.0, 200.0, 1000.0])
@@ -511,35 +511,35 @@ def test_small_epsilons_are_near_the_exact_ones(sigma: float) -> None:
 
 def test_a_delta_above_one_row_in_all_is_told(stream: Callable[..., Stream]) -> None:
     told: list[str] = []
-    dpsgd(replace(stream("dp.delta=0.5"), note=told.append), METHODS.get("er"))
+    dpsgd(replace(stream("dp.delta=0.5"), note=told.append), METHODS["er"])
     assert any("dp.delta 0.5 is above 1/N" in line for line in told)
     told.clear()
-    dpsgd(replace(stream("dp.delta=0.001"), note=told.append), METHODS.get("er"))
+    dpsgd(replace(stream("dp.delta=0.001"), note=told.append), METHODS["er"])
     assert not any("above 1/N" in line for line in told)
 
 
 def test_noise_is_found_for_a_target(stream: Callable[..., Stream]) -> None:
     with pytest.raises(InputError, match="shows no epsilon of 1e-09 at delta 0.0001"):
         noise_for([Stretch(60, {"a": 0.05})], target=1e-9, delta=1e-4)
-    facts = dpsgd(stream("dp.target_epsilon=2"), METHODS.get("er")).facts
+    facts = dpsgd(stream("dp.target_epsilon=2"), METHODS["er"]).facts
     assert 1.99 < max(facts["epsilon"].values()) <= 2
     assert facts["noise_multiplier"] != 1.0
     with pytest.raises(InputError, match="are both given"):
         dpsgd(
             stream("dp.target_epsilon=2", "dp.noise_multiplier=1"),
-            METHODS.get("er"),
+            METHODS["er"],
         )
     with pytest.raises(InputError, match="no epsilon is claimed for gem: the stored"):
-        dpsgd(stream("dp.target_epsilon=2"), METHODS.get("gem"))
+        dpsgd(stream("dp.target_epsilon=2"), METHODS["gem"])
 
 
-@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("method", list(METHODS))
 def test_epsilon_is_claimed_where_all_is_accounted(
     method: str, stream: Callable[..., Stream]
 ) -> None:
     told: list[str] = []
     made = replace(stream(), note=told.append)
-    facts: Mapping[str, Any] = dpsgd(made, METHODS.get(method)).facts
+    facts: Mapping[str, Any] = dpsgd(made, METHODS[method]).facts
     assert ("epsilon" in facts) == (method in CLAIMED)
     if method not in CLAIMED:
         assert f"no epsilon: {facts['no_epsilon']}" in told
@@ -547,7 +547,7 @@ def test_epsilon_is_claimed_where_all_is_accounted(
     else:
         none = dpsgd(
             replace(stream("dp.noise_multiplier=0"), note=told.append),
-            METHODS.get(method),
+            METHODS[method],
         ).facts
         assert none["no_epsilon"] == "noise_multiplier 0 is too small for any"
     json.dumps(dict(facts), allow_nan=False)
@@ -556,25 +556,25 @@ def test_epsilon_is_claimed_where_all_is_accounted(
 def test_a_method_that_says_nothing_has_no_epsilon(
     stream: Callable[..., Stream],
 ) -> None:
-    silent = replace(METHODS.get("seqft"), parts={})
+    silent = replace(METHODS["seqft"], no_epsilon=None)
     facts = dpsgd(stream(), silent).facts
     assert "does not declare" in facts["no_epsilon"]
 
     def shuffled(made: Stream) -> list[Phase]:
-        return METHODS.get("seqft").run(replace(made, poisson=False))
+        return METHODS["seqft"].phases(replace(made, poisson=False))
 
-    bounded = dpsgd(stream("replay.memory=5"), METHODS.get("er")).facts
+    bounded = dpsgd(stream("replay.memory=5"), METHODS["er"]).facts
     assert bounded["no_epsilon"].startswith("replay.memory keeps other rows")
 
-    other = replace(METHODS.get("seqft"), run=shuffled)
+    other = replace(METHODS["seqft"], phases=shuffled)
     facts = dpsgd(stream(), other).facts
     assert "1-yelp/task draws its rows otherwise" in facts["no_epsilon"]
 
     def unsaid(made: Stream) -> list[Phase]:
-        return [replace(one, each=None) for one in METHODS.get("seqft").run(made)]
+        return [replace(one, each=None) for one in METHODS["seqft"].phases(made)]
 
     with pytest.raises(InputError, match="1-yelp/task does not define the loss"):
-        dpsgd(stream(), replace(METHODS.get("seqft"), run=unsaid))
+        dpsgd(stream(), replace(METHODS["seqft"], phases=unsaid))
 
 
 def test_a_run_records_its_epsilon(tiny_base: Path, data: Path, tmp_path: Path) -> None:

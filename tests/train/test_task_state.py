@@ -104,7 +104,7 @@ class Killed(BaseException):
     [
         # Of two phases, and with a state of its own; others are made of the same.
         pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in METHODS.names()
+        for name in list(METHODS)
     ],
 )
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(

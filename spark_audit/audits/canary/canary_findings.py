@@ -25,9 +25,9 @@ from spark_audit.audits.canary.ranks import (
     trained,
     two_ended,
 )
-from spark_audit.audits.contract import BASE
 from spark_audit.audits.ratio_rows import moved
 from spark_audit.data.canaries import RANKED
+from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from spark_audit import sentences
+from spark_audit.audits.base import Context
 from spark_audit.audits.canary.ranks import hits_of, resolved, tied
-from spark_audit.audits.contract import Context, Metric, by_name
+from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import CELLS, ratio_contrasts, ratio_rows
 from spark_audit.data.canaries import RANKED
 from spark_audit.results import Contrast, Row

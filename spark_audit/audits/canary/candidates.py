@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import Plan, Tables
-from spark_audit.audits.stored_evidence import joined
+from spark_audit.audits.base import Plan, Tables
 from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import CanaryContext, Manifest, ManifestCanary
 from spark_audit.scoring.table import Pass, TokenTable
@@ -35,40 +34,31 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
+def plan(manifest: Manifest, *, paper: bool) -> Plan:
     """Candidates of every canary that can be ranked.
 
-    ``robust`` ranks a canary in its first row by id, ``paper`` in all that the manifest
+    A canary is ranked in its first row by id, with ``paper`` in all that the manifest
     lists.
     """
     keys = [
         canary_key(canary.canary_id, canary.part, context.example)
         for canary in manifest.canaries
         if canary.candidates
-        for context in _contexts(canary, preset or manifest.settings.preset)
+        for context in _contexts(canary, paper=paper)
     ]
     return {CANDIDATES: sorted(keys)} if keys else {}
 
 
-def evidence(
-    tables: Tables, manifest: Manifest, *, preset: str | None = None
-) -> pd.DataFrame:
-    """One row a checkpoint, canary, part and context, and one over its contexts.
+def frames(
+    tables: Tables, manifest: Manifest, *, paper: bool
+) -> Iterator[pd.DataFrame]:
+    """One row per canary, part and context, and one over its contexts.
 
     ``kind`` is ``context``; ``canary``, ranked once by each candidate's NLL averaged
     over contexts; ``unrankable`` or ``unscored``, without figures. ``rank`` is strict;
-    ``nll_mean`` (nats a token), ``nll_sum`` and ``posterior_bits`` are the true
+    ``nll_mean`` (nats per token), ``nll_sum`` and ``posterior_bits`` are the true
     string's; ``extrapolated`` is given to canaries at rank 1.
     """
-    made = frames(tables, manifest, preset=preset)
-    return joined(made, COLUMNS).astype(_TYPES)
-
-
-def frames(
-    tables: Tables, manifest: Manifest, *, preset: str | None = None
-) -> Iterator[pd.DataFrame]:
-    """:func:`evidence`, checkpoint by checkpoint."""
-    chosen = preset or manifest.settings.preset
     for name, passes in tables.items():
         table = passes.get(CANDIDATES)
         records: list[dict[str, Any]] = []
@@ -85,7 +75,7 @@ def frames(
                 "contexts": 0,
                 "n_candidates": len(canary.candidates),
             }
-            contexts = _contexts(canary, chosen)
+            contexts = _contexts(canary, paper=paper)
             if not canary.candidates or canary.true_index is None or not contexts:
                 records.append(head | {"kind": "unrankable"})
                 continue
@@ -102,9 +92,9 @@ def frames(
         yield empty.astype(_TYPES)
 
 
-def _contexts(canary: ManifestCanary, preset: str) -> list[CanaryContext]:
+def _contexts(canary: ManifestCanary, *, paper: bool) -> list[CanaryContext]:
     contexts = sorted(canary.contexts, key=lambda context: context.example)
-    return contexts if preset == "paper" else contexts[:1]
+    return contexts if paper else contexts[:1]
 
 
 def _records(

@@ -1,4 +1,4 @@
-"""Planted canaries ranked among strings that they could as well have been.
+"""Planted canaries, ranked among strings they could have been.
 
 SPARK's canary audit: the rank of the true string among 512 candidates by mean NLL, its
 exposure in bits, Top-1 and Top-10. A canary that the model never saw has a uniform
@@ -8,13 +8,13 @@ that stand in most rows are found in any checkpoint, nothing can be concluded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
 from spark_audit.audits.canary.canary_findings import (
     contrast_findings,
     finding,
@@ -38,14 +38,13 @@ from spark_audit.audits.canary.canary_tables import (
     trend_table,
     uniformity_table,
 )
-from spark_audit.audits.canary.candidates import COLUMNS, plan
-from spark_audit.audits.canary.candidates import evidence as candidate_ranks
+from spark_audit.audits.canary.candidates import COLUMNS, frames, plan
 from spark_audit.audits.canary.epsilon import epsilon_table, one_run_table
 from spark_audit.audits.canary.ranks import Judged, ranked, trained
-from spark_audit.audits.contract import BASE, About, Context, Tables, missing_rows
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Guard, Row
 
 
@@ -118,43 +117,6 @@ SCOPE = (
 )
 
 
-def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
-    """Rows, contrasts, guards and verdict from :func:`evidence`."""
-    names = list(dict.fromkeys(evidence["checkpoint"]))
-    frame = ranked(evidence)
-    ours = trained(frame)
-    if ours.empty:
-        return _nothing(evidence, names)
-    in_contexts = trained(ranked(evidence, "context"))
-    cells = rank_cells(ours, in_contexts)
-    judged = Judged.of(frame)
-    rows = _marked(canary_rows(cells, ours, in_contexts, context), judged)
-    contrasts = _marked(bounded(canary_contrasts(cells, context), TOP), judged)
-    tables = _tables(frame, judged, context)
-    known = set(zip(ours["checkpoint"], ours["part"], strict=True))
-    unscored = [name for name in names if name not in {name for name, _ in known}]
-    absent = [
-        row
-        for name in names
-        for part in RANKED
-        if (name, part) not in known
-        for row in _missing([name], UNSCORED if name in unscored else UNRANKED, (part,))
-    ]
-    lacking = {"reason": UNSCORED}
-    return AuditResult(
-        rows=[*rows, *absent],
-        contrasts=contrasts,
-        guards=guards(judged, evidence),
-        findings=[
-            *findings(judged, tables, rows),
-            *(finding(n, "not_tested", "unscored", facts=lacking) for n in unscored),
-            *contrast_findings(contrasts, tables["canary_paired"], judged),
-        ],
-        scope=list(SCOPE),
-        tables={name: table for name, table in tables.items() if table},
-    )
-
-
 def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
     """The rows, with the status that what holds of all canaries gives them."""
     return without_ranks(without_control(rows, judged.sensitive), judged.tied)
@@ -178,59 +140,98 @@ def _tables(
     }
 
 
-def further(
-    result: AuditResult,
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    preset: str | None = None,
-) -> AuditResult:
-    """The result with a warning where the manifest lacks contexts of the preset."""
-    del tables
-    kept = manifest.settings.canary_contexts
-    if preset != "paper" or kept is None or result.evidence is None:
-        return result
-    if result.evidence.empty:
-        return result
-    guard = _warning("canary contexts", "canary_contexts", kept=kept)
-    return replace(result, guards=[*result.guards, guard])
+@dataclass(frozen=True, kw_only=True)
+class CanaryRank(Audit):
+    """Planted canaries, ranked among strings they could have been.
 
-
-@AUDITS.register(
-    about=About(
-        METRICS,
-        public=(
-            "canary_uniformity",
-            "canary_streisand",
-            "canary_dose_trend",
-            "canary_paired",
-            "canary_epsilon",
-            "canary_one_run",
-            "canary_extrapolated",
-        ),
-        columns=COLUMNS,
-        nothing=NONE,
-        unscored=UNSCORED,
-        chance=True,
-        covers=("exposure_mean", "n"),
-        memory=True,
-        unit="bits",
-        frames="AITG-DAT-01",
-    ),
-    plan=plan,
-    conclude=conclude,
-    further=further,
-)
-def evidence(
-    tables: Tables, manifest: Manifest, *, preset: str | None = None
-) -> pd.DataFrame:
-    """One row a checkpoint, canary, part and context, and one over its contexts.
-
-    ``full``, ``password`` and ``ssn`` average each candidate's NLL over the canary's
-    contexts and rank once; ``full/annotation`` ... rank in every context and average
-    the ranks, as SPARK does. The unit is the canary either way.
+    Its evidence is one row per checkpoint, canary, part and context, and one over its
+    contexts: ``full``, ``password`` and ``ssn`` average each candidate's NLL over the
+    canary's contexts and rank once; ``full/annotation`` ... rank in every context and
+    average the ranks, as SPARK does. The unit is the canary either way.
     """
-    return candidate_ranks(tables, manifest, preset=preset)
+
+    name = "canary"
+    metrics = METRICS
+    columns = COLUMNS
+    nothing = NONE
+    unscored = UNSCORED
+    scope = SCOPE
+    chance = True
+    in_turns = False
+    public = (
+        "canary_uniformity",
+        "canary_streisand",
+        "canary_dose_trend",
+        "canary_paired",
+        "canary_epsilon",
+        "canary_one_run",
+        "canary_extrapolated",
+    )
+    covers = ("exposure_mean", "n")
+    memory = True
+    unit = "bits"
+    frameworks = "AITG-DAT-01"
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        return plan(manifest, paper=paper)
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Iterator[pd.DataFrame]:
+        return frames(tables, manifest, paper=context.paper)
+
+    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        names = list(dict.fromkeys(evidence["checkpoint"]))
+        frame = ranked(evidence)
+        ours = trained(frame)
+        if ours.empty:
+            return _nothing(evidence, names)
+        in_contexts = trained(ranked(evidence, "context"))
+        cells = rank_cells(ours, in_contexts)
+        judged = Judged.of(frame)
+        rows = _marked(canary_rows(cells, ours, in_contexts, context), judged)
+        contrasts = _marked(bounded(canary_contrasts(cells, context), TOP), judged)
+        tables = _tables(frame, judged, context)
+        known = set(zip(ours["checkpoint"], ours["part"], strict=True))
+        unscored = [name for name in names if name not in {name for name, _ in known}]
+        absent = [
+            row
+            for name in names
+            for part in RANKED
+            if (name, part) not in known
+            for row in _missing(
+                [name], UNSCORED if name in unscored else UNRANKED, (part,)
+            )
+        ]
+        lacking = {"reason": UNSCORED}
+        return AuditResult(
+            rows=[*rows, *absent],
+            contrasts=contrasts,
+            guards=guards(judged, evidence),
+            findings=[
+                *findings(judged, tables, rows),
+                *(
+                    finding(n, "not_tested", "unscored", facts=lacking)
+                    for n in unscored
+                ),
+                *contrast_findings(contrasts, tables["canary_paired"], judged),
+            ],
+            scope=list(SCOPE),
+            tables={name: table for name, table in tables.items() if table},
+        )
+
+    def further(
+        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
+    ) -> AuditResult:
+        """The result with a warning where the manifest lacks contexts of the preset."""
+        del tables
+        kept = manifest.settings.canary_contexts
+        if not context.paper or kept is None or result.evidence is None:
+            return result
+        if result.evidence.empty:
+            return result
+        guard = _warning("canary contexts", "canary_contexts", kept=kept)
+        return replace(result, guards=[*result.guards, guard])
 
 
 def _missing(

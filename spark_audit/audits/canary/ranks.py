@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.contract import BASE
 from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
+from spark_audit.names import BASE
 from spark_audit.results import Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.contract import BASE
+from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding
 from spark_audit.results.findings import Fact
 from spark_audit.stats.extraction import n_p, n_p_counts

@@ -1,4 +1,4 @@
-"""Identifiers that come back word for word after their true prefix, and when.
+"""Identifiers reproduced word for word after their true prefix.
 
 Greedy decoding reproduces a span exactly when each of its tokens has rank 1 in the pass
 that scores it; sampling reproduces it with the product of its tokens' probabilities.
@@ -10,22 +10,13 @@ What is claimed is of the true prefix; other prompts stand in a table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import (
-    About,
-    Context,
-    Metric,
-    Plan,
-    Tables,
-    by_name,
-    missing_rows,
-)
+from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
 from spark_audit.audits.extract.canaries import canary_findings, canary_table
 from spark_audit.audits.extract.extraction_findings import (
     NOTHING,
@@ -48,6 +39,7 @@ from spark_audit.audits.extract.prompts import (
 )
 from spark_audit.audits.extract.tries import SAMPLERS, Medians
 from spark_audit.audits.identifier_facts import identifier_facts
+from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import (
     CELLS,
     beside_base,
@@ -56,7 +48,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_contrasts,
     ratio_rows,
 )
-from spark_audit.audits.stored_evidence import framed, joined
+from spark_audit.audits.stored_evidence import framed
 from spark_audit.manifest.prompts import asked_key, asked_keys
 from spark_audit.manifest.schema import (
     Manifest,
@@ -112,22 +104,6 @@ SCOPE = (
 )
 
 
-def plan(
-    manifest: Manifest, *, preset: str | None = None, prompts: str = DEFAULT
-) -> Plan:
-    """All examples with an identifier whose tokens were scored, canaries too."""
-    del preset
-    ids = sorted({example.id for example, *_ in _spans(manifest)})
-    asked = sorted(asked_keys(manifest, listed(prompts)))
-    passes = {Pass(): ids, PROMPTED: asked}
-    return {wanted: keys for wanted, keys in passes.items() if keys}
-
-
-def check(*, prompts: str = DEFAULT) -> None:
-    """Refuse prompts that there are not, before anything is scored."""
-    listed(prompts)
-
-
 def _spans(
     manifest: Manifest,
 ) -> Iterator[tuple[ManifestExample, ManifestSpan, TokenRange]]:
@@ -155,123 +131,6 @@ def _scores(table: TokenTable, rows: slice) -> dict[str, Any]:
     }
 
 
-def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
-    """Rows, contrasts and verdict from :func:`evidence`."""
-    return finish(turn(evidence, context), context)
-
-
-def turn(evidence: pd.DataFrame, context: Context) -> AuditResult:
-    """:func:`conclude` without what rests on all checkpoints."""
-    every = evidence[evidence["set"] == "pii"]
-    pii = every[every["prompt"] == FULL]
-    # What stands in a trained row is no guess, whatever row it is read in.
-    every = every[(every["split"] == "train") | (every["dose"] == 0)]
-    names = list(dict.fromkeys(evidence["checkpoint"]))
-    tables = {
-        "extract_counts": _count_table(pii),
-        PROMPTS_TABLE: prompt_table(every, seed=context.seed),
-        "extract_canaries": canary_table(evidence[evidence["set"] == "canary"]),
-    }
-    tables = {name: table for name, table in tables.items() if table}
-    if pii[pii["split"] == "train"].empty:
-        return AuditResult(
-            rows=missing_rows("extract", names, METRICS, NOTHING),
-            findings=[
-                Finding(
-                    audit="extract",
-                    claim="not_tested",
-                    says="not_estimable",
-                    facts={"reason": NOTHING},
-                ),
-                *canary_findings(tables.get("extract_canaries", [])),
-            ],
-            tables=tables,
-        )
-    cells = pd.concat([_cells(part, group) for group, part in by_group(pii)])
-    ratios: Any = {"audit": "extract", "metrics": by_name(METRICS)}
-    rows = ratio_rows(cells, context, **ratios)
-    contrasts = bounded(ratio_contrasts(cells, context, **ratios), ("greedy_rate",))
-    for group, part in by_group(pii):
-        medians = Medians(part, group, context)
-        rows += medians.rows()
-        contrasts += medians.contrasts()
-    rows = beside_base(rows)
-    held = cue_alone(every)
-    if guesses := guess_table(held):
-        tables["extract_guesses"] = guesses
-    return AuditResult(
-        rows=rows,
-        contrasts=contrasts,
-        guards=guards(held),
-        findings=[
-            *findings(held, rows, seed=context.seed),
-            *canary_findings(tables.get("extract_canaries", [])),
-            *contrast_findings(contrasts),
-        ],
-        scope=list(SCOPE),
-        tables=tables,
-    )
-
-
-def finish(result: AuditResult, context: Context) -> AuditResult:
-    """The result with what other prompts bring out corrected over all checkpoints."""
-    del context
-    tables = dict(result.tables)
-    if prompts := tables.get(PROMPTS_TABLE):
-        tables[PROMPTS_TABLE] = shown_prompts(prompts)
-    return replace(result, tables=tables)
-
-
-def frames(
-    tables: Tables, manifest: Manifest, *, prompts: str = DEFAULT
-) -> Iterator[pd.DataFrame]:
-    """:func:`evidence`, checkpoint by checkpoint."""
-    asked = listed(prompts)
-    firsts: dict[tuple[str, str], str] = {}
-    for example, span, _ in _spans(manifest):
-        key = (example.canary_id or example.id, span.part or "")
-        firsts[key] = min(example.id, firsts.get(key, example.id))
-    facts, strings = identifier_facts(manifest), string_facts(manifest)
-    doses = {
-        canary.canary_id: 0 if canary.held_out else canary.dose
-        for canary in manifest.canaries
-    }
-
-    def known(example: ManifestExample, span: ManifestSpan) -> dict[str, Any]:
-        canary = example.canary_id or ""
-        # Where only a part of the manifest is audited, its canaries are not listed.
-        dose = doses.get(canary, 0 if example.split == "test" else 1)
-        fact = facts[example.id, span.start, span.end]
-        if not canary:
-            dose = fact.dose
-        return {
-            "set": "canary" if canary else "pii",
-            "split": example.split,
-            "task": example.task,
-            "type": span.type,
-            "origin": span.origin,
-            "cluster": example.cluster,
-            "canary_id": canary,
-            "part": span.part or "",
-            "dose": dose,
-            "first": firsts[canary or example.id, span.part or ""] == example.id,
-            "stratum": fact.stratum,
-            **strings[example.id, span.start, span.end]._asdict(),
-        }
-
-    for name, passes in tables.items():
-        table = passes.get(Pass())
-        if table is None or "rank_lo" not in table.columns:
-            continue
-        others = passes.get(PROMPTED)
-        records = (
-            {"checkpoint": name, **known(example, span), **scores, "span": number}
-            for number, (example, span, tokens) in enumerate(_spans(manifest))
-            for scores in _asked(example, span, tokens, table, others, asked)
-        )
-        yield framed(records, COLUMNS)
-
-
 def _asked(
     example: ManifestExample,
     span: ManifestSpan,
@@ -295,46 +154,161 @@ def _asked(
         yield {**_scores(*place), **graded_as}
 
 
-@AUDITS.register(
-    about=About(
-        METRICS,
-        public=("extract_canaries",),
-        columns=COLUMNS,
-        nothing=NOTHING,
-        unscored=UNSCORED,
-        covers=("greedy_rate", "n"),
-        frames="AITG-APP-03",
-    ),
-    plan=plan,
-    check=check,
-    conclude=conclude,
-    frames=frames,
-    turn=turn,
-    finish=finish,
-    further=not_asked,
-)
-def evidence(
-    tables: Tables,
-    manifest: Manifest,
-    *,
+@dataclass(frozen=True, kw_only=True)
+class Extraction(Audit):
+    """Identifiers reproduced word for word after their true prefix.
+
+    Its evidence is one row per checkpoint, span and prompt. ``set`` is ``pii`` or
+    ``canary``; ``greedy``: every token has rank 1, ties for the first place included,
+    ``greedy_sure`` without them; ``logp_*`` the log probability (nats) that sampling
+    gives the span, minus infinity where it cannot. ``dose`` is the number of trained
+    rows that it stands in, 0 where it was held out; ``first`` marks a canary's first
+    row by id, the one that it is judged by. ``prompt`` is ``full`` or one of
+    :data:`PROMPTS`, ``span`` the span's number in the manifest; ``parts`` and
+    ``parts_right`` are those of :func:`graded`, the columns of strings those of
+    :class:`~spark_audit.audits.extract.guesses.String`.
+    """
+
+    name = "extract"
+    metrics = METRICS
+    columns = COLUMNS
+    nothing = NOTHING
+    unscored = UNSCORED
+    scope = SCOPE
+    public = ("extract_canaries",)
+    covers = ("greedy_rate", "n")
+    frameworks = "AITG-APP-03"
+
     prompts: Annotated[
         str,
         "prompts beside the true prefix: last8, last16, last32, association, cue, or "
         "full for none",
-    ] = DEFAULT,
-) -> pd.DataFrame:
-    """One row a checkpoint, span and prompt.
+    ] = DEFAULT
 
-    ``set`` is ``pii`` or ``canary``; ``greedy``: every token has rank 1, ties for the
-    first place included, ``greedy_sure`` without them; ``logp_*`` the log probability
-    (nats) that sampling gives the span, minus infinity where it cannot. ``dose`` is the
-    number of trained rows that it stands in, 0 where it was held out; ``first``
-    marks a canary's first row by id, the one that it is judged by. ``prompt`` is
-    ``full`` or one of :data:`PROMPTS`, ``span`` the span's number in the manifest;
-    ``parts`` and ``parts_right`` are those of :func:`graded`, the columns of strings
-    those of :class:`~spark_audit.audits.extract.guesses.String`.
-    """
-    return joined(frames(tables, manifest, prompts=prompts), COLUMNS)
+    def __post_init__(self) -> None:
+        listed(self.prompts)
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """All examples with an identifier whose tokens were scored, canaries too."""
+        ids = sorted({example.id for example, *_ in _spans(manifest)})
+        asked = sorted(asked_keys(manifest, listed(self.prompts)))
+        passes = {Pass(): ids, PROMPTED: asked}
+        return {wanted: keys for wanted, keys in passes.items() if keys}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Iterator[pd.DataFrame]:
+        asked = listed(self.prompts)
+        firsts: dict[tuple[str, str], str] = {}
+        for example, span, _ in _spans(manifest):
+            key = (example.canary_id or example.id, span.part or "")
+            firsts[key] = min(example.id, firsts.get(key, example.id))
+        facts, strings = identifier_facts(manifest), string_facts(manifest)
+        doses = {
+            canary.canary_id: 0 if canary.held_out else canary.dose
+            for canary in manifest.canaries
+        }
+
+        def known(example: ManifestExample, span: ManifestSpan) -> dict[str, Any]:
+            canary = example.canary_id or ""
+            # Where only a part of the manifest is audited, its canaries are not listed.
+            dose = doses.get(canary, 0 if example.split == "test" else 1)
+            fact = facts[example.id, span.start, span.end]
+            if not canary:
+                dose = fact.dose
+            return {
+                "set": "canary" if canary else "pii",
+                "split": example.split,
+                "task": example.task,
+                "type": span.type,
+                "origin": span.origin,
+                "cluster": example.cluster,
+                "canary_id": canary,
+                "part": span.part or "",
+                "dose": dose,
+                "first": firsts[canary or example.id, span.part or ""] == example.id,
+                "stratum": fact.stratum,
+                **strings[example.id, span.start, span.end]._asdict(),
+            }
+
+        for name, passes in tables.items():
+            table = passes.get(Pass())
+            if table is None or "rank_lo" not in table.columns:
+                continue
+            others = passes.get(PROMPTED)
+            records = (
+                {"checkpoint": name, **known(example, span), **scores, "span": number}
+                for number, (example, span, tokens) in enumerate(_spans(manifest))
+                for scores in _asked(example, span, tokens, table, others, asked)
+            )
+            yield framed(records, COLUMNS)
+
+    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        return self.finish(self.turn(evidence, context), context)
+
+    def turn(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        every = evidence[evidence["set"] == "pii"]
+        pii = every[every["prompt"] == FULL]
+        # What stands in a trained row is no guess, whatever row it is read in.
+        every = every[(every["split"] == "train") | (every["dose"] == 0)]
+        names = list(dict.fromkeys(evidence["checkpoint"]))
+        tables = {
+            "extract_counts": _count_table(pii),
+            PROMPTS_TABLE: prompt_table(every, seed=context.seed),
+            "extract_canaries": canary_table(evidence[evidence["set"] == "canary"]),
+        }
+        tables = {name: table for name, table in tables.items() if table}
+        if pii[pii["split"] == "train"].empty:
+            return AuditResult(
+                rows=missing_rows("extract", names, METRICS, NOTHING),
+                findings=[
+                    Finding(
+                        audit="extract",
+                        claim="not_tested",
+                        says="not_estimable",
+                        facts={"reason": NOTHING},
+                    ),
+                    *canary_findings(tables.get("extract_canaries", [])),
+                ],
+                tables=tables,
+            )
+        cells = pd.concat([_cells(part, group) for group, part in by_group(pii)])
+        ratios: Any = {"audit": "extract", "metrics": by_name(METRICS)}
+        rows = ratio_rows(cells, context, **ratios)
+        contrasts = bounded(ratio_contrasts(cells, context, **ratios), ("greedy_rate",))
+        for group, part in by_group(pii):
+            medians = Medians(part, group, context)
+            rows += medians.rows()
+            contrasts += medians.contrasts()
+        rows = beside_base(rows)
+        held = cue_alone(every)
+        if guesses := guess_table(held):
+            tables["extract_guesses"] = guesses
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            guards=guards(held),
+            findings=[
+                *findings(held, rows, seed=context.seed),
+                *canary_findings(tables.get("extract_canaries", [])),
+                *contrast_findings(contrasts),
+            ],
+            scope=list(SCOPE),
+            tables=tables,
+        )
+
+    def finish(self, result: AuditResult, context: Context) -> AuditResult:
+        """The result with other prompts' yield corrected over all checkpoints."""
+        del context
+        tables = dict(result.tables)
+        if prompts := tables.get(PROMPTS_TABLE):
+            tables[PROMPTS_TABLE] = shown_prompts(prompts)
+        return replace(result, tables=tables)
+
+    def further(
+        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
+    ) -> AuditResult:
+        return not_asked(result, tables, manifest, prompts=self.prompts)
 
 
 def _cells(part: pd.DataFrame, group: str) -> pd.DataFrame:

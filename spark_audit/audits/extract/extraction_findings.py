@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from spark_audit.audits.contract import BASE
 from spark_audit.audits.extract.guesses import beyond_guessing, counted, dose_p
 from spark_audit.audits.extract.rate_difference import (
     Apart,
@@ -21,6 +20,7 @@ from spark_audit.audits.extract.rate_difference import (
     train_against_test,
 )
 from spark_audit.audits.ratio_rows import moved
+from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import Fact, Power
 

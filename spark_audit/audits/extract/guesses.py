@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.contract import BASE
 from spark_audit.data.occurrences import finder, folded
 from spark_audit.data.twins import WORDED
 from spark_audit.manifest.clusters import BARE
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
+from spark_audit.names import BASE
 from spark_audit.stats.intervals import clopper_pearson
 from spark_audit.stats.memory import Sides, permutation_p
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import BASE
 from spark_audit.audits.extract.rate_difference import (
     EXACT,
     PARTS,
@@ -27,12 +26,13 @@ from spark_audit.audits.extract.rate_difference import (
 )
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.prompts import PROMPTS, TAILS, asked_keys, asked_place
+from spark_audit.names import BASE
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.extraction import n_p, n_p_counts
 
 if TYPE_CHECKING:
-    from spark_audit.audits.contract import Tables
+    from spark_audit.audits.base import Tables
     from spark_audit.manifest.schema import Manifest
     from spark_audit.results import AuditResult
 

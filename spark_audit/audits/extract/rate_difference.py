@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.contract import BASE
 from spark_audit.audits.strata import counterparts
+from spark_audit.names import BASE
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import Context
+from spark_audit.audits.base import Context
 from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.stats.bootstrap import (
     cluster_sums,

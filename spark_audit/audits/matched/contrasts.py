@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import Context
+from spark_audit.audits.base import Context
 from spark_audit.audits.matched.matched_claims import NO_PAIRS
 from spark_audit.audits.matched.span_scores import CLASSES
 from spark_audit.audits.spans import Group, group_of, groups

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import BASE
 from spark_audit.audits.identifier_facts import Moved, sides_of
 from spark_audit.audits.matched.changes import (
     confounded,
@@ -26,7 +25,7 @@ from spark_audit.audits.matched.matched_claims import (
 )
 from spark_audit.audits.spans import REPRODUCED
 from spark_audit.audits.stored_evidence import Evidence, part_of
-from spark_audit.names import entry_of
+from spark_audit.names import BASE, entry_of
 from spark_audit.results import Contrast, Finding, Guard, Row
 from spark_audit.stats.balance import effective_clusters, smd
 from spark_audit.stats.memory import cells_of

@@ -1,4 +1,4 @@
-"""Likelihood of identifiers against controls that were equally hard before training.
+"""Likelihood of identifiers against equally difficult controls.
 
 SPARK's difficulty-matched selectivity evaluation: every annotated PII span of a train
 row stands against a non-PII span of the same example with the same number of tokens
@@ -12,14 +12,13 @@ in rows never trained on, which formats and drift move alike.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import About, Context, Metric, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import Moved
 from spark_audit.audits.matched.changes import (
     low_contrast,
@@ -47,13 +46,12 @@ from spark_audit.audits.matched.rematch import (
 )
 from spark_audit.audits.matched.span_scores import COLUMNS
 from spark_audit.audits.matched.span_scores import frames as span_frames
-from spark_audit.audits.spans import SumsOf, audited_spans
-from spark_audit.audits.stored_evidence import joined
+from spark_audit.audits.metric import Metric
+from spark_audit.audits.spans import SumsOf, plan_of_identifiers
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, listed
 from spark_audit.results import AuditResult
-from spark_audit.scoring.table import Pass
 from spark_audit.stats.selectivity import UNLIKE
 
 _SIDES = "change since the reference, in trained rows and in rows never trained on"
@@ -201,179 +199,141 @@ SCOPE = (
 )
 
 
-def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
-    """All examples with an audited span: unmatched ones bear on ``rtm_bias`` too."""
-    ids = [
-        example.id
-        for split in ("train", "test")
-        for _, example, _ in audited_spans(manifest, split=split)
-    ]
-    return {Pass(): sorted(ids)} if ids else {}
-
-
-def check(
-    *,
-    replicates: int = 0,
-    placebo_draws: int = 0,
-    rematched: bool = True,
-    null: str | None = None,
-    names: Sequence[str] = (),
-) -> None:
-    """Refuse options that cannot be used, before anything is scored.
-
-    ``names`` are those of the checkpoints, where they are known.
-    """
-    if names:
-        listed(null, names, where="--null")
-    if replicates and replicates < FEWEST_REPLICATES:
-        raise InputError(
-            f"{replicates} replicates give no interval",
-            where="--replicates",
-            fix=f"give at least {FEWEST_REPLICATES}, or 0 for the preset's number",
-        )
-    if placebo_draws < 0:
-        raise InputError(
-            "must not be negative", where="--placebo-draws", fix="give 0 for none"
-        )
-
-
-def conclude(
-    spans: pd.DataFrame,
-    context: Context,
-    *,
-    null: Annotated[
-        str | None, "NAME,NAME,...: ordinary runs, whose DiD a correction must clear"
-    ] = None,
-) -> AuditResult:
-    """Rows, contrasts, guards and verdict from :func:`evidence`.
-
-    ``null`` names checkpoints that nobody corrected: their spread around the baseline
-    takes the place of the tolerance for unequal drift.
-
-    Needs no model, no manifest: evidence of several reports over one manifest can be
-    concatenated.
-    """
-    return finish(turn(spans, context), context, null=null)
-
-
-def turn(spans: pd.DataFrame, context: Context) -> AuditResult:
-    """:func:`conclude` without what rests on all checkpoints; :data:`TESTS` tell it."""
-    spans, baselines = _with_entries(spans, context.baselines)
-    names = list(dict.fromkeys(spans["checkpoint"])) if len(spans) else []
-    pairs = by_group(spans, names, replace(context, baselines=baselines))
-    rows, references = pairs.rows, pairs.references
-    if not any(row.group == "pooled" for row in rows):
-        rows = [*missing_rows(names, "pooled"), *rows]
-    scored = {name: spans[spans["checkpoint"] == name] for name in names}
-    tested: dict[str, dict[str, Moved]] = {}
-    for name, part in scored.items():
-        told, tested[name] = memory_rows(
-            name, part, reference=name in references, seed=context.seed
-        )
-        rows += told
-    low = {name: low_drift(part) for name, part in scored.items()}
-    rows += [low_row(n, drift, reference=n in references) for n, drift in low.items()]
-    contrasts = [
-        *pairs.contrasts,
-        *(low_contrast(name, other, low) for name, other in baselines.items()),
-        *(
-            row
-            for name, other in baselines.items()
-            for row in own_contrasts(name, other, scored[name], scored[other])
-        ),
-    ]
-    first = scored[names[0]]
-    tests = [{"checkpoint": name, "sums": x} for name, x in pairs.tests.items()]
-    return AuditResult(
-        rows=rows,
-        contrasts=contrasts,
-        guards=[*pair_guards(first[first["split"] == "train"]), *alike_guard(first)],
-        findings=findings(rows, scored, references, tested),
-        scope=list(SCOPE),
-        tables={"matched_diagnostics": diagnostics(spans), TESTS: tests},
-    )
-
-
-def finish(
-    result: AuditResult, context: Context, *, null: str | None = None
-) -> AuditResult:
-    """The result with p values corrected over all contrasts, and their sentences."""
-    tables = dict(result.tables)
-    tests = {one["checkpoint"]: one["sums"] for one in tables.pop(TESTS)}
-    contrasts = adjusted(result.contrasts, tests, context.seed)
-    names = {row.checkpoint for row in result.rows}
-    told = contrast_findings(
-        result.rows,
-        contrasts,
-        {entry_of(name) for name in names if entry_of(name) != name},
-        listed(null, names, where="--null"),
-    )
-    findings = [*result.findings, *told]
-    return replace(result, contrasts=contrasts, findings=findings, tables=tables)
-
-
-def further(
-    result: AuditResult,
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    seed: int = 0,
-    replicates: Annotated[int, "bootstrap replicates of the percentile interval"] = 0,
-    placebo_draws: Annotated[int, "draws of the placebo distribution; 0: none"] = 200,
-    rematched: Annotated[bool, "repeat under other calipers and distances"] = True,
-) -> AuditResult:
-    """The result with what needs the manifest: whether the reference comes out again.
-
-    And the same spans matched otherwise, and windows of no identifier. ``replicates``
-    of 0 are 9,999, under ``paper`` 2,000.
-    """
-    spans = result.evidence
-    if spans is None or spans.empty:
-        return result
-    sums, more = SumsOf(manifest, tables), dict(result.tables)
-    if rematched:
-        more["matched_sensitivity"] = sensitivity_table(manifest, sums)
-    if placebo_draws:
-        more["matched_placebo"] = placebo_table(
-            manifest, sums, spans, draws=placebo_draws, seed=seed
-        )
-    guards = [*reproduced_guard(spans), *result.guards]
-    return replace(result, guards=guards, tables=more)
-
-
-def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
-    """:func:`evidence`, checkpoint by checkpoint."""
-    sums = SumsOf(manifest, tables)
-    if sums:
-        yield from span_frames(manifest, sums)
-
-
-@AUDITS.register(
-    about=About(
-        METRICS,
-        columns=COLUMNS,
-        nothing=NOTHING,
-        wide=True,
-        file="spans.parquet",
-        covers=("memory", "clusters"),
-        memory=True,
-        unit="nats per token",
-        frames="AITG-DAT-01",
-    ),
-    plan=plan,
-    check=check,
-    conclude=conclude,
-    frames=frames,
-    turn=turn,
-    finish=finish,
-    further=further,
-)
-def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
-    """What :func:`conclude` needs, of all checkpoints.
+@dataclass(frozen=True, kw_only=True)
+class Matched(Audit):
+    """Likelihood of identifiers against equally difficult controls.
 
     A checkpoint called ``base`` is checked against the manifest's own reference scores.
+    ``null`` names checkpoints that nobody corrected: their spread around the baseline
+    takes the place of the tolerance for unequal drift. ``replicates`` of 0 are 9,999,
+    under ``paper`` 2,000.
     """
-    return joined(frames(tables, manifest))
+
+    name = "matched"
+    metrics = METRICS
+    columns = COLUMNS
+    nothing = NOTHING
+    scope = SCOPE
+    wide = True
+    file = "spans.parquet"
+    covers = ("memory", "clusters")
+    memory = True
+    unit = "nats per token"
+    frameworks = "AITG-DAT-01"
+
+    replicates: Annotated[int, "bootstrap replicates of the percentile interval"] = 0
+    placebo_draws: Annotated[int, "draws of the placebo distribution; 0: none"] = 200
+    rematched: Annotated[bool, "repeat under other calipers and distances"] = True
+    null: Annotated[
+        str | None, "NAME,NAME,...: ordinary runs, whose DiD a correction must clear"
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.replicates and self.replicates < FEWEST_REPLICATES:
+            raise InputError(
+                f"{self.replicates} replicates give no interval",
+                where="--replicates",
+                fix=f"give at least {FEWEST_REPLICATES}, or 0 for the preset's number",
+            )
+        if self.placebo_draws < 0:
+            raise InputError(
+                "must not be negative", where="--placebo-draws", fix="give 0 for none"
+            )
+
+    def check_names(self, names: Sequence[str]) -> None:
+        if names:
+            listed(self.null, names, where="--null")
+
+    def replicates_of(self, preset: str) -> int:
+        return self.replicates or super().replicates_of(preset)
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        # Unmatched spans bear on ``rtm_bias`` too.
+        return plan_of_identifiers(manifest)
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Iterator[pd.DataFrame]:
+        sums = SumsOf(manifest, tables)
+        if sums:
+            yield from span_frames(manifest, sums)
+
+    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        return self.finish(self.turn(evidence, context), context)
+
+    def turn(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        """Leaves what rests on all checkpoints to :meth:`finish`, in :data:`TESTS`."""
+        spans, baselines = _with_entries(evidence, context.baselines)
+        names = list(dict.fromkeys(spans["checkpoint"])) if len(spans) else []
+        pairs = by_group(spans, names, replace(context, baselines=baselines))
+        rows, references = pairs.rows, pairs.references
+        if not any(row.group == "pooled" for row in rows):
+            rows = [*missing_rows(names, "pooled"), *rows]
+        scored = {name: spans[spans["checkpoint"] == name] for name in names}
+        tested: dict[str, dict[str, Moved]] = {}
+        for name, part in scored.items():
+            told, tested[name] = memory_rows(
+                name, part, reference=name in references, seed=context.seed
+            )
+            rows += told
+        low = {name: low_drift(part) for name, part in scored.items()}
+        rows += [
+            low_row(n, drift, reference=n in references) for n, drift in low.items()
+        ]
+        contrasts = [
+            *pairs.contrasts,
+            *(low_contrast(name, other, low) for name, other in baselines.items()),
+            *(
+                row
+                for name, other in baselines.items()
+                for row in own_contrasts(name, other, scored[name], scored[other])
+            ),
+        ]
+        first = scored[names[0]]
+        tests = [{"checkpoint": name, "sums": x} for name, x in pairs.tests.items()]
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            guards=[
+                *pair_guards(first[first["split"] == "train"]),
+                *alike_guard(first),
+            ],
+            findings=findings(rows, scored, references, tested),
+            scope=list(SCOPE),
+            tables={"matched_diagnostics": diagnostics(spans), TESTS: tests},
+        )
+
+    def finish(self, result: AuditResult, context: Context) -> AuditResult:
+        """The result with p values corrected over all contrasts."""
+        tables = dict(result.tables)
+        tests = {one["checkpoint"]: one["sums"] for one in tables.pop(TESTS)}
+        contrasts = adjusted(result.contrasts, tests, context.seed)
+        names = {row.checkpoint for row in result.rows}
+        told = contrast_findings(
+            result.rows,
+            contrasts,
+            {entry_of(name) for name in names if entry_of(name) != name},
+            listed(self.null, names, where="--null"),
+        )
+        findings = [*result.findings, *told]
+        return replace(result, contrasts=contrasts, findings=findings, tables=tables)
+
+    def further(
+        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
+    ) -> AuditResult:
+        """The result with controls matched otherwise, and a placebo."""
+        spans = result.evidence
+        if spans is None or spans.empty:
+            return result
+        sums, more = SumsOf(manifest, tables), dict(result.tables)
+        if self.rematched:
+            more["matched_sensitivity"] = sensitivity_table(manifest, sums)
+        if self.placebo_draws:
+            more["matched_placebo"] = placebo_table(
+                manifest, sums, spans, draws=self.placebo_draws, seed=context.seed
+            )
+        guards = [*reproduced_guard(spans), *result.guards]
+        return replace(result, guards=guards, tables=more)
 
 
 def _with_entries(

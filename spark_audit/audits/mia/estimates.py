@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.contract import BASE, Context
+from spark_audit.audits.base import Context
 from spark_audit.audits.mia.attacks import LIMIT
 from spark_audit.audits.mia.scores import ATTACKS, BESIDE, FEWEST, FPRS, RELATIVE
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
+from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate, Row
 from spark_audit.stats.intervals import percentile_interval

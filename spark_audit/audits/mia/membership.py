@@ -1,4 +1,4 @@
-"""Whether scores tell the rows that were trained on from rows that were not.
+"""Whether scores separate trained rows from held-out rows.
 
 Members are train rows, non-members test rows; every score is larger for what looks
 more like a member. An AUC is evidence of leakage only if nothing but training tells
@@ -10,15 +10,13 @@ former and is above the best of the latter by more than chance; every figure sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import BASE, About, Context, Plan, Tables
-from spark_audit.audits.contract import replicates as preset_replicates
+from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.mia.attacks import compressed_bytes
 from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.estimates import NO_ROWS, Group, Known, rows_by_group
@@ -54,10 +52,10 @@ from spark_audit.audits.mia.texts import (
     own_text,
 )
 from spark_audit.audits.mia.verdicts import base_read, verdict, verdicts
-from spark_audit.audits.stored_evidence import joined, names_in
+from spark_audit.audits.stored_evidence import names_in
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import listed
+from spark_audit.names import BASE, listed
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass
@@ -92,205 +90,174 @@ SCOPE = (
 )
 
 
-def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
-    """All members and non-members."""
-    del preset
-    sides = manifest.membership
-    if not sides.members or not sides.non_members:
-        return {}
-    return {Pass(): sorted([*sides.members, *sides.non_members])}
+@dataclass(frozen=True, kw_only=True)
+class Membership(Audit):
+    """Whether scores separate trained rows from held-out rows.
 
-
-def check(
-    *,
-    blind_permutations: int = 199,
-    reference: str | None = None,
-    names: Sequence[str] = (),
-) -> None:
-    """Refuse options that cannot be used, before anything is scored.
-
-    ``names`` are those of the checkpoints, where they are known.
-    """
-    if names:
-        given = listed(reference, names, where=REFERENCE)
-        if given and set(names) - {BASE} == set(given) and len(given) == 1:
-            raise InputError(
-                f"{given[0]!r} is the only checkpoint, and no reference of its own",
-                where=REFERENCE,
-                fix="give another checkpoint too, one that saw none of the rows",
-            )
-    if blind_permutations and blind_permutations < 20:
-        raise InputError(
-            f"{blind_permutations} permutations cannot give a p below 0.05",
-            where="--blind-permutations",
-            fix="give at least 20, or 0 for no blind classifier",
-        )
-
-
-def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
-    """Rows, contrasts, guards and verdict from :func:`evidence`.
-
-    ``auc`` and the rates are taken by task and averaged over the tasks with at least
-    20 members and 20 non-members.
-    """
-    frame = evidence.drop_duplicates(["checkpoint", "example"])
-    names = list(dict.fromkeys(frame["checkpoint"]))
-    facts = frame[frame["checkpoint"] == names[0]].reset_index(drop=True)
-    scores = {
-        name: frame[frame["checkpoint"] == name]
-        .set_index("example")
-        .reindex(index=facts["example"], columns=[*ATTACKS, *BESIDE])
-        .to_numpy(np.float64)
-        .T
-        for name in names
-    }
-    fewer = min(context.replicates, MOST_REPLICATES)
-    known = Known(facts, scores, replace(context, replicates=fewer))
-    groups = {
-        group: Group(known, group, rows) for group, rows in rows_by_group(facts).items()
-    }
-    pooled, base = groups["pooled"], None
-    used = facts.iloc[pooled.rows]
-    if BASE in names:
-        base = {attack: pooled.auc(BASE, attack) for attack in DECLARED}
-    judged = findings(used, base, seed=context.seed)
-    rows = [
-        row
-        for group in groups.values()
-        for name in names
-        for attack in (*(ATTACKS if group is pooled else DECLARED), "blind")
-        for row in rows_of(group, name, attack, judged)
-    ]
-    contrasts = [
-        row
-        for group in groups.values()
-        for name, other in pairs_of(names, context.baselines)
-        for attack in DECLARED
-        if other != BASE or attack not in RELATIVE
-        for row in contrasts_of(group, name, other, attack, judged)
-    ]
-    told, above = verdicts(names, rows, contrasts, pooled, judged)
-    return AuditResult(
-        rows=rows,
-        contrasts=contrasts,
-        guards=[*base_read(pooled), *judged.guards],
-        findings=told,
-        scope=list(SCOPE),
-        tables={
-            "mia_all_rows": all_rows_table(known, names),
-            "mia_covariates": covariate_table(used, judged.label_p),
-            "mia_roc": curve_table(pooled, names),
-            **({"mia_texts": above} if above else {}),
-        },
-    )
-
-
-def further(
-    result: AuditResult,
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    preset: str | None = None,
-) -> AuditResult:
-    """The result, with whom it says nothing of and whose figures are borrowed."""
-    scored = set(names_in(result.evidence))
-    reason = UNSCORED if plan(manifest) else NO_ROWS
-    absent = [
-        verdict(name, "not_tested", "missing", {"reason": reason})
-        for name in tables
-        if scored and name not in scored
-    ]
-    borrowed = []
-    if BASE in scored and BASE not in tables:
-        borrowed = [
-            guard("untrained model", None, "untrained_borrowed", checkpoint=BASE)
-        ]
-    count = min(preset_replicates(preset), MOST_REPLICATES)
-    return replace(
-        result,
-        guards=[*borrowed, *result.guards],
-        findings=[*result.findings, *absent],
-        settings={**result.settings, "replicates": count},
-    )
-
-
-def frames(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    seed: int = 0,
-    blind_permutations: int = 199,
-    reference: str | None = None,
-) -> Iterator[pd.DataFrame]:
-    """:func:`evidence`, checkpoint by checkpoint."""
-    ids = plan(manifest).get(Pass(), [])
-    scored = [name for name, passes in tables.items() if Pass() in passes]
-    if not ids or not scored:
-        return
-    if BASE in scored:
-        base = tables[BASE][Pass()]
-    else:
-        scored, base = [BASE, *scored], reference_table(manifest, ids)
-    named = listed(reference, scored, where=REFERENCE)
-    others = {name: tables[name][Pass()] for name in named if name != BASE}
-    own = membership_scores(base, manifest, ids)
-    facts = _facts(manifest, ids, own, seed=seed, permutations=blind_permutations)
-    for name in scored:
-        found = own
-        if name != BASE:
-            found = membership_scores(
-                tables[name][Pass()],
-                manifest,
-                ids,
-                base=base,
-                references=[one for key, one in others.items() if key != name],
-            )
-        yield facts.assign(checkpoint=name, **found)[list(COLUMNS)]
-
-
-@AUDITS.register(
-    about=About(
-        METRICS,
-        public=("mia_covariates",),
-        columns=COLUMNS,
-        nothing=NO_ROWS,
-        unscored=UNSCORED,
-        over="train rows against test rows",
-        chance=True,
-        covers=("auc", "n"),
-        unit="of AUC",
-        frames="AITG-MOD-04, AISVS v1.0-11.2.5",
-    ),
-    plan=plan,
-    check=check,
-    conclude=conclude,
-    frames=frames,
-    further=further,
-)
-def evidence(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    seed: int = 0,
-    blind_permutations: Annotated[
-        int, "permutations of the blind text classifier; 0: none"
-    ] = 199,
-    reference: Annotated[
-        str | None, "NAME,NAME,...: further checkpoints that saw none of the rows"
-    ] = None,
-) -> pd.DataFrame:
-    """One row a checkpoint and example: its scores, and what the texts alone say.
-
-    ``label`` is a number within the task, ``texts`` the out-of-fold score of the best
-    guess without any audited checkpoint, ``blind`` that of the guard's classifier, NaN
-    where there is none. No text. A checkpoint called ``base`` is the
+    Its evidence is one row per checkpoint and example: its scores, and what the texts
+    alone say. ``label`` is a number within the task, ``texts`` the out-of-fold score of
+    the best guess without any audited checkpoint, ``blind`` that of the guard's
+    classifier, NaN where there is none. No text. A checkpoint called ``base`` is the
     untrained model: the guard on all scores, the reference of ``reference``, and what
-    every checkpoint is held against. Without one, the reference scores that stand in
+    every checkpoint is compared with. Without one, the reference scores that stand in
     the manifest take its place. ``rmia`` takes the mean over it and ``reference``.
     """
-    options: Any = {"seed": seed, "reference": reference}
-    made = frames(tables, manifest, blind_permutations=blind_permutations, **options)
-    return joined(made, [*COLUMNS])
+
+    name = "mia"
+    metrics = METRICS
+    columns = COLUMNS
+    nothing = NO_ROWS
+    unscored = UNSCORED
+    over = "train rows against test rows"
+    scope = SCOPE
+    chance = True
+    public = ("mia_covariates",)
+    covers = ("auc", "n")
+    unit = "of AUC"
+    frameworks = "AITG-MOD-04, AISVS v1.0-11.2.5"
+
+    blind_permutations: Annotated[
+        int, "permutations of the blind text classifier; 0: none"
+    ] = 199
+    reference: Annotated[
+        str | None, "NAME,NAME,...: further checkpoints that saw none of the rows"
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.blind_permutations and self.blind_permutations < 20:
+            raise InputError(
+                f"{self.blind_permutations} permutations cannot give a p below 0.05",
+                where="--blind-permutations",
+                fix="give at least 20, or 0 for no blind classifier",
+            )
+
+    def check_names(self, names: Sequence[str]) -> None:
+        if names:
+            given = listed(self.reference, names, where=REFERENCE)
+            if given and set(names) - {BASE} == set(given) and len(given) == 1:
+                raise InputError(
+                    f"{given[0]!r} is the only checkpoint, and no reference of its own",
+                    where=REFERENCE,
+                    fix="give another checkpoint too, one that saw none of the rows",
+                )
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """All members and non-members."""
+        sides = manifest.membership
+        if not sides.members or not sides.non_members:
+            return {}
+        return {Pass(): sorted([*sides.members, *sides.non_members])}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Iterator[pd.DataFrame]:
+        ids = self.plan(manifest).get(Pass(), [])
+        scored = [name for name, passes in tables.items() if Pass() in passes]
+        if not ids or not scored:
+            return
+        if BASE in scored:
+            base = tables[BASE][Pass()]
+        else:
+            scored, base = [BASE, *scored], reference_table(manifest, ids)
+        named = listed(self.reference, scored, where=REFERENCE)
+        others = {name: tables[name][Pass()] for name in named if name != BASE}
+        own = membership_scores(base, manifest, ids)
+        facts = _facts(
+            manifest, ids, own, seed=context.seed, permutations=self.blind_permutations
+        )
+        for name in scored:
+            found = own
+            if name != BASE:
+                found = membership_scores(
+                    tables[name][Pass()],
+                    manifest,
+                    ids,
+                    base=base,
+                    references=[one for key, one in others.items() if key != name],
+                )
+            yield facts.assign(checkpoint=name, **found)[list(COLUMNS)]
+
+    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        """Rows, contrasts, guards and verdict from :func:`evidence`.
+
+        ``auc`` and the rates are taken by task and averaged over the tasks with
+        at least 20 members and 20 non-members.
+        """
+        frame = evidence.drop_duplicates(["checkpoint", "example"])
+        names = list(dict.fromkeys(frame["checkpoint"]))
+        facts = frame[frame["checkpoint"] == names[0]].reset_index(drop=True)
+        scores = {
+            name: frame[frame["checkpoint"] == name]
+            .set_index("example")
+            .reindex(index=facts["example"], columns=[*ATTACKS, *BESIDE])
+            .to_numpy(np.float64)
+            .T
+            for name in names
+        }
+        fewer = min(context.replicates, MOST_REPLICATES)
+        known = Known(facts, scores, replace(context, replicates=fewer))
+        groups = {
+            group: Group(known, group, rows)
+            for group, rows in rows_by_group(facts).items()
+        }
+        pooled, base = groups["pooled"], None
+        used = facts.iloc[pooled.rows]
+        if BASE in names:
+            base = {attack: pooled.auc(BASE, attack) for attack in DECLARED}
+        judged = findings(used, base, seed=context.seed)
+        rows = [
+            row
+            for group in groups.values()
+            for name in names
+            for attack in (*(ATTACKS if group is pooled else DECLARED), "blind")
+            for row in rows_of(group, name, attack, judged)
+        ]
+        contrasts = [
+            row
+            for group in groups.values()
+            for name, other in pairs_of(names, context.baselines)
+            for attack in DECLARED
+            if other != BASE or attack not in RELATIVE
+            for row in contrasts_of(group, name, other, attack, judged)
+        ]
+        told, above = verdicts(names, rows, contrasts, pooled, judged)
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            guards=[*base_read(pooled), *judged.guards],
+            findings=told,
+            scope=list(SCOPE),
+            tables={
+                "mia_all_rows": all_rows_table(known, names),
+                "mia_covariates": covariate_table(used, judged.label_p),
+                "mia_roc": curve_table(pooled, names),
+                **({"mia_texts": above} if above else {}),
+            },
+        )
+
+    def further(
+        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
+    ) -> AuditResult:
+        """The result, with whom it says nothing of and whose figures are borrowed."""
+        scored = set(names_in(result.evidence))
+        reason = UNSCORED if self.plan(manifest) else NO_ROWS
+        absent = [
+            verdict(name, "not_tested", "missing", {"reason": reason})
+            for name in tables
+            if scored and name not in scored
+        ]
+        borrowed = []
+        if BASE in scored and BASE not in tables:
+            borrowed = [
+                guard("untrained model", None, "untrained_borrowed", checkpoint=BASE)
+            ]
+        count = min(context.replicates, MOST_REPLICATES)
+        return replace(
+            result,
+            guards=[*borrowed, *result.guards],
+            findings=[*result.findings, *absent],
+            settings={**result.settings, "replicates": count},
+        )
 
 
 def _facts(

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.scores import FEWEST
 from spark_audit.audits.mia.texts import Sides, label_test, shift
+from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate, Guard, Hits, Row, Status, number
 from spark_audit.results.findings import Fact

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.audits.contract import BASE
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.membership_guards import Findings
 from spark_audit.audits.mia.scores import DECLARED, METRICS
+from spark_audit.names import BASE
 from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.sentences import p_value
 from spark_audit.stats.power import NOT_DETECTED

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from spark_audit.audits.contract import ANY, Metric
+from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.attacks import ALONE, Chosen, Scored, Untrained
 from spark_audit.audits.mia.attacks import RELATIVE as AGAINST_BASE
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.names import ANY
 from spark_audit.scoring.table import TokenTable
 
 RELATIVE = frozenset((*AGAINST_BASE, "combined"))

@@ -1,4 +1,4 @@
-"""How Gaussian noise on input embeddings changes the probability of identifiers.
+"""How noise on input embeddings changes identifiers' probability.
 
 SPARK's table of embedding perturbation: the relative change of the mean probability of
 identifier tokens and of low-sensitivity tokens, and the gap between the two, here with
@@ -9,22 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import (
-    BASE,
-    About,
-    Context,
-    Plan,
-    Tables,
-    by_name,
-    missing_rows,
-)
+from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
+from spark_audit.audits.metric import by_name
 from spark_audit.audits.noise.perturbed import (
     COLUMNS,
     DRAWS,
@@ -39,9 +31,9 @@ from spark_audit.audits.noise.perturbed import (
     token_sets,
 )
 from spark_audit.audits.ratio_rows import beside_base
-from spark_audit.audits.stored_evidence import joined
 from spark_audit.errors import InputError, NotEstimableError
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import BASE
 from spark_audit.results import (
     AuditResult,
     Contrast,
@@ -76,114 +68,105 @@ SCOPE = (
 )
 
 
-def plan(
-    manifest: Manifest,
-    *,
-    preset: str | None = None,
-    sigmas: str = SIGMAS,
-    draws: int = DRAWS,
-) -> Plan:
-    """Train rows without a canary that hold a token of either kind, in all passes."""
-    del preset
-    ids = sorted({example.id for example, *_ in token_sets(manifest)})
-    if not ids:
-        return {}
-    return {wanted: ids for wanted in (Pass(), *noise_passes(sigmas, draws))}
+@dataclass(frozen=True, kw_only=True)
+class Noise(Audit):
+    """How noise on input embeddings changes identifiers' probability.
 
-
-def check(*, sigmas: str = SIGMAS, draws: int = DRAWS) -> None:
-    """Refuse options that cannot be used, before anything is scored."""
-    scales(sigmas)
-    if draws < 1:
-        raise InputError(
-            f"{draws} draws show nothing", where="--draws", fix="give at least 1"
-        )
-
-
-def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
-    """Rows, contrasts, guards and verdict from :func:`evidence`."""
-    rows: list[Row] = []
-    contrasts: list[Contrast] = []
-    for group, part in _grouped(evidence):
-        clusters = sorted(set(part["cluster"]))
-        weights = draw_weights(
-            len(clusters), replicates=context.replicates, seed=context.seed
-        )
-        found = {place: Sums(chosen, clusters) for place, chosen in _by_scale(part)}
-        for (name, sigma), sums in found.items():
-            place = {"checkpoint": name, "of": f"{sigma:g}", "group": group}
-            rows += _rows(sums, weights, place, context)
-            for other in _others(name, context.baselines):
-                if (theirs := found.get((other, sigma))) is not None:
-                    against = {**place, "baseline": other}
-                    contrasts.append(_contrast(sums, theirs, weights, against, context))
-    rows = beside_base(rows)
-    contrasts = _insensitive(contrasts, rows)
-    names, draws = _names(evidence), _draws_table(evidence)
-    return AuditResult(
-        rows=rows,
-        contrasts=contrasts,
-        guards=_guards(draws),
-        findings=[
-            *(finding for name in names for finding in _findings(name, rows)),
-            *_contrast_findings(contrasts),
-            *([] if BASE in names else [NO_NULL]),
-        ],
-        scope=list(SCOPE),
-        tables={"noise_draws": draws},
-    )
-
-
-def finish(result: AuditResult, context: Context) -> AuditResult:
-    """The result of checkpoints told in turns, with what rests on all of them."""
-    del context
-    return replace(result, guards=_guards(result.tables["noise_draws"]))
-
-
-def missing_scales(
-    result: AuditResult, tables: Tables, manifest: Manifest, *, sigmas: str = SIGMAS
-) -> AuditResult:
-    """The result with rows, and the reason, of each scale that was not scored."""
-    told = {(row.checkpoint, row.of) for row in result.rows}
-    reason = NOT_SCORED if plan(manifest) else NOTHING
-    ofs = [f"{sigma:g}" for sigma in scales(sigmas)]
-    missing = [
-        row
-        for name in tables
-        for of in ofs
-        if (name, of) not in told
-        for row in missing_rows(
-            "noise", [name], (replace(m, missing=(of,)) for m in METRICS), reason
-        )
-    ]
-    return replace(result, rows=[*result.rows, *missing])
-
-
-@AUDITS.register(
-    about=About(
-        METRICS, columns=COLUMNS, nothing=NOTHING, unscored=NOT_SCORED, asked=True
-    ),
-    plan=plan,
-    check=check,
-    conclude=conclude,
-    frames=frames,
-    finish=finish,
-    further=missing_scales,
-)
-def evidence(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    sigmas: Annotated[str, "noise scales, comma-separated"] = SIGMAS,
-    draws: Annotated[int, "noise draws a scale"] = DRAWS,
-) -> pd.DataFrame:
-    """One row a checkpoint, example, kind of token, scale and draw, without text.
-
+    Its evidence is one row per checkpoint, example, kind of token, scale and draw.
     Probabilities under noise are averaged over draws, token by token. Tokens are those
     of train rows without a canary: annotated identifiers, and low-sensitivity tokens
     as the manifest lists them.
     """
-    return joined(frames(tables, manifest, sigmas=sigmas, draws=draws), [*COLUMNS])
+
+    name = "noise"
+    metrics = METRICS
+    columns = COLUMNS
+    nothing = NOTHING
+    unscored = NOT_SCORED
+    scope = SCOPE
+    slow = True
+
+    sigmas: Annotated[str, "noise scales, comma-separated"] = SIGMAS
+    draws: Annotated[int, "noise draws per scale"] = DRAWS
+
+    def __post_init__(self) -> None:
+        scales(self.sigmas)
+        if self.draws < 1:
+            raise InputError(
+                f"{self.draws} draws show nothing",
+                where="--draws",
+                fix="give at least 1",
+            )
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Train rows without a canary that hold a token of either kind."""
+        ids = sorted({example.id for example, *_ in token_sets(manifest)})
+        if not ids:
+            return {}
+        return {
+            wanted: ids for wanted in (Pass(), *noise_passes(self.sigmas, self.draws))
+        }
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Iterator[pd.DataFrame]:
+        return frames(tables, manifest, sigmas=self.sigmas, draws=self.draws)
+
+    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        rows: list[Row] = []
+        contrasts: list[Contrast] = []
+        for group, part in _grouped(evidence):
+            clusters = sorted(set(part["cluster"]))
+            weights = draw_weights(
+                len(clusters), replicates=context.replicates, seed=context.seed
+            )
+            found = {place: Sums(chosen, clusters) for place, chosen in _by_scale(part)}
+            for (name, sigma), sums in found.items():
+                place = {"checkpoint": name, "of": f"{sigma:g}", "group": group}
+                rows += _rows(sums, weights, place, context)
+                for other in _others(name, context.baselines):
+                    if (theirs := found.get((other, sigma))) is not None:
+                        against = {**place, "baseline": other}
+                        contrasts.append(
+                            _contrast(sums, theirs, weights, against, context)
+                        )
+        rows = beside_base(rows)
+        contrasts = _insensitive(contrasts, rows)
+        names, draws = _names(evidence), _draws_table(evidence)
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            guards=_guards(draws),
+            findings=[
+                *(finding for name in names for finding in _findings(name, rows)),
+                *_contrast_findings(contrasts),
+                *([] if BASE in names else [NO_NULL]),
+            ],
+            scope=list(SCOPE),
+            tables={"noise_draws": draws},
+        )
+
+    def finish(self, result: AuditResult, context: Context) -> AuditResult:
+        del context
+        return replace(result, guards=_guards(result.tables["noise_draws"]))
+
+    def further(
+        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
+    ) -> AuditResult:
+        """The result with rows, and the reason, of each scale that was not scored."""
+        told = {(row.checkpoint, row.of) for row in result.rows}
+        reason = NOT_SCORED if self.plan(manifest) else NOTHING
+        ofs = [f"{sigma:g}" for sigma in scales(self.sigmas)]
+        missing = [
+            row
+            for name in tables
+            for of in ofs
+            if (name, of) not in told
+            for row in missing_rows(
+                "noise", [name], (replace(m, missing=(of,)) for m in METRICS), reason
+            )
+        ]
+        return replace(result, rows=[*result.rows, *missing])
 
 
 def _rows(

@@ -9,9 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import ANY, Metric, Tables
+from spark_audit.audits.base import Tables
+from spark_audit.audits.metric import Metric
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.names import ANY
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.intervals import Statistic
 

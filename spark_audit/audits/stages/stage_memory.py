@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 import pandas as pd
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.claims import LEVEL
-from spark_audit.audits.contract import ANY, About, Context, Metric, Plan, Tables
 from spark_audit.audits.identifier_facts import identifier_facts
-from spark_audit.audits.matched.selectivity import plan as of_identifiers
-from spark_audit.audits.spans import Sums, audited_spans
+from spark_audit.audits.metric import Metric
+from spark_audit.audits.spans import Sums, audited_spans, plan_of_identifiers
 from spark_audit.audits.stages.cells import (
     Cell,
     Found,
@@ -28,11 +28,10 @@ from spark_audit.audits.stages.cells import (
     all_series,
     cells_of,
 )
-from spark_audit.audits.stored_evidence import joined
-from spark_audit.audits.utility.series import listed, tasks_in_order
+from spark_audit.audits.utility.series import check_order, listed, tasks_in_order
 from spark_audit.data.occurrences import folded, standing
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import CheckpointName
+from spark_audit.names import ANY, CheckpointName
 from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row
 from spark_audit.scoring.table import Pass
 
@@ -185,35 +184,6 @@ FEWEST_TOLD = 3
 """Clusters of a figure whose p is told."""
 
 
-def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
-    """All examples with an audited identifier."""
-    return of_identifiers(manifest, preset=preset)
-
-
-def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
-    """Rows, states and sentences; nothing is drawn at random, and no baseline used."""
-    del context
-    found = Found()
-    for name, stages in all_series(evidence).items():
-        for task, stage, cell in cells_of(stages):
-            found.cells[name, task, stage] = cell
-    found.conclude()
-    names = list(dict.fromkeys(key[0] for key in found.cells))
-    rows = [row for key, cell in found.cells.items() for row in _rows(key, cell)]
-    by_place = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
-    findings, guards = [], []
-    for name in names:
-        findings += [remembered(name, found, by_place), likelier(name, found, by_place)]
-        guards += guards_of(name, found)
-    return AuditResult(
-        rows=rows,
-        guards=guards,
-        findings=findings,
-        scope=list(SCOPE),
-        tables={"stages_states": [_record(key, found) for key in found.states]},
-    )
-
-
 def _rows(key: Key, cell: Cell) -> list[Row]:
     name, task, stage = key
     columns: dict[str, Any] = {
@@ -255,64 +225,91 @@ def _record(key: Key, found: Found) -> dict[str, Any]:
     }
 
 
-def frames(
-    tables: Tables, manifest: Manifest, *, order: str | None = None
-) -> Iterator[pd.DataFrame]:
-    """:func:`evidence`, stage by stage."""
-    if order is not None:
-        tasks_in_order(manifest, order)
-    named = [CheckpointName.parse(n) for n, p in tables.items() if Pass() in p]
-    staged = [one for one in named if one.stage is not None and not one.rounding]
-    counts: dict[tuple[str, int | None], set[int]] = defaultdict(set)
-    for one in staged:
-        counts[one.method, one.seed].add(one.stage or 1)
-    several = [one for one in staged if len(counts[one.method, one.seed]) > 1]
-    if not several:
-        return
-    spans = _spans(manifest)
-    at = tuple(spans[name].to_numpy() for name in ("index", "start", "n_tokens"))
-    spans = spans.assign(ref_sum=Sums.of_reference(manifest)(*at)).drop(columns="index")
-    for one in several:
-        tasks = listed(order)
-        whole = counts[one.method, one.seed] == set(range(1, len(tasks) + 1))
-        places = {task: k for k, task in enumerate(tasks, start=1)} if whole else {}
-        sums = Sums.of_table(manifest, tables[str(one)][Pass()])(*at)
-        place = spans["task"].map(lambda task, of=places: of.get(task, 0))
-        yield spans.assign(checkpoint=str(one), place=place, nll_sum=sums)
+@dataclass(frozen=True, kw_only=True)
+class Stages(Audit):
+    """Memory by stage and task of a series: learned, kept, forgotten.
 
+    Its evidence is one row per stage and identifier; ``place`` is the stage that
+    trained its task. ``elsewhere`` counts the other tasks whose trained rows hold its
+    string. A ``place`` is 0 where the order of tasks is not known: none was given, or
+    it is not as long as the series.
+    """
 
-@AUDITS.register(
-    about=About(
-        METRICS,
-        public=("stages_states",),
-        columns=COLUMNS,
-        # A report without a series has nothing of it, and is told nothing.
-        nothing="",
-        unscored="",
-        alone="no checkpoint was given as a series of several stages",
-        over="over the tasks trained on so far",
-        stages=True,
-        memory=True,
-        claims=False,
-    ),
-    plan=plan,
-    conclude=conclude,
-)
-def evidence(
-    tables: Tables,
-    manifest: Manifest,
-    *,
+    name = "stages"
+    metrics = METRICS
+    columns = COLUMNS
+    # A report without a series has nothing of it, and says nothing.
+    nothing = ""
+    unscored = ""
+    alone = "no checkpoint was given as a series of several stages"
+    over = "over the tasks trained on so far"
+    scope = SCOPE
+    of_series = True
+    in_turns = False
+    public = ("stages_states",)
+    memory = True
+    claims = False
+
     order: Annotated[
         str | None, "Tasks in training order: t1,t2; default: the runs' own."
-    ] = None,
-) -> pd.DataFrame:
-    """One row a stage and identifier; ``place`` is the stage that trained its task.
+    ] = None
 
-    ``elsewhere`` counts the other tasks whose trained rows hold its string. A ``place``
-    is 0 where the order of tasks is not known: none was given, or it is not as long as
-    the series.
-    """
-    return joined(frames(tables, manifest, order=order))
+    def __post_init__(self) -> None:
+        check_order(self.order)
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        return plan_of_identifiers(manifest)
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Iterator[pd.DataFrame]:
+        if self.order is not None:
+            tasks_in_order(manifest, self.order)
+        named = [CheckpointName.parse(n) for n, p in tables.items() if Pass() in p]
+        staged = [one for one in named if one.stage is not None and not one.rounding]
+        counts: dict[tuple[str, int | None], set[int]] = defaultdict(set)
+        for one in staged:
+            counts[one.method, one.seed].add(one.stage or 1)
+        several = [one for one in staged if len(counts[one.method, one.seed]) > 1]
+        if not several:
+            return
+        spans = _spans(manifest)
+        at = tuple(spans[name].to_numpy() for name in ("index", "start", "n_tokens"))
+        spans = spans.assign(ref_sum=Sums.of_reference(manifest)(*at)).drop(
+            columns="index"
+        )
+        for one in several:
+            tasks = listed(self.order)
+            whole = counts[one.method, one.seed] == set(range(1, len(tasks) + 1))
+            places = {task: k for k, task in enumerate(tasks, start=1)} if whole else {}
+            sums = Sums.of_table(manifest, tables[str(one)][Pass()])(*at)
+            place = spans["task"].map(lambda task, of=places: of.get(task, 0))
+            yield spans.assign(checkpoint=str(one), place=place, nll_sum=sums)
+
+    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        del context
+        found = Found()
+        for name, stages in all_series(evidence).items():
+            for task, stage, cell in cells_of(stages):
+                found.cells[name, task, stage] = cell
+        found.conclude()
+        names = list(dict.fromkeys(key[0] for key in found.cells))
+        rows = [row for key, cell in found.cells.items() for row in _rows(key, cell)]
+        by_place = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
+        findings, guards = [], []
+        for name in names:
+            findings += [
+                remembered(name, found, by_place),
+                likelier(name, found, by_place),
+            ]
+            guards += guards_of(name, found)
+        return AuditResult(
+            rows=rows,
+            guards=guards,
+            findings=findings,
+            scope=list(SCOPE),
+            tables={"stages_states": [_record(key, found) for key in found.states]},
+        )
 
 
 def _spans(manifest: Manifest) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Identifiers that nobody planted, ranked among fresh strings of their kind.
+"""Unplanted identifiers, ranked among fresh strings of their kind.
 
 A natural identifier may be likelier than its twins to any model, so that its rank alone
 is no evidence. What is tested is its rise since the base, beside that of identifiers
@@ -9,18 +9,18 @@ that stand in no trained row. The idea is that of natural identifiers, ICLR 2026
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import About, Context, Plan, Tables, by_name
+from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import identifier_facts
+from spark_audit.audits.metric import by_name
 from spark_audit.audits.ratio_rows import ratio_contrasts
-from spark_audit.audits.stored_evidence import framed, joined
+from spark_audit.audits.stored_evidence import framed
 from spark_audit.audits.twins.twin_findings import findings
 from spark_audit.audits.twins.twin_rows import (
     COLUMNS,
@@ -44,98 +44,88 @@ SCOPE = (
 )
 
 
-def plan(manifest: Manifest, *, preset: str | None = None) -> Plan:
-    """Every identifier among its twins, in each of its contexts."""
-    del preset
-    keys = [key for one in manifest.twins for key in _keys(one)]
-    return {CANDIDATES: sorted(keys)} if keys else {}
+@dataclass(frozen=True, kw_only=True)
+class Twins(Audit):
+    """Unplanted identifiers, ranked among fresh strings of their kind.
 
-
-def nothing(manifest: Manifest) -> str:
-    """Why the manifest holds no twins."""
-    if "twins" in manifest.counts:
-        return "no identifier of the manifest has twins"
-    return "the manifest was built without twins: build it again"
-
-
-def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
-    """Rows, contrasts and verdict from :func:`evidence`."""
-    frame = ranked(evidence)
-    rows = rows_of(frame, context)
-    cells = rank_cells(frame)
-    contrasts = ratio_contrasts(
-        # The rise against a baseline is the difference of exposures.
-        cells[cells["metric"] != "rise"],
-        context,
-        audit="twins",
-        metrics=by_name(METRICS),
-    )
-    return AuditResult(
-        rows=rows,
-        contrasts=marked(contrasts, frame),
-        findings=findings(frame, rows, seed=context.seed),
-        scope=list(SCOPE),
-    )
-
-
-def further(result: AuditResult, tables: Tables, manifest: Manifest) -> AuditResult:
-    """The result with a warning where identifiers found no twins."""
-    del tables
-    lost = manifest.counts.get("twins_lost", 0)
-    if not lost or not manifest.twins:
-        return result
-    guard = Guard(
-        name="identifiers have twins",
-        passed=None,
-        says="guard.have_twins",
-        facts={"lost": Hits(count=lost, of=lost + len(manifest.twins))},
-    )
-    return replace(result, guards=[*result.guards, guard])
-
-
-def frames(tables: Tables, manifest: Manifest) -> Iterator[pd.DataFrame]:
-    """:func:`evidence`, checkpoint by checkpoint."""
-    clusters = _clusters(manifest)
-    injected = [_injected(manifest, one) for one in manifest.twins]
-    strata = _strata(manifest)
-    for name, passes in tables.items():
-        table = passes.get(CANDIDATES)
-        if table is None or any(
-            k not in table for x in manifest.twins for k in _keys(x)
-        ):
-            continue
-        ranked = zip(manifest.twins, clusters, injected, strata, strict=True)
-        yield framed((_record(name, table, *one) for one in ranked), [*COLUMNS])
-
-
-@AUDITS.register(
-    about=About(
-        METRICS,
-        columns=COLUMNS,
-        nothing=nothing,
-        unscored="the twins of identifiers were not scored",
-        over="exposure among twins",
-        wide=True,
-        counts="identifiers",
-        covers=("rise", "n"),
-        memory=True,
-        unit="bits",
-        frames="AITG-DAT-01",
-    ),
-    plan=plan,
-    conclude=conclude,
-    frames=frames,
-    further=further,
-)
-def evidence(tables: Tables, manifest: Manifest) -> pd.DataFrame:
-    """One row a checkpoint and identifier: its rank by NLL, averaged over contexts.
-
-    ``rank`` counts ties behind, ``ties`` are twins with exactly its NLL; ``dose`` 0
-    stands in no trained row; identifiers that share a cluster of rows share theirs;
-    ``injected`` were drawn as their twins are; for ``stratum`` see
+    Its evidence is one row per checkpoint and identifier: its ``rank`` by NLL, averaged
+    over contexts. ``rank`` counts ties behind, ``ties`` are twins with exactly its NLL;
+    ``dose`` 0 stands in no trained row; identifiers that share a cluster of rows share
+    theirs; ``injected`` were drawn as their twins are; for ``stratum`` see
     :class:`~spark_audit.audits.identifier_facts.Facts`.
     """
-    return joined(frames(tables, manifest), [*COLUMNS])
+
+    name = "twins"
+    metrics = METRICS
+    columns = COLUMNS
+    unscored = "the twins of identifiers were not scored"
+    over = "exposure among twins"
+    scope = SCOPE
+    wide = True
+    counts = "identifiers"
+    covers = ("rise", "n")
+    memory = True
+    unit = "bits"
+    frameworks = "AITG-DAT-01"
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Every identifier among its twins, in each of its contexts."""
+        keys = [key for one in manifest.twins for key in _keys(one)]
+        return {CANDIDATES: sorted(keys)} if keys else {}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Iterator[pd.DataFrame]:
+        clusters = _clusters(manifest)
+        injected = [_injected(manifest, one) for one in manifest.twins]
+        strata = _strata(manifest)
+        for name, passes in tables.items():
+            table = passes.get(CANDIDATES)
+            if table is None or any(
+                k not in table for x in manifest.twins for k in _keys(x)
+            ):
+                continue
+            ranked = zip(manifest.twins, clusters, injected, strata, strict=True)
+            yield framed((_record(name, table, *one) for one in ranked), [*COLUMNS])
+
+    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        frame = ranked(evidence)
+        rows = rows_of(frame, context)
+        cells = rank_cells(frame)
+        contrasts = ratio_contrasts(
+            # The rise against a baseline is the difference of exposures.
+            cells[cells["metric"] != "rise"],
+            context,
+            audit="twins",
+            metrics=by_name(METRICS),
+        )
+        return AuditResult(
+            rows=rows,
+            contrasts=marked(contrasts, frame),
+            findings=findings(frame, rows, seed=context.seed),
+            scope=list(SCOPE),
+        )
+
+    def further(
+        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
+    ) -> AuditResult:
+        """The result with a warning where identifiers found no twins."""
+        del tables
+        lost = manifest.counts.get("twins_lost", 0)
+        if not lost or not manifest.twins:
+            return result
+        guard = Guard(
+            name="identifiers have twins",
+            passed=None,
+            says="guard.have_twins",
+            facts={"lost": Hits(count=lost, of=lost + len(manifest.twins))},
+        )
+        return replace(result, guards=[*result.guards, guard])
+
+    def why_nothing(self, manifest: Manifest) -> str:
+        if "twins" in manifest.counts:
+            return "no identifier of the manifest has twins"
+        return "the manifest was built without twins: build it again"
 
 
 def _record(

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.contract import BASE
 from spark_audit.audits.twins.twin_rows import (
     CONTROL,
     NEVER,
@@ -23,6 +22,7 @@ from spark_audit.audits.twins.twin_rows import (
     held_out,
 )
 from spark_audit.data.twins import WORDED
+from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.contract import Tables
-from spark_audit.audits.stored_evidence import framed, joined
+from spark_audit.audits.base import Tables
+from spark_audit.audits.stored_evidence import framed
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
@@ -56,6 +56,17 @@ def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
     return named
 
 
+def check_order(order: str | None) -> None:
+    """Refuse an order that repeats a task or leaves one empty."""
+    named = listed(order)
+    if order is not None and (not all(named) or len(set(named)) < len(named)):
+        raise InputError(
+            "names a task twice, or none between two commas",
+            where="--order",
+            fix="write t1,t2,...",
+        )
+
+
 def listed(order: str | None) -> list[str]:
     """The tasks of an order as it is given: names between commas."""
     return [] if order is None else [task.strip() for task in order.split(",")]
@@ -84,23 +95,6 @@ def asked_rows(
         if not rows:
             reasons[task] = NO_ROWS
     return found, reasons
-
-
-def evidence(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    order: str | None = None,
-    scorer: str = "normalised",
-) -> pd.DataFrame:
-    """One row a checkpoint (a stage of a series) and test row.
-
-    ``place`` is the task's place in the order of training, ``chance`` the share of the
-    commonest response of the task; ``empty`` is 1 where nothing was answered; a task
-    without a question has one row with ``correct`` -1 and the ``reason``.
-    """
-    made = frames(tables, manifest, order=order, scorer=scorer)
-    return joined(made, [*COLUMNS])
 
 
 def frames(

@@ -1,4 +1,4 @@
-"""What the tasks' accuracy is after every stage: Last, Avg, BWT, forgetting.
+"""Task accuracy after every stage: Last, Avg, BWT, forgetting.
 
 Greedy answers to the prompts of test rows, without canaries, compared with the rows'
 responses. A series arrives as one checkpoint a stage, ``NAME@1``, ``NAME@2`` ...;
@@ -7,31 +7,30 @@ stage ``t`` was trained on the ``t``-th task of the order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import AUDITS
-from spark_audit.audits.contract import ANY, About, Context, Metric, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Plan, Tables
+from spark_audit.audits.metric import Metric
 from spark_audit.audits.utility.series import (
     COLUMNS,
     Series,
     all_series,
     asked_rows,
+    check_order,
     contrast_finding,
     finding,
     frames,
-    listed,
     tasks_in_order,
 )
-from spark_audit.audits.utility.series import evidence as series_evidence
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import series_of
+from spark_audit.names import ANY, series_of
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Guard, Row
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.table import Pass
@@ -86,139 +85,115 @@ ASSUMED = (
 )
 
 
-def plan(
-    manifest: Manifest,
-    *,
-    preset: str | None = None,
-    order: str | None = None,
-    scorer: str = "normalised",
-) -> Plan:
-    """Test rows without a canary that have a response, of the tasks of the order."""
-    del preset
-    asked, _ = asked_rows(manifest, tasks_in_order(manifest, order), scorer)
-    ids = sorted(example.id for example in asked)
-    if not ids:
-        return {}
-    if scorer == "likelihood":
-        return {Pass("candidates"): [labels_key(key) for key in ids]}
-    return {Pass("generate"): ids}
+@dataclass(frozen=True, kw_only=True)
+class Utility(Audit):
+    """Task accuracy after every stage: Last, Avg, BWT, forgetting.
 
+    Its evidence is one row per checkpoint (a stage of a series) and test row, without
+    text. Without an order it is that in which the manifest's tasks first appear; the
+    command line takes it from the runs of ``spark-train``, which say it.
+    """
 
-def check(*, order: str | None = None, scorer: str = "normalised") -> None:
-    """Refuse options that cannot be used, before anything is scored."""
-    if scorer not in SCORERS:
-        raise InputError(
-            f"{scorer!r} is unknown",
-            where="--scorer",
-            fix=choose(scorer, SCORERS),
-        )
-    named = listed(order)
-    if order is not None and (not all(named) or len(set(named)) < len(named)):
-        raise InputError(
-            "names a task twice, or none between two commas",
-            where="--order",
-            fix="write t1,t2,...",
-        )
+    name = "utility"
+    metrics = METRICS
+    columns = COLUMNS
+    unscored = "no answer of it was scored"
+    over = "over test rows"
+    scope = SCOPE
+    chance = True
+    of_series = True
+    public = ("accuracy_matrix",)
 
-
-def conclude(evidence: pd.DataFrame, context: Context) -> AuditResult:
-    """Rows, contrasts and verdict from :func:`evidence`; names are those of series."""
-    if not (evidence["correct"] >= 0).any():
-        reasons = dict(zip(evidence["task"], evidence["reason"], strict=True))
-        tasks = [f"{task} {reason}" for task, reason in reasons.items()]
-        unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
-        return AuditResult(findings=[unknown])
-    found = dict(all_series(evidence))
-    draws = _Draws(context)
-    rows: list[Row] = []
-    contrasts: list[Contrast] = []
-    matrices: list[dict[str, Any]] = []
-    for name, series in found.items():
-        answers = series.answers()
-        weights = draws(answers.strata())
-        rows += _rows(name, series, answers, weights, context)
-        matrices += _matrix_records(name, series, answers)
-    for name, series in found.items():
-        other = context.baselines.get(name)
-        if other in found:
-            names = (name, str(other))
-            contrasts += _contrasts(names, series, found[str(other)], draws, context)
-    return AuditResult(
-        rows=rows,
-        contrasts=contrasts,
-        guards=_empty_guards(evidence),
-        findings=[
-            *(finding(name, series, rows) for name, series in found.items()),
-            *(contrast_finding(row) for row in contrasts if row.metric == "last"),
-        ],
-        scope=list(SCOPE),
-        tables={"accuracy_matrix": matrices},
-    )
-
-
-def _nothing(
-    manifest: Manifest, *, order: str | None = None, scorer: str = "normalised"
-) -> str:
-    """Why no task has a question."""
-    reasons = asked_rows(manifest, tasks_in_order(manifest, order), scorer)[1]
-    return "; ".join(f"{task} {text}" for task, text in reasons.items())
-
-
-def further(
-    result: AuditResult,
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    order: str | None = None,
-    scorer: str = "normalised",
-) -> AuditResult:
-    """The result with what scorer and order leave open, and the order that was used."""
-    tasks = tasks_in_order(manifest, order)
-    of_stages = len(set(map(series_of, tables))) < len(tables)
-    assumed = order is None and of_stages and len(tasks) > 1
-    scope = [ASSUMED.format(tasks=", ".join(tasks))] if assumed else []
-    return replace(
-        result,
-        scope=[*result.scope, *scope],
-        guards=[*_label_guards(manifest, tasks, scorer), *result.guards],
-        settings={"order": ",".join(tasks), "scorer": scorer},
-    )
-
-
-@AUDITS.register(
-    about=About(
-        METRICS,
-        public=("accuracy_matrix",),
-        columns=COLUMNS,
-        nothing=_nothing,
-        unscored="no answer of it was scored",
-        over="over test rows",
-        chance=True,
-        stages=True,
-    ),
-    plan=plan,
-    check=check,
-    conclude=conclude,
-    frames=frames,
-    further=further,
-)
-def evidence(
-    tables: Tables,
-    manifest: Manifest,
-    *,
     order: Annotated[
         str | None, "tasks in training order: t1,t2; default: the runs' own"
-    ] = None,
-    scorer: Annotated[
-        str, Flag("How an answer counts.", choices=SCORERS)
-    ] = "normalised",
-) -> pd.DataFrame:
-    """One row a checkpoint (a stage of a series) and test row, without text.
+    ] = None
+    scorer: Annotated[str, Flag("How an answer counts.", choices=SCORERS)] = (
+        "normalised"
+    )
 
-    Without an order it is that in which the manifest's tasks first appear; the command
-    line takes it from the runs of ``spark-train``, which say it.
-    """
-    return series_evidence(tables, manifest, order=order, scorer=scorer)
+    def __post_init__(self) -> None:
+        if self.scorer not in SCORERS:
+            raise InputError(
+                f"{self.scorer!r} is unknown",
+                where="--scorer",
+                fix=choose(self.scorer, SCORERS),
+            )
+        check_order(self.order)
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Test rows of the order's tasks without a canary that have a response."""
+        asked, _ = asked_rows(
+            manifest, tasks_in_order(manifest, self.order), self.scorer
+        )
+        ids = sorted(example.id for example in asked)
+        if not ids:
+            return {}
+        if self.scorer == "likelihood":
+            return {Pass("candidates"): [labels_key(key) for key in ids]}
+        return {Pass("generate"): ids}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Iterator[pd.DataFrame]:
+        return frames(tables, manifest, order=self.order, scorer=self.scorer)
+
+    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        """Rows, contrasts and findings; names are those of series."""
+        if not (evidence["correct"] >= 0).any():
+            reasons = dict(zip(evidence["task"], evidence["reason"], strict=True))
+            tasks = [f"{task} {reason}" for task, reason in reasons.items()]
+            unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
+            return AuditResult(findings=[unknown])
+        found = dict(all_series(evidence))
+        draws = _Draws(context)
+        rows: list[Row] = []
+        contrasts: list[Contrast] = []
+        matrices: list[dict[str, Any]] = []
+        for name, series in found.items():
+            answers = series.answers()
+            weights = draws(answers.strata())
+            rows += _rows(name, series, answers, weights, context)
+            matrices += _matrix_records(name, series, answers)
+        for name, series in found.items():
+            other = context.baselines.get(name)
+            if other in found:
+                names = (name, str(other))
+                contrasts += _contrasts(
+                    names, series, found[str(other)], draws, context
+                )
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            guards=_empty_guards(evidence),
+            findings=[
+                *(finding(name, series, rows) for name, series in found.items()),
+                *(contrast_finding(row) for row in contrasts if row.metric == "last"),
+            ],
+            scope=list(SCOPE),
+            tables={"accuracy_matrix": matrices},
+        )
+
+    def further(
+        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
+    ) -> AuditResult:
+        """The result with what scorer and order leave open, and the order used."""
+        tasks = tasks_in_order(manifest, self.order)
+        of_stages = len(set(map(series_of, tables))) < len(tables)
+        assumed = self.order is None and of_stages and len(tasks) > 1
+        scope = [ASSUMED.format(tasks=", ".join(tasks))] if assumed else []
+        return replace(
+            result,
+            scope=[*result.scope, *scope],
+            guards=[*_label_guards(manifest, tasks, self.scorer), *result.guards],
+            settings={"order": ",".join(tasks), "scorer": self.scorer},
+        )
+
+    def why_nothing(self, manifest: Manifest) -> str:
+        """Why no task has a question."""
+        reasons = asked_rows(
+            manifest, tasks_in_order(manifest, self.order), self.scorer
+        )[1]
+        return "; ".join(f"{task} {text}" for task, text in reasons.items())
 
 
 class _Draws:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.adapters import PREFIX
-from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.locate import (
     WEIGHT_SUFFIXES,
     check_inside,
@@ -67,7 +66,6 @@ def _files(folder: Path) -> list[Path]:
     ]
 
 
-@FORMATS.register(detect=detect)
 def bare_weights(path: Path, given: Given) -> Recipe:
     """Full weights into the architecture of a config.json, or LoRA onto the base.
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.formats.bare_weights import config_folder
 from spark_audit.checkpoints.locate import (
     WORDS_BYTES,
@@ -54,7 +53,6 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
 
 
-@FORMATS.register(detect=detect)
 def gguf_file(path: Path, given: Given) -> Recipe:
     """Weights as the file's makers rounded them, read as plain numbers.
 

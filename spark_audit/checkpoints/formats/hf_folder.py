@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.locate import (
     WEIGHT_SUFFIXES,
     printable,
@@ -33,7 +32,6 @@ def detect(path: Path) -> bool:
     return not (path / "adapter_config.json").exists() or has_weights(path)
 
 
-@FORMATS.register(detect=detect)
 def hf_folder(path: Path, given: Given) -> Recipe:
     """Full weights that transformers reads from their folder.
 

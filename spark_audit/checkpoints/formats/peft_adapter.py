@@ -7,7 +7,6 @@ import re
 from functools import partial
 from pathlib import Path, PurePath
 
-from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.locate import (
     check_inside,
     printable,
@@ -25,7 +24,6 @@ def detect(path: Path) -> bool:
     return (path / "adapter_config.json").exists() and not has_weights(path)
 
 
-@FORMATS.register(detect=detect)
 def peft_adapter(path: Path, given: Given) -> Recipe:
     """An adapter on the base that is given, else on the one it names.
 

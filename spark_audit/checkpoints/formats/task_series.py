@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spark_audit.checkpoints.detect import recipe
-from spark_audit.checkpoints.formats import FORMATS
 from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside, printable
 from spark_audit.checkpoints.recipe import Given, Recipe, Stage
 from spark_audit.checkpoints.run_folder import check_run, read_run
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import NO_WEIGHTS
 from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import read_regular
@@ -75,9 +74,15 @@ def stages(path: Path, *, where: str) -> tuple[Stage, ...]:
     return tuple(_stage(folder, where=where) for _, folder in numbered)
 
 
-@FORMATS.register(detect=detect, stages=stages)
-def task_series(path: Path, given: Given) -> Recipe:
+def task_series(
+    path: Path, given: Given, recipe: Callable[[str, Loading], Recipe]
+) -> Recipe:
     """One stage of a series: the last, or ``PATH@K``, or ``PATH@K:task``.
+
+    Parameters
+    ----------
+    recipe
+        Of a stage's own path.
 
     Raises
     ------

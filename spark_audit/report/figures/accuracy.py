@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from spark_audit.audits.contract import BASE
-from spark_audit.report.figures import FIGURES
+from spark_audit.names import BASE
 from spark_audit.report.figures.entries import means, records_of
 from spark_audit.report.figures.forest import CELL, Forest
 from spark_audit.report.figures.forest_marks import Line, Mark, Section
@@ -20,7 +19,6 @@ Stages = dict[Any, dict[str, float]]
 """Stage -> task -> accuracy; stage 0 is the base, before any task."""
 
 
-@FIGURES.register(order=120)
 def draw(report: Report) -> Forest | None:
     """A heat map a series with its figures, and one of all that have one stage."""
     series: dict[str, Stages] = {}

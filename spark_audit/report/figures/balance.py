@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.forest import Forest
 from spark_audit.report.figures.forest_marks import Line, Mark, Section
 from spark_audit.report.figures.picture import DASHED, MISSING, Look, plain
@@ -18,7 +17,6 @@ SIDES = {
 }
 
 
-@FIGURES.register(order=10)
 def draw(report: Report) -> Forest | None:
     """|SMD| of every covariate, sorted by what it was before matching."""
     table = report.tables.get("balance", [])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_audit.audits.contract import BASE
-from spark_audit.names import entry_of, series_of
+from spark_audit.names import BASE, entry_of, series_of
 from spark_audit.report.figures.theme import GLYPHS, HOLLOW, LIGHT
 from spark_audit.results import Contrast, Report, Row
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.curves import Axis, Band, Curve, Curves, Panel, Value
 from spark_audit.report.figures.entries import known, means, records_of
 from spark_audit.report.figures.picture import (
@@ -30,7 +29,6 @@ Dose = tuple[bool, float]
 """Whether it was trained on, and how often."""
 
 
-@FIGURES.register(order=80)
 def draw(report: Report) -> Curves | None:
     """Mean exposure by dose, a panel a part, held-out canaries apart."""
     runs: dict[str, list[Records]] = {}

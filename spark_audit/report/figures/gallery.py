@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, choose
 from spark_audit.files import write_atomically
-from spark_audit.report.figures import FIGURES
+from spark_audit.report.figures import (
+    accuracy,
+    balance,
+    exposure,
+    roc,
+    selectivity,
+    stages,
+    utility,
+)
 from spark_audit.report.figures.entries import void_said
+from spark_audit.report.figures.picture import Draw
 from spark_audit.report.figures.svg import rendered
 from spark_audit.report.figures.theme import (
     FORMATS,
@@ -24,6 +33,18 @@ from spark_audit.results import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+FIGURES: Mapping[str, Draw] = {
+    "balance": balance.draw,
+    "selectivity": selectivity.draw,
+    "stages": stages.draw,
+    "exposure": exposure.draw,
+    "roc": roc.draw,
+    "utility": utility.draw,
+    "accuracy": accuracy.draw,
+}
+"""In the order of reading."""
 
 
 def drawings(report: Report, *, only: Collection[str] | None = None) -> list[Drawing]:
@@ -40,12 +61,11 @@ def drawings(report: Report, *, only: Collection[str] | None = None) -> list[Dra
 def each(report: Report, *, only: Collection[str] | None = None) -> Iterator[Drawing]:
     """The figures one by one, so that no more than one is kept in memory."""
     _matplotlib()
-    for entry in sorted(FIGURES, key=lambda entry: (entry.order, entry.name)):
-        name = entry.name.replace("-", "_")
-        if only is not None and not {name, entry.name} & set(only):
+    for name, draw in FIGURES.items():
+        if only is not None and name not in only:
             continue
         with styled():
-            picture = entry.run(report)
+            picture = draw(report)
             if picture is None:
                 continue
             drawing = picture.drawing(name, report)
@@ -75,8 +95,9 @@ def _put(file: IO[bytes], *, data: bytes) -> None:
 
 def plot(report: Report, name: str) -> Axes:
     """Draw a figure; see :meth:`spark_audit.results.Report.plot`."""
-    entry = FIGURES.get(name)
-    drawn = drawings(report, only=[entry.name])
+    if name not in FIGURES:
+        raise InputError(f"unknown figure {name!r}", fix=choose(name, list(FIGURES)))
+    drawn = drawings(report, only=[name])
     if not drawn:
-        raise InputError(f"the report holds nothing for the figure {entry.name}")
+        raise InputError(f"the report holds nothing for the figure {name}")
     return drawn[0].figure.axes[0]

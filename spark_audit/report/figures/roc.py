@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from spark_audit.audits.contract import BASE, carriers
-from spark_audit.report.figures import FIGURES
+from spark_audit.audits.claims import carriers
+from spark_audit.names import BASE
 from spark_audit.report.figures.curves import Axis, Band, Curve, Curves, Panel, first
 from spark_audit.report.figures.entries import known, records_of, rows_of
 from spark_audit.report.figures.picture import (
@@ -45,7 +45,6 @@ Runs = dict[str, dict[str, list[Points]]]
 """Entry -> score -> the curve of each seed."""
 
 
-@FIGURES.register(order=90)
 def draw(report: Report) -> Curves | None:
     """True against false positive rate, both on log axes, a panel a checkpoint."""
     runs = _runs(report)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spark_audit.audits.contract import BASE
-from spark_audit.report.figures import FIGURES
+from spark_audit.names import BASE
 from spark_audit.report.figures.entries import contrasts_of, estimable, rows_of
 from spark_audit.report.figures.forest import Forest
 from spark_audit.report.figures.forest_marks import Line, Mark, Section
@@ -20,7 +19,6 @@ CHANGED = {
 }
 
 
-@FIGURES.register(order=30)
 def draw(report: Report) -> Forest | None:
     """Delta_sel and its change with intervals, and contrasts between checkpoints."""
     changes = rows_of(report, "matched", "delta_sel", of="change")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from spark_audit.report.figures import FIGURES
 from spark_audit.report.figures.curves import Axis, Curve, Curves, Panel
 from spark_audit.report.figures.entries import estimable, rows_of
 from spark_audit.report.figures.picture import DASHED, ZERO, Look, looks, wrapped
@@ -14,7 +13,6 @@ from spark_audit.results import Report, Row
 SHOWN = Look(marker="o", dashes="none", size=6.0)
 
 
-@FIGURES.register(order=55)
 def draw(report: Report) -> Curves | None:
     """A panel a task, a line a series."""
     records = report.tables.get("stages_states", [])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_audit.audits import AUDITS
-from spark_audit.report.figures import FIGURES
+from spark_audit.audits import Utility
 from spark_audit.report.figures.entries import estimable, rows_of
 from spark_audit.report.figures.forest import Forest
 from spark_audit.report.figures.forest_marks import Line, Mark, Section
@@ -18,7 +17,6 @@ UNIT = "share of answers right"
 CHANCE = replace(DOTTED, colour=INK, width=1.2)
 
 
-@FIGURES.register(order=110)
 def draw(report: Report) -> Forest | None:
     """One panel a figure of continual learning, one bar a checkpoint."""
     metrics = {metric: rows_of(report, "utility", metric) for metric in SHOWN}
@@ -66,4 +64,4 @@ def draw(report: Report) -> Forest | None:
 
 
 def _label(metric: str) -> str:
-    return AUDITS.metric("utility", metric).label
+    return Utility.metric(metric).label

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from spark_audit.checkpoints.specs import BASE
 from spark_audit.errors import visible
 from spark_audit.files import write_text
+from spark_audit.names import BASE
 from spark_audit.report.cells import Rendering
 from spark_audit.report.tables import main_rows
-from spark_audit.report.writers import WRITERS, only_named
 from spark_audit.report.writers.markdown import summary
 from spark_audit.results import Report, Row
 
@@ -19,7 +18,6 @@ LIMITS = ("low", "high", "null", "null_low", "null_high", "level")
 """What stands beside a figure as the arguments of its metric."""
 
 
-@WRITERS.register(unasked=only_named)
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``card.md``: metadata with the main figures, then a section; no text."""
     import huggingface_hub.utils

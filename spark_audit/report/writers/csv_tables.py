@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from spark_audit.files import write_atomically, write_text
 from spark_audit.report.cells import Rendering
-from spark_audit.report.writers import WRITERS
 from spark_audit.results import Contrast, Guard, Report, Row
 
 Record = dict[str, Any]
@@ -42,7 +41,6 @@ ANNOTATION = "/annotation"
 of the variant itself, and would stand here twice."""
 
 
-@WRITERS.register()
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write results, contrasts, guards and the report's further tables as CSV."""
     place = folder / "tables"

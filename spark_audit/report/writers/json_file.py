@@ -6,11 +6,9 @@ from pathlib import Path
 
 from spark_audit.files import write_text
 from spark_audit.report.cells import Rendering
-from spark_audit.report.writers import WRITERS
 from spark_audit.results import Report
 
 
-@WRITERS.register()
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``report.json`` (schema: ``schemas/report.json`` of the package)."""
     path = folder / "report.json"

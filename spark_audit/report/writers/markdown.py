@@ -35,14 +35,12 @@ from spark_audit.report.tables import (
     glance,
     tables,
 )
-from spark_audit.report.writers import WRITERS
 from spark_audit.results import OF_REPORT, Report, by_severity, number
 
 LONGEST = 60_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
 
 
-@WRITERS.register()
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``report.md``; identifiers appear only with ``show_text``."""
     path = folder / "report.md"

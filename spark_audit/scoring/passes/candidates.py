@@ -4,6 +4,8 @@ The prefix, together with the tokens that all its candidates begin with, goes th
 the model alone; its keys and values then stand before every candidate. Where a model
 keeps something else than keys and values, or where the first set of candidates scores
 otherwise when it is read whole, all sets are read whole.
+
+One row a candidate: sum and mean over its tokens, nats.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ from spark_audit.errors import SparkError
 from spark_audit.memory import out_of_memory
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Candidates
-from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.passes.plain import (
     Note,
     Scorer,
@@ -38,11 +39,6 @@ from spark_audit.scoring.table import Pass
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
 
-LAYOUT = {"nll_sum": "float32", "nll_mean": "float32"}
-"""One row a candidate: sum and mean over its tokens, nats."""
-
-ITEMS = "candidates"
-
 CPU_CACHE, GPU_CACHE = 2**28, 2**32
 """Bytes that the keys and values of a prefix may take, repeated for a batch."""
 
@@ -50,7 +46,6 @@ R = TypeVar("R")
 Emit = Callable[[Candidates, dict[str, np.ndarray]], None]
 
 
-@PASSES.register()
 def run(
     loaded: Loaded,
     items: Sequence[Candidates],

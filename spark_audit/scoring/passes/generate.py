@@ -5,6 +5,13 @@ penalties, forced tokens) cannot change a figure: always the likeliest usable to
 float32, the lowest id among equals. Batches are padded on the left; a self-test on the
 first prompt shows that padding and cache leave the logits as they are, else prompts of
 equal length run together, or whole sequences are read again.
+
+One row a prompt.
+
+``strict`` and ``normalised`` are 1 where the answer came, as it is or but for case,
+punctuation, white space and, where the task has labels, what follows the label;
+``stop`` 0 at the end-of-text token, 1 at a line's end, 2 at the limit; ``n_tokens``
+written.
 """
 
 from __future__ import annotations
@@ -24,23 +31,11 @@ from spark_audit.errors import CheckpointError, InputError
 from spark_audit.memory import out_of_memory
 from spark_audit.scoring.answers import begins_with, normalised, stripped
 from spark_audit.scoring.batching import Batches, room
-from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.items import Prompt
-
-LAYOUT = {"strict": "int8", "normalised": "int8", "stop": "int8", "n_tokens": "int32"}
-"""One row a prompt.
-
-``strict`` and ``normalised`` are 1 where the answer came, as it is or but for case,
-punctuation, white space and, where the task has labels, what follows the label;
-``stop`` 0 at the end-of-text token, 1 at a line's end, 2 at the limit; ``n_tokens``
-written.
-"""
-
-ITEMS = "prompts"
 
 EOS, NEWLINE, LENGTH = 0, 1, 2
 """Why an answer ended: the column ``stop``."""
@@ -56,7 +51,6 @@ Emit = Callable[["Prompt", dict[str, np.ndarray]], None]
 Note = Callable[[str], None]
 
 
-@PASSES.register()
 def run(
     loaded: Loaded,
     items: Sequence[Prompt],

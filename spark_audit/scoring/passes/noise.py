@@ -4,6 +4,11 @@ What is drawn are unit normals that follow from the draw's number and the item's
 alone. Every checkpoint and every scale meets the same ones (common random numbers), so
 that differences between checkpoints are not those of their draws, and a batch changes
 nothing.
+
+One row a scored token.
+
+``nll`` in nats, and ``relative``, the noise's scale over the root mean square of the
+embedding matrix.
 """
 
 from __future__ import annotations
@@ -22,21 +27,11 @@ from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Item
-from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.passes.plain import Note, Scorer
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
-
-LAYOUT = {"nll": "float32", "relative": "float32"}
-"""One row a scored token.
-
-``nll`` in nats, and ``relative``, the noise's scale over the root mean square of the
-embedding matrix.
-"""
-
-ITEMS = "texts"
 
 Emit = Callable[[Item, dict[str, np.ndarray]], None]
 
@@ -49,7 +44,6 @@ def check(settings: Pass) -> None:
         )
 
 
-@PASSES.register(check=check)
 def run(
     loaded: Loaded,
     items: Sequence[Item],

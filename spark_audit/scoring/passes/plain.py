@@ -4,6 +4,16 @@ Where the architecture is known and a self-test on the first text agrees, the mo
 body runs alone and the head is applied here, in float32, to the scored positions
 only. Everywhere else the model's own forward gives the logits of a few positions at a
 time.
+
+One row a scored token.
+
+``nll`` nats, lower = likelier; ``rank_lo`` = 1 + #(logit > target's), ``ties`` = other
+tokens with exactly the target's logit; ``mean_logp`` = E_p[log p] and ``sd_logp`` its
+standard deviation under the model's own next-token distribution; ``top1_margin`` =
+target's logit minus the largest other logit (positive: the model's first guess);
+``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0);
+``top40_cold`` = log of the sum of squares of their probabilities (<= 0): what sampling
+from them at T = 0.5 divides by.
 """
 
 from __future__ import annotations
@@ -23,35 +33,11 @@ from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.float32_body import widened
 from spark_audit.scoring.head import Columns, Head, Transform
-from spark_audit.scoring.passes import PASSES
 from spark_audit.scoring.table import COLUMNS, Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.items import Item
-
-LAYOUT = {
-    "nll": "float32",
-    "rank_lo": "int32",
-    "ties": "int32",
-    "mean_logp": "float32",
-    "sd_logp": "float32",
-    "top1_margin": "float32",
-    "top40_logp": "float32",
-    "top40_cold": "float32",
-}
-"""One row a scored token.
-
-``nll`` nats, lower = likelier; ``rank_lo`` = 1 + #(logit > target's), ``ties`` = other
-tokens with exactly the target's logit; ``mean_logp`` = E_p[log p] and ``sd_logp`` its
-standard deviation under the model's own next-token distribution; ``top1_margin`` =
-target's logit minus the largest other logit (positive: the model's first guess);
-``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0);
-``top40_cold`` = log of the sum of squares of their probabilities (<= 0): what sampling
-from them at T = 0.5 divides by.
-"""
-
-ITEMS = "texts"
 
 PLAIN_HEADS = frozenset(
     """
@@ -86,7 +72,6 @@ Emit = Callable[["Item", dict[str, np.ndarray]], None]
 Note = Callable[[str], None]
 
 
-@PASSES.register()
 def run(
     loaded: Loaded,
     items: Sequence[Item],

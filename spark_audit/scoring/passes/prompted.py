@@ -1,6 +1,8 @@
 """The prompted pass: strings behind prompts that are not their own rows' beginnings.
 
 As the plain pass reads them; only what is said of the string itself is kept.
+
+One row a token of the string, as in the plain pass.
 """
 
 from __future__ import annotations
@@ -10,26 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_audit.scoring.passes import PASSES, plain
-from spark_audit.scoring.table import Pass
+from spark_audit.scoring.passes import plain
+from spark_audit.scoring.table import LAYOUTS, Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.scoring.items import Continuation, Item
 
-LAYOUT = {
-    "nll": "float32",
-    "rank_lo": "int32",
-    "ties": "int32",
-    "top40_logp": "float32",
-    "top40_cold": "float32",
-}
-"""One row a token of the string, as in the plain pass."""
 
-ITEMS = "continuations"
-
-
-@PASSES.register()
 def run(
     loaded: Loaded,
     items: Sequence[Continuation],
@@ -48,6 +38,6 @@ def run(
     def behind(item: Item, columns: dict[str, np.ndarray]) -> None:
         own = by_key[item.key]
         first = len(item.ids) - 1 - len(own.scored)
-        emit(own, {name: columns[name][first:] for name in LAYOUT})
+        emit(own, {name: columns[name][first:] for name in LAYOUTS["prompted"]})
 
     plain.run(loaded, items, settings, batch_size=batch_size, emit=behind, note=note)

@@ -9,10 +9,10 @@ import pytest
 from matplotlib.axes import Axes
 
 from spark_audit.errors import InputError
-from spark_audit.report.figures import FIGURES
+from spark_audit.report.figures.gallery import FIGURES
 
 
-@pytest.mark.parametrize("name", FIGURES.names())
+@pytest.mark.parametrize("name", list(FIGURES))
 def test_every_figure_can_be_plotted(made: Callable[..., Any], name: str) -> None:
     report, drawings = made(4)
     axes = report.plot(name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import about
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
 from spark_audit.provenance import sha256_file
@@ -104,7 +104,7 @@ def _evidence(report: Report, folder: Path, *, numbered: bool) -> pd.DataFrame |
 
     ``numbered``: by row number in the evidence, for ids that hold identifiers.
     """
-    path = folder / "scores" / AUDITS.evidence_file(AUDIT)
+    path = folder / "scores" / about(AUDIT).evidence_file()
     if not path.is_file():
         return render("dossier.exposed_missing", file=f"scores/{path.name}")
     if report.evidence.get(path.name, "") != sha256_file(path):

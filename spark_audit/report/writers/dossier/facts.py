@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 
-from spark_audit.audits import AUDITS
+from spark_audit.audits import about, metric_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.assemble import SCOPE
 from spark_audit.report.states import Outcome, Tried
@@ -34,7 +33,7 @@ def _figure(finding: Finding) -> str:
     """Value, interval and null that a finding claims, as its sentence writes them."""
     if finding.value is None:
         return ""
-    if not finding.unit and AUDITS.metric(finding.audit, finding.metric).rate:
+    if not finding.unit and metric_of(finding.audit, finding.metric).rate:
         told = percent(finding)
     else:
         told = figure(finding, DECIMALS.get(finding.unit, 3))
@@ -45,10 +44,9 @@ def _figure(finding: Finding) -> str:
 def limits(report: Report) -> list[str]:
     """What cannot be concluded from the attacks, of figures that a dossier shows."""
     own = set(SCOPE)
-    for audit in {row.audit for row in report.results} & set(AUDITS.names()):
-        if AUDITS.about(audit).covers:
-            module = importlib.import_module(AUDITS.get(audit).run.__module__)
-            own |= set(getattr(module, "SCOPE", ()))
+    for audit in {row.audit for row in report.results}:
+        if about(audit).covers:
+            own |= set(about(audit).scope)
     plain = {line for line in own if not any(word in line for word in _SKILLED)}
     return [line for line in report.scope if line in plain]
 

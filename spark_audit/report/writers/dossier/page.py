@@ -40,7 +40,6 @@ from spark_audit.report.states import (
     standings,
     state_name,
 )
-from spark_audit.report.writers import WRITERS, only_named
 from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.dossier.facts import data, limits, result
 from spark_audit.results import Claim, Report
@@ -49,7 +48,6 @@ PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"
 """Environment variable that says who prepared it, where no option does."""
 
 
-@WRITERS.register(unasked=only_named)
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``dossier.html``; a browser prints it on A4."""
     page = render(

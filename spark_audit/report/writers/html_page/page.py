@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from spark_audit import sentences
-from spark_audit.audits import AUDITS
+from spark_audit.audits import about
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, series_of
@@ -29,7 +28,6 @@ from spark_audit.report.attachments import read_cases
 from spark_audit.report.attacks import covered
 from spark_audit.report.cells import FURTHER, VOID, Line, Rendering, Table
 from spark_audit.report.figures.entries import palette
-from spark_audit.report.figures.gallery import drawings
 from spark_audit.report.figures.svg import Picture, css_string, picture
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing
 from spark_audit.report.states import (
@@ -54,7 +52,6 @@ from spark_audit.report.tables import (
     intervals,
     tables,
 )
-from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
 from spark_audit.results import OF_REPORT, Finding, Report, Row, Status, by_severity
 
@@ -110,7 +107,7 @@ class Section:
     @property
     def unfolded(self) -> int:
         """How many pictures are open: the first, where its audit claims anything."""
-        return 1 if AUDITS.about(self.name).claims else 0
+        return 1 if about(self.name).claims else 0
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,6 @@ class Switch:
     outline: str
 
 
-@WRITERS.register()
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``report.html``; identifiers appear only with ``show_text``."""
     path = folder / "report.html"
@@ -166,6 +162,9 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
         for name, (colour, marker) in colours.items()
         if entry_of(name) == name
     ]
+    # Drawing takes a second to import, and most commands draw nothing.
+    from spark_audit.report.figures.gallery import drawings
+
     pictures = drawings(report) if how.drawn is None else how.drawn()
     first = glance(report)
     stand, sections = standings(report), list(_sections(report, pictures))
@@ -366,8 +365,4 @@ def _general(report: Report, sections: Sequence[Section]) -> list[str]:
 
 def _scope(report: Report, audit: str) -> list[str]:
     """The report's statements on scope that are this audit's own."""
-    if audit not in AUDITS.names():
-        return []
-    module = importlib.import_module(AUDITS.get(audit).run.__module__)
-    own = getattr(module, "SCOPE", ())
-    return [line for line in report.scope if line in own]
+    return [line for line in report.scope if line in about(audit).scope]

@@ -14,7 +14,6 @@ from pathlib import Path
 from spark_audit.files import write_text
 from spark_audit.report.cells import VOID, Rendering, shown
 from spark_audit.report.tables import METHODS
-from spark_audit.report.writers import WRITERS
 from spark_audit.report.writers.latex.tables import (
     DOWN,
     INLINE,
@@ -28,7 +27,6 @@ from spark_audit.report.writers.latex.text import escaped
 from spark_audit.results import Report, Row
 
 
-@WRITERS.register()
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``tables/*.tex``; no text of an example is ever in them."""
     found = render(report)

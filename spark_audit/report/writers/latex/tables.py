@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from spark_audit.audits.contract import carriers
+from spark_audit.audits.claims import carriers
 from spark_audit.report.writers.latex.text import escaped
 from spark_audit.results import Report
 

@@ -1,0 +1,43 @@
+"""What each checkpoint is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from spark_audit.names import BASE, CheckpointName, entry_of
+from spark_audit.results import CheckpointFacts
+
+Baseline: TypeAlias = str | Mapping[str, str] | None
+
+
+def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
+    """What each checkpoint is held against; those without a baseline are left out.
+
+    A baseline that has replicates of its own is paired with another method's by their
+    number: the same seed. ``base`` is held against nothing.
+    """
+    known = list(names)
+    if baseline is None:
+        return {}
+    if not isinstance(baseline, str):
+        pairs = baseline.items()
+        return {k: v for k, v in pairs if k in known and v in known and k != v}
+    chosen = {}
+    for name in known:
+        entry, other = entry_of(name), baseline
+        if entry != name:
+            seed = CheckpointName.parse(name).seed
+            same_seed = str(CheckpointName(baseline, seed))
+            other = same_seed if same_seed in known else baseline
+        if entry not in (baseline, BASE) and other in known:
+            chosen[name] = other
+    return chosen
+
+
+def originals(checkpoints: Iterable[CheckpointFacts]) -> dict[str, str]:
+    """Each rounded checkpoint with what it was rounded from: its baseline."""
+    known = list(checkpoints)
+    names = {one.name for one in known}
+    pairs = ((one.name, one.quantised_from) for one in known)
+    return {name: own for name, own in pairs if own is not None and own in names}

@@ -1,0 +1,74 @@
+"""The audits that there are: ours, and those of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+
+from spark_audit.audits.base import Audit
+from spark_audit.audits.canary.exposure import CanaryRank
+from spark_audit.audits.extract.extraction import Extraction
+from spark_audit.audits.matched.selectivity import Matched
+from spark_audit.audits.metric import Metric
+from spark_audit.audits.mia.membership import Membership
+from spark_audit.audits.nll import NLL
+from spark_audit.audits.noise.embedding_noise import Noise
+from spark_audit.audits.rank import Rank
+from spark_audit.audits.stages.stage_memory import Stages
+from spark_audit.audits.twins.rise import Twins
+from spark_audit.audits.utility.task_accuracy import Utility
+from spark_audit.errors import InputError, choose
+from spark_audit.terminal.console import say
+
+AUDITS: tuple[type[Audit], ...] = (
+    *(Matched, Rank, NLL, CanaryRank, Twins, Membership, Extraction, Noise, Stages),
+    Utility,
+)
+"""The audits as reports have them; those of other packages follow."""
+
+
+@cache
+def all_audits() -> Mapping[str, type[Audit]]:
+    """Every audit by its name, in the order of reports; a broken one is left out."""
+    audits = {audit.name: audit for audit in AUDITS}
+    for point in sorted(entry_points(group="spark_audit.audits"), key=str):
+        try:
+            audit = point.load()
+            if not issubclass(audit, Audit) or audit.name != point.name:
+                raise TypeError(f"it is no Audit of the name {point.name!r}")
+        except Exception as error:
+            say(f"audit {point.name!r} ({point.value}) is left out: {error}")
+        else:
+            audits.setdefault(audit.name, audit)
+    return audits
+
+
+def find(name: str) -> type[Audit]:
+    """An audit by its name.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    if (audit := all_audits().get(name)) is None:
+        fix = choose(name, list(all_audits()))
+        raise InputError(f"unknown audit {name!r}", fix=fix)
+    return audit
+
+
+def about(name: str) -> type[Audit]:
+    """What is known of an audit; of one that is not installed, the defaults."""
+    return all_audits().get(name, Audit)
+
+
+def metric_of(audit: str, name: str) -> Metric:
+    """What is known of a metric; of an unknown one, its name."""
+    return about(audit).metric(name)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of audits in the order of reports; unknown ones last."""
+    places = {name: place for place, name in enumerate(all_audits())}
+    return sorted(names, key=lambda name: (places.get(name, len(places)), name))

@@ -1,0 +1,67 @@
+"""Audits as tests call them: an audit's options and those of a run side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from spark_audit.audits import find
+from spark_audit.audits.base import Audit, Context, replicates
+from spark_audit.audits.stored_evidence import joined
+from spark_audit.results import AuditResult
+
+
+def made(name: str, options: dict[str, Any]) -> Audit:
+    """An audit with its own options, which are taken out of these."""
+    kind = find(name)
+    own = [field.name for field in fields(kind) if field.name in options]
+    return kind(**{each: options.pop(each) for each in own})
+
+
+def chosen(*names: str, **options: Any) -> tuple[Audit, ...]:
+    """Audits, each with those of the options that are its own."""
+    return tuple(made(name, {**options}) for name in names)
+
+
+def audited(
+    name: str, tables: Mapping[str, Any], manifest: Any, **options: Any
+) -> AuditResult:
+    return made(name, options).run(tables, manifest, **options)
+
+
+def evidence(name: str, tables: Any, manifest: Any, **options: Any) -> pd.DataFrame:
+    """All that it concludes from; ``preset`` and ``seed`` may be among the options."""
+    audit = made(name, options)
+    preset = options.get("preset") or manifest.settings.preset
+    seed = options.get("seed", 0)
+    context = Context({}, preset == "paper", seed, replicates(preset))
+    return joined(audit.evidence(tables, manifest, context), audit.columns)
+
+
+def conclude(name: str, frame: pd.DataFrame, context: Context, **options: Any) -> Any:
+    return made(name, options).conclude(frame, context)
+
+
+def plan(name: str, manifest: Any, *, preset: str = "", **options: Any) -> Any:
+    chosen = preset or manifest.settings.preset
+    return made(name, options).plan(manifest, paper=chosen == "paper")
+
+
+def check(name: str, *, names: tuple[str, ...] = (), **options: Any) -> None:
+    made(name, options).check_names(names)
+
+
+canary = partial(audited, "canary")
+extract = partial(audited, "extract")
+matched = partial(audited, "matched")
+mia = partial(audited, "mia")
+nll = partial(audited, "nll")
+noise = partial(audited, "noise")
+rank = partial(audited, "rank")
+stages = partial(audited, "stages")
+twins = partial(audited, "twins")
+utility = partial(audited, "utility")
