@@ -18,6 +18,7 @@ from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import FOLDERS, read_report
 from spark_audit.results import Report
 from spark_audit.scoring.table import Pass
+from spark_audit.terminal.suggestions import goes
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.recipe import Loaded
@@ -107,9 +108,13 @@ def check_folder(
 ) -> Report | None:
     """The report that the folder holds; refuse to lose it, or not to be able to write.
 
-    A folder of another manifest is refused, and one with a finished report that this
-    call would not write again.
+    A folder of another manifest is refused, one with a finished report that this call
+    would not write again, and one of data or of a checkpoint.
     """
+    kind = goes(folder, wanted="report") if folder.is_dir() else None
+    if kind is not None and not (folder / "report.json").exists():
+        fix = f"give another -o; {kind}"
+        raise InputError("is no report folder", where=str(folder), fix=fix)
     check_links(folder, *FOLDERS)
     before = None
     if (folder / "report.json").exists():

@@ -116,7 +116,7 @@ def _kind(path: Path) -> str | None:
     with suppress(OSError):
         if path.is_dir():
             found = (kind for name, kind in _HOLDS.items() if (path / name).exists())
-            return next(found, None)
+            return next(found, "data" if any(path.glob("*.jsonl")) else None)
         if path.suffix in TABLES:
             return "table"
         if path.suffix == ".jsonl":
