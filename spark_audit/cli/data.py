@@ -173,8 +173,7 @@ def inject(
     encode, pieces = _pieces(
         kind, examples, tokenizer, model, canaries=canaries, seed=seed
     )
-    tasks = sorted({one.task for one in examples})
-    outputs = {task: output / f"{task}.jsonl" for task in tasks}
+    outputs = {row.task: output / f"{row.task}.jsonl" for row in examples}
     keep_apart(list(outputs.values()), files)
     # Only the search for what can be ranked takes its time.
     with progress(quiet=quiet or encode is None) as show:
@@ -189,7 +188,7 @@ def inject(
             pieces=pieces,
             progress=show,
         )
-    for task, path in outputs.items():
+    for task, path in sorted(outputs.items()):
         _write(path, [row for row in rows if row.task == task])
     names = ("task", "split", "rows", "with_identifier", "with_canary")
     groups = [(*group, *counts) for group, counts in sorted(report.rows.items())]
