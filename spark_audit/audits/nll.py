@@ -6,7 +6,8 @@ other text for any model: the figures are for comparison between checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,10 +23,10 @@ from spark_audit.audits.ratio_rows import (
     ratio_rows,
     summed_groups,
 )
-from spark_audit.audits.stored_evidence import framed
+from spark_audit.audits.spans import Places
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.table import Pass
 
 KINDS = ("pii", "low", "canary")
 METRICS = (
@@ -52,27 +53,6 @@ SCOPE = (
 def _same(value: str, n: int) -> Any:
     """A column of one value, a byte a row."""
     return pd.Categorical.from_codes(np.zeros(n, np.int8), pd.Index([value]))
-
-
-def _record(
-    table: TokenTable,
-    copies: Mapping[str, int],
-    example: ManifestExample,
-    which: str,
-    key: str,
-    tokens: np.ndarray,
-) -> tuple[Any, ...]:
-    rows = table.rows(example.id)
-    at = np.searchsorted(table.position[rows], tokens)
-    values = table.columns["nll"][rows][at].astype(np.float64)
-    if which == "canary":
-        # It may stand in several tasks, and is of no one type.
-        share = 1 / copies[key]
-        sums = ("", "", f"canary {key}", float(values.mean()) * share, share)
-    else:
-        own = (example.task, key, example.cluster)
-        sums = (*own, float(values.sum()), float(len(tokens)))
-    return which, example.split, *sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +83,30 @@ class NLL(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Iterator[pd.DataFrame]:
-        copies: dict[str, int] = {}
-        for _, which, key, _ in _sets(manifest):
-            copies[key] = copies.get(key, 0) + (which == "canary")
+        sets = list(_sets(manifest))
+        if not sets:
+            return
+        places = Places([one.id for one, *_ in sets], [tokens for *_, tokens in sets])
+        copies = Counter(key for _, of, key, _ in sets if of == "canary")
+        units = pd.DataFrame.from_records(
+            [
+                # A canary may stand in several tasks, and is of no one type.
+                (of, example.split, "", "", f"canary {key}", 1 / copies[key])
+                if of == "canary"
+                else (of, example.split, example.task, key, example.cluster, np.nan)
+                for example, of, key, _ in sets
+            ],
+            columns=["of", "split", "task", "type", "cluster", "den"],
+        )
+        planted = units["den"].notna().to_numpy()
+        den = units["den"].fillna(pd.Series(places.sizes, units.index, float))
+        scale = np.where(planted, den / places.sizes, 1.0)
         for name, passes in tables.items():
             if (table := passes.get(Pass())) is not None:
-                records = (_record(table, copies, *one) for one in _sets(manifest))
-                yield framed(((name, *record) for record in records), [*COLUMNS])
+                nll = table.columns["nll"][places.of(table)].astype(np.float64)
+                num = places.summed(nll) * scale
+                frame = units.assign(checkpoint=name, num=num, den=den)
+                yield frame[[*COLUMNS]]
 
     def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
         metrics = by_name(METRICS)

@@ -109,15 +109,21 @@ def setup_guards(
     base = tables.get(BASE, {}).get(Pass())
     found: list[Guard] = []
     given: set[str] = set()
+    layout: _Layout | None = None
     if base is not None:
-        spans = _scored(base, None, manifest, units).spans
+        layout = _Layout(base, manifest, units)
+        spans = layout.scored(base, None).spans
         given = set(spans["key"][spans["won"].astype(bool)])
         found += _failed(BASE_READ, BASE, _base_gives(spans))
     for name, place in names.items():
         if name == BASE:
             continue
         table = tables[place].get(Pass())
-        scored = None if table is None else _scored(table, base, manifest, units)
+        scored = None
+        if table is not None:
+            if layout is None or not layout.fits(table):
+                layout = _Layout(table, manifest, units)
+            scored = layout.scored(table, base)
         if place in weights and weights[place] == weights.get(BASE):
             found += _failed(BASE_READ, name, {"same": "weights"})
         elif scored is not None and scored.apart <= REPRODUCED:
@@ -190,55 +196,79 @@ def _unguessable(before: str, text: str) -> bool:
     return named and not any(w in local for w in _WORD.findall(before.lower()))
 
 
-def _scored(
-    table: TokenTable, base: TokenTable | None, manifest: Manifest, units: Units
-) -> _Scored:
-    """The scores of one checkpoint; without a base next to the manifest's own."""
-    nll = table.columns["nll"]
-    first = sure = np.zeros(len(table), dtype=bool)
-    if "rank_lo" in table.columns:
-        first = table.columns["rank_lo"] == 1
-        sure = first & (table.columns["ties"] == 0)
-    spans: list[tuple[object, ...]] = []
-    texts: list[tuple[object, ...]] = []
-    low, apart = np.zeros(3), 0.0
-    for row in manifest.examples:
-        if row.id not in table:
-            continue
-        at = table.rows(row.id)
-        places, own = table.position[at], nll[at].astype(np.float64)
-        theirs = row.unll[places] / 1e6
-        if base is not None and row.id in base:
-            theirs = base.columns["nll"][base.rows(row.id)].astype(np.float64)
-        change = own - theirs
-        apart = max(apart, float(np.abs(change).max(initial=0.0)))
-        plain = np.isin(places, row.low)
-        low += own[plain].sum(), theirs[plain].sum(), plain.sum()
-        other = np.ones(len(places), dtype=bool)
-        for unit in units.get(row.id, ()):
-            span = unit.span
-            start, end = np.searchsorted(places, unit.tokens).tolist()
-            ranks = slice(at.start + start, at.start + end)
-            other[start:end] = False
-            spans.append(
-                (
-                    f"{span.start}:{row.id}",
-                    *(row.split, row.cluster, span.type, unit.trained, unit.secret),
-                    *(end - start, change[start:end].sum()),
-                    *(sure[ranks].all(), first[ranks].all()),
-                )
-            )
-        if row.canary_id is None and other.any():
-            sums = int(other.sum()), change[other].sum()
-            texts.append((row.split, row.cluster, row.task, *sums))
-    ours, theirs_low = low[:2] / low[2] if low[2] else (math.nan, math.nan)
-    return _Scored(
-        pd.DataFrame(spans, columns=SPANS),
-        pd.DataFrame(texts, columns=TEXTS),
-        float(ours),
-        float(theirs_low),
-        apart if len(table) else math.inf,
-    )
+class _Layout:
+    """Where identifiers and other text stand in tables over the same texts."""
+
+    def __init__(self, table: TokenTable, manifest: Manifest, units: Units) -> None:
+        self.table, n = table, len(table)
+        self.reference = np.zeros(n)
+        self.known, self.low = np.zeros((2, n), dtype=bool)
+        self.text = np.full(n, -1)
+        spans: list[tuple[object, ...]] = []
+        texts: list[tuple[object, ...]] = []
+        tokens: list[np.ndarray] = [np.zeros(0, np.int64)]
+        for row in manifest.examples:
+            if row.id not in table:
+                continue
+            at = table.rows(row.id)
+            places = table.position[at]
+            self.known[at], self.reference[at] = True, row.unll[places] / 1e6
+            self.low[at] = np.isin(places, row.low)
+            other = np.ones(len(places), dtype=bool)
+            for unit in units.get(row.id, ()):
+                span = unit.span
+                start, end = np.searchsorted(places, unit.tokens).tolist()
+                other[start:end] = False
+                tokens.append(np.arange(at.start + start, at.start + end))
+                facts = (row.split, row.cluster, span.type, unit.trained, unit.secret)
+                spans.append((f"{span.start}:{row.id}", *facts, end - start))
+            if row.canary_id is None and other.any():
+                self.text[at][other] = len(texts)
+                texts.append((row.split, row.cluster, row.task, int(other.sum())))
+        self.spans = pd.DataFrame(spans, columns=SPANS[:-3])
+        self.texts = pd.DataFrame(texts, columns=TEXTS[:-1])
+        self.tokens = np.concatenate(tokens)
+        self.first = np.cumsum([0, *map(len, tokens[1:-1])])[: len(spans)]
+
+    def fits(self, table: TokenTable) -> bool:
+        """Whether a table scores the same tokens in the same order."""
+        mine = self.table
+        return mine.ids == table.ids and np.array_equal(mine.position, table.position)
+
+    def scored(self, table: TokenTable, base: TokenTable | None) -> _Scored:
+        """The scores of one checkpoint; without a base next to the manifest's own."""
+        first = sure = np.zeros(len(table), dtype=bool)
+        if "rank_lo" in table.columns:
+            first = table.columns["rank_lo"] == 1
+            sure = first & (table.columns["ties"] == 0)
+        nll, theirs = table.columns["nll"].astype(np.float64), self.reference
+        if base is not None and self.fits(base):
+            theirs = base.columns["nll"].astype(np.float64)
+        elif base is not None:
+            theirs = theirs.copy()
+            for key in set(base.ids) & set(table.ids):
+                theirs[table.rows(key)] = base.columns["nll"][base.rows(key)]
+        change = np.where(self.known, nll - theirs, 0.0)
+        low = self.low.any()
+        plain = self.text >= 0
+        moved = np.bincount(self.text[plain], change[plain], minlength=len(self.texts))
+        return _Scored(
+            self.spans.assign(
+                change=self._each(np.add, change),
+                sure=self._each(np.logical_and, sure),
+                won=self._each(np.logical_and, first),
+            ),
+            self.texts.assign(change=moved),
+            float(nll[self.low].mean()) if low else math.nan,
+            float(theirs[self.low].mean()) if low else math.nan,
+            float(np.abs(change).max()) if len(table) else math.inf,
+        )
+
+    def _each(self, reduce: np.ufunc, values: np.ndarray) -> np.ndarray:
+        """Values of every identifier's tokens, reduced."""
+        if not len(self.first):
+            return values[:0]
+        return np.asarray(reduce.reduceat(values[self.tokens], self.first))
 
 
 TEXTS = "split cluster type n_tokens change".split()

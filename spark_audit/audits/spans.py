@@ -92,6 +92,44 @@ class SumsOf(Mapping[str, Sums]):
         return len(self._tables)
 
 
+class Places:
+    """Rows of score tables that hold given tokens of given examples.
+
+    Tables over the same texts have them at the same places, which are looked up once.
+    """
+
+    def __init__(self, keys: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
+        self._keys, self._tokens = keys, tokens
+        self.sizes = np.array([len(each) for each in tokens], np.int64)
+        self._first = np.cumsum([0, *self.sizes[:-1]])
+        self._found: tuple[TokenTable, np.ndarray] | None = None
+
+    def of(self, table: TokenTable) -> np.ndarray:
+        """Rows of all tokens, one set after the other."""
+        before, rows = self._found or (None, None)
+        if (
+            before is None
+            or rows is None
+            or before.ids != table.ids
+            or not np.array_equal(before.position, table.position)
+        ):
+            parts = []
+            for key, tokens in zip(self._keys, self._tokens, strict=True):
+                whole = table.rows(key)
+                parts.append(whole.start + table.position[whole].searchsorted(tokens))
+            rows = np.concatenate(parts)
+            self._found = table, rows
+        return rows
+
+    def first(self, table: TokenTable) -> np.ndarray:
+        """The row of each set's first token."""
+        return np.asarray(self.of(table)[self._first])
+
+    def summed(self, values: np.ndarray) -> np.ndarray:
+        """Sums over each set of values as :meth:`of` orders them."""
+        return np.asarray(np.add.reduceat(values, self._first))
+
+
 def audited_spans(
     manifest: Manifest, *, split: str = "train"
 ) -> Iterator[tuple[int, ManifestExample, list[tuple[int, int]]]]:

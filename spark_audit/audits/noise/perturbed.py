@@ -11,6 +11,7 @@ import pandas as pd
 
 from spark_audit.audits.base import Tables
 from spark_audit.audits.metric import Metric
+from spark_audit.audits.spans import Places
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY
@@ -82,8 +83,7 @@ def frames(
     and with noise, ``relative`` is sigma over the RMS of the embedding matrix.
     """
     sets = list(token_sets(manifest))
-    sizes = [len(tokens) for *_, tokens in sets]
-    first = np.cumsum([0, *sizes[:-1]])
+    places = Places([one.id for one, *_ in sets], [tokens for *_, tokens in sets])
     for name, passes in tables.items():
         if (plain := passes.get(Pass())) is None or not sets:
             continue
@@ -93,21 +93,17 @@ def frames(
             "kind": [kind for _, kind, _ in sets],
             "task": [example.task for example, *_ in sets],
             "cluster": [example.cluster for example, *_ in sets],
-            "n": sizes,
-            "clean": _summed(plain, _places(plain, sets), first),
+            "n": places.sizes,
+            "clean": _summed(places, plain),
         }
-        known: tuple[TokenTable, np.ndarray] | None = None
         for wanted in noise_passes(sigmas, draws):
             if (noised := passes.get(wanted)) is None:
                 continue
-            # All noise passes score the same sequences: looked up once.
-            if known is None or not _alike(known[0], noised):
-                known = noised, _places(noised, sets)
-            found = pd.DataFrame(facts)
-            found["sigma"], found["draw"] = wanted.sigma, wanted.draw
-            found["noisy"] = _summed(noised, known[1], first)
-            found["relative"] = noised.columns["relative"][known[1]][first]
-            parts.append(found[list(COLUMNS)])
+            part = pd.DataFrame(facts)
+            part["sigma"], part["draw"] = wanted.sigma, wanted.draw
+            part["noisy"] = _summed(places, noised)
+            part["relative"] = noised.columns["relative"][places.first(noised)]
+            parts.append(part[list(COLUMNS)])
         if parts:
             yield pd.concat(parts, ignore_index=True)
 
@@ -117,24 +113,10 @@ def noise_passes(sigmas: str, draws: int) -> list[Pass]:
     return [Pass("noise", s, d) for s in scales(sigmas) for d in range(draws)]
 
 
-def _alike(one: TokenTable, other: TokenTable) -> bool:
-    return one.ids == other.ids and np.array_equal(one.position, other.position)
-
-
-def _places(table: TokenTable, sets: Sequence[TokenSet]) -> np.ndarray:
-    """Rows of the table of all tokens of all sets, one set after the other."""
-    found = []
-    for example, _, tokens in sets:
-        rows = table.rows(example.id)
-        at = np.searchsorted(table.position[rows], tokens)
-        found.append(rows.start + at)
-    return np.concatenate(found)
-
-
-def _summed(table: TokenTable, rows: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Summed probability of each set, whose first row is given."""
-    p = np.exp(-table.columns["nll"][rows].astype(np.float64))
-    return np.asarray(np.add.reduceat(p, first))
+def _summed(places: Places, table: TokenTable) -> np.ndarray:
+    """Summed probability of each set."""
+    nll = table.columns["nll"][places.of(table)].astype(np.float64)
+    return places.summed(np.exp(-nll))
 
 
 def token_sets(manifest: Manifest) -> Iterator[TokenSet]:
