@@ -21,7 +21,7 @@ import scipy
 
 from spark_audit.audits.base import Tables
 from spark_audit.audits.claims import ALARM, BASE_READ, BROKEN, HELD_OUT_BACK
-from spark_audit.audits.spans import REPRODUCED
+from spark_audit.audits.spans import REPRODUCED, Places
 from spark_audit.data.occurrences import doses, folded
 from spark_audit.manifest.schema import (
     Manifest,
@@ -200,57 +200,57 @@ class _Layout:
     """Where identifiers and other text stand in tables over the same texts."""
 
     def __init__(self, table: TokenTable, manifest: Manifest, units: Units) -> None:
-        self.table, n = table, len(table)
-        self.reference = np.zeros(n)
-        self.known, self.low = np.zeros((2, n), dtype=bool)
-        self.text = np.full(n, -1)
+        examples = [row for row in manifest.examples if row.id in table]
+        self.keys, self.count = [row.id for row in examples], len(table.ids)
+        positions = [table.position[table.rows(key)] for key in self.keys]
+        self.places = Places(self.keys, positions)
+        ends = np.cumsum([0, *self.places.sizes])
+        self.reference = np.zeros(ends[-1])
+        self.low, self.text = np.zeros(ends[-1], dtype=bool), np.full(ends[-1], -1)
         spans: list[tuple[object, ...]] = []
         texts: list[tuple[object, ...]] = []
-        tokens: list[np.ndarray] = [np.zeros(0, np.int64)]
-        for row in manifest.examples:
-            if row.id not in table:
-                continue
-            at = table.rows(row.id)
-            places = table.position[at]
-            self.known[at], self.reference[at] = True, row.unll[places] / 1e6
-            self.low[at] = np.isin(places, row.low)
-            other = np.ones(len(places), dtype=bool)
+        tokens: list[np.ndarray] = []
+        for row, at, where in zip(examples, ends[:-1], positions, strict=True):
+            whole = slice(at, at + len(where))
+            self.reference[whole] = row.unll[where] / 1e6
+            self.low[whole] = np.isin(where, row.low)
+            other = np.ones(len(where), dtype=bool)
             for unit in units.get(row.id, ()):
                 span = unit.span
-                start, end = np.searchsorted(places, unit.tokens).tolist()
+                start, end = np.searchsorted(where, unit.tokens).tolist()
                 other[start:end] = False
-                tokens.append(np.arange(at.start + start, at.start + end))
+                tokens.append(np.arange(at + start, at + end))
                 facts = (row.split, row.cluster, span.type, unit.trained, unit.secret)
                 spans.append((f"{span.start}:{row.id}", *facts, end - start))
             if row.canary_id is None and other.any():
-                self.text[at][other] = len(texts)
+                self.text[whole][other] = len(texts)
                 texts.append((row.split, row.cluster, row.task, int(other.sum())))
         self.spans = pd.DataFrame(spans, columns=SPANS[:-3])
         self.texts = pd.DataFrame(texts, columns=TEXTS[:-1])
-        self.tokens = np.concatenate(tokens)
-        self.first = np.cumsum([0, *map(len, tokens[1:-1])])[: len(spans)]
+        self.tokens = np.concatenate([np.zeros(0, np.int64), *tokens])
+        self.first = np.cumsum([0, *map(len, tokens[:-1])])[: len(spans)]
 
     def fits(self, table: TokenTable) -> bool:
-        """Whether a table scores the same tokens in the same order."""
-        mine = self.table
-        return mine.ids == table.ids and np.array_equal(mine.position, table.position)
+        """Whether a table scores the same texts."""
+        return len(table.ids) == self.count and all(key in table for key in self.keys)
 
     def scored(self, table: TokenTable, base: TokenTable | None) -> _Scored:
         """The scores of one checkpoint; without a base next to the manifest's own."""
-        first = sure = np.zeros(len(table), dtype=bool)
+        rows, theirs = self.places.of(table), self.reference
+        nll = table.columns["nll"][rows].astype(np.float64)
+        first = sure = np.zeros(len(rows), dtype=bool)
         if "rank_lo" in table.columns:
-            first = table.columns["rank_lo"] == 1
-            sure = first & (table.columns["ties"] == 0)
-        nll, theirs = table.columns["nll"].astype(np.float64), self.reference
+            first = table.columns["rank_lo"][rows] == 1
+            sure = first & (table.columns["ties"][rows] == 0)
         if base is not None and self.fits(base):
-            theirs = base.columns["nll"].astype(np.float64)
+            theirs = base.columns["nll"][self.places.of(base)].astype(np.float64)
         elif base is not None:
-            theirs = theirs.copy()
-            for key in set(base.ids) & set(table.ids):
-                theirs[table.rows(key)] = base.columns["nll"][base.rows(key)]
-        change = np.where(self.known, nll - theirs, 0.0)
-        low = self.low.any()
-        plain = self.text >= 0
+            theirs, at = theirs.copy(), 0
+            for key, size in zip(self.keys, self.places.sizes, strict=True):
+                if key in base:
+                    theirs[at : at + size] = base.columns["nll"][base.rows(key)]
+                at += size
+        change, low, plain = nll - theirs, self.low.any(), self.text >= 0
         moved = np.bincount(self.text[plain], change[plain], minlength=len(self.texts))
         return _Scored(
             self.spans.assign(
@@ -261,7 +261,7 @@ class _Layout:
             self.texts.assign(change=moved),
             float(nll[self.low].mean()) if low else math.nan,
             float(theirs[self.low].mean()) if low else math.nan,
-            float(np.abs(change).max()) if len(table) else math.inf,
+            float(np.abs(change).max(initial=0.0)) if len(table) else math.inf,
         )
 
     def _each(self, reduce: np.ufunc, values: np.ndarray) -> np.ndarray:

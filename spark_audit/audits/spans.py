@@ -95,31 +95,31 @@ class SumsOf(Mapping[str, Sums]):
 class Places:
     """Rows of score tables that hold given tokens of given examples.
 
-    Tables over the same texts have them at the same places, which are looked up once.
+    Where a token stands within its example is looked up in the first table; another
+    order of examples, or of their tokens, is found out.
     """
 
     def __init__(self, keys: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
         self._keys, self._tokens = keys, tokens
         self.sizes = np.array([len(each) for each in tokens], np.int64)
+        self._positions = np.concatenate([np.zeros(0, np.int64), *tokens])
         self._first = np.cumsum([0, *self.sizes[:-1]])
-        self._found: tuple[TokenTable, np.ndarray] | None = None
+        self._within: np.ndarray | None = None
 
     def of(self, table: TokenTable) -> np.ndarray:
         """Rows of all tokens, one set after the other."""
-        before, rows = self._found or (None, None)
-        if (
-            before is None
-            or rows is None
-            or before.ids != table.ids
-            or not np.array_equal(before.position, table.position)
-        ):
-            parts = []
-            for key, tokens in zip(self._keys, self._tokens, strict=True):
-                whole = table.rows(key)
-                parts.append(whole.start + table.position[whole].searchsorted(tokens))
-            rows = np.concatenate(parts)
-            self._found = table, rows
-        return rows
+        wholes = [table.rows(key) for key in self._keys]
+        starts = np.repeat(np.array([w.start for w in wholes], np.int64), self.sizes)
+        if self._within is not None:
+            rows = starts + self._within
+            if rows.max(initial=-1) < len(table) and np.array_equal(
+                table.position[rows], self._positions
+            ):
+                return np.asarray(rows)
+        each = zip(wholes, self._tokens, strict=True)
+        within = [table.position[whole].searchsorted(tokens) for whole, tokens in each]
+        self._within = np.concatenate([np.zeros(0, np.int64), *within])
+        return np.asarray(starts + self._within)
 
     def first(self, table: TokenTable) -> np.ndarray:
         """The row of each set's first token."""
