@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import scipy
@@ -246,6 +247,19 @@ def _random_signs(
         yield 1 - 2 * rng.integers(0, 2, shape, dtype=np.int8)
 
 
+@lru_cache(maxsize=1)
+def _block_bits(replicates: int, seed: int) -> np.ndarray:
+    """Signs of blocks as bits: the same ones for all contrasts of so many clusters."""
+    signs = _random_signs(BLOCKS, replicates, seed)
+    return np.concatenate([np.packbits(part < 0, axis=1) for part in signs])
+
+
+def _block_signs(replicates: int, seed: int) -> Iterator[np.ndarray]:
+    bits = _block_bits(replicates, seed)
+    for rows in row_chunks(replicates, BLOCKS):
+        yield 1 - 2 * np.unpackbits(bits[rows], axis=1).view(np.int8)
+
+
 def sign_flip(
     num: ArrayLike, *, replicates: int = 9999, seed: int | np.random.Generator
 ) -> float:
@@ -323,6 +337,8 @@ def _flip_p(
     bar = observed[order] - _TIE * np.abs(num).sum(axis=0)[order]
     if exact := len(num) <= EXACT_UP_TO:
         signs = iter([sign_patterns(len(num), seed=seed)[0]])
+    elif len(num) == BLOCKS and isinstance(seed, int):
+        signs = _block_signs(replicates, seed)
     else:
         signs = _random_signs(len(num), replicates, seed)
     hits, done = np.zeros(len(order)), 0
