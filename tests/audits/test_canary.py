@@ -379,10 +379,7 @@ def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(
         sunk=-2.5,
     )
     result = canary(tables, planted.manifest)
-    assert said(result, "kind").startswith(
-        "kind: canaries rank high, but held-out canaries rank as high. Strings of this "
-        "kind became more likely, so this is no evidence of memory."
-    )
+    assert "held-out canaries rank as high" in said(result, "kind")
     assert claims(result, "kind") == {"confounded"}
     assert claims(result, "more") == {"memory"}
     assert said(result, "more").startswith("more: planted canaries rank AHEAD of never")

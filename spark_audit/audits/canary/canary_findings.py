@@ -46,7 +46,7 @@ class Claimed(NamedTuple):
     p: float | None = None
     on: Mapping[str, Any] = MappingProxyType({})
 
-    def of(self, name: str, *, groups: int, **facts: bool) -> Finding:
+    def of(self, name: str, *, groups: int, **facts: Any) -> Finding:
         """The finding; ``groups`` of tests of one checkpoint could have claimed."""
         columns = {**self.on, "facts": {**self.facts, **facts}}
         if self.p is not None:
@@ -108,18 +108,20 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
         for record in tables["canary_streisand"]
         if record["checkpoint"] == name and record["part"] in parts
     )
+    frame = judged.frame[judged.frame["checkpoint"] == name]
+    of_all = {"never_inserted": held_out(frame)["canary_id"].nunique()}
     if not judged.uniform:
         best = next(test for test in control if test.part in parts)
         ahead = never.clear(ahead=True) is not None
-        yield _rise(judged.frame, best, ahead=ahead).of(name, groups=1)
+        yield _rise(judged.frame, best, ahead=ahead).of(name, groups=1, **of_all)
         return
     # Both ends, those in most rows, bounds of epsilon, and held-out canaries.
     groups = 3 + bool(never.ps)
     for one in _ends(name, ours, judged, never, n):
-        yield one.of(name, groups=groups, supposed=judged.supposed)
+        yield one.of(name, groups=groups, supposed=judged.supposed, **of_all)
     # The table holds canaries of our own draw only: no condition.
     if bound := _epsilon(name, tables["canary_epsilon"], size):
-        yield bound.of(name, groups=groups)
+        yield bound.of(name, groups=groups, **of_all)
 
 
 def _ends(
@@ -139,7 +141,9 @@ def _ends(
         lifted = [Claimed("confounded", "lifted", p=p)]
         ends = lifted if never.clear(ahead=True) is None else []
     sunk = "behind" in kinds
-    return ends + _against_held_out(never, suppressed[0], remembered[0], sunk=sunk)
+    null = null_moments(int(ours["n_candidates"].iloc[0])).exposure_mean
+    low = suppressed[0]
+    return ends + _against_held_out(never, low, remembered[0], sunk=sunk, null=null)
 
 
 def _not_resolvable(
@@ -259,7 +263,7 @@ class _HeldOut:
 
 
 def _against_held_out(
-    never: _HeldOut, low: Tested, best: Tested, *, sunk: bool
+    never: _HeldOut, low: Tested, best: Tested, *, sunk: bool, null: float
 ) -> list[Claimed]:
     """True strings against never-inserted ones, at either end."""
     ahead, behind = (never.clear(ahead=side) for side in (True, False))
@@ -267,7 +271,7 @@ def _against_held_out(
     if low.detected and sunk and behind is None:
         ends.append(Claimed("confounded", "sunk"))
     elif low.detected:
-        facts = low.facts("lower_tail_exposure")
+        facts = low.facts("lower_tail_exposure", null=null)
         ends.append(Claimed("betrays", "behind_chance", facts, low.p))
     if ahead is not None:
         facts = never.facts(ahead)
@@ -312,6 +316,7 @@ def _epsilon(
             group="pooled" if best["dose"] == "all" else f"dose:{best['dose']}",
             value=best["epsilon_per_record"],
             level=1 - best["significance"],
+            n=best["canaries"],
             family="primary" if declared else "exploratory",
         )
         bounds.append((row, best["k"]))
