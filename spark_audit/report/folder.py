@@ -59,14 +59,15 @@ WRITERS: Mapping[str, Writer] = {
     "md": markdown.write,
     "csv": csv_tables.write,
     "latex": latex.write,
-    "figures": figures.write,
     "json": json_file.write,
+    "figures": figures.write,
     "dossier": dossier.write,
     "card": card.write,
 }
 """Report formats by the names that users give them."""
-ON_REQUEST = ("dossier", "card")
-"""For one reader, or one tool: written only where it is named."""
+ON_REQUEST = ("figures", "dossier", "card")
+"""Written only where it is named: the page shows the figures, the rest is for one
+reader or one tool."""
 SCORES = "scores"
 """What audits leave there is named like a writer's files, and is no writer's."""
 ENGLISH = ("json", "csv")

@@ -129,8 +129,8 @@ BatchSize: TypeAlias = Annotated[
 Formats: TypeAlias = Annotated[
     tuple[str, ...],
     Flag(
-        "Formats to write: html, md, csv, latex, figures, json, dossier, "
-        "card, with commas; default: all but the last two.",
+        "Formats to write: html, md, csv, latex, json, figures, dossier, "
+        "card, with commas; default: all but the last three.",
         metavar="NAMES",
         name="format",
         read=formats_of,

@@ -49,7 +49,6 @@ def mtl(stream: Stream) -> list[Phase]:
 METHOD = Method(
     "mtl",
     mtl,
-    reads=(),
     no_epsilon="",
     summary=__doc__,
 )

@@ -16,7 +16,6 @@ def seqft(stream: Stream) -> list[Phase]:
 METHOD = Method(
     "seqft",
     seqft,
-    reads=(),
     no_epsilon="",
     summary=__doc__,
 )

@@ -152,7 +152,7 @@ def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
     for name in ("word", "html-page"):
         message = (
             f"--format: unknown report format '{name}'; "
-            "choose one of: html, md, csv, latex, figures, json, dossier, card"
+            "choose one of: html, md, csv, latex, json, figures, dossier, card"
         )
         with pytest.raises(InputError, match=message):
             write_report(report, tmp_path, formats=["json", name])
