@@ -221,8 +221,7 @@ def data_files(given: Iterable[Path]) -> list[Path]:
     InputError
         If a folder holds none, or a file is given twice.
     """
-    found: list[Path] = []
-    resolved: set[Path] = set()
+    files: dict[Path, Path] = {}
     for path in given:
         inside = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if not inside or path.suffix in TABLES:
@@ -230,11 +229,9 @@ def data_files(given: Iterable[Path]) -> list[Path]:
             fix = instead(path, wanted="data", otherwise="see `data import`")
             raise InputError(what, where=str(path), fix=fix)
         for file in inside:
-            if file.resolve() in resolved:
+            if files.setdefault(file.resolve(), file) is not file:
                 raise InputError("is given twice", where=str(file), fix="leave one out")
-            resolved.add(file.resolve())
-            found.append(file)
-    return found
+    return [*files.values()]
 
 
 def read_examples(*paths: str | Path) -> list[Example]:

@@ -313,13 +313,6 @@ def _facts(
     )
     if blind is None:
         return facts
-    return facts.assign(
-        blind=blind.scores,
-        blind_auc=blind.value,
-        blind_p=blind.p,
-        blind_null=blind.null,
-        blind_null_low=blind.null_low,
-        blind_null_high=blind.null_high,
-        blind_permutations=blind.permutations,
-        blind_rows=blind.rows,
-    )
+    shown = ("p", "null", "null_low", "null_high", "permutations", "rows")
+    figures = {f"blind_{name}": getattr(blind, name) for name in shown}
+    return facts.assign(blind=blind.scores, blind_auc=blind.value, **figures)
