@@ -106,8 +106,8 @@ class Audit(ABC):
     name: ClassVar[str] = ""
     metrics: ClassVar[tuple[Metric, ...]] = ()
     columns: ClassVar[tuple[str, ...]] = ("checkpoint",)
-    nothing: ClassVar[str] = "the manifest holds nothing for it"
-    unscored: ClassVar[str] = "its texts were not scored"
+    nothing: ClassVar[str] = "the manifest contains nothing for this audit"
+    unscored: ClassVar[str] = "the texts for this audit were not scored"
     alone: ClassVar[str] = ""
     over: ClassVar[str] = "pooled over training rows"
     scope: ClassVar[tuple[str, ...]] = ()

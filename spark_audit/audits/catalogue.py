@@ -36,7 +36,7 @@ def all_audits() -> Mapping[str, type[Audit]]:
         try:
             audit = point.load()
             if not issubclass(audit, Audit) or audit.name != point.name:
-                raise TypeError(f"it is no Audit of the name {point.name!r}")
+                raise TypeError(f"it is not an Audit named {point.name!r}")
         except Exception as error:
             say(f"audit {point.name!r} ({point.value}) is left out: {error}")
         else:

@@ -21,7 +21,7 @@ from spark_audit.results.findings import Power
 from spark_audit.stats.memory import Memory, Sides, memory
 
 TOLD_APART = (
-    "trained and held-out identifiers differ in their text, or too few can be compared"
+    "the texts of trained and held-out identifiers differ, or too few can be compared"
 )
 
 
@@ -161,7 +161,7 @@ def since_base(ours: pd.DataFrame, base: pd.DataFrame, column: str) -> Estimate:
         Evidence of a checkpoint and of the base, the same rows in the same order.
     """
     if not len(base):
-        return Estimate.missing("the base was not scored: give --base")
+        return Estimate.missing("the base model was not scored: give --base")
     change = ours[column].to_numpy(np.float64) - base[column].to_numpy(np.float64)
     moved = ours.assign(change=change)
     held, apart = comparable(moved[(ours["split"] == "train") | (ours["dose"] == 0)])

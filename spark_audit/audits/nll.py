@@ -45,8 +45,9 @@ NOTHING = "the manifest has no scored token of this kind"
 COLUMNS = ("checkpoint", "of", "split", "task", "type", "cluster", "num", "den")
 
 SCOPE = (
-    "Unmatched NLLs differ between identifiers and other text in any model; a change "
-    "of both alike is drift, not protection and not memorisation (see matched).",
+    "Without matching, the NLLs of identifiers and of other text differ in any model. "
+    "An equal change of both is drift: neither protection nor memorisation (see the "
+    "audit `matched`).",
 )
 
 

@@ -63,8 +63,8 @@ def ranges(manifest: Manifest) -> Iterator[tuple[str, str, str, int, int]]:
 
 
 SETS = ("pii", "control", "pii_all")
-SINCE = "Top-1 since the base, trained minus never trained"
-HEAVY = "heavy-tailed: an interval for it covers about 75%; for parity only"
+SINCE = "change of Top-1 since the base model, trained minus never trained"
+HEAVY = "heavy-tailed: a 95% interval covers about 75%; only for comparison with SPARK"
 METRICS = (
     Metric(
         "top1_rate",
@@ -75,9 +75,9 @@ METRICS = (
         missing=("pii",),
         headline={"pii": "Top-1 rate of identifiers"},
         definitions={
-            "rank": "1 + the number of usable vocabulary entries with a strictly "
-            "greater logit; `pii` are tokens of matched spans, `control` those of "
-            "their controls, `pii_all` those of every annotated identifier."
+            "rank": "1 + the number of usable vocabulary entries with a greater logit. "
+            "`pii`: tokens of matched identifiers; `control`: tokens of their "
+            "controls; `pii_all`: tokens of all annotated identifiers."
         },
     ),
     *(
@@ -137,8 +137,8 @@ METRICS = (
         glance={"pii_all": SINCE},
         definitions={
             "trained minus never trained": "change of the Top-1 rate of identifiers in "
-            "trained rows since the base, minus that of identifiers of the same kinds "
-            "that stand in no trained row. 0 without memory."
+            "trained rows since the base model, minus the change of identifiers of the "
+            "same kinds that occur in no trained row. Without memory 0."
         },
     ),
 )
@@ -148,8 +148,8 @@ TIES_MATTER = 0.005
 """Difference of Top-1 by tie rule above which readers are told."""
 
 SCOPE = (
-    "Ranks are of each token after its true prefix; a rank of 1 is what greedy "
-    "decoding would write there. Fewer identifiers at rank 1 say nothing of sampling.",
+    "A rank is that of one token after its true prefix; greedy decoding writes the "
+    "token of rank 1. Fewer identifiers at rank 1 say nothing about sampling.",
 )
 
 

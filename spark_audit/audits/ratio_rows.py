@@ -243,7 +243,10 @@ def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contr
                 for name, end in ends.items()
             }
             if not row.low <= 0 <= row.high and not moved(row):
-                told = "the interval and the sign-flip test disagree: no change claimed"
+                told = (
+                    "the interval and the sign-flip test disagree, so no change is "
+                    "claimed"
+                )
                 change["note"] = "; ".join(filter(None, (row.note, told)))
             row = row.model_copy(update=change)
         found.append(row)

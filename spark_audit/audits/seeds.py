@@ -37,8 +37,8 @@ from spark_audit.stats.selectivity import unlike_drift
 
 R = TypeVar("R", bound=Row)
 
-AVERAGED = "limits are the mean of the replicates' limits: conservative"
-QUADRATURE = "sources and seeds added in quadrature: conservative"
+AVERAGED = "limits are the mean of the limits of the replicates (conservative)"
+QUADRATURE = "sources and seeds are added in quadrature (conservative)"
 LOG = "tries"
 """Unit of figures that are averaged as logarithms."""
 _WORST = ("not_resolvable", "insensitive", "invalid")

@@ -216,6 +216,9 @@ def test_everything_is_there_once(scene: Scene) -> None:
             scene.folder / "report" / "scores" / about(audit).evidence_file()
         ).exists()
     text = (scene.folder / "report" / "report.md").read_text()
-    over = {"mia": "train rows against test rows", "utility": "over test rows"}
+    over = {
+        "mia": "trained rows compared with held-out rows",
+        "utility": "over test rows",
+    }
     for name in ("canary", "mia", "extract", "noise", "utility", "rank"):
         assert f"### {name}: {over.get(name, 'pooled over training rows')}" in text

@@ -58,10 +58,11 @@ METRICS = (
         headline={"full": "mean exposure of canaries"},
         definitions={
             "exposure": "log2(N) - log2(rank) of the true string among N candidates, "
-            "itself included; `full` etc. rank once over all contexts, "
-            "`full/annotation` etc. rank in each context (SPARK's averaging). Ties "
-            "count as on average over random orders, in bounds of epsilon against the "
-            "attacker; where all are tied nothing is resolvable."
+            "which include it. `full` etc. rank once over all contexts; "
+            "`full/annotation` etc. rank in each context and average the ranks, as "
+            "SPARK does. A tie counts as the average over random orders, in bounds of "
+            "epsilon as a failed guess. If all candidates are tied, no rank can be "
+            "determined."
         },
     ),
     *(
@@ -157,7 +158,7 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
     annotation = "/" in row.of
     # Others show nothing, however large the effect.
     able = max(1, int(resolved(once).sum()))
-    note = "the chance band is for canaries, as if their rows agreed"
+    note = "the chance band assumes that all rows of a canary have the same rank"
     if row.metric in TOP:
         if (k := TOP[row.metric]) >= size:
             return row

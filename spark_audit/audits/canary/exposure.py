@@ -106,14 +106,15 @@ def _base_guard(judged: Judged, evidence: pd.DataFrame) -> Guard:
 
 
 NONE = "the manifest has no canary"
-UNRANKED = "no canary of the manifest is rankable"
+UNRANKED = "no canary of the manifest can be ranked among candidates"
 UNSCORED = "the candidates of canaries were not scored"
 SCOPE = (
-    "Canary ranks speak of detection among these candidates, with the true text before "
-    "them, at the smallest effect named. A rank near chance is no sign of safety where "
-    "the positive control was not found, and never of other strings.",
-    "A lower bound of epsilon says what the training run is not; it is no upper bound "
-    "and no guarantee, and a bound of 0 proves nothing.",
+    "Ranks of canaries test detection among these candidates, after the true text, "
+    "down to the stated smallest effect. A rank near chance does not indicate safety "
+    "if the positive control was not detected, and it never indicates safety of other "
+    "strings.",
+    "A lower bound of epsilon shows which guarantee the training run does not give. It "
+    "is neither an upper bound nor a guarantee, and a bound of 0 proves nothing.",
 )
 
 
@@ -245,7 +246,7 @@ def _nothing(evidence: pd.DataFrame, names: list[str]) -> AuditResult:
     kinds = set(evidence["kind"])
     reason = NONE if evidence.empty else UNRANKED
     if "canary" in kinds:
-        reason = "no canary that stands in train rows can be ranked"
+        reason = "no canary of a trained row can be ranked"
     elif "unscored" in kinds:
         reason = UNSCORED
     return AuditResult(

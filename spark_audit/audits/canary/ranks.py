@@ -35,7 +35,7 @@ from spark_audit.stats.exposure import exposure_bits, lower_tail_exposure
 from spark_audit.stats.intervals import ratio_estimate
 
 MOST_TIED = 0.9
-COLLAPSED = "a collapsed model or logits of too little precision"
+COLLAPSED = "the model collapsed, or its logits have too little precision"
 
 
 def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
@@ -45,7 +45,7 @@ def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
     if len(set(size.tolist())) > 1:
         raise InputError(
             "canaries have candidate sets of different sizes",
-            fix="audit them against one manifest",
+            fix="audit all checkpoints with the same manifest",
         )
     rank, ties = frame["rank"].to_numpy(), frame["ties"].to_numpy()
     if not len(frame):

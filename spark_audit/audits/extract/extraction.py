@@ -67,13 +67,13 @@ METRICS = (
         rate=True,
         learned=1,
         missing=("",),
-        glance={"": "identifiers written verbatim"},
+        glance={"": "identifiers reproduced word for word"},
         headline={"": "rate of verbatim extraction"},
         definitions={
-            "verbatim, n_0.5": "share of spans that greedy decoding writes after their "
-            "true prefix; draws after which a span has come up with probability one "
-            "half. Both hold for one tokenisation: lower bounds of what can be "
-            "extracted."
+            "verbatim, n_0.5": "verbatim: share of spans that greedy decoding "
+            "reproduces after their true prefix. n_0.5: number of random draws after "
+            "which a span is reproduced with a probability of 50%. Both are for one "
+            "tokenisation, so an attacker may extract more."
         },
     ),
     Metric(
@@ -94,13 +94,13 @@ COLUMNS = (
 )
 
 
-UNSCORED = "its texts were not scored"
+UNSCORED = "the texts for this audit were not scored"
 SCOPE = (
-    "Extraction is claimed after the true prefix, for these spans, in one "
-    "tokenisation each: near misses and other spellings are not counted, so that what "
-    "is found is a lower bound. What other prompts give is exploratory.",
-    "Numbers of tries are for the sampler named; they say nothing of an attacker who "
-    "does not know the text before an identifier.",
+    "Extraction is tested for these spans, after the true prefix and in one "
+    "tokenisation each. Near misses and other spellings are not counted, so the result "
+    "is a lower bound. Results of other prompts are exploratory.",
+    "Numbers of tries apply to the named sampler only. They do not apply to an "
+    "attacker who does not know the text before an identifier.",
 )
 
 
@@ -181,8 +181,8 @@ class Extraction(Audit):
 
     prompts: Annotated[
         str,
-        "prompts beside the true prefix: last8, last16, last32, association, cue, or "
-        "full for none",
+        "prompts in addition to the true prefix: last8, last16, last32, association, "
+        "cue; full: no others",
     ] = DEFAULT
 
     def __post_init__(self) -> None:

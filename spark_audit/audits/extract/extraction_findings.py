@@ -24,7 +24,7 @@ from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import Fact, Power
 
-NOTHING = "no identifier of a train row was scored"
+NOTHING = "no identifier of a trained row was scored"
 LEVEL = 0.95
 TIES_MATTER = 0.005
 """Difference of the greedy rate by tie rule above which readers are told."""
@@ -232,7 +232,7 @@ def guards(pii: pd.DataFrame) -> list[Guard]:
     shown = _figure(BASE, "apart", clusters, **apart._asdict())
     return [
         Guard(
-            name="base tells no train from test identifiers",
+            name="base reproduces both sides equally",
             checkpoint=BASE,
             passed=False if alike else None,
             says="guard.extract.splits",

@@ -46,8 +46,10 @@ WITHIN = (1, 10, 100)
 LEVEL = 0.05
 WHOLE = "identifiers"
 NOT_ASKED = {
-    "association": "no trained row has a NAME beside an identifier of another type",
-    "cue": "no other row of a task lends its context to a trained identifier",
+    "association": (
+        "no trained row contains a NAME together with an identifier of another type"
+    ),
+    "cue": "no other row of the same task provides a context for a trained identifier",
 }
 """Why a prompt asked for no identifier of a trained row; else: there is none."""
 
@@ -64,7 +66,7 @@ def listed(prompts: str) -> list[str]:
     for name in names:
         if name not in (FULL, *PROMPTS):
             raise InputError(
-                f"{name!r} is no prompt",
+                f"{name!r} is not a prompt",
                 where="--prompts",
                 fix=choose(name, [FULL, *PROMPTS]),
             )
@@ -174,10 +176,13 @@ def shown_prompts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _no_difference(part: pd.DataFrame, name: str) -> str:
     held_out = spans_of(part, name, "test")
     if held_out.empty and not (name != BASE and has_base(part)):
-        return "not estimable: no held-out identifier was asked for, and no base"
+        return (
+            "not estimable: no held-out identifier was prompted for, and there is no "
+            "base model"
+        )
     if not held_out.empty and comparable(part, name)[0].empty:
         return "not estimable: held-out identifiers are of other types or forms"
-    return "not estimable: rows are too few or not the same"
+    return "not estimable: there are too few rows, or the rows differ"
 
 
 def not_asked(
@@ -204,8 +209,8 @@ def not_asked(
 
 def _why(prompt: str, *, scored: bool) -> str:
     if scored:
-        return "its prompts were not scored"
-    return NOT_ASKED.get(prompt, "no trained identifier outside canaries")
+        return "the texts of this prompt were not scored"
+    return NOT_ASKED.get(prompt, "there is no trained identifier except canaries")
 
 
 def _by_part(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

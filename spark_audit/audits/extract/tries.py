@@ -24,8 +24,8 @@ MOST = 1e12
 """Tries beyond which a number of tries says no more than "more than that"."""
 
 ONE_TOKENISATION = (
-    "chance of one tokenisation after the true prefix, a lower bound of the text's: "
-    "fewer tries may do"
+    "probability of one tokenisation after the true prefix; that of the text is at "
+    "least as high, so fewer tries may be enough"
 )
 
 
@@ -110,7 +110,9 @@ class Medians:
         codes = [part["cluster"].map(dict(code)).to_numpy() for part in pair]
         clusters = len(set(codes[0].tolist()))
         if clusters < 2:
-            return Estimate.missing("only 1 cluster, an interval needs 2"), None
+            return Estimate.missing(
+                "only 1 cluster; an interval needs at least 2"
+            ), None
         medians = np.median(ours), np.median(theirs)
         if max(medians) > np.log10(MOST):
             reason = f"a median is more than {MOST:.0e} tries"

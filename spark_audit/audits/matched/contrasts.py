@@ -26,7 +26,7 @@ from spark_audit.stats.selectivity import (
 )
 from spark_audit.stats.weights import Weights, draw_weights
 
-REFERENCE = "it is the matching reference: nothing changed, nothing regresses"
+REFERENCE = "the checkpoint is the matching reference itself, so there is no change"
 OF_PAIRS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
 """Metrics that a group without a matched span lacks."""
 
@@ -213,8 +213,8 @@ def pair_contrast(
     scores = ours.num - theirs.num
     testable = np.count_nonzero(ours.den) > 1
     note = (
-        "the baseline is the matching reference: DiD is Delta_sel minus the match "
-        "residual"
+        "the baseline is the matching reference: DiD is Delta_sel minus the residual "
+        "of matching"
         if theirs.is_reference
         else ""
     )
@@ -271,7 +271,7 @@ def adjusted(
     ]
 
 
-NONE_ALIKE = "no other text has tokens of the identifiers' classes"
+NONE_ALIKE = "no other text has tokens of the same classes as these identifiers"
 FEWEST = 2
 """Clusters that must hold other tokens of a class."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark_audit.audits.identifier_facts import Moved
     from spark_audit.results.findings import Fact
 
-NO_PAIRS = "there is no matched span in this group"
+NO_PAIRS = "this group has no matched identifier"
 NO_LOW = "the drift of low-sensitivity text is not known"
 Told: TypeAlias = "Mapping[tuple[str, str, str], Row]"
 """Rows of a checkpoint by metric, variant and group."""

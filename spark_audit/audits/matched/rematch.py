@@ -239,7 +239,7 @@ def placebo_table(
                 continue
             record["mean"] = float(values.mean())
             if np.ptp(values) <= 1e-9:
-                record["note"] = "all draws are the same: there is no other window"
+                record["note"] = "all draws are equal, because there is no other window"
                 continue
             record["sd"] = float(values.std(ddof=1))
             if kinds[kind]:

@@ -64,19 +64,18 @@ METRICS = (
         learned=-1,
         panel=_SIDES,
         variants=("", "trend"),
-        labels={"trend": "memory for each doubling of the dose"},
+        labels={"trend": "memory per doubling of the number of trained rows"},
         counted={"": "difference"},
         glance={"": "identifiers, trained minus never trained, nats"},
         headline={"": "change of identifiers, trained minus never trained,"},
         definitions={
             "memory": "change of the NLL of identifiers in trained rows since the "
-            "reference, minus that of identifiers of the same kinds (type; where "
-            "injected, format and sentence too; else form and place) in rows never "
-            "trained on, which stand in no trained row. 0 without memory; below 0, "
-            "what was trained on is likelier than others of its kind; above 0, less "
-            "likely, which tells it as well. Where the two were unequally hard on the "
-            "reference already, the "
-            "difference must clear that too."
+            "reference, minus the change of comparable identifiers that occur in no "
+            "trained row (same type; if injected also same format and sentence, else "
+            "same form and place). Without memory 0; below 0, trained identifiers "
+            "became more likely than comparable ones; above 0, less likely, which "
+            "reveals training, too. If the two groups were unequally hard on the "
+            "reference already, the difference must exceed that."
         },
     ),
     Metric(
@@ -93,13 +92,14 @@ METRICS = (
     ),
     Metric(
         "kind",
-        "kind, against equally hard text",
+        "kind, relative to equally hard text",
         unit="nats",
         panel=_SIDES,
         definitions={
-            "kind": "change of identifiers never trained on minus that of their "
-            "controls: below 0, their formats were learned; above 0, identifiers were "
-            "made less likely whoever's they are."
+            "kind": "change of identifiers that were never trained on, minus the "
+            "change of their controls. Below 0: the formats of identifiers were "
+            "learned. Above 0: identifiers became less likely, even if they were not "
+            "trained on."
         },
     ),
     Metric(
@@ -109,8 +109,8 @@ METRICS = (
         unit="nats",
         panel=_SIDES,
         definitions={
-            "specific selectivity": "what the change of Delta_sel in trained rows has "
-            "beyond the kind. Kind and specific selectivity add up to it."
+            "specific selectivity": "the change of Delta_sel in trained rows minus the "
+            "kind."
         },
     ),
     Metric("low_change", "low-sensitivity text", unit="nats", panel=_SIDES),
@@ -134,23 +134,24 @@ METRICS = (
             "non-PII spans of the same example, of equal token count and equally "
             "difficult for the reference model (SPARK, Difficulty-Matched Selectivity "
             "Evaluation).",
-            "change since reference": "Delta_sel minus what matching left over on the "
-            "reference itself, pair by pair. Ordinary fine-tuning moves it: formats "
+            "change since reference": "Delta_sel minus the residual of matching on the "
+            "reference, pair by pair. Ordinary fine-tuning changes it, too: formats "
             "are learned, and kinds of text drift unequally.",
         },
     ),
     Metric(
         "rtm_bias",
-        "R1 (one mechanism)",
+        "R1 (regression to the mean)",
         unit="nats",
         variants=("", "change"),
         labels={"change": "R1 of the change"},
         definitions={
-            "R1": "what one mechanism, regression to the mean, would give if all text "
-            "drifted alike: (1 - beta) times the reference gap between identifiers "
-            "and other text; for the change, without what matching left over. Drift "
-            "that depends on difficulty or on the kind of token gives other values, "
-            "often of the other sign: R1 is no null, and nothing is tested against it."
+            "R1": "the value that regression to the mean alone would give if all text "
+            "drifted alike: (1 - beta) times the gap between identifiers and other "
+            "text on the reference; for the change, without the residual of matching. "
+            "Drift that depends on difficulty or on the kind of token gives other "
+            "values, often of the opposite sign: R1 is not a null, and nothing is "
+            "compared with it in a test."
         },
     ),
     Metric(
@@ -162,21 +163,22 @@ METRICS = (
         headline={"": "DiD"},
         definitions={
             "DiD": "Delta_sel of a checkpoint minus that of the baseline, paired by "
-            "source. Nothing is claimed of it where the drift of low-sensitivity text "
+            "source. Nothing is concluded from it if the drift of low-sensitivity text "
             "of the same rows differs between the two by more than "
             f"{UNLIKE:.0%} of the DiD and the paired interval of that difference "
-            "excludes 0: unequal drift can make a DiD. Where it does not, identifiers "
-            "moved; why is not shown."
+            "excludes 0, because unequal drift can cause a DiD. Otherwise identifiers "
+            "changed, but the cause is not known."
         },
     ),
     Metric(
         "did_alike",
-        "DiD against look-alikes",
+        "DiD relative to text of similar form",
         unit="nats",
         definitions={
-            "DiD against look-alikes": "NLL of identifiers on a checkpoint minus that "
-            "on the baseline, minus the same of other tokens of their classes (with "
-            "digits, with capitals, other letters, neither) in the same rows."
+            "DiD relative to text of similar form": "NLL of identifiers on a "
+            "checkpoint minus that on the baseline, minus the same difference for "
+            "other tokens of their classes (with digits, with capitals, other letters, "
+            "none of these) in the same rows."
         },
     ),
 )
@@ -189,13 +191,13 @@ TESTS = "_tests"
 """
 
 SCOPE = (
-    "Delta_sel and DiD speak of the matched spans only: with their true prefixes, on "
-    "these annotations. They say nothing of other prefixes, of other domains, of "
-    "identifiers that nobody annotated, or of sampling.",
-    "A small or negative Delta_sel is no proof that nothing leaks: it says that "
-    "identifiers are as likely as, or likelier than, other text of equal difficulty.",
+    "Delta_sel and DiD apply to the matched identifiers only, after their true "
+    "prefixes. They say nothing about other prefixes, other domains, identifiers "
+    "without annotation, or sampling.",
+    "A small or negative Delta_sel does not prove that nothing leaks: identifiers are "
+    "then at least as likely as other text of equal difficulty.",
     "Delta_sel and DiD alone show neither memory nor suppression: ordinary fine-tuning "
-    "moves them too, where formats are learned or kinds of text drift unequally.",
+    "changes them, too, if formats are learned or kinds of text drift unequally.",
 )
 
 
@@ -221,11 +223,16 @@ class Matched(Audit):
     unit = "nats per token"
     frameworks = "AITG-DAT-01"
 
-    replicates: Annotated[int, "bootstrap replicates of the percentile interval"] = 0
+    replicates: Annotated[
+        int, "bootstrap replicates of the percentile interval; 0: as in the preset"
+    ] = 0
     placebo_draws: Annotated[int, "draws of the placebo distribution; 0: none"] = 200
-    rematched: Annotated[bool, "repeat under other calipers and distances"] = True
+    rematched: Annotated[
+        bool, "repeat the matching with other calipers and distances"
+    ] = True
     null: Annotated[
-        str | None, "NAME,NAME,...: ordinary runs, whose DiD a correction must clear"
+        str | None,
+        "NAME,NAME,...: ordinary training runs; only a DiD larger than theirs counts",
     ] = None
 
     def __post_init__(self) -> None:

@@ -42,12 +42,12 @@ REASONS = {
         ("minkpp10", "minkpp20", "minkpp30"),
         "the score table has no moments of the next-token distribution",
     ),
-    "zlib": "the manifest holds no text",
-    **dict.fromkeys(RELATIVE, "the untrained model was not scored beside it"),
-    "ez": "no text has two wrong first guesses that moved since the untrained model",
+    "zlib": "the manifest contains no text",
+    **dict.fromkeys(RELATIVE, "the untrained model was not scored"),
+    "ez": "no text has two wrong first guesses that changed since the untrained model",
     "blind": "the blind text classifier was not run",
 }
-ITSELF = "it is the reference itself"
+ITSELF = "the checkpoint is the reference itself"
 TOO_FEW = f"fewer than {FEWEST} members or {FEWEST} non-members"
 
 
@@ -201,7 +201,9 @@ class Group:
         if lacking := len(self.rows) - len(drawn.rows):
             estimate = estimate.noting(f"{lacking} rows have no such score")
         if attack == "ez" and (top := int((values[drawn.rows] >= LIMIT).sum())):
-            estimate = estimate.noting(f"{top} rows at its limit: no token fell")
+            estimate = estimate.noting(
+                f"{top} rows at its limit: no token became less likely"
+            )
         return with_mde(estimate).decided(paper=self.known.context.paper)
 
     def tpr(self, name: str, attack: str, metric: str) -> Estimate:
@@ -423,7 +425,7 @@ def rate_difference(
     )
     low, high = percentile_interval(replicates)
     if not high > low:
-        return estimate.noting("resamples agree: no interval")
+        return estimate.noting("all resamples are equal: no interval")
     return replace(
         estimate,
         low=low,

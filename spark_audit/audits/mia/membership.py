@@ -79,14 +79,14 @@ FACTS = (
     "duplicates_removed",
 )
 """Columns of the evidence that are the same on every row."""
-UNSCORED = "its plain table is missing"
+UNSCORED = "its texts were not scored"
 
 SCOPE = (
-    "An AUC near 0.5 says that these scores do not separate these sets. It bounds no "
-    "other attack: stronger ones train models of their own for comparison.",
+    "An AUC near 0.5 means that these scores do not separate these rows. It does not "
+    "bound other attacks: stronger ones train comparison models.",
     "Membership figures need members and non-members that were split at random from "
-    "one source; the guards can refute that, not prove it. Without a checkpoint that "
-    "is known to have memorised, what was not detected may have been undetectable.",
+    "one source. The guards can disprove that, but not prove it. Without a checkpoint "
+    "that is known to have memorised, an effect may be undetectable here.",
 )
 
 
@@ -108,7 +108,7 @@ class Membership(Audit):
     columns = COLUMNS
     nothing = NO_ROWS
     unscored = UNSCORED
-    over = "train rows against test rows"
+    over = "trained rows compared with held-out rows"
     scope = SCOPE
     chance = True
     public = ("mia_covariates",)
@@ -117,10 +117,15 @@ class Membership(Audit):
     frameworks = "AITG-MOD-04, AISVS v1.0-11.2.5"
 
     blind_permutations: Annotated[
-        int, "permutations of the blind text classifier; 0: none"
+        int,
+        (
+            "permutations to test the classifier that sees only the texts; 0: no such "
+            "classifier"
+        ),
     ] = 199
     reference: Annotated[
-        str | None, "NAME,NAME,...: further checkpoints that saw none of the rows"
+        str | None,
+        "NAME,NAME,...: further checkpoints that were trained on none of the rows",
     ] = None
 
     def __post_init__(self) -> None:
@@ -136,9 +141,9 @@ class Membership(Audit):
             given = listed(self.reference, names, where=REFERENCE)
             if given and set(names) - {BASE} == set(given) and len(given) == 1:
                 raise InputError(
-                    f"{given[0]!r} is the only checkpoint, and no reference of its own",
+                    f"{given[0]!r} is the only checkpoint and not its own reference",
                     where=REFERENCE,
-                    fix="give another checkpoint too, one that saw none of the rows",
+                    fix="give also a checkpoint that was trained on none of the rows",
                 )
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:

@@ -17,15 +17,21 @@ from spark_audit.results import Estimate, Guard, Hits, Row, Status, number
 from spark_audit.results.findings import Fact
 
 FEW = 100
-TEXTS = "member and non-member texts differ: what counts is how far it is above the "
-TEXTS += "AUC of the texts alone"
+TEXTS = (
+    "texts of members and non-members differ, so the AUC must exceed that of the texts "
+    "alone"
+)
 LABELS = "INVALID: labels of members and non-members differ"
-DUPLICATES = "near-duplicates stand on both sides: the AUC is drawn towards 0.5"
-APART = "the sides differ before training: a change can be generalisation, not "
-APART += "membership"
-UNTRAINED = "the untrained model's AUC is not 0.5 either: what counts is the change"
-UNGUARDED = "the untrained model's AUC of loss is not 0.5 and this score has no AUC of "
-UNGUARDED += "its own there: the sides differ before training"
+DUPLICATES = "both sides contain near-duplicates, which pull the AUC towards 0.5"
+APART = (
+    "the two sides differ before training, so a change can be generalisation instead "
+    "of membership"
+)
+UNTRAINED = "the AUC of the untrained model is not 0.5 either: only the change counts"
+UNGUARDED = (
+    "the AUC of loss is not 0.5 for the untrained model, and it has no AUC of this "
+    "score: the two sides differ before training"
+)
 BLURRED, UNUSABLE = 0.01, 0.2
 """Shares of rows with a near-duplicate on the other side: figures are drawn to chance,
 and are of no use."""

@@ -101,7 +101,7 @@ def _blind(
         n=estimate.n,
         clusters=estimate.clusters,
         status=estimate.status,
-        note="out of fold, without a model",
+        note="cross-validated, without a model",
     )
     if metric != "auc" or group.name != "pooled":
         return bare, null

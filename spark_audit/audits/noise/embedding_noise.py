@@ -49,11 +49,11 @@ from spark_audit.stats.power import with_mde
 from spark_audit.stats.weights import Weights, draw_weights
 
 NOTHING = "the manifest has no identifier and no low-sensitivity token in a train row"
-NOT_SCORED = "its plain and noise passes were not both scored"
+NOT_SCORED = "the texts were not scored both with and without noise"
 WIPED_OUT = -99.0
 """Below this change of both groups, in percent, no gap can show."""
 
-INSENSITIVE = "both groups lose nearly all probability: no gap could show"
+INSENSITIVE = "both groups lose nearly all probability, so no gap could be detected"
 SAME_SIZE = 1.1
 """Ratio of relative noise above which checkpoints were not disturbed alike."""
 
@@ -61,10 +61,10 @@ NO_NULL = Finding.not_tested("noise", "noise.no_null")
 
 SCOPE = (
     "Noise on embeddings tests how robust predictions are to a random perturbation. A "
-    "gap is no privacy claim and no differential privacy, and none is ruled out by it. "
-    "What training did is the difference to the untrained model's gap. Sigma is "
-    "absolute: see `relative`, its size against the embeddings', before comparing "
-    "models.",
+    "gap neither supports nor excludes a privacy claim or differential privacy. The "
+    "effect of training is the difference to the gap of the untrained model. Sigma is "
+    "absolute: before you compare models, read `relative`, its size relative to the "
+    "embeddings.",
 )
 
 
@@ -86,14 +86,14 @@ class Noise(Audit):
     scope = SCOPE
     slow = True
 
-    sigmas: Annotated[str, "noise scales, comma-separated"] = SIGMAS
-    draws: Annotated[int, "noise draws per scale"] = DRAWS
+    sigmas: Annotated[str, "scales of the noise (sigma), separated by commas"] = SIGMAS
+    draws: Annotated[int, "random draws of noise per scale"] = DRAWS
 
     def __post_init__(self) -> None:
         scales(self.sigmas)
         if self.draws < 1:
             raise InputError(
-                f"{self.draws} draws show nothing",
+                f"{self.draws} draws are too few",
                 where="--draws",
                 fix="give at least 1",
             )

@@ -25,18 +25,18 @@ SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
 METRICS = (
     Metric(
         "dp_pii",
-        "change on PII",
+        "change of identifiers",
         unit="%",
         variants=(ANY,),
         definitions={
-            "change under noise": "100 (mean p with noise / mean p without - 1); gap = "
-            "other text minus PII, in points; `of` is the scale of the Gaussian noise "
-            "on input embeddings."
+            "change under noise": "100 (mean probability with noise / mean probability "
+            "without - 1); gap: other text minus identifiers, in percentage points; "
+            "`of` is the scale (sigma) of the Gaussian noise on input embeddings."
         },
     ),
     Metric(
         "dp_nonpii",
-        "change on other text",
+        "change of other text",
         unit="%",
         variants=(ANY,),
     ),
@@ -45,7 +45,7 @@ METRICS = (
         unit="points",
         learned=1,
         variants=(ANY,),
-        headline={"0.1": "gap under noise of 0.1"},
+        headline={"0.1": "gap at noise of sigma 0.1"},
     ),
 )
 COLUMNS = (
@@ -63,9 +63,9 @@ def scales(sigmas: str) -> list[float]:
         found = []
     if not found or not all(math.isfinite(s) and s > 0 for s in found):
         raise InputError(
-            "are no positive numbers separated by commas",
+            "must be positive numbers separated by commas",
             where="--sigmas",
-            fix=f"write for instance {SIGMAS}",
+            fix=f"write, for example, {SIGMAS}",
         )
     return list(dict.fromkeys(found))
 

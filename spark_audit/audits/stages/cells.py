@@ -159,7 +159,11 @@ def cells_of(stages: Mapping[int, pd.DataFrame]) -> Iterator[tuple[str, int, Cel
         chosen = usable & (spans["place"] <= stage).to_numpy()
         own = spans[chosen]
         moved, apart = _contrast(own, sums[chosen], own["ref_sum"].to_numpy())
-        yield "", stage, Cell(moved, Memory.missing("by task alone"), 0, apart)
+        yield (
+            "",
+            stage,
+            Cell(moved, Memory.missing("estimated per task only"), 0, apart),
+        )
 
 
 def _contrast(
@@ -173,7 +177,9 @@ def _contrast(
         Summed NLL of each span, nats, and that which it is held against.
     """
     if not len(spans):
-        return Memory.missing("its rows hold no identifier of their own"), 0.0
+        return Memory.missing(
+            "its rows contain no identifier that occurs in this task only"
+        ), 0.0
     sides = sides_of(spans)
     apart = memory(before, sides).difference
     return memory(sums - before, sides), unequal(apart)
@@ -187,7 +193,7 @@ def _course(
     held = 0.0
     for stage, sums in nll.items():
         own, reach = _contrast(spans, sums, spans["ref_sum"].to_numpy())
-        step, gap = Memory.missing("the stage before was not scored"), 0.0
+        step, gap = Memory.missing("the previous stage was not scored"), 0.0
         if (before := nll.get(stage - 1)) is not None:
             step, gap = _contrast(spans, sums, before)
             # Memory is known better than the level: what was luck is paired away.

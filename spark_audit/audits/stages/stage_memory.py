@@ -36,7 +36,8 @@ from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Ro
 from spark_audit.scoring.table import Pass
 
 UNORDERED = (
-    "which task each stage learned is not known: give --order, a task for each stage"
+    "it is not known which task each stage was trained on: give --order with one task "
+    "per stage"
 )
 Told: TypeAlias = "Mapping[tuple[str, str, str, str], Row]"
 
@@ -147,11 +148,12 @@ METRICS = (
         learned=-1,
         variants=(ANY,),
         definitions={
-            "memory after the stage": "memory, as in the matched audit, of the "
-            "identifiers that one task alone trained on, against those of its rows "
-            "never trained on. `forgotten`: it was remembered, is not any more, and "
-            "rose since its lowest beyond chance; `not shown` where the last is open. "
-            "`confounded`: the two moved apart before the task was trained on at all."
+            "memory after the stage": "memory, as in the audit `matched`, of the "
+            "identifiers that only one task was trained on, relative to those of its "
+            "rows that were never trained on. `forgotten`: memory was detected at an "
+            "earlier stage, is not detected any more, and decreased since its peak by "
+            "more than chance; without such a decrease `not shown`. `confounded`: the "
+            "two groups differed before the task was trained on."
         },
     ),
     Metric(
@@ -160,11 +162,12 @@ METRICS = (
         unit="nats",
         variants=(ANY,),
         definitions={
-            "change of memory by the stage": "the same since the stage before. Below 0 "
-            "after the task's own stage, its identifiers became likelier again than "
-            "never-trained ones did (assisted memorisation). Claimed only beyond what "
-            "the two were apart before the stage: drift that depends on difficulty "
-            "can widen that."
+            "change of memory by the stage": "change of that memory since the previous "
+            "stage. Below 0 after the stage of the task itself: its identifiers became "
+            "more likely again relative to never-trained ones (assisted memorisation). "
+            "Claimed only if the change exceeds the difference of the two groups "
+            "before the stage, because drift that depends on difficulty can increase "
+            "that difference."
         },
     ),
 )
@@ -174,11 +177,13 @@ COLUMNS = (
     *("ref_sum", "nll_sum"),
 )
 SCOPE = (
-    "By stage and task: exploratory, corrected (Holm) over all of them in the report. "
-    "It says when; whether a checkpoint remembers is told by the other audits.",
-    "Identifiers that trained rows of several tasks hold belong to no one task, and "
-    "are left out by stage and task. What a method replays it trains on again: "
-    "likelier again is said of a stage, not of its new rows alone.",
+    "Results by stage and task are exploratory, and corrected (Holm) over all of them "
+    "in the report. They show when identifiers were remembered; the other audits test "
+    "whether a checkpoint remembers.",
+    "Identifiers in trained rows of several tasks belong to no single task and are "
+    "left out by stage and task. Replay trains on old rows again, so identifiers that "
+    "become more likely again at a stage may do so because of replay, not of its new "
+    "rows.",
 )
 FEWEST_TOLD = 3
 """Clusters of a figure whose p is told."""
@@ -241,7 +246,7 @@ class Stages(Audit):
     # A report without a series has nothing of it, and says nothing.
     nothing = ""
     unscored = ""
-    alone = "no checkpoint was given as a series of several stages"
+    alone = "no series of several stages was given"
     over = "over the tasks trained on so far"
     scope = SCOPE
     of_series = True
@@ -251,7 +256,8 @@ class Stages(Audit):
     claims = False
 
     order: Annotated[
-        str | None, "Tasks in training order: t1,t2; default: the runs' own."
+        str | None,
+        "tasks in training order: t1,t2; default: the order of the training runs",
     ] = None
 
     def __post_init__(self) -> None:

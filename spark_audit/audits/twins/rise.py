@@ -39,8 +39,8 @@ from spark_audit.stats.exposure import candidate_ranks
 
 CANDIDATES = Pass("candidates")
 SCOPE = (
-    "Twins tell whether identifiers became likelier than other strings of their kind, "
-    "with the true text before them; strings that no twin resembles are not covered.",
+    "Twins show whether identifiers became more likely than other strings of their "
+    "kind, after the true text. Strings that resemble no twin are not covered.",
 )
 
 

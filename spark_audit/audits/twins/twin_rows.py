@@ -34,7 +34,7 @@ LABELS = {
 METRICS = (
     Metric(
         "rise",
-        "rise since the base",
+        "rise since the base model",
         learned=1,
         unit="bits",
         null=0.0,
@@ -42,16 +42,17 @@ METRICS = (
         missing=(TRAINED,),
         labels={k: f"rise, {v}" for k, v in LABELS.items()},
         counted={TRAINED: "rise"},
-        panel="rise of exposure among twins since the base",
+        panel="rise of exposure among twins since the base model",
         glance={TRAINED: "rise of identifiers among their twins, bits"},
         headline={TRAINED: "rise of trained identifiers among their twins, bits,"},
         definitions={
-            "twins": "fresh strings of an identifier's kind: same format, same number "
-            "of tokens in its place, in its own context.",
-            "rise": "exposure of an identifier among its twins, log2(N) - log2(rank) "
-            "of N strings, minus that on the base. An identifier may be likelier than "
-            "its twins without any training on it: only the rise is evidence, and "
-            "beyond that of identifiers never trained on where there are some.",
+            "twins": "made-up strings of the same kind as an identifier, in its "
+            "context: same format and same number of tokens.",
+            "rise": "exposure of an identifier among its twins (log2(N) - log2(rank) "
+            "of N strings), minus its exposure at the base model. An identifier may be "
+            "more likely than its twins without any training on it, so only the rise "
+            "is evidence. If there are identifiers that were never trained on, it must "
+            "exceed theirs.",
         },
     ),
     Metric(
@@ -66,7 +67,7 @@ METRICS = (
             "rise": "rise, trained minus never trained",
             "exposure": "exposure, trained minus never trained",
         },
-        panel="rise of exposure among twins since the base",
+        panel="rise of exposure among twins since the base model",
     ),
     Metric(
         "exposure_mean",
@@ -99,7 +100,9 @@ KNOWN = {metric.name: metric for metric in METRICS}
 CONTROL = 5
 """Clusters never trained on from which they are held against; fewer tell nothing."""
 TIED = f"nearly all strings are tied: {COLLAPSED}"
-NO_BASE = "the base was not scored: give --base, rises are since it"
+NO_BASE = (
+    "the base model was not scored: give --base, because a rise is since the base model"
+)
 NO_TRAINED = "no identifier of trained rows has twins"
 
 

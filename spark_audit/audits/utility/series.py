@@ -49,7 +49,7 @@ def tasks_in_order(manifest: Manifest, order: str | None) -> list[str]:
     for task in named:
         if task not in known:
             raise InputError(
-                f"{task!r} is no task of the manifest",
+                f"{task!r} is not a task of the manifest",
                 where="--order",
                 fix=f"its tasks are: {', '.join(known)}",
             )
@@ -61,7 +61,7 @@ def check_order(order: str | None) -> None:
     named = listed(order)
     if order is not None and (not all(named) or len(set(named)) < len(named)):
         raise InputError(
-            "names a task twice, or none between two commas",
+            "names a task twice, or has an empty name",
             where="--order",
             fix="write t1,t2,...",
         )

@@ -59,8 +59,9 @@ METRICS = (
         glance={"": "accuracy after the last stage"},
         headline={"": "final accuracy"},
         definitions={
-            "Last, Avg, BWT": "mean accuracy after the last stage; mean over stages of "
-            "the mean over tasks seen so far; mean change since each task was learned."
+            "Last, Avg, BWT": "Last: mean accuracy after the last stage. Avg: mean "
+            "over stages of the mean accuracy over the tasks trained on so far. BWT: "
+            "mean change of accuracy since each task was learned."
         },
     ),
     Metric("avg", "Avg", bounds=(0.0, 1.0), missing=("",)),
@@ -70,18 +71,21 @@ METRICS = (
     Metric("accuracy", bounds=(0.0, 1.0), rate=True, variants=(ANY,)),
 )
 COMPARED = ("last", "avg", "bwt")
-BIASED = "the best of several noisy accuracies: above 0 even where nothing is forgotten"
+BIASED = (
+    "uses the best of several noisy accuracies, so it is above 0 even if nothing is "
+    "forgotten"
+)
 
 SCOPE = (
-    "Accuracy is that of greedy answers to these prompts (with the scorer `likelihood`:"
-    " of the likeliest label). By default an answer that begins with the right label "
-    "and runs on counts as right; a right answer in other words counts as wrong. It "
-    "says nothing of other tasks, and nothing of privacy.",
+    "Accuracy is that of greedy answers to these prompts (with the scorer "
+    "`likelihood`: of the most likely label). By default, an answer that begins with "
+    "the right label and continues counts as right; a right answer in other words "
+    "counts as wrong. Accuracy says nothing about other tasks or about privacy.",
 )
 
 ASSUMED = (
-    "In which order the tasks were learned was not said (--order); that of the data "
-    "was taken: {tasks}. In another order, Avg, BWT and forgetting are other figures."
+    "The order in which the tasks were learned was not given (--order), so the order "
+    "of the data is used: {tasks}. Avg, BWT and forgetting depend on the order."
 )
 
 
@@ -97,7 +101,7 @@ class Utility(Audit):
     name = "utility"
     metrics = METRICS
     columns = COLUMNS
-    unscored = "no answer of it was scored"
+    unscored = "no answer of this checkpoint was scored"
     over = "over test rows"
     scope = SCOPE
     chance = True
@@ -105,9 +109,10 @@ class Utility(Audit):
     public = ("accuracy_matrix",)
 
     order: Annotated[
-        str | None, "tasks in training order: t1,t2; default: the runs' own"
+        str | None,
+        "tasks in training order: t1,t2; default: the order of the training runs",
     ] = None
-    scorer: Annotated[str, Flag("How an answer counts.", choices=SCORERS)] = (
+    scorer: Annotated[str, Flag("how an answer is scored", choices=SCORERS)] = (
         "normalised"
     )
 
@@ -283,7 +288,9 @@ def _contrasts(
         reasons = [series.reason(metric) for series in (ours, theirs)]
         reason = next((text for text in reasons if text is not None), None)
         if not same:
-            reason = "the two were asked other tasks, in another order, or scored apart"
+            reason = (
+                "the two differ in their tasks, in the order of tasks, or in the scorer"
+            )
         if reason is not None:
             estimate, p = Estimate.missing(reason), None
         else:
