@@ -1,9 +1,9 @@
 """What an audit is: a frozen dataclass whose fields are its options.
 
-A subclass names its metrics, and gives four methods. ``plan`` lists the texts that each
-pass must score. ``evidence`` makes tables without text of the scores, ``conclude``
-turns these into figures and findings: reports are compared from evidence alone.
-``further`` adds what needs the manifest. No audit sees a model.
+A subclass names its metrics and has four methods. ``plan`` lists the texts that each
+pass must score. ``evidence`` turns the scores into tables without text, ``conclude``
+turns these into figures and findings; reports are compared from evidence alone.
+``further`` adds the parts that need the manifest. No audit uses a model.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Plan: TypeAlias = dict[Pass, list[str]]
 
 @dataclass(frozen=True)
 class Context:
-    """What an audit concludes under.
+    """The settings of a conclusion.
 
     Attributes
     ----------
@@ -60,47 +60,48 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(ABC):
-    """One audit; its fields are options, with their help in ``Annotated``.
+    """One audit. Its fields are the options; ``Annotated`` holds the help text.
 
     Attributes
     ----------
     name, metrics, columns
-        As reports and commands call it; what it estimates, in the order of reports;
+        Its name in reports and commands; what it estimates, in the order of reports;
         the columns of its evidence.
     nothing, unscored
-        Why a checkpoint has no figure: the manifest holds nothing to score; its texts
-        were not scored. Without a reason the report says nothing of it, but ``alone``
-        where it is the only audit.
+        Why a checkpoint has no figure: the manifest contains nothing to score, or the
+        texts were not scored. Without a reason the report omits the audit, and states
+        ``alone`` if it is the only audit.
     over
-        What figures of the group ``pooled`` are over.
+        What the figures of the group ``pooled`` are pooled over.
     scope
         What cannot be concluded from it.
     chance
-        Its null values are chance itself, not another line's figure.
+        Its null values are chance, not figures of another row.
     wide, counts
-        Variants have columns of their own; what ``n`` of such a table counts.
+        Tables have one column per variant; what ``n`` of such a table counts.
     of_series
-        It looks at all stages of a series.
+        It uses all stages of a series.
     in_turns
-        Checkpoints can be concluded on one after the other, where evidence is large.
+        If the evidence is large, it can process one checkpoint after the other.
     coded
-        It concludes from columns of text that are categories, too.
+        It accepts columns of text that are categories.
     public
-        Tables of counts, of ranks of planted strings and of states: nothing of them is
-        withheld.
+        Tables of counts, of ranks of planted strings and of states, from which nothing
+        is withheld.
     file
-        Its evidence in ``scores/``, where that is not called as the audit is.
+        File of its evidence in ``scores/``, if not named after the audit.
     covers
-        Of an audit that attacks a checkpoint: the metric whose figures tell on how
-        much, and the field of its rows that counts it. Empty: it only describes.
+        Of an audit that attacks a checkpoint: the metric and the field of its rows that
+        count what was tested. None: the audit only describes.
     memory
-        Whether its tests are of what was remembered.
+        Whether it tests memory.
     claims
-        Whether anything is claimed from it.
+        Whether it can make a claim.
     unit, frameworks
-        Unit of its smallest effects as readers see it; where frameworks ask for it.
+        Unit of its smallest effects as readers see it; the requirements of frameworks
+        that it serves.
     slow
-        It takes most of the time: ``all`` leaves it out unless it is asked for.
+        It takes most of the time, so ``all`` runs it only on request.
     """
 
     name: ClassVar[str] = ""
@@ -128,7 +129,7 @@ class Audit(ABC):
 
     @classmethod
     def metric(cls, name: str) -> Metric:
-        """What is known of a metric; of an unknown one, its name."""
+        """The metric of a name; an unknown one has its name only."""
         return by_name(cls.metrics).get(name) or Metric(name)
 
     @classmethod
@@ -138,40 +139,40 @@ class Audit(ABC):
 
     @abstractmethod
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """Which texts each pass must score."""
+        """The texts that each pass must score."""
 
     @abstractmethod
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Iterator[pd.DataFrame]:
-        """What :meth:`conclude` needs, without text, checkpoint by checkpoint."""
+        """Tables without text that :meth:`conclude` needs, one checkpoint at a time."""
 
     @abstractmethod
     def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
         """Rows, contrasts, guards and findings."""
 
     def turn(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
-        """:meth:`conclude` without what rests on all checkpoints."""
+        """:meth:`conclude` without the parts that need all checkpoints."""
         return self.conclude(evidence, context)
 
     def finish(self, result: AuditResult, context: Context) -> AuditResult:
-        """The result of all turns with what rests on all checkpoints."""
+        """The result of all turns, with the parts that need all checkpoints."""
         del context
         return result
 
     def further(
         self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
     ) -> AuditResult:
-        """The result with what needs the manifest."""
+        """The result, with the parts that need the manifest."""
         del tables, manifest, context
         return result
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Refuse options that name none of the checkpoints."""
+        """Reject options that name an unknown checkpoint."""
         del names
 
     def why_nothing(self, manifest: Manifest) -> str:
-        """Why the manifest holds nothing to score."""
+        """Why the manifest contains nothing to score."""
         del manifest
         return self.nothing
 
@@ -196,15 +197,15 @@ class Audit(ABC):
         tables
             Checkpoint -> pass -> scores; of one checkpoint ``{name: sa.score(...)}``.
         manifest
-            What the tables were scored from, or its path.
+            The manifest that the tables were scored from, or its path.
         baseline
             Checkpoint that the others are compared with, or one for each.
         preset
             robust or paper; default: the manifest's.
         seed
-            Of everything random.
+            Random seed.
         spare
-            Makes a file for evidence that is too large for memory.
+            Creates a file for evidence that is too large for memory.
         """
         check_tables(tables)
         whole = original(load_manifest(manifest))
@@ -242,7 +243,7 @@ class Audit(ABC):
 
 
 def check_tables(tables: object) -> None:
-    """Refuse scores of one checkpoint, which would be an empty result.
+    """Reject scores of a single checkpoint, which would give an empty result.
 
     Raises
     ------
@@ -268,7 +269,7 @@ def replicates(preset: str | None) -> int:
 def missing_rows(
     audit: str, names: Iterable[str], metrics: Iterable[Metric], reason: str
 ) -> list[Row]:
-    """The pooled rows of checkpoints that nothing can be said of, and why."""
+    """Pooled rows without a figure, with the reason."""
     columns: dict[str, Any] = {"status": "not_estimable", "note": reason}
     return [
         Row(
@@ -309,7 +310,7 @@ def concluded(audit: Audit, evidence: Evidence, context: Context) -> AuditResult
     for unit in _units(evidence.names, whose):
         series = dict.fromkeys(map(whose, unit))
         pairs = {name: baselines[name] for name in series if name in baselines}
-        # A method's replicates are averaged, and so are those that it is held against.
+        # A method's replicates are averaged, and so are those that it is compared with.
         others = {entry_of(name) for name in pairs.values()}
         seen = {n for n in evidence.names if n in unit or entry_of(whose(n)) in others}
         # Without a name: what a turn saw is gone before the next is read.

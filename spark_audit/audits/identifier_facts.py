@@ -53,7 +53,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of one occurrence beside its scores.
+    """All facts on one occurrence except its scores.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How likely identifiers, other text and canaries are, unmatched, in nats a token.
+"""How likely identifiers, other text and canaries are, unmatched, in nats per token.
 
 SPARK's NLL of PII, low-sensitivity and canary tokens. Identifiers are harder than
 other text for any model: the figures are for comparison between checkpoints.
@@ -58,14 +58,14 @@ def _same(value: str, n: int) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class NLL(Audit):
-    """Mean NLL of identifiers, other text and canaries, unmatched.
+    """Mean NLL of identifiers, other text and canaries, without matching.
 
-    Its evidence is the summed NLL ``num`` over ``den`` tokens of each example, kind and
-    PII type. ``pii``: annotated identifiers of rows without a canary, ``low``:
-    low-sensitivity tokens as the manifest lists them, ``canary``: from each one's first
-    secret part to its last. Of test rows, canaries are those that were held out. For
-    canaries ``num`` is the mean over the tokens of one planted string and ``den`` the
-    part of the canary's strings that it is, so that every canary counts once.
+    The evidence is the summed NLL ``num`` of ``den`` tokens per example, kind and PII
+    type. ``pii`` are annotated identifiers of rows without a canary, ``low``
+    low-sensitivity tokens as the manifest lists them, ``canary`` the tokens from the
+    first to the last secret part of a canary; canaries of test rows were held out. For
+    canaries, ``num`` is the mean over the tokens of one planted string, and ``den`` is
+    1 divided by the number of strings of the canary, so that every canary counts once.
     """
 
     name = "nll"

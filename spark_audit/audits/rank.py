@@ -1,4 +1,4 @@
-"""Where identifiers stand among all next tokens, beside equally hard other text.
+"""Ranks of identifiers among all next tokens, compared with equally hard other text.
 
 SPARK's full-vocabulary rank: 1 + the number of usable vocabulary entries whose logit
 is strictly greater than the target's. The controls' own ranks are the chance value.
@@ -36,7 +36,7 @@ TAKEN = {"rank": "rank_lo", "ties": "ties"}
 
 
 def _facts(manifest: Manifest) -> Iterator[tuple[Any, ...]]:
-    """Every range that is ranked, with what is known of it beside its scores."""
+    """Every range that is ranked, with all facts on it except its scores."""
     known = identifier_facts(manifest)
     places = {
         (example.id, *tokens): astuple(known[example.id, span.start, span.end])[:-1]
@@ -155,12 +155,12 @@ SCOPE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Rank(Audit):
-    """Where identifiers and their controls stand among all next tokens.
+    """Ranks of identifiers and their controls among all next tokens.
 
-    Its evidence is one row per checkpoint, token and set: ``pii`` are the tokens of
-    matched spans, ``control`` those of their controls, ``pii_all`` the tokens of every
-    annotated identifier, whose ``dose``, ``form``, ``cue`` and ``stratum`` are those of
-    ``Facts`` in ``identifier_facts``.
+    The evidence is one row per checkpoint, token and set: ``pii`` are tokens of matched
+    identifiers, ``control`` tokens of their controls, ``pii_all`` tokens of all
+    annotated identifiers, whose ``dose``, ``form``, ``cue`` and ``stratum`` are those
+    of ``Facts`` in ``identifier_facts``.
     """
 
     name = "rank"

@@ -2,7 +2,7 @@
 
 Most figures of an audit are a sum over tokens, spans or canaries divided by how many
 there are. An audit lists them as cells, one row a checkpoint, figure and cluster, and
-everything else is alike for all: the interval, the chance value beside it, the paired
+everything else is alike for all: the interval, the chance value, the paired
 difference to a baseline with its test, and the smallest effect it could have shown.
 """
 
@@ -243,10 +243,7 @@ def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contr
                 for name, end in ends.items()
             }
             if not row.low <= 0 <= row.high and not moved(row):
-                told = (
-                    "the interval and the sign-flip test disagree, so no change is "
-                    "claimed"
-                )
+                told = "the interval and the sign-flip test disagree: no change"
                 change["note"] = "; ".join(filter(None, (row.note, told)))
             row = row.model_copy(update=change)
         found.append(row)

@@ -14,7 +14,7 @@ from audited import canary, conclude, evidence, plan
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.canary.epsilon import one_run_table
-from spark_audit.audits.canary.ranks import ranked
+from spark_audit.audits.canary.ranks import COLLAPSED, ranked
 from spark_audit.audits.ratio_rows import bounded, moved
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import canary_key
@@ -597,17 +597,16 @@ def test_where_all_are_tied_nothing_is_resolvable(
         "top1_rate": 1 / 64,
         "top10_rate": 10 / 64,
     }
-    words = "all candidates are tied: a collapsed model or logits of too little"
     for metric, value in expected.items():
         for of in ("full", "ssn", "full/annotation"):
             row = figure(result, "flat", metric, of)
             assert row.value == pytest.approx(value)
             assert row.status == "not_resolvable"
-            assert words in row.note
+            assert COLLAPSED in row.note
     assert figure(result, "flat", "nll").status == "ok"
     (line,) = (f for f in result.findings if f.checkpoint == "flat")
     assert (line.claim, line.status) == ("not_tested", "not_resolvable")
-    assert words in line.sentence
+    assert COLLAPSED in line.sentence
     against = change(result, "loud", "exposure_mean")
     assert against.status == "not_resolvable"
     assert "exposure of canaries" not in said(result, "loud")

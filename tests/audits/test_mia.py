@@ -12,6 +12,12 @@ from audited import check, evidence, mia, plan
 
 import spark_audit.audits.mia.membership as mia_module
 from spark_audit.audits.mia.estimates import Group
+from spark_audit.audits.mia.membership_guards import (
+    APART,
+    TEXTS,
+    UNGUARDED,
+    UNTRAINED,
+)
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import redact, seal
 from spark_audit.manifest.schema import Manifest
@@ -264,7 +270,7 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
     for row in result.rows:
         if row.of != "blind" and row.value is not None:
             assert row.status in ("ok", "not_resolvable")
-            assert "member and non-member texts differ: what counts" in row.note
+            assert TEXTS in row.note
             assert row.metric != "auc" or row.low is not None
     assert "INVALID" not in " ".join(result.verdict)
     sure, weak, none = (finding_of(result, name) for name in ("ours", "weak", "other"))
@@ -329,11 +335,11 @@ def test_base_that_tells_members_is_noted(make_world: Make) -> None:
     result = run(make_world(shifted=0.4, seed=2), ours=0.0)
     row = row_of(result, "ours", "loss")
     assert row.status == "ok"
-    assert "untrained model's AUC is not 0.5" in row.note
+    assert UNTRAINED in row.note
     assert guard(result, "untrained model", "loss:").passed is False
     change = change_of(result, "ours", "base", "loss")
     assert change.status == "ok"
-    assert "generalisation, not membership" in change.note
+    assert APART in change.note
     assert row_of(result, "ours", "reference").status == "ok"
     rate = change_of(result, "ours", "base", "loss", "tpr_at_fpr_1")
     assert rate.status == "not_resolvable", "its own status stands"
@@ -371,7 +377,7 @@ def test_help_for_a_topic_is_no_membership(make_world: Make, base: bool) -> None
     reference = row_of(result, "ours", "reference")
     assert reference.value > 0.9
     assert reference.status == "ok"
-    assert "the sides differ before training" in reference.note
+    assert UNGUARDED in reference.note
     assert change_of(result, "ours", "base", "loss").p < 0.01
     assert "membership was detected" not in " ".join(result.verdict)
     said = "the two sides differ before training, so a change can be generalisation"
@@ -382,7 +388,7 @@ def test_help_for_a_topic_is_no_membership(make_world: Make, base: bool) -> None
     if not base:
         # It has no figure of the untrained model.
         row = row_of(result, "ours", "minkpp10")
-        assert "no AUC of its own there" in row.note
+        assert UNGUARDED in row.note
 
 
 def test_a_weak_score_claims_nothing_where_loss_tells_the_sides(
@@ -395,7 +401,7 @@ def test_a_weak_score_claims_nothing_where_loss_tells_the_sides(
     change = change_of(result, "ours", "base", "response")
     assert change.p < 0.001
     assert change.status == "ok"
-    assert "generalisation, not membership" in change.note
+    assert APART in change.note
     assert row_of(result, "ours", "response").status == "ok"
     says = {r["of"]: r["says"] for r in result.tables["mia_texts"]}
     assert says["response"] == "confounded"
@@ -415,7 +421,7 @@ def test_one_other_score_that_fails_is_doubted_alone(
     result = run(make_world(), ours=0.6)
     assert row_of(result, "ours", "reference").status == "ok"
     assert change_of(result, "ours", "base", "loss").note == ""
-    assert "generalisation" in change_of(result, "ours", "base", "minkpp10").note
+    assert APART in change_of(result, "ours", "base", "minkpp10").note
     (line,) = result.verdict
     assert "membership was detected" in line
     assert "`minkpp10`" not in line
@@ -426,10 +432,10 @@ def test_near_duplicates_do_not_hide_a_doubted_score(make_world: Make) -> None:
     result = run(make_world(shifted=0.8, copies=20), ours=0.6)
     row = row_of(result, "ours", "reference")
     assert row.status == "insensitive"
-    assert "the sides differ before training" in row.note
+    assert UNGUARDED in row.note
     change = change_of(result, "ours", "base", "loss")
     assert change.status == "insensitive"
-    assert "generalisation, not membership" in change.note
+    assert APART in change.note
     assert "membership was detected" not in result.verdict[0]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from audited import check, evidence, noise, plan
 
+from spark_audit.audits.noise.embedding_noise import INSENSITIVE
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
@@ -149,12 +150,12 @@ def test_nothing_to_score(make_case: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("sigmas", ["", "a", "0.1,,0.2", "0", "-1", "nan", "inf"])
 def test_scales_that_are_none(sigmas: str) -> None:
-    with pytest.raises(InputError, match="--sigmas: are no positive numbers"):
+    with pytest.raises(InputError, match="--sigmas: must be positive numbers"):
         check("noise", sigmas=sigmas)
 
 
 def test_draws_that_are_none() -> None:
-    with pytest.raises(InputError, match="--draws: 0 draws show nothing"):
+    with pytest.raises(InputError, match="--draws: 0 draws are too few"):
         check("noise", draws=0)
     check("noise", sigmas="0.5, 1", draws=1)
 
@@ -175,7 +176,7 @@ def test_both_wiped_out_is_no_equality(case: Case) -> None:
     assert row.status == "insensitive"
     assert row.value is not None
     assert row.low is not None
-    assert "no gap could show" in row.note
+    assert INSENSITIVE in row.note
     assert find(result.rows, metric="gap").status == "ok"
     assert "at sigma 0.1 both lose nearly all" in result.verdict[1]
 
@@ -279,7 +280,7 @@ def test_no_contrast_where_no_gap_could_show(case: Case) -> None:
     assert find(result.contrasts).status == "ok"
     lost = find(result.contrasts, of="0.1")
     assert lost.status == "insensitive"
-    assert "no gap could show" in lost.note
+    assert INSENSITIVE in lost.note
     assert "at sigma 0.1 not known" in result.verdict[-1]
 
 

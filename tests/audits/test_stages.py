@@ -316,7 +316,7 @@ def test_only_series_are_looked_at_and_places_follow_the_order(
     # As many stages as tasks, or which stage trained which task is not known.
     assert set(evidence("stages", tables, case.manifest, order="yelp")["place"]) == {0}
     assert set(evidence("stages", tables, case.manifest)["place"]) == {0}
-    with pytest.raises(InputError, match="'imdb' is no task"):
+    with pytest.raises(InputError, match="'imdb' is not a task"):
         evidence("stages", tables, case.manifest, order="imdb")
 
 

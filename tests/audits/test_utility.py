@@ -132,7 +132,7 @@ def test_an_order_may_leave_tasks_out(made: Callable[..., Manifest]) -> None:
     manifest = made()
     keys = plan("utility", manifest, order="agnews, yelp")[GENERATE]
     assert {manifest.by_id[key].task for key in keys} == {"agnews", "yelp"}
-    with pytest.raises(InputError, match="'imdb' is no task.*yelp, fomc, agnews"):
+    with pytest.raises(InputError, match="'imdb' is not a task.*yelp, fomc, agnews"):
         plan("utility", manifest, order="imdb")
 
 
@@ -266,7 +266,10 @@ def test_a_stage_that_was_not_scored(made: Callable[..., Manifest]) -> None:
     )
     for metric in ("last", "avg", "bwt"):
         row = find(result.rows, checkpoint="y", metric=metric)
-        assert (row.status, row.note) == ("not_estimable", "no answer of it was scored")
+        assert (row.status, row.note) == (
+            "not_estimable",
+            "no answer of this checkpoint was scored",
+        )
 
 
 # --- scorers --------------------------------------------------------------------------
@@ -382,4 +385,4 @@ def test_series_that_were_asked_otherwise_are_not_compared(
     both = pd.concat([ours, theirs], ignore_index=True)
     result = conclude("utility", both, Context({"y": "x"}, replicates=200))
     assert all(c.status == "not_estimable" for c in result.contrasts)
-    assert "scored apart" in result.contrasts[0].note
+    assert "the two differ" in result.contrasts[0].note

@@ -210,7 +210,7 @@ def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Claimed:
 
 @dataclass(frozen=True)
 class _HeldOut:
-    """A checkpoint's true canaries beside never-inserted ones, by Holm over parts."""
+    """Planted canaries compared with never-inserted ones, by Holm over parts."""
 
     records: list[Mapping[str, Any]]
     ps: list[float]

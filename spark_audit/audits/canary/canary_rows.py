@@ -1,4 +1,4 @@
-"""Rows and contrasts of the canary audit, beside what chance gives."""
+"""Rows and contrasts of the canary audit, with their values by chance."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _cells(frame: pd.DataFrame) -> pd.DataFrame:
 def canary_rows(
     cells: pd.DataFrame, ours: pd.DataFrame, often: pd.DataFrame, context: Context
 ) -> list[Row]:
-    """The rows beside what chance gives."""
+    """The rows, with their values by chance."""
     size = int(ours["n_candidates"].iloc[0])
     # A percentile interval of a mean rank covers far too rarely: never a decision.
     heavy = cells["metric"] == "rank_mean"

@@ -46,7 +46,7 @@ def _told(record: Record, *, resolvable: bool) -> Record:
 
 
 def dose_table(frame: pd.DataFrame) -> list[Record]:
-    """Each dose beside chance; dose 0 are the held-out canaries."""
+    """Each dose compared with chance; dose 0 are the held-out canaries."""
     found = []
     for name, part, whole in by_part(frame):
         doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)

@@ -1,9 +1,9 @@
-"""Planted canaries, ranked among strings they could have been.
+"""Planted canaries, ranked among strings that could have been planted instead.
 
 SPARK's canary audit: the rank of the true string among 512 candidates by mean NLL, its
 exposure in bits, Top-1 and Top-10. A canary that the model never saw has a uniform
-rank, so every figure stands beside its chance value; and where not even the canaries
-that stand in most rows are found in any checkpoint, nothing can be concluded.
+rank, so every figure is shown with its chance value. If not even the canaries that
+occur in most rows are detected in any checkpoint, nothing can be concluded.
 """
 
 from __future__ import annotations
@@ -143,12 +143,12 @@ def _tables(
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryRank(Audit):
-    """Planted canaries, ranked among strings they could have been.
+    """Planted canaries, ranked among strings that could have been planted instead.
 
-    Its evidence is one row per checkpoint, canary, part and context, and one over its
-    contexts: ``full``, ``password`` and ``ssn`` average each candidate's NLL over the
-    canary's contexts and rank once; ``full/annotation`` ... rank in every context and
-    average the ranks, as SPARK does. The unit is the canary either way.
+    The evidence is one row per checkpoint, canary, part and context, and one row over
+    its contexts: ``full``, ``password`` and ``ssn`` average the NLL of each candidate
+    over the contexts of the canary and rank once; ``full/annotation`` etc. rank in each
+    context and average the ranks, as SPARK does. The unit is the canary in both cases.
     """
 
     name = "canary"

@@ -112,7 +112,7 @@ def changes(
 
 
 def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
-    """Canaries among the first k, held against chance."""
+    """Canaries among the first k, compared with chance."""
     return top_k(
         frame["rank"].to_numpy(),
         k=k,

@@ -158,13 +158,13 @@ def _asked(
 class Extraction(Audit):
     """Identifiers reproduced word for word after their true prefix.
 
-    Its evidence is one row per checkpoint, span and prompt. ``set`` is ``pii`` or
-    ``canary``; ``greedy``: every token has rank 1, ties for the first place included,
-    ``greedy_sure`` without them; ``logp_*`` the log probability (nats) that sampling
-    gives the span, minus infinity where it cannot. ``dose`` is the number of trained
-    rows that it stands in, 0 where it was held out; ``first`` marks a canary's first
-    row by id, the one that it is judged by. ``prompt`` is ``full`` or one of
-    :data:`PROMPTS`, ``span`` the span's number in the manifest; ``parts`` and
+    The evidence is one row per checkpoint, span and prompt. ``set`` is ``pii`` or
+    ``canary``. ``greedy``: every token has rank 1, ties for the first place included;
+    ``greedy_sure``: without ties. ``logp_*`` is the log probability (nats) of the span
+    under sampling, minus infinity if it cannot be sampled. ``dose`` is the number of
+    trained rows that contain it, 0 if it was held out. ``first`` marks the first row of
+    a canary by id, which alone is evaluated. ``prompt`` is ``full`` or one of
+    :data:`PROMPTS`, ``span`` the number of the span in the manifest; ``parts`` and
     ``parts_right`` are those of :func:`graded`, the columns of strings those of
     :class:`~spark_audit.audits.extract.guesses.String`.
     """

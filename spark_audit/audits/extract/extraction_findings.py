@@ -1,4 +1,4 @@
-"""What the extract audit says, beside what guessing and the base give."""
+"""Findings of the extract audit, compared with guessing and the base model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What other prompts than the true prefix bring out: a table, and the cue's share.
 
-Each prompt is held against the same prompt for identifiers never trained on, and
+Each prompt is compared with the same prompt for identifiers never trained on, and
 against the base. Only the true prefix is a primary test; the others are one exploratory
 family, corrected by Holm in their own table.
 """
@@ -55,7 +55,7 @@ NOT_ASKED = {
 
 
 def listed(prompts: str) -> list[str]:
-    """The prompts beside the true prefix that an option names.
+    """The prompts in addition to the true prefix that an option names.
 
     Raises
     ------

@@ -110,9 +110,7 @@ class Medians:
         codes = [part["cluster"].map(dict(code)).to_numpy() for part in pair]
         clusters = len(set(codes[0].tolist()))
         if clusters < 2:
-            return Estimate.missing(
-                "only 1 cluster; an interval needs at least 2"
-            ), None
+            return Estimate.missing("only 1 cluster; an interval needs 2"), None
         medians = np.median(ours), np.median(theirs)
         if max(medians) > np.log10(MOST):
             reason = f"a median is more than {MOST:.0e} tries"

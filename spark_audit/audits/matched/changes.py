@@ -108,13 +108,13 @@ def unequal(before: Estimate) -> float:
 
 
 def sides_before(part: pd.DataFrame) -> Estimate:
-    """Trained against never trained on the reference, nats a token."""
+    """Trained minus never trained on the reference, nats per token."""
     spans = occurrences(part)
     return memory(spans["ref_sum"].to_numpy(), sides_of(spans)).difference
 
 
 def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """All identifiers, those of each type, and those of each dose beside all held out.
+    """All identifiers, those of each type, and those of each dose with all held out.
 
     A type or dose that is the only one has no group of its own.
     """
@@ -243,7 +243,7 @@ def low_contrast(name: str, baseline: str, low: dict[str, pd.DataFrame]) -> Cont
 
 
 def own_change(spans: pd.DataFrame) -> Estimate:
-    """Change of the matched identifiers' own NLL since the reference, nats a token."""
+    """Change of the NLL of matched identifiers since the reference, nats per token."""
     pii = spans[(spans["split"] == "train") & (spans["role"] == "pii")]
     sums = pii.assign(change=pii["nll_sum"] - pii["ref_sum"]).groupby("cluster")
     return ratio_estimate(sums["change"].sum(), sums["n_tokens"].sum())

@@ -2,7 +2,7 @@
 
 A manifest keeps the reference NLL of every token, so what the pairs would have been
 under another caliper, distance or rule needs neither a model nor a network. Nothing
-here changes the manifest: these are sensitivity runs beside its pairs.
+here changes the manifest: these are sensitivity runs in addition to its pairs.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def placebo_table(
 
     ``any window`` centres on 0 whatever regression to the mean does: it shows the
     spread that matching leaves, and is no null. ``same class`` (the PII's digits and
-    capitals) keeps a gap of its own: its mean beside its own R1 is a check of R1.
+    capitals) keeps its gap: comparing its mean with its R1 checks R1.
     """
     reference = Sums.of_reference(manifest)
     ids = np.array([example.id for example in manifest.examples])

@@ -203,12 +203,12 @@ SCOPE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Matched(Audit):
-    """Likelihood of identifiers against equally difficult controls.
+    """Likelihood of identifiers compared with equally difficult controls.
 
-    A checkpoint called ``base`` is checked against the manifest's own reference scores.
-    ``null`` names checkpoints that nobody corrected: their spread around the baseline
-    takes the place of the tolerance for unequal drift. ``replicates`` of 0 are 9,999,
-    under ``paper`` 2,000.
+    The scores of a checkpoint named ``base`` are compared with the reference scores of
+    the manifest. ``null`` names ordinary training runs: their spread around the
+    baseline replaces the tolerance for unequal drift. ``replicates`` of 0 means 9,999,
+    or 2,000 in the preset ``paper``.
     """
 
     name = "matched"

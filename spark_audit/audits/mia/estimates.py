@@ -165,7 +165,7 @@ class Group:
 
     def resampled(self, name: str, attack: str, drawn: Drawn) -> np.ndarray:
         """AUC and rates at :data:`FPRS` in every resample, shape ``(4, B)``."""
-        # The blind scores are the same beside every checkpoint.
+        # The blind scores are the same for every checkpoint.
         key = ("" if attack in BESIDE else name, attack, drawn.rows.tobytes())
         if key not in self._resampled:
             values = self.known.of(name, attack)[drawn.rows]
@@ -288,7 +288,7 @@ class Group:
         return AboveTexts(shown, p, score, alone, half_p, told_p)
 
     def correlation(self, name: str, tests: Mapping[str, str]) -> np.ndarray:
-        """How the AUCs of scores vary together, less those they are held against.
+        """How the AUCs of scores vary together, less those that they are compared with.
 
         Parameters
         ----------
@@ -382,7 +382,7 @@ def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
 def _by_dose(
     facts: pd.DataFrame, tasks: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Members of each dose beside all non-members, in tasks with enough of both.
+    """Members of each dose, with all non-members, in tasks with enough of both.
 
     A dose is the number of trained rows that are near-duplicates of a text, itself
     included; one that is the only one has no group of its own.

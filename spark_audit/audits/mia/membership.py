@@ -94,13 +94,14 @@ SCOPE = (
 class Membership(Audit):
     """Whether scores separate trained rows from held-out rows.
 
-    Its evidence is one row per checkpoint and example: its scores, and what the texts
-    alone say. ``label`` is a number within the task, ``texts`` the out-of-fold score of
-    the best guess without any audited checkpoint, ``blind`` that of the guard's
-    classifier, NaN where there is none. No text. A checkpoint called ``base`` is the
-    untrained model: the guard on all scores, the reference of ``reference``, and what
-    every checkpoint is compared with. Without one, the reference scores that stand in
-    the manifest take its place. ``rmia`` takes the mean over it and ``reference``.
+    The evidence is one row per checkpoint and example, without text: the scores of the
+    checkpoint and of the text alone. ``label`` is a number within the task, ``texts``
+    the cross-validated score of the best guess without any audited checkpoint,
+    ``blind`` that of the classifier of the guard, NaN if there is none. A checkpoint
+    named ``base`` is the untrained model: all scores are checked on it, ``reference``
+    is relative to it, and every checkpoint is compared with it. Without such a
+    checkpoint, the reference scores of the manifest are used. ``rmia`` uses the mean
+    over it and the checkpoints of ``reference``.
     """
 
     name = "mia"
@@ -117,11 +118,7 @@ class Membership(Audit):
     frameworks = "AITG-MOD-04, AISVS v1.0-11.2.5"
 
     blind_permutations: Annotated[
-        int,
-        (
-            "permutations to test the classifier that sees only the texts; 0: no such "
-            "classifier"
-        ),
+        int, "permutations of the classifier that sees only the texts; 0: none"
     ] = 199
     reference: Annotated[
         str | None,

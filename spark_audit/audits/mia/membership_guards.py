@@ -1,4 +1,4 @@
-"""What stands beside a membership figure, from the evidence of ``mia`` alone."""
+"""Guards and notes of membership figures, from the evidence of ``mia`` alone."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _voided(
 def _blind(
     group: Group, estimate: Estimate, null: dict[str, float | None], metric: str
 ) -> tuple[Estimate, dict[str, float | None]]:
-    """The blind classifier's figure: held against permutations, without interval.
+    """The blind classifier's figure, compared with permutations, without interval.
 
     Intervals of a cross-validated AUC that take its scores as given are too narrow.
     """

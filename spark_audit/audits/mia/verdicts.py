@@ -36,7 +36,7 @@ def verdicts(
 ) -> tuple[list[Finding], list[Record]]:
     """What is said of each checkpoint but the untrained model, and on what.
 
-    The table holds each score beside the best guess from the texts alone; rates of the
+    The table compares each score with the best guess from the texts alone; rates of the
     score that the sentence rests on.
     """
     found: list[Finding] = []
@@ -70,7 +70,7 @@ def verdicts(
 
 
 def _beside(name: str, attack: str, test: Tested) -> Record:
-    """The AUC of a score beside that of the texts alone."""
+    """The AUC of a score, compared with that of the texts alone."""
     assert test.above is not None
     apart = test.above.difference
     return {
@@ -95,7 +95,7 @@ def _rates(
     contrasts: list[Contrast],
     pooled: Group,
 ) -> Iterator[Record]:
-    """TPR of a score beside that of the texts alone."""
+    """TPR of a score, compared with that of the texts alone."""
     place = (name, "pooled", attack)
     for metric in FPRS:
         mine = [
@@ -190,7 +190,7 @@ class Tested:
         return _state(self.p < 0.05, above, told=self.told)
 
     def figures(self, over: tuple[float, float]) -> dict[str, Any]:
-        """What is claimed: of a score beside the texts, by how much it is beyond.
+        """What is claimed: by how much a score exceeds the texts alone.
 
         ``over`` is how many tests the families of changes and of what is beyond the
         texts are worth: a claim needs both.
@@ -212,7 +212,7 @@ class Tested:
 
     @property
     def facts(self) -> dict[str, Fact]:
-        """The score, beside the texts alone where they were tried."""
+        """The score, compared with the texts alone where they were tested."""
         facts: dict[str, Fact] = {"attack": self.row.of, "turned": not self.more}
         if self.above is None:
             return facts | {"auc": self.row}
@@ -220,7 +220,7 @@ class Tested:
 
     @property
     def beyond_p(self) -> float:
-        """P value of what a claim needs beside the change."""
+        """P value of what a claim needs in addition to the change."""
         if self.above is not None:
             return self.above.excess_p(told=self.told)
         return 1.0 if self.doubted else self.p

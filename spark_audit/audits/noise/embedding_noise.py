@@ -70,9 +70,9 @@ SCOPE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Audit):
-    """How noise on input embeddings changes identifiers' probability.
+    """Change of the probability of identifiers under noise on input embeddings.
 
-    Its evidence is one row per checkpoint, example, kind of token, scale and draw.
+    The evidence is one row per checkpoint, example, kind of token, scale and draw.
     Probabilities under noise are averaged over draws, token by token. Tokens are those
     of train rows without a canary: annotated identifiers, and low-sensitivity tokens
     as the manifest lists them.
@@ -205,7 +205,7 @@ def _rows(
 
 
 def _others(name: str, baselines: Mapping[str, str]) -> list[str]:
-    """What a gap is held against: that of the baseline, and of the untrained model."""
+    """Checkpoints to compare a gap with: the baseline and the untrained model."""
     if name == BASE:
         return []
     return list(dict.fromkeys([*filter(None, [baselines.get(name)]), BASE]))

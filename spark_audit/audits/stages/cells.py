@@ -159,11 +159,7 @@ def cells_of(stages: Mapping[int, pd.DataFrame]) -> Iterator[tuple[str, int, Cel
         chosen = usable & (spans["place"] <= stage).to_numpy()
         own = spans[chosen]
         moved, apart = _contrast(own, sums[chosen], own["ref_sum"].to_numpy())
-        yield (
-            "",
-            stage,
-            Cell(moved, Memory.missing("estimated per task only"), 0, apart),
-        )
+        yield "", stage, Cell(moved, Memory.missing("only per task"), 0, apart)
 
 
 def _contrast(
@@ -174,7 +170,7 @@ def _contrast(
     Parameters
     ----------
     sums, before
-        Summed NLL of each span, nats, and that which it is held against.
+        Summed NLL of each span, nats, and the one that it is compared with.
     """
     if not len(spans):
         return Memory.missing(

@@ -232,12 +232,12 @@ def _record(key: Key, found: Found) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Stages(Audit):
-    """Memory by stage and task of a series: learned, kept, forgotten.
+    """Memory by stage and task of a series: learned, kept or forgotten.
 
-    Its evidence is one row per stage and identifier; ``place`` is the stage that
-    trained its task. ``elsewhere`` counts the other tasks whose trained rows hold its
-    string. A ``place`` is 0 where the order of tasks is not known: none was given, or
-    it is not as long as the series.
+    The evidence is one row per stage and identifier. ``place`` is the stage that
+    trained on its task; 0 if the order of tasks is not known, because none was given or
+    it is not as long as the series. ``elsewhere`` counts the other tasks whose trained
+    rows contain the same string.
     """
 
     name = "stages"

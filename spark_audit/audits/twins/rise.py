@@ -1,7 +1,7 @@
 """Unplanted identifiers, ranked among fresh strings of their kind.
 
 A natural identifier may be likelier than its twins to any model, so that its rank alone
-is no evidence. What is tested is its rise since the base, beside that of identifiers
+is no evidence. What is tested is its rise since the base, and that of identifiers
 that stand in no trained row. The idea is that of natural identifiers, ICLR 2026
 (arXiv:2606.24408).
 """
@@ -46,12 +46,13 @@ SCOPE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Twins(Audit):
-    """Unplanted identifiers, ranked among fresh strings of their kind.
+    """Identifiers ranked among made-up strings of their kind (twins).
 
-    Its evidence is one row per checkpoint and identifier: its ``rank`` by NLL, averaged
-    over contexts. ``rank`` counts ties behind, ``ties`` are twins with exactly its NLL;
-    ``dose`` 0 stands in no trained row; identifiers that share a cluster of rows share
-    theirs; ``injected`` were drawn as their twins are; for ``stratum`` see
+    The evidence is one row per checkpoint and identifier, with its ``rank`` by NLL,
+    averaged over contexts. ``ties`` counts twins with exactly the same NLL, which
+    ``rank`` places behind. An identifier of ``dose`` 0 occurs in no trained row.
+    Identifiers that share a cluster of rows share their ``cluster``. ``injected`` ones
+    were drawn in the same way as their twins. For ``stratum`` see
     :class:`~spark_audit.audits.identifier_facts.Facts`.
     """
 

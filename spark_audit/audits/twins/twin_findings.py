@@ -36,7 +36,7 @@ FINEST = 1e-4
 
 @dataclass(frozen=True)
 class Test:
-    """A group of trained identifiers, held against the base and those never trained on.
+    """A group of trained identifiers, compared with the base and never-trained ones.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ def _beyond_the_kind(
     Names and addresses of real data are not the lists that their twins are drawn from:
     without any that were held out, their rise can be that of all such words, and that
     of numbers what they begin with, such as one country's code. Injected numbers are
-    exchangeable with their twins, and identifiers of the highest dose are held against
+    exchangeable with their twins, and identifiers of the highest dose are compared with
     those of the lowest. The smaller of both, by Bonferroni; 1 where there is neither.
     And what the smallest effect of the first of them follows from.
     """

@@ -98,7 +98,7 @@ COLUMNS = (
 
 KNOWN = {metric.name: metric for metric in METRICS}
 CONTROL = 5
-"""Clusters never trained on from which they are held against; fewer tell nothing."""
+"""Clusters never trained on that a comparison needs; fewer show nothing."""
 TIED = f"nearly all strings are tied: {COLLAPSED}"
 NO_BASE = (
     "the base model was not scored: give --base, because a rise is since the base model"
@@ -216,7 +216,7 @@ def held_out(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def compared(frame: pd.DataFrame) -> str:
-    """The column that sides are held against each other by."""
+    """The column by which the two sides are compared."""
     return "rise" if "rise" in frame else "exposure"
 
 

@@ -93,9 +93,9 @@ ASSUMED = (
 class Utility(Audit):
     """Task accuracy after every stage: Last, Avg, BWT, forgetting.
 
-    Its evidence is one row per checkpoint (a stage of a series) and test row, without
-    text. Without an order it is that in which the manifest's tasks first appear; the
-    command line takes it from the runs of ``spark-train``, which say it.
+    The evidence is one row per checkpoint (a stage of a series) and test row, without
+    text. The default order is that in which tasks first appear in the manifest; the
+    command line reads the order from the runs of ``spark-train``.
     """
 
     name = "utility"
