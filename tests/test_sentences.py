@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from jinja2 import Environment, meta
-from jinja2.nodes import Concat, Const, Include
+from jinja2.nodes import Concat, Const, Include, List
 from made_reports import made_report
 
 from spark_audit import sentences
@@ -78,6 +78,16 @@ def test_every_key_in_the_code_has_its_template_and_every_template_compiles() ->
         assert known or any(k.startswith(key) for k in keys if key[-1] in "_."), key
 
 
+def test_every_translated_reason_is_one_of_the_code() -> None:
+    constants = (node for _, node in nodes() if isinstance(node, ast.Constant))
+    texts = "\n".join(str(node.value) for node in constants)
+    own = renderer._known("de").keys() - renderer._known("en").keys()
+    reasons = [key for key in own if key.startswith("reason.")]
+    assert reasons
+    for key in reasons:
+        assert re.split(r" \d", key.removeprefix("reason."))[0] in texts, key
+
+
 def test_no_key_is_given_twice() -> None:
     for language in sentences.LANGUAGES:
         flat: list[str] = []
@@ -99,6 +109,8 @@ def facts_of(environment: Environment, key: str, seen: set[str]) -> set[str]:
     for node in tree.find_all(Include):
         if isinstance(node.template, Const):
             keys = [node.template.value]
+        elif isinstance(node.template, List):
+            continue
         else:
             assert isinstance(node.template, Concat)
             start = node.template.nodes[0]
