@@ -38,10 +38,10 @@ def sealed(data: bytes) -> bytes:
     ValueError
         If they have no such place.
     """
-    found = _SEAL.search(data)
-    if found is None:
+    seal = _SEAL.search(data)
+    if seal is None:
         raise ValueError("no place for a seal")
-    start, end = found.span(1)
+    start, end = seal.span(1)
     return b"".join((data[:start], _digest(data, start, end).encode(), data[end:]))
 
 
@@ -55,10 +55,10 @@ def intact_file(path: Path) -> bool | None:
 
 def intact(data: bytes | mmap.mmap) -> bool | None:
     """Whether bytes are those that were sealed; ``None``: they carry no seal."""
-    found = _SEAL.search(data)
-    if found is None:
+    seal = _SEAL.search(data)
+    if seal is None:
         return False if any(data.find(mark) >= 0 for mark in _MARKS) else None
-    return _digest(data, *found.span(1)).encode() == found[1]
+    return _digest(data, *seal.span(1)).encode() == seal[1]
 
 
 def _digest(data: bytes | mmap.mmap, start: int, end: int) -> str:

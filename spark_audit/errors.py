@@ -93,8 +93,8 @@ class SparkError(Exception):
     ) -> None:
         self.what, self.where, self.fix = what, where, fix
         head = f"{where}: {what}" if where else what
-        said = masked(f"{head}; {fix}" if fix else head)
-        super().__init__(visible(said, keep="\n"))
+        message = masked(f"{head}; {fix}" if fix else head)
+        super().__init__(visible(message, keep="\n"))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.fix))

@@ -198,9 +198,9 @@ def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
     A key that a file brings may be anything, text of the data too: it is left blank.
     """
     parts = (schema, *schema.get("$defs", {}).values())
-    known = {name for part in parts for name in part.get("properties", {})}
+    properties = {name for part in parts for name in part.get("properties", {})}
     return ".".join(
-        str(one) if isinstance(one, int) or one in known else "*" for one in place
+        str(one) if isinstance(one, int) or one in properties else "*" for one in place
     )
 
 
@@ -239,10 +239,10 @@ def sweep(folder: Path) -> None:
     """
     try:
         with os.scandir(folder) as entries:
-            found = [e.path for e in entries if TEMPORARY.fullmatch(e.name)]
+            leftovers = [e.path for e in entries if TEMPORARY.fullmatch(e.name)]
     except OSError:
         return
-    for path in found:
+    for path in leftovers:
         with contextlib.suppress(OSError):
             # For writing: a lock over a network wants it.
             handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -322,9 +322,9 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
 
 def _umask() -> int:
     # There is no reading it alone; what another thread makes meanwhile is private.
-    found = os.umask(0o077)
-    os.umask(found)
-    return found
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -34,18 +34,18 @@ def free_bytes() -> int | None:
 
     That of the machine, or of the container where that has less.
     """
-    found = []
+    limits = []
     try:
-        told = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
-        found.append(int(told["MemAvailable"].split()[0]) * 1024)
+        fields = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
+        limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
         most = int((_GROUP / "memory.max").read_text())
         kept = (_GROUP / "memory.stat").read_text().split()
         cached = int(kept[kept.index("inactive_file") + 1])
         used = int((_GROUP / "memory.current").read_text())
-        found.append(max(most - used + cached, 0))
+        limits.append(max(most - used + cached, 0))
     except (OSError, ValueError, KeyError):
         pass  # not Linux, or no container, or one without a bound
-    return min(found, default=None)
+    return min(limits, default=None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

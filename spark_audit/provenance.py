@@ -33,11 +33,11 @@ PACKAGES = (
 
 def versions() -> dict[str, str]:
     """Versions of what a figure can depend on, without importing any of it."""
-    found = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
+    installed = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
 def now() -> str:

@@ -51,7 +51,9 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     of_series = not several and audits[0].of_series
     common = [one for one in options(Request) if one.field != "data" or of_series]
     by_audit = {audit.name: list(_own(audit, named=several)) for audit in audits}
-    own = list({one.field: one for each in by_audit.values() for one in each}.values())
+    audit_options = list(
+        {one.field: one for each in by_audit.values() for one in each}.values()
+    )
     slow = [audit.name for audit in audits if several and audit.slow]
     loading, way = options(Loading), options(_Way)
     name = ALL if several else audits[0].name
@@ -66,7 +68,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             if each not in (*out, *also)
             and not typed & {one.name for one in by_audit[each]}
         ]
-        values = {one.field: one.taken_from(flags) for one in own}
+        values = {one.field: one.taken_from(flags) for one in audit_options}
         request = build(
             Request,
             common,
@@ -88,7 +90,9 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             path = folder / f"command-{name}.toml"
             write_config(path, given(context), command=f"{PROGRAM} {name}")
 
-    shown = [one.parameter() for one in (*common, *left, *way, *own, *loading)]
+    shown = [
+        one.parameter() for one in (*common, *left, *way, *audit_options, *loading)
+    ]
     own_context = inspect.signature(command).parameters["context"]
     return with_parameters(command, [own_context, *shown])
 
@@ -124,11 +128,11 @@ def _audit(request: Request, way: _Way) -> Path | None:
     if way.dry_run:
         from spark_audit.pipeline.estimate import estimate, told
 
-        found = estimate(request)
+        estimated = estimate(request)
         if way.json:
-            tell_json(found.record())
+            tell_json(estimated.record())
         else:
-            tell("\n".join(told(found)))
+            tell("\n".join(told(estimated)))
         return None
     from spark_audit.pipeline.run import run
     from spark_audit.terminal.progress import progress

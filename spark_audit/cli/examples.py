@@ -56,5 +56,5 @@ ANY = "{name} --ckpt runs/mine --base models/base"
 
 def examples_of(command: str, *, of_stages: bool = False) -> Sequence[str]:
     """The examples of a command; of an audit those that every audit has."""
-    own = EXAMPLES.get(command)
-    return own or ((SERIES if of_stages else ANY).format(name=command),)
+    examples = EXAMPLES.get(command)
+    return examples or ((SERIES if of_stages else ANY).format(name=command),)

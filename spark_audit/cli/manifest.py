@@ -84,18 +84,22 @@ def build(
 @command
 def show(*, manifest: File, json: Json = False) -> None:
     """Balance, unmatched spans and why, and the effects that could be detected."""
-    told = describe(load_manifest(manifest))
+    description = describe(load_manifest(manifest))
     if json:
-        facts = {**told.facts, **told.tables, "notes": list(told.notes)}
+        facts = {
+            **description.facts,
+            **description.tables,
+            "notes": list(description.notes),
+        }
         show_facts(facts, as_json=True)
         return
     show_facts(
         {
             name.replace("_", " "): "-" if value is None else value
-            for name, value in told.facts.items()
+            for name, value in description.facts.items()
         }
     )
-    _show(told, only=tuple(told.tables))
+    _show(description, only=tuple(description.tables))
 
 
 @command

@@ -30,9 +30,9 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
     """Where each checkpoint stands; of one audit, or if asked for, all there is."""
     # The first lines' figures are those of the page, rounded alike; what is withheld
     # there is not from whom the terminal is.
-    own = {one.name: one for one in standings(report)}
+    by_name = {one.name: one for one in standings(report)}
     shared = standings(disclosed(report))
-    stand = [own[k.name] if k.led_by and k.led_by.withheld else k for k in shared]
+    stand = [by_name[k.name] if k.led_by and k.led_by.withheld else k for k in shared]
     single = len({row.audit for row in report.results}) < 2
     if stand:
         _show_standings(report, stand)
@@ -69,21 +69,21 @@ def _show_standings(report: Report, stand: Sequence[Standing]) -> None:
     """The answer, a paragraph a checkpoint, and what to do next."""
     show_line(answer(stand), style="bold")
     for one in stand:
-        found = [tried.attack for tried in one.tally.get("FOUND", ())]
+        attacks = [tried.attack for tried in one.tally.get("FOUND", ())]
         rest = [
             f"{outcome_name(outcome)}: {', '.join(tried.attack for tried in part)}"
             for outcome, part in one.tally.items()
             if outcome in ("confounded", "void", "not tested")
         ]
-        if found:
-            rest.insert(0, f"{outcome_name('FOUND')}: {', '.join(found)}")
-        told = f"{SHAPES[one.state]} {state_name(one.state)} {one.name}: {one.lead}"
+        if attacks:
+            rest.insert(0, f"{outcome_name('FOUND')}: {', '.join(attacks)}")
+        line = f"{SHAPES[one.state]} {state_name(one.state)} {one.name}: {one.lead}"
         if one.exposed:
             rest.append(sentences.render("page.exposed", exposed=one.exposed))
         joined = "; ".join(rest)
         tail = f" {joined[:1].upper()}{joined[1:]}."
         style = "bold" if one.detections else None
-        show_line(told + (tail if rest else ""), style=style)
+        show_line(line + (tail if rest else ""), style=style)
     show_line(sentences.render("terminal.level", level=level(report)))
     for state, text in advice(stand).items():
         show_line(f"{SHAPES[state]} {text}")

@@ -20,8 +20,8 @@ def table_html(
 
     def cells(name: str, values: Sequence[Any]) -> str:
         style = ' style="text-align:left"'
-        told = (escape(visible(str(value))) for value in values)
-        return "".join(f"<{name}{style}>{one}</{name}>" for one in told)
+        cells = (escape(visible(str(value))) for value in values)
+        return "".join(f"<{name}{style}>{one}</{name}>" for one in cells)
 
     rows = "".join(f"<tr>{cells('td', line)}</tr>" for line in lines)
     head = f"<thead><tr>{cells('th', header)}</tr></thead>" if header else ""
@@ -34,8 +34,8 @@ class Shown:
     """What says of itself in ``__repr_args__`` says it to a notebook as a table."""
 
     def _repr_html_(self) -> str:
-        told: Any = getattr(self, "__repr_args__", tuple)()
-        return table_html(type(self).__name__, (), told)
+        arguments: Any = getattr(self, "__repr_args__", tuple)()
+        return table_html(type(self).__name__, (), arguments)
 
 
 def frame(

@@ -244,10 +244,10 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 @lru_cache
 def _known(language: str) -> dict[str, str]:
-    known = {} if language == "en" else dict(_known("en"))
+    templates = {} if language == "en" else dict(_known("en"))
     for file in files("spark_audit.sentences").joinpath(language).iterdir():
-        known |= _flat(tomllib.loads(file.read_text(encoding="utf-8")))
-    return known
+        templates |= _flat(tomllib.loads(file.read_text(encoding="utf-8")))
+    return templates
 
 
 @lru_cache

@@ -138,7 +138,7 @@ def weighted_quantile_replicates(
     if not np.all((probabilities >= 0) & (probabilities <= 1)):
         raise ValueError("q must lie in [0, 1]")
     flat = probabilities.reshape(-1)
-    found = np.full((len(weights), len(flat)), np.nan)
+    quantiles = np.full((len(weights), len(flat)), np.nan)
     order = np.argsort(pooled, kind="stable")
     pooled, codes = pooled[order], codes[order]
     if len(pooled):
@@ -153,10 +153,10 @@ def weighted_quantile_replicates(
         share = position - low
         # NumPy interpolates from the nearer end; the same here keeps the results equal.
         gap = above - below
-        found[kept] = np.where(
+        quantiles[kept] = np.where(
             share < 0.5, below + gap * share, above - gap * (1.0 - share)
         )
-    return found.reshape((len(weights), *probabilities.shape))
+    return quantiles.reshape((len(weights), *probabilities.shape))
 
 
 def _order_statistics(
@@ -190,7 +190,7 @@ def _order_statistics(
     padded[: len(codes)] = codes
     inside = padded.reshape(n_blocks, width)
     targets = wanted.reshape(len(kept), -1)
-    found = np.empty(targets.shape, dtype=np.int64)
+    positions = np.empty(targets.shape, dtype=np.int64)
     for rows in row_chunks(len(kept), weights.shape[1] + 2 * n_blocks + 2 * width):
         drawn = weights[kept[rows]]
         drawn = np.concatenate([drawn, np.zeros((len(drawn), 1), drawn.dtype)], axis=1)
@@ -201,8 +201,10 @@ def _order_statistics(
             block = (upto[:, 1:] <= target[:, None]).sum(axis=1)
             within = np.take_along_axis(drawn, inside[block], axis=1).cumsum(axis=1)
             ahead = target - upto[each, block]
-            found[rows, column] = block * width + (within <= ahead[:, None]).sum(axis=1)
-    return found.reshape(wanted.shape)
+            positions[rows, column] = block * width + (within <= ahead[:, None]).sum(
+                axis=1
+            )
+    return positions.reshape(wanted.shape)
 
 
 def sign_patterns(
@@ -384,8 +386,8 @@ def correlated(p: ArrayLike, correlation: np.ndarray) -> np.ndarray:
     # A p of 0 is farther out than any draw.
     bar = scipy.special.ndtri(1 - np.maximum(values, 1e-15) / 2) * (1 - _TIE)
     hits = DRAWS - np.searchsorted(largest, bar)
-    found: np.ndarray = np.minimum((1 + hits) / (1 + DRAWS), holm(values))
-    return found
+    adjusted: np.ndarray = np.minimum((1 + hits) / (1 + DRAWS), holm(values))
+    return adjusted
 
 
 def independent(correlation: np.ndarray, *, level: float = 0.0125) -> float:

@@ -209,11 +209,11 @@ def top_k(
     ValueError
         If there is no canary, or ``k`` is not in 1..N.
     """
-    found, _ = checked_ranks(ranks, n_candidates)
-    n, chance = found.size, _chance(k, n_candidates)
+    checked, _ = checked_ranks(ranks, n_candidates)
+    n, chance = checked.size, _chance(k, n_candidates)
     if not n:
         raise ValueError("there is no rank")
-    hits = round(float(np.sum(top_k_credit(found, k=k, ties=ties))), 9)
+    hits = round(float(np.sum(top_k_credit(checked, k=k, ties=ties))), 9)
     fewest, most = int(np.floor(hits)), int(np.ceil(hits))
     low, _ = clopper_pearson(fewest, n, level=level)
     _, high = clopper_pearson(most, n, level=level)
@@ -336,14 +336,14 @@ def uniformity(
     distribution of mid-ranks is not uniform under chance, so there each canary takes
     one of the ranks that it is tied over, drawn with a fixed seed.
     """
-    found, sizes = checked_ranks(ranks, n_candidates)
-    behind = np.broadcast_to(np.asarray(ties, dtype=np.int64), found.shape)
-    drawn = found + np.random.default_rng(0).integers(0, behind + 1)
+    checked, sizes = checked_ranks(ranks, n_candidates)
+    behind = np.broadcast_to(np.asarray(ties, dtype=np.int64), checked.shape)
+    drawn = checked + np.random.default_rng(0).integers(0, behind + 1)
     quantiles = ((drawn - 0.5) / sizes).ravel()
     if not len(quantiles):
         raise ValueError("there is no rank")
     sd = np.sqrt(np.sum((sizes**2 - 1) / 12))
-    z = float(np.sum(found + behind / 2 - (sizes + 1) / 2) / sd) if sd else 0.0
+    z = float(np.sum(checked + behind / 2 - (sizes + 1) / 2) / sd) if sd else 0.0
     ks = scipy.stats.kstest(quantiles, "uniform")
     # One value has no Cramer-von Mises p value in SciPy.
     cvm, cvm_p = float(1 / 12 + (quantiles[0] - 0.5) ** 2), float(ks.pvalue)

@@ -172,7 +172,7 @@ def _similar(
     lengths = np.array([len(text.split()) for text in groups], dtype=np.int64)
     long = np.flatnonzero(lengths >= n)
     words = (text.split() for text in groups)
-    sets = _ngram_sets((own for own in words if len(own) >= n), lengths[long], n)
+    sets = _ngram_sets((row for row in words if len(row) >= n), lengths[long], n)
     pairs: list[tuple[int, int, float]] = []
     for x, y, jaccard in _join(sets, threshold):
         a, b = np.sort(long[[x, y]], axis=0).tolist()

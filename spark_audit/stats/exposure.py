@@ -149,8 +149,8 @@ def posterior_bits(nll_sum: ArrayLike, true_index: ArrayLike) -> np.ndarray:
     least = np.where(np.isfinite(least), least, 0.0)
     with np.errstate(divide="ignore", over="ignore"):
         log_sum = np.log(np.exp(least - table).sum(axis=1)) - least[:, 0]
-        own = -true[:, 0] - log_sum
-    return np.asarray(np.log2(table.shape[1]) + own / np.log(2))
+        surprise = -true[:, 0] - log_sum
+    return np.asarray(np.log2(table.shape[1]) + surprise / np.log(2))
 
 
 def _sets(nll: ArrayLike, true_index: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -55,8 +55,8 @@ class Sides:
 
     def __getitem__(self, chosen: np.ndarray) -> Sides:
         """Some of the occurrences."""
-        own = (self.trained, self.tokens, self.clusters, self.strata)
-        return Sides(*(values[chosen] for values in own))
+        arrays = (self.trained, self.tokens, self.clusters, self.strata)
+        return Sides(*(values[chosen] for values in arrays))
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class Memory:
 
     def t_p(self, *, null: float = 0.0) -> float | None:
         """Two-sided p of a difference within ``-null`` to ``null``, by Student's t."""
-        found = self.difference
-        if found.value is None or not found.se:
+        difference = self.difference
+        if difference.value is None or not difference.se:
             return None
-        t = max(abs(found.value) - null, 0.0) / found.se
+        t = max(abs(difference.value) - null, 0.0) / difference.se
         return float(min(1.0, 2 * scipy.special.stdtr(self.freedom, -t)))
 
 
@@ -139,14 +139,14 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
 
     def estimate(statistic: Statistic, side: int | None = None) -> Estimate:
         count = round(float(sums[1].sum()))
-        found = _jackknife(table, statistic, scale, n=count, level=level, df=freedom)
-        if found.se is not None:
-            least = mde(found.se, clusters=int(freedom) + 1, level=level)
-            found = replace(found, mde=least)
+        result = _jackknife(table, statistic, scale, n=count, level=level, df=freedom)
+        if result.se is not None:
+            least = mde(result.se, clusters=int(freedom) + 1, level=level)
+            result = replace(result, mde=least)
         if side is not None:
             held = int(sums[side].any(axis=0).sum())
-            found = replace(found, clusters=held)
-        return found.noting(note) if note else found
+            result = replace(result, clusters=held)
+        return result.noting(note) if note else result
 
     def trained(totals: np.ndarray) -> np.ndarray:
         top, tokens, *_ = _parts(totals, count)
@@ -325,7 +325,7 @@ def claim_of(row: Row) -> Claim:
 
 def cells_of(sides: Sides) -> np.ndarray:
     """Stratum of each occurrence, numbered from 0; -1 where there is none to use."""
-    found = np.full(len(sides.tokens), -1)
+    cells = np.full(len(sides.tokens), -1)
     depth = sides.strata.shape[1]
     first = 0
     for kind in np.unique(sides.strata[:, 0]):
@@ -343,12 +343,12 @@ def cells_of(sides: Sides) -> np.ndarray:
             )
             if len(wanted) and (held[wanted] >= FEWEST).all():
                 kept = np.isin(codes, wanted)
-                found[inside[kept]] = first + codes[kept]
+                cells[inside[kept]] = first + codes[kept]
                 first += int(codes.max()) + 1
                 break
     # Numbers without gaps: an empty stratum has no mean.
-    known = np.unique(found[found >= 0])
-    return np.where(found >= 0, np.searchsorted(known, found), -1)
+    numbers = np.unique(cells[cells >= 0])
+    return np.where(cells >= 0, np.searchsorted(numbers, cells), -1)
 
 
 def _scale(table: np.ndarray, count: int) -> np.ndarray:

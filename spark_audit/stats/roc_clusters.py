@@ -129,10 +129,10 @@ def auc_estimate(
         )
     reach = float(scipy.special.stdtrit(df, 0.5 + level / 2))
     low, high = logit_interval(value, variance, reach)
-    found = replace(
+    estimate = replace(
         plain, low=low, high=high, interval="delong", se=float(np.sqrt(variance))
     )
-    return _with_percentile(found, replicates)
+    return _with_percentile(estimate, replicates)
 
 
 def auc_difference(
@@ -178,7 +178,7 @@ def auc_difference(
         ).noting(note), least
     se = float(np.sqrt(variance))
     reach = float(scipy.special.stdtrit(df, 0.5 + level / 2)) * se
-    found = replace(
+    estimate = replace(
         plain,
         low=max(-1.0, a - b - reach),
         high=min(1.0, a - b + reach),
@@ -186,7 +186,7 @@ def auc_difference(
         se=se,
     )
     p = max(least, float(2 * scipy.special.stdtr(df, -abs(a - b) / se)))
-    return _with_percentile(found, replicates), p
+    return _with_percentile(estimate, replicates), p
 
 
 def auc_test(design: Design, scores: ArrayLike) -> float:
@@ -321,13 +321,13 @@ def _variance(design: Design, parts: np.ndarray) -> tuple[float, float]:
     """Variance of a mean of AUCs and its Satterthwaite degrees of freedom."""
     count = (design.held > 0).sum(axis=0)
     products = parts.T @ parts
-    own = np.diag(products) * count / (count - 1)
+    variances = np.diag(products) * count / (count - 1)
     # Clusters of one row and side have no products across cells.
     across = products.sum() - np.trace(products)
     total = design.n_clusters
-    variance = float(own.sum() + across * total / (total - 1))
-    squares = float(np.sum(own**2 / (count - 1)))
-    df = float(own.sum() ** 2 / squares) if squares > 0 else 1.0
+    variance = float(variances.sum() + across * total / (total - 1))
+    squares = float(np.sum(variances**2 / (count - 1)))
+    df = float(variances.sum() ** 2 / squares) if squares > 0 else 1.0
     return max(variance, 0.0), df
 
 

@@ -44,15 +44,15 @@ def tpr_estimate(
     n, clusters = len(design.member), design.n_clusters
     try:
         values = checked(np.asarray(scores, dtype=np.float64))
-        found = [tpr_at_fpr(values[x], values[y], fpr) for x, y in design.tasks()]
-        if not found:
+        rates = [tpr_at_fpr(values[x], values[y], fpr) for x, y in design.tasks()]
+        if not rates:
             raise NotEstimableError("there is no row")
         low, high = percentile_interval(replicates, level=level)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
     spread = high - low > ZERO
     estimate = Estimate(
-        float(np.mean([tpr.value for tpr in found])),
+        float(np.mean([tpr.value for tpr in rates])),
         low=low,
         high=high,
         interval="percentile",
@@ -64,15 +64,15 @@ def tpr_estimate(
         se=float(np.nanstd(replicates)) if spread else None,
     )
     above = np.zeros(len(values), dtype=bool)
-    for (x, _), tpr in zip(design.tasks(), found, strict=True):
+    for (x, _), tpr in zip(design.tasks(), rates, strict=True):
         above[x] = values[x] > tpr.threshold
     estimate = _widened(estimate, design, above)
-    achieved = float(np.mean([tpr.fpr for tpr in found]))
+    achieved = float(np.mean([tpr.fpr for tpr in rates]))
     estimate = estimate.noting(f"achieved FPR {achieved:.4g}")
-    unresolved = [tpr for tpr in found if not tpr.resolvable]
+    unresolved = [tpr for tpr in rates if not tpr.resolvable]
     if unresolved:
         estimate = replace(estimate, status="not_resolvable")
-    notes = [tpr.note for tpr in unresolved or found if tpr.note]
+    notes = [tpr.note for tpr in unresolved or rates if tpr.note]
     return estimate.noting(notes[0]) if notes else estimate
 
 

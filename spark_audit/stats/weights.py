@@ -43,8 +43,8 @@ class Blocks:
 
     def rows(self, part: slice) -> np.ndarray:
         """Weights of clusters in some resamples."""
-        found: np.ndarray = self.drawn[part][:, self.block]
-        return found
+        weights: np.ndarray = self.drawn[part][:, self.block]
+        return weights
 
 
 Weights: TypeAlias = "np.ndarray | Blocks"
@@ -98,14 +98,14 @@ def draw_in_strata(
     place = np.zeros(len(strata), dtype=np.int64)
     first = 0
     for at, one, matrix in zip(held, parts, matrices, strict=True):
-        own = one.block if isinstance(one, Blocks) else np.arange(len(at))
-        place[at] = first + own
+        columns = one.block if isinstance(one, Blocks) else np.arange(len(at))
+        place[at] = first + columns
         first += matrix.shape[1]
     if not matrices:
         return np.zeros((replicates, 0), dtype=np.int16)
-    found = Blocks(np.concatenate(matrices, axis=1), place)
+    blocks = Blocks(np.concatenate(matrices, axis=1), place)
     blocked = any(isinstance(one, Blocks) for one in parts)
-    return found if blocked else found.rows(slice(None))
+    return blocks if blocked else blocks.rows(slice(None))
 
 
 def dealt(n_clusters: int) -> np.ndarray:

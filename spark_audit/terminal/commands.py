@@ -74,7 +74,7 @@ def add(
     notes: Sequence[str] = (),
 ) -> None:
     """Give an application a command, with ``--config``, and examples in its help."""
-    own = inspect.signature(function).parameters.values()
+    parameters = inspect.signature(function).parameters.values()
     keyword = inspect.Parameter.KEYWORD_ONLY
     config = inspect.Parameter("config", keyword, default=None, annotation=Config)
 
@@ -87,7 +87,7 @@ def add(
     shown = ["Examples", *lines] if lines else []
     epilog = "\n".join([*shown, *notes]).replace("[", "\\[") or None
     app.command(name, cls=Command, help=help, epilog=epilog)(
-        with_parameters(run, [*own, config])
+        with_parameters(run, [*parameters, config])
     )
 
 
@@ -98,24 +98,24 @@ def _read(context: typer.Context, path: Path | None) -> Path | None:
     """Take the options of a file for those that were not typed."""
     if path is None or context.resilient_parsing:
         return path
-    known = {
+    options = {
         one.name: one
         for one in context.command.params
         if one.name and one.name not in UNKEPT
     }
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in _content(path).items():
         name = key.replace("-", "_")
         if name in TYPED:
             what = f"{key} is taken from the command line only"
             fix = f"read the code, then type --{name.replace('_', '-')}"
             raise InputError(what, where=str(path), fix=fix)
-        if name not in known:
+        if name not in options:
             what = f"{key!r} is no option of `{context.command_path}`"
-            raise InputError(what, where=str(path), fix=choose(name, sorted(known)))
-        found[name] = _value(value, known[name], where=f"{path}: {key}")
-        known[name].envvar = None
-    context.default_map = found
+            raise InputError(what, where=str(path), fix=choose(name, sorted(options)))
+        values[name] = _value(value, options[name], where=f"{path}: {key}")
+        options[name].envvar = None
+    context.default_map = values
     return path
 
 

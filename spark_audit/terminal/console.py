@@ -45,10 +45,12 @@ def _version(context: typer.Context, value: bool) -> None:
     if value:
         from spark_audit.provenance import versions
 
-        found = versions()
+        installed = versions()
         # Both programs are of one distribution: each begins with its own name.
-        own = {str(context.info_name): found.pop("spark-audit", "not installed")}
-        tell("\n".join(f"{k} {v}" for k, v in {**own, **found}.items()))
+        program = {
+            str(context.info_name): installed.pop("spark-audit", "not installed")
+        }
+        tell("\n".join(f"{k} {v}" for k, v in {**program, **installed}.items()))
         raise typer.Exit
 
 
@@ -154,10 +156,10 @@ def _run(
         usage = getattr(error, "format_message", None)
         if usage is not None:
             # Without any command typer has nothing to say but the help it has shown.
-            said = _suggested(error, usage() or "no command was given")
+            message = _suggested(error, usage() or "no command was given")
             place = getattr(getattr(error, "ctx", None), "command_path", program)
-            said = f"{said.rstrip('.')}{'' if said.endswith('?') else ';'}"
-            say(f"{program}: error: {said} see {place} --help")
+            message = f"{message.rstrip('.')}{'' if message.endswith('?') else ';'}"
+            say(f"{program}: error: {message} see {place} --help")
             return 2
         if isinstance(error, OSError):
             say(f"{program}: error: {error.filename or 'I/O'}: {error.strerror}")
@@ -224,38 +226,38 @@ def spread(arguments: Sequence[str], *, several: Collection[str]) -> list[str]:
     With ``--ckpt`` among ``several``, ``--ckpt A B --batch_size 4`` becomes
     ``--ckpt A --ckpt B --batch-size 4``.
     """
-    found: list[str] = []
+    words: list[str] = []
     option: str | None = None
     fresh = False
     for position, argument in enumerate(arguments):
         if argument == "--":
-            return [*found, *arguments[position:]]
+            return [*words, *arguments[position:]]
         if argument.startswith("--"):
             name, equals, value = argument.partition("=")
             name = name.replace("_", "-")
             option = name if name in several and not equals else None
             fresh = True
-            found.append(f"{name}{equals}{value}")
+            words.append(f"{name}{equals}{value}")
         elif argument.startswith("-") and len(argument) > 1:
             option = None
-            found.append(argument)
+            words.append(argument)
         else:
             if option is not None and not fresh:
-                found.append(option)
+                words.append(option)
             fresh = False
-            found.append(argument)
-    return found
+            words.append(argument)
+    return words
 
 
 def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
     """Refuse to write over what is read."""
     # Of links that lead round and round `Path.resolve` makes an error.
-    given = {os.path.realpath(path) for path in inputs}
+    real_inputs = {os.path.realpath(path) for path in inputs}
     for output in outputs:
         twice = output.exists() and any(
-            os.path.exists(p) and output.samefile(p) for p in given
+            os.path.exists(p) and output.samefile(p) for p in real_inputs
         )
-        if twice or os.path.realpath(output) in given:
+        if twice or os.path.realpath(output) in real_inputs:
             raise InputError(
                 "would be written over, and it is an input",
                 where=str(output),
@@ -289,8 +291,8 @@ def show_facts(facts: Mapping[str, Any], *, as_json: bool = False) -> None:
         return
     width = max(map(len, facts), default=0)
     for key, value in facts.items():
-        told = f"{value:.4g}" if isinstance(value, float) else value
-        tell(f"{key:<{width}}  {told}")
+        shown = f"{value:.4g}" if isinstance(value, float) else value
+        tell(f"{key:<{width}}  {shown}")
 
 
 def show_table(
@@ -331,8 +333,8 @@ def stdout() -> Console:
     from rich.console import Console
 
     # Piped output keeps whole lines, unless COLUMNS says how wide its reader is.
-    told = os.environ.get("COLUMNS", "").isdecimal()
-    width = None if sys.stdout.isatty() or told else 200
+    fixed_width = os.environ.get("COLUMNS", "").isdecimal()
+    width = None if sys.stdout.isatty() or fixed_width else 200
     return Console(highlight=False, markup=False, width=width)
 
 

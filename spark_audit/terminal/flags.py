@@ -180,8 +180,8 @@ class Option:
         text, metavar = flag.help, flag.metavar or self._metavar()
         if flag.choices and len(metavar) > WIDE:
             # A narrow column would break them in the middle of a name.
-            said = [flag.help] if flag.help else []
-            text = " ".join([*said, f"One of: {', '.join(flag.choices)}."])
+            parts = [flag.help] if flag.help else []
+            text = " ".join([*parts, f"One of: {', '.join(flag.choices)}."])
             metavar = self.name.upper()
         if flag.read is not None:
             default = default if isinstance(default, str) else None
@@ -216,8 +216,10 @@ class Option:
         if self.flag.choices:
             return "|".join(self.flag.choices)
         kinds = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
-        said = (kinds[one] for one in (self.kind, *get_args(self.kind)) if one in kinds)
-        return next(said, " ")
+        metavars = (
+            kinds[one] for one in (self.kind, *get_args(self.kind)) if one in kinds
+        )
+        return next(metavars, " ")
 
     def _completed(self, incomplete: str) -> list[str]:
         return [one for one in self.flag.choices if one.startswith(incomplete)]

@@ -38,9 +38,9 @@ _ADDRESSES = _BUCKETS | {"http", "https", "ftp", "sftp", "ssh", "file"}
 
 def elsewhere(value: object) -> str | None:
     """What to do with an address in the place of a path, which would name a folder."""
-    found = _SCHEME.match(str(value)) if isinstance(value, str | Path) else None
-    known = _ADDRESSES if isinstance(value, Path) else _BUCKETS
-    if found is None or found[1].lower() not in known:
+    scheme = _SCHEME.match(str(value)) if isinstance(value, str | Path) else None
+    schemes = _ADDRESSES if isinstance(value, Path) else _BUCKETS
+    if scheme is None or scheme[1].lower() not in schemes:
         return None
     return "give a folder: copy from or to it, or mount it (rclone, gcsfuse, s3fs)"
 
@@ -56,8 +56,8 @@ def instead(path: str | Path, *, wanted: str, otherwise: str | None = None) -> s
         What is said where nothing is known of it.
     """
     path = Path(path).expanduser()
-    known = elsewhere(path) or goes(path, wanted=wanted) or nearest(path)
-    return known or otherwise or "check the path"
+    suggestion = elsewhere(path) or goes(path, wanted=wanted) or nearest(path)
+    return suggestion or otherwise or "check the path"
 
 
 def goes(path: Path, *, wanted: str) -> str | None:
@@ -115,8 +115,8 @@ def expanded(value: str | Path) -> list[str | Path]:
 def _kind(path: Path) -> str | None:
     with suppress(OSError):
         if path.is_dir():
-            found = (kind for name, kind in _HOLDS.items() if (path / name).exists())
-            return next(found, "data" if any(path.glob("*.jsonl")) else None)
+            kinds = (kind for name, kind in _HOLDS.items() if (path / name).exists())
+            return next(kinds, "data" if any(path.glob("*.jsonl")) else None)
         if path.suffix in TABLES:
             return "table"
         if path.suffix == ".jsonl":
