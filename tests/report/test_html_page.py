@@ -770,6 +770,7 @@ def test_heat_map_shows_the_chosen_pair(open_page: Callable[..., Opened]) -> Non
     assert title.endswith("; identifier")
     assert page.locator(".side[data-side=left] .who").first.inner_text() == "Left: base"
     assert "left=base" in page.url
+    page.mouse.move(0, 0)  # the page scrolls, and what comes under the pointer is read
     token("left", 0).focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "End", "Home", "ArrowRight"):
         page.keyboard.press(key)
