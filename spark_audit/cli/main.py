@@ -42,15 +42,15 @@ GROUPS = {
 }
 """Commands with commands of their own, each a module here."""
 AUDITS = {
-    "matched": "Likelihood of identifiers against equally difficult controls.",
-    "rank": "Where identifiers and their controls stand among all next tokens.",
-    "nll": "Mean NLL of identifiers, other text and canaries, unmatched.",
-    "canary": "Planted canaries, ranked among strings they could have been.",
-    "twins": "Unplanted identifiers, ranked among fresh strings of their kind.",
+    "matched": "Likelihood of identifiers compared with equally difficult controls.",
+    "rank": "Ranks of identifiers and their controls among all next tokens.",
+    "nll": "Mean NLL of identifiers, other text and canaries, without matching.",
+    "canary": "Planted canaries, ranked among strings that were not planted.",
+    "twins": "Identifiers ranked among made-up strings of their kind (twins).",
     "mia": "Whether scores separate trained rows from held-out rows.",
     "extract": "Identifiers reproduced word for word after their true prefix.",
-    "noise": "How noise on input embeddings changes identifiers' probability.",
-    "stages": "Memory by stage and task of a series: learned, kept, forgotten.",
+    "noise": "Identifiers' probability under noise on the input embeddings.",
+    "stages": "Memory by stage and task of a series: learned, kept or forgotten.",
     "utility": "Task accuracy after every stage: Last, Avg, BWT, forgetting.",
 }
 """Our audits, named without importing them: ``--help`` answers at once."""

@@ -207,7 +207,7 @@ def test_an_address_that_answers_nothing_is_told_in_ten_seconds(
             address = "no address"
         start = time.monotonic()
         said = {"closed": "nothing answers", "silent": "nothing answers"}
-        said |= {"other": "is no Ray", "words": "is no HOST:PORT"}
+        said |= {"other": "not come from Ray", "words": "is no HOST:PORT"}
         request = request_of(engine="ray", address=address, output=tmp_path / "r")
         with pytest.raises(InputError, match=f"--address {address}: .*{said[kind]}"):
             run(request)

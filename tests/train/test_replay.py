@@ -156,7 +156,7 @@ def test_what_a_replayed_response_weighs_is_told(
     if weights[weighting] > 0.5:
         assert told == ""
     else:
-        assert f"{weights[weighting]:.2g} of what er" in told
+        assert f"weighs {weights[weighting]:.2g} of" in told
         assert f"like {round(60 * weights[weighting])} of er's" in told
     # A larger lambda makes up for it.
     stream = make_stream(

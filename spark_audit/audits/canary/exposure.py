@@ -1,4 +1,4 @@
-"""Planted canaries, ranked among strings that could have been planted instead.
+"""Planted canaries, ranked among strings that were not planted.
 
 SPARK's canary audit: the rank of the true string among 512 candidates by mean NLL, its
 exposure in bits, Top-1 and Top-10. A canary that the model never saw has a uniform
@@ -143,7 +143,7 @@ def _tables(
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryRank(Audit):
-    """Planted canaries, ranked among strings that could have been planted instead.
+    """Planted canaries, ranked among strings that were not planted.
 
     The evidence is one row per checkpoint, canary, part and context, and one row over
     its contexts: ``full``, ``password`` and ``ssn`` average the NLL of each candidate

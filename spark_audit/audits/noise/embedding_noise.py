@@ -70,7 +70,7 @@ SCOPE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Audit):
-    """Change of the probability of identifiers under noise on input embeddings.
+    """Identifiers' probability under noise on the input embeddings.
 
     The evidence is one row per checkpoint, example, kind of token, scale and draw.
     Probabilities under noise are averaged over draws, token by token. Tokens are those
