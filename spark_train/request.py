@@ -150,7 +150,9 @@ class RelearnRequest:
         If a number is out of its range.
     """
 
-    ckpt: Annotated[str, Flag("Checkpoint to continue from.", positional=True)]
+    ckpt: Annotated[
+        str, Flag("Checkpoint to continue from.", metavar="CKPT", positional=True)
+    ]
     data: Annotated[
         tuple[Path, ...], Flag("JSONL of `spark-audit data`.", metavar="DATA...")
     ]

@@ -69,8 +69,8 @@ class Audit(ABC):
         the columns of its evidence.
     nothing, unscored
         Why a checkpoint has no figure: the manifest contains nothing to score, or the
-        texts were not scored. Without a reason the report omits the audit, and states
-        ``alone`` if it is the only audit.
+        texts were not scored. Without a reason the report omits the audit, and
+        ``alone`` is why it is refused if it is the only audit.
     over
         What the figures of the group ``pooled`` are pooled over.
     scope

@@ -6,7 +6,6 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,6 @@ from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import (
     AuditResult,
     CheckpointFacts,
-    Finding,
     Guard,
     ManifestFacts,
     Report,
@@ -188,7 +186,7 @@ def _audit(
     seen = {k: passes for k, passes in tables.items() if order.sees(k, audit)}
     # A series is held against a series, by their own names.
     names = dict.fromkeys(order.entry(k) for k in seen)
-    result = with_entries(
+    return with_entries(
         audit.run(
             seen,
             manifest,
@@ -198,11 +196,6 @@ def _audit(
             spare=spare,
         )
     )
-    alone = audit.alone and len(request.audits) == 1
-    if alone and not (result.rows or result.findings):
-        finding = Finding.not_tested(audit.name, "not_estimable", reason=audit.alone)
-        return replace(result, findings=[finding])
-    return result
 
 
 def _report(

@@ -92,6 +92,12 @@ def _asked(
     check_baseline(request.baseline, order.names)
     for audit in request.audits:
         audit.check_names(order.names)
+    if not order.stages and all(audit.alone for audit in request.audits):
+        raise InputError(
+            request.audits[0].alone,
+            where="--ckpt",
+            fix="give the folder of a series, or its stages as [PATH,PATH,...]",
+        )
 
     def show(what: str, done: int, total: int) -> None:
         if progress is not None:

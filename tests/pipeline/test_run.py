@@ -765,6 +765,15 @@ def test_a_build_interrupted_while_it_scores_gives_the_same_manifest(
     assert not (tmp_path / ".m.scores").exists()
 
 
+def test_stages_of_no_series_are_refused_before_scoring(
+    request_of: Callable[..., Request],
+) -> None:
+    request = request_of(audits=("stages",))
+    with pytest.raises(InputError, match="--ckpt: no series of several stages was"):
+        run(request)
+    assert not list((request.output or Path()).glob("scores/**/*.parquet"))
+
+
 def test_a_run_says_in_which_order_it_learned_its_tasks(
     request_of: Callable[..., Request],
     make_adapter: Callable[..., Path],
