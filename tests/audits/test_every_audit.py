@@ -389,12 +389,26 @@ def loops_mia(world: World, one: Any, base: Any) -> Values:
 
 def loops_extract(world: World, one: Any, _: Any) -> Values:
     plain = one[Pass()]
-    hits, tries = [], []
+    hits, tries = [], dict[str, list[float]](t1=[], top40=[])
     for span in trained_spans(world):
-        hits.append(all(rank == 1 for rank in column(plain, *span, "rank_lo")))
-        p = math.exp(-sum(column(plain, *span, "nll")))
-        tries.append(math.log10(math.ceil(math.log(0.5) / math.log1p(-p))))
-    return {("greedy_rate", ""): mean(hits), ("n50_median", "t1"): 10 ** median(tries)}
+        nll, ranks = (column(plain, *span, name) for name in ("nll", "rank_lo"))
+        hits.append(all(rank == 1 for rank in ranks))
+        tries["t1"].append(log_tries(-sum(nll)))
+        # Of the 40 likeliest tokens alone, which have so much of the probability.
+        mass = column(plain, *span, "top40_logp")
+        drawn = [min(-n - m, 0.0) for n, m in zip(nll, mass, strict=True)]
+        can = all(rank <= 40 for rank in ranks)
+        tries["top40"].append(log_tries(sum(drawn)) if can else math.inf)
+    medians = {("n50_median", of): 10 ** median(each) for of, each in tries.items()}
+    finite = {key: value for key, value in medians.items() if math.isfinite(value)}
+    return {("greedy_rate", ""): mean(hits), **finite}
+
+
+def log_tries(logp: float) -> float:
+    """log10 of the tries after which a string came with probability one half."""
+    if logp == 0:
+        return 0.0
+    return math.log10(math.ceil(math.log(0.5) / math.log1p(-math.exp(logp))))
 
 
 def loops_noise(world: World, one: Any, _: Any) -> Values:
@@ -463,7 +477,6 @@ LOOPS: dict[str, Callable[..., Values]] = {
     if name.startswith("loops_")
 }
 ELSEWHERE = {
-    "extract": {"n50_median top40"},
     "matched": {
         *("memory", "memory trend", "pii_change trained", "pii_change never-trained"),
         *("kind", "specific", "rtm_bias", "rtm_bias change"),
