@@ -10,7 +10,7 @@ from spark_audit.names import BASE
 from spark_audit.report.coverage import coverage
 from spark_audit.report.states import Outcome, Standing, Tried
 from spark_audit.results import Report, number
-from spark_audit.sentences import DECIMALS, optional, render
+from spark_audit.sentences import DECIMALS, optional, render, translated
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
     if not rows:
         return "not tested", render("dossier.not_run")
     if all(row.status == "not_estimable" for row in rows):
-        return "not applicable", next((row.note for row in rows if row.note), "")
+        note = next((row.note for row in rows if row.note), "")
+        return "not applicable", translated("reason", note)
     said = (f for f in report.findings if f.audit == audit and f.checkpoint != BASE)
     told = next((f.text for f in said), "")
     return "not tested", told.rstrip(".") or render("dossier.no_test")
@@ -114,5 +115,10 @@ def _least(each: Sequence[Tried], unit: str) -> str:
 def covered(report: Report, found: Sequence[Standing]) -> dict[str, str]:
     """What was tested, on how much, with which smallest effect; and what was not."""
     tried = attacks(report, found)
+    facts = {
+        "attacks": tried,
+        "nothing": all(one.state != "tested" for one in tried),
+        "checks": list({guard.title: 0 for one in found for guard in one.faults}),
+    }
     keys = {"not_tested": "states.uncovered", "tested": "states.covered"}
-    return {name: render(key, attacks=tried) for name, key in keys.items()}
+    return {name: render(key, **facts) for name, key in keys.items()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from spark_audit import sentences
 from spark_audit.audits import about, all_audits
@@ -48,35 +50,42 @@ def _method(name: str) -> str:
 
 @dataclass(frozen=True)
 class Coverage:
-    """On how much an attack was tried; ``count`` 0: it came to no figure."""
+    """On how much an attack was tried; ``count`` 0: it came to no figure.
+
+    ``facts`` are those of its findings: sizes of the two sides stand among them.
+    """
 
     audit: str
     count: int = 0
     types: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def on(self) -> str:
         """In words; empty: on nothing."""
-        facts = {"count": self.count, "types": self.types}
         key = f"audit.{self.audit}.covers"
         if not sentences.knows(key):
             return str(self.count or "")
-        return sentences.render(key, **facts) if self.count else ""
+        return sentences.render(key, **vars(self)) if self.count else ""
 
 
 def coverage(report: Report) -> list[Coverage]:
     """On how much each attack was tried."""
     covers = []
-    for name, (metric, field) in attacks_of_audits():
+    for name, (metric, size) in attacks_of_audits():
         rows = [
             row
             for row in report.results
             if (row.audit, row.metric) == (name, metric) and row.n
         ]
         rows = [row for row in rows if row.checkpoint != BASE] or rows
-        counts = [getattr(row, field) for row in rows if row.group == "pooled"]
+        counts = [getattr(row, size) for row in rows if row.group == "pooled"]
         types = {r.grouping[1] for r in rows if r.grouping[0] == "type"}
-        covers.append(Coverage(name, max(counts, default=0), len(types)))
+        findings = (f for f in report.findings if f.audit == name)
+        parts = [one.facts for one in findings if one.checkpoint != BASE]
+        guards = (g for g in report.guards if g.says.startswith(f"guard.{name}."))
+        facts = ChainMap(*map(dict, [*parts, *(guard.facts for guard in guards)]))
+        covers.append(Coverage(name, max(counts, default=0), len(types), facts))
     return covers
 
 

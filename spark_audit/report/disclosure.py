@@ -223,6 +223,8 @@ def _finding(
     alike = by_place.get(_place(finding), [])
     units = {finding.unit} if finding.unit else {row.unit for row in alike}
     own = [r for r in alike if r.value == finding.value and r.unit in units]
+    # Over sources and over seeds the value is the same, and the interval is not.
+    own.sort(key=lambda r: (r.low, r.high) != (finding.low, finding.high))
     gone = any(shown[_key(row)].withheld for row in own or alike)
     clusters = min(
         (r.clusters for r in own or alike if r.clusters),

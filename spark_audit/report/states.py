@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR, Context
 from typing import Any, Literal
 
 from spark_audit import sentences
@@ -246,13 +247,25 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
             failed.setdefault(guard.title, []).append(guard.checkpoint)
     if not failed:
         return ""
-    void = {"void", "confounded"}
+    void: tuple[Outcome, ...] = ("void", "confounded")
+    verdicts: dict[tuple[Any, ...], list[str]] = {}
+    for one in found:
+        tally = {key: [t.attack for t in part] for key, part in one.tally.items()}
+        open = [name for outcome in void for name in tally.get(outcome, ())]
+        tested = tally.get("FOUND", []) + tally.get("not shown", [])
+        if open:
+            parts = tuple(tested), tuple(open), one.ships
+            verdicts.setdefault(parts, []).append(one.name)
     facts = {
         "guards": {name: of if all(of) else [] for name, of in failed.items()},
         "details": [
             g.detail for g in report.guards if g.name == BALANCE and not g.passed
         ],
-        "marked": any(void & {*standing.tally} for standing in found),
+        "marked": bool(verdicts),
+        "verdicts": [
+            {"names": names, "tested": tested, "open": open, "passes": passes}
+            for (tested, open, passes), names in verdicts.items()
+        ],
     }
     return sentences.render("states.doubts", **facts)
 
@@ -262,7 +275,7 @@ def reading(report: Report, found: Sequence[Standing]) -> str:
     led_by = [one.led_by for one in found if one.led_by]
     used = {one.unit for one in led_by if one.claim != "not_tested"}
     facts = {
-        "tests": int(report.settings.get(TESTS, 0)),
+        **_level(int(report.settings.get(TESTS, 0))),
         "units": [unit for unit in UNITS if unit in used],
     }
     return sentences.render("states.reading", **facts)
@@ -271,7 +284,18 @@ def reading(report: Report, found: Sequence[Standing]) -> str:
 def level(report: Report) -> str:
     """The level that a claim of a report must pass, in words."""
     tests = int(report.settings.get(TESTS, 0))
-    return sentences.render("states.level", tests=tests)
+    return sentences.render("states.level", **_level(tests))
+
+
+def _level(tests: int) -> dict[str, Any]:
+    """How many tests, and the level of the first step of Holm's correction.
+
+    Three digits, rounded down: what is shown is no looser than what is applied.
+    """
+    level = Context(prec=3, rounding=ROUND_FLOOR).create_decimal(
+        repr(0.05 / (tests or 1))
+    )
+    return {"tests": tests, "limit": level}
 
 
 def gate(found: Sequence[Standing]) -> str:
@@ -279,7 +303,7 @@ def gate(found: Sequence[Standing]) -> str:
     skipped = {"void", "confounded", "not tested"}
     facts = {
         "stops": [
-            (one.name, [guard.name for guard in one.faults])
+            (one.name, [guard.title for guard in one.faults])
             for one in found
             if not one.ships
         ],

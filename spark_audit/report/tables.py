@@ -190,10 +190,13 @@ def glance(report: Report) -> Table | None:
     if not lines:
         return None
     if not all(cell.missing for cell in chance.values()):
-        lines.append(Line((Cell("chance"), *chance.values())))
+        words = Cell(sentences.render("table.chance"))
+        lines.append(Line((words, *chance.values())))
     return Table(
         title=sentences.render("page.glance"),
-        header=("checkpoint", *columns),
+        header=tuple(
+            sentences.translated("column", name) for name in ("checkpoint", *columns)
+        ),
         rows=tuple(lines),
         remarks=(sentences.render("page.glance_remark"),),
     )
@@ -355,27 +358,23 @@ FEW = 10
 
 def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     """Why figures are missing, each reason once, and which rest on little."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[tuple[str, bool], dict[str, None]] = {}
     for row in rows:
         if row.status == "not_estimable":
             place = row.grouping[1] or row.checkpoint
             # A reason to withhold says so itself.
-            lead = "" if row.withheld else "not estimable for "
-            reasons.setdefault(f"{lead}{{}}: {row.note}", []).append(place)
+            reasons.setdefault((row.note, row.withheld), {})[place] = None
     few = {
         row.grouping[1] or row.checkpoint
         for row in rows
         if row.status == "ok" and row.metric == "delta_sel" and row.clusters < FEW
     }
-    remarks = [
-        reason.replace("{}", ", ".join(dict.fromkeys(places)), 1)
-        for reason, places in reasons.items()
-    ]
+    remarks = []
+    for (note, withheld), places in reasons.items():
+        facts = {"note": sentences.translated("reason", note), "withheld": withheld}
+        remarks.append(sentences.render("table.not_estimable", places=places, **facts))
     if few:
-        remarks.append(
-            f"fewer than {FEW} clusters, too few for a conclusion: "
-            + ", ".join(sorted(few))
-        )
+        remarks.append(sentences.render("table.few", few=FEW, places=sorted(few)))
     return tuple(remarks)
 
 

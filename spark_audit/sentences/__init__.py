@@ -15,6 +15,7 @@ from spark_audit.sentences.renderer import (
     percent,
     render,
     spoken,
+    translated,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "percent",
     "render",
     "spoken",
+    "translated",
 ]

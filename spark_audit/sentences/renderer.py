@@ -282,6 +282,11 @@ def optional(key: str) -> str:
     return render(key) if knows(key) else ""
 
 
+def translated(kind: str, text: str) -> str:
+    """A sentence that stands in code, by its English text."""
+    return optional(f"{kind}.{text}") or text
+
+
 def glossary() -> list[tuple[str, str]]:
     """Terms and what they mean, in the language that is spoken."""
     terms = [key for key in _known("en") if key.startswith("glossary.")]

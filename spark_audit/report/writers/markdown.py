@@ -90,7 +90,7 @@ def summary(report: Report) -> str:
         parts.append(_plain(f"{_words('figures')}: {reading(report, stand)}."))
     if (first := glance(report)) is not None:
         parts.append(_section(first))
-    parts += [f"### {_words('limits')}", _bullets(report.scope)]
+    parts += [f"### {_words('limits')}", _limits(report)]
     parts.append(
         f"Audited by SPARK Audit {_plain(report.versions.get('spark-audit', ''))}, "
         f"{_plain(report.created)}, with manifest {_code(facts.name)} "
@@ -107,6 +107,10 @@ def _words(key: str, **facts: Any) -> str:
 def _covered(report: Report, stand: Sequence[Standing]) -> list[str]:
     parts = covered(report, stand).items()
     return [_plain(f"{_words(name)}: {text}.") for name, text in parts]
+
+
+def _limits(report: Report) -> str:
+    return _bullets(sentences.translated("scope", line) for line in report.scope)
 
 
 def _partial() -> str:
@@ -164,7 +168,7 @@ def _head(report: Report) -> Iterator[str]:
         columns = ("guard", "checkpoint", "state", "detail")
         yield table([_words(f"column_{name}") for name in columns], rows)
     yield f"## {_words('limits')}"
-    yield _bullets(report.scope)
+    yield _limits(report)
     yield f"## {_words('all_findings')}"
     yield _bullets(f"**{f.audit}** {f.sentence}" for f in found if f.audit != OF_REPORT)
 

@@ -9,7 +9,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.report.assemble import SCOPE
 from spark_audit.report.states import Outcome, Tried
 from spark_audit.results import Finding, Report
-from spark_audit.sentences import DECIMALS, figure, percent, render
+from spark_audit.sentences import DECIMALS, figure, percent, render, translated
 
 _SKILLED = ("Delta_sel", "DiD", "epsilon")
 """Figures of the full report alone."""
@@ -48,7 +48,7 @@ def limits(report: Report) -> list[str]:
         if about(audit).covers:
             own |= set(about(audit).scope)
     plain = {line for line in own if not any(word in line for word in _SKILLED)}
-    return [line for line in report.scope if line in plain]
+    return [translated("scope", line) for line in report.scope if line in plain]
 
 
 def data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:

@@ -360,9 +360,11 @@ def _slug(name: str) -> str:
 def _general(report: Report, sections: Sequence[Section]) -> list[str]:
     """Statements on scope that are of no section of their own."""
     own = {line for section in sections for line in section.scope}
-    return [line for line in report.scope if line not in own]
+    lines = [sentences.translated("scope", line) for line in report.scope]
+    return [line for line in lines if line not in own]
 
 
 def _scope(report: Report, audit: str) -> list[str]:
     """The report's statements on scope that are this audit's own."""
-    return [line for line in report.scope if line in about(audit).scope]
+    lines = [line for line in report.scope if line in about(audit).scope]
+    return [sentences.translated("scope", line) for line in lines]

@@ -54,8 +54,7 @@
   function showTheme() {
     if (state.theme) root.dataset.theme = state.theme;
     else delete root.dataset.theme;
-    themeButton.textContent = isDark() ? "Light" : "Dark";
-    themeButton.setAttribute("aria-label", "Change to " + (isDark() ? "light" : "dark") + " colours");
+    themeButton.textContent = isDark() ? themeButton.dataset.light : themeButton.dataset.dark;
   }
   themeButton.hidden = false;
   themeButton.addEventListener("click", () => {
