@@ -34,11 +34,11 @@ from spark_audit.report.writers import (
     csv_tables,
     figures,
     json_file,
+    latex,
     markdown,
 )
 from spark_audit.report.writers.dossier import page as dossier
 from spark_audit.report.writers.html_page import page
-from spark_audit.report.writers.latex import files as latex
 from spark_audit.results import Report
 from spark_audit.terminal.suggestions import instead
 

@@ -1,0 +1,392 @@
+r"""tables/*.tex: the report as booktabs tables in the layouts of the SPARK paper.
+
+One file per table, made to be read with ``\input`` (packages booktabs and graphicx),
+and ``all.tex``, a document that holds them all. A table is written only where its audit
+gave a figure; digits are those of every other format.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from spark_audit.audits.claims import carriers
+from spark_audit.files import write_text
+from spark_audit.report.cells import VOID, Rendering, shown
+from spark_audit.report.tables import METHODS
+from spark_audit.results import Report, Row
+
+UP, DOWN, CHANCE = r"$\uparrow$", r"$\downarrow$", r"$\approx$0.5"
+INLINE = 4
+"""Columns of figures up to which an interval stands beside its value, not below."""
+DAGGER = r"\textdagger{}"
+REASONS = {
+    "invalid": "a guard of the audit voids it",
+    "insensitive": "an effect would not have been seen",
+    "not_resolvable": "too few rows for a figure as fine as this",
+}
+"""What is said of a void figure where its row gives no reason, by status."""
+PER = "all contexts of a canary together"
+"""What a canary's figure is over; by preset `paper` it is each context."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A printed column: its header (as TeX) and the rows that it shows.
+
+    ``of = "last"`` of an accuracy is a series' last stage; ``counted`` says what the
+    rows' ``n`` counts.
+    """
+
+    audit: str
+    metric: str
+    of: str
+    header: str
+    arrow: str = UP
+    counted: str = "tokens"
+    group: str = "pooled"
+
+
+Line = tuple[str, str]
+"""Checkpoint, and what its intervals are over."""
+Shown = Mapping[Column, Mapping[Line, Row]]
+LAST, AVG, BWT = (
+    Column("utility", name.lower(), "", name, counted="answers")
+    for name in ("Last", "Avg", "BWT")
+)
+SELECTIVITY = r"$\Delta_{\mathrm{sel}}$"
+LAYOUTS: dict[str, tuple[str, str, tuple[Column, ...]]] = {
+    "matched": (
+        "matched",
+        "Selectivity at matched difficulty: NLL (nats per token) of annotated "
+        "identifiers, of non-PII spans of the same examples that are as difficult "
+        f"for the reference model, their difference {SELECTIVITY}, and "
+        "its change since the reference, pair by pair.",
+        (
+            Column("matched", "nll_pii", "", r"NLL\textsubscript{PII}"),
+            Column("matched", "nll_control", "", r"NLL\textsubscript{Matched}", ""),
+            Column("matched", "delta_sel", "", SELECTIVITY),
+            Column("matched", "delta_sel", "change", f"{SELECTIVITY} change"),
+        ),
+    ),
+    "rank": (
+        "rank",
+        "Ranks of the identifiers' tokens in the vocabulary, after their true "
+        "prefix (1 = likeliest), and shares of tokens within the first ranks.",
+        (
+            Column("rank", "rank_mean", "pii", "Rank mean"),
+            Column("rank", "rank_median", "pii", "Rank median"),
+            *(
+                Column("rank", f"top{k}_rate", "pii", f"Top-{k}", DOWN)
+                for k in (1, 5, 10)
+            ),
+        ),
+    ),
+    "canary_rank": (
+        "canary",
+        f"Rank of the true canary among its candidates, over {PER}: mean rank, "
+        "exposure (bits), and shares of first and of first ten ranks.",
+        tuple(
+            Column("canary", metric, "full", header, arrow, "canaries")
+            for metric, header, arrow in (
+                ("rank_mean", "Full rank", UP),
+                ("exposure_mean", "Exposure", DOWN),
+                ("top1_rate", "Full Top-1", DOWN),
+                ("top10_rate", "Full Top-10", DOWN),
+            )
+        ),
+    ),
+    "mia": (
+        "mia",
+        "Membership inference: AUC of every score, and of a classifier that sees "
+        "the texts alone (0.5 = chance), and the share of members found at 5\\% "
+        "false positives (chance: 0.05, or somewhat more where a single row sets the "
+        "threshold) by the scores that a verdict rests on, means over tasks. Verdicts "
+        "hold a score against the base and the texts too: these figures are its level, "
+        "not its change.",
+        (),
+    ),
+    "ablations": (
+        "nll",
+        "Utility and likelihoods of all checkpoints. NLLs (nats per token) are "
+        "unmatched: they compare checkpoints with each other, not identifiers with "
+        "other text.",
+        (
+            *(LAST, AVG, BWT),
+            Column("nll", "nll", "pii", "PII NLL"),
+            Column("nll", "nll", "low", "Low-sens. NLL", DOWN),
+            Column("nll", "nll", "canary", "Canary NLL", counted="canaries"),
+        ),
+    ),
+    "utility": (
+        "utility",
+        "Accuracy on each task after the last stage, and over all tasks: Last "
+        "(after the last stage), Avg (mean over stages of the mean over tasks seen "
+        "so far) and BWT (mean change since each task was learned).",
+        (BWT, LAST, AVG),
+    ),
+}
+"""The paper's tables, in its order: audit that must give a figure, caption, columns."""
+SCORES = {
+    "loss": "Loss",
+    "response": "Response",
+    "mink10": "Min-K10",
+    "minkpp10": r"Min-K10\texttt{++}",
+    "zlib": "zlib",
+    "reference": "Reference",
+    "wbc": "WBC",
+    "combined": "Combined",
+    "blind": "Texts alone",
+}
+
+
+def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
+    """Write ``tables/*.tex``; no text of an example is ever in them."""
+    tables = render(report)
+    body = "".join(f"\\input{{{name}}}\n\\clearpage\n" for name in tables)
+    tables["all"] = "\n".join(
+        (
+            r"\documentclass[10pt,a4paper,landscape]{article}",
+            r"\usepackage{booktabs}",
+            r"\usepackage{graphicx}",
+            r"\usepackage[margin=2cm]{geometry}",
+            r"\begin{document}",
+            body or "The report holds figures of none of the paper's tables.\n",
+            r"\end{document}",
+            "",
+        )
+    )
+    paths = {folder / "tables" / f"{name}.tex": text for name, text in tables.items()}
+    for path, text in paths.items():
+        write_text(path, text)
+    return list(paths)
+
+
+def render(report: Report) -> dict[str, str]:
+    """Every table that the report holds figures for, as LaTeX, by its file's stem."""
+    by_place = _rows(report)
+    tables = {}
+    for name, (audit, lead, columns) in LAYOUTS.items():
+        if name == "mia":
+            columns = tuple(_membership(report))
+        elif name == "utility":
+            columns = (*_tasks(report), *columns)
+        elif name == "canary_rank" and report.settings.get("preset") == "paper":
+            # Averaged over annotations, as the paper does.
+            lead = lead.replace(PER, "each context")
+            each = {"of": "full/annotation", "counted": "annotations"}
+            columns = tuple(replace(column, **each) for column in columns)
+        places = {one: (one.audit, one.metric, one.of, one.group) for one in columns}
+        figures = {k: by_place[v] for k, v in places.items() if v in by_place}
+        own = (rows for one, rows in figures.items() if one.audit == audit)
+        if any(row.value is not None for rows in own for row in rows.values()):
+            tables[name] = _table(name, lead, report, figures)
+    return tables
+
+
+def _rows(report: Report) -> dict[tuple[str, ...], dict[Line, Row]]:
+    """Rows by audit, metric, variant and group, then by line."""
+    found: dict[tuple[str, ...], dict[Line, Row]] = {}
+    # Of the stages of an accuracy the last one stays.
+    stage = {id(r): int(r.of) for r in report.results if r.of.isdigit()}
+    for row in sorted(report.results, key=lambda row: stage.get(id(row), 0)):
+        of = "last" if row.metric == "accuracy" and id(row) in stage else row.of
+        place = (row.audit, row.metric, of, row.group)
+        found.setdefault(place, {})[row.checkpoint, row.over] = row
+    return found
+
+
+def _tasks(report: Report) -> Iterator[Column]:
+    rows = (r for r in report.results if (r.audit, r.metric) == ("utility", "accuracy"))
+    for kind, name in dict.fromkeys(row.grouping for row in rows):
+        if kind == "task":
+            column = Column("utility", "accuracy", "last", escaped(name))
+            yield replace(column, counted="answers", group=f"task:{name}")
+
+
+def _membership(report: Report) -> Iterator[Column]:
+    """The AUC of scores that claims may rest on, and of the paper's; some TPR."""
+    scored = {row.of for row in report.results if row.audit == "mia"}
+    resting = {*carriers(report.findings, "mia").values()}
+    for metric, words, arrow, scores in (
+        ("auc", "AUC", CHANCE, scored),
+        ("tpr_at_fpr_5", r"TPR@5\% FPR", DOWN, resting or {"response", "reference"}),
+    ):
+        for score, name in SCORES.items():
+            if score in scores:
+                yield Column("mia", metric, score, f"{name} {words}", arrow, "rows")
+
+
+def _table(name: str, lead: str, report: Report, figures: Shown) -> str:
+    """A floating table, smaller where it is higher or wider than a page, and notes."""
+    lines = [
+        line
+        # As the report has them, whichever column comes first.
+        for line in dict.fromkeys((r.checkpoint, r.over) for r in report.results)
+        if any(line in rows for rows in figures.values())
+    ]
+    notes: dict[str, str] = {}
+    wide = len(figures) > INLINE
+    columns = {}
+    for column, rows in figures.items():
+        header = rf"\textbf{{{column.header}}}\,{column.arrow}".removesuffix(r"\,")
+        cells = (_cell(rows.get(line), notes, wide=wide) for line in lines)
+        columns[header] = list(cells)
+    names = [line[0] if line[1] == "sources" else ", ".join(line) for line in lines]
+    frame = pd.DataFrame(columns, index=[*map(escaped, names)])
+    frame.columns.name = r"\textbf{Checkpoint}"
+    shape = f"@{{}}l{'c' * len(columns)}@{{}}"
+    told = list(_legend(figures))
+    for text, letter in notes.items():
+        told.append(rf"\textsuperscript{{{letter}}} {escaped(text)}.")
+    if failed := dict.fromkeys(g.name for g in report.guards if g.passed is False):
+        told.append(f"Guards of this report that failed: {escaped(', '.join(failed))}.")
+    return "\n".join(
+        (
+            r"\begin{table*}[!tp]",
+            rf"\caption{{{' '.join(_caption(lead, report, figures))}}}",
+            rf"\label{{tab:spark-audit-{name.replace('_', '-')}}}",
+            r"\centering\footnotesize\setlength{\tabcolsep}{4pt}\par\smallskip",
+            r"\resizebox*{!}{\ifdim\totalheight>0.7\textheight "
+            r"0.7\textheight\else\totalheight\fi}{%",
+            r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
+            frame.style.to_latex(hrules=True, column_format=shape).strip() + "}}",
+            r"\par\smallskip",
+            r"\begin{minipage}{\textwidth}\scriptsize\raggedright",
+            *told,
+            r"\end{minipage}",
+            r"\end{table*}",
+            "",
+        )
+    )
+
+
+def _cell(row: Row | None, notes: dict[str, str], *, wide: bool) -> str:
+    """Value and interval as TeX, the interval below its value in a wide table."""
+    if row is None:
+        return "--"
+    if row.status == "not_estimable":
+        return "n.e." + _mark(f"not estimable: {row.note}", notes)
+    value = _maths(row.value)
+    if row.status != "ok":
+        word, otherwise = VOID[row.status].lower(), REASONS[row.status]
+        # Some audits' notes begin with the word themselves.
+        begins = row.note.lower().startswith(word)
+        text = row.note if begins else f"{word}: {row.note or otherwise}"
+        value += _mark(text, notes, DAGGER)
+    elif row.note:
+        value += _mark(row.note, notes)
+    if row.low is None and row.high is None:
+        return value
+    limits = f"[{_maths(row.low)}, {_maths(row.high)}]"
+    if wide:
+        return rf"\shortstack{{{value}\\{{\scriptsize {limits}}}}}"
+    return f"{value} {limits}"
+
+
+def _mark(text: str, notes: dict[str, str], sign: str = "") -> str:
+    """A superscript: the sign, and the letter of the note below the table."""
+    first, last = divmod(len(notes), 26)
+    letters = (chr(96 + first) if first else "") + chr(97 + last)
+    return rf"\textsuperscript{{{sign}{notes.setdefault(text.rstrip('.'), letters)}}}"
+
+
+def _maths(value: float | None) -> str:
+    """A number as everywhere; minus signs and powers of ten in TeX."""
+    digits, power, exponent = shown(value).partition("e")
+    if power:
+        return rf"${digits}\times 10^{{{int(exponent)}}}$"
+    return digits if value is None else digits.replace("-", "$-$")
+
+
+def _legend(figures: Shown) -> Iterator[str]:
+    """What the signs mean, of those that are there."""
+    states = {row.status for rows in figures.values() for row in rows.values()}
+    if states & {*VOID}:
+        yield rf"{DAGGER}: nothing can be concluded from this figure."
+    if "not_estimable" in states:
+        yield "n.e.: not estimable."
+    if len({frozenset(rows) for rows in figures.values()}) > 1:
+        yield "--: not in the report."
+
+
+def _caption(lead: str, report: Report, figures: Shown) -> Iterator[str]:
+    """What it shows, at what level, over what, and how many clusters."""
+    if report.status == "partial":
+        yield "PARTIAL: only some examples were scored, not for decisions."
+    yield lead
+    rows = [row for lines in figures.values() for row in lines.values()]
+    limits = [row for row in rows if row.low is not None or row.high is not None]
+    if limits:
+        levels = " or ".join(rf"{100 * v:g}\%" for v in {r.level for r in limits})
+        used = ", ".join(sorted({METHODS.get(r.interval, r.interval) for r in limits}))
+        unit = "canaries" if {row.audit for row in rows} == {"canary"} else "clusters"
+        yield f"In brackets: {levels} intervals over {unit} of one manifest"
+        yield f"({escaped(report.manifest.name)}), by {used}."
+    else:
+        yield "No figure here has an interval."
+    if any(row.over != "sources" for row in rows):
+        yield "Lines of `seeds' or `both' are over training seeds, or both."
+    yield _sizes(figures)
+    if any(column.arrow in (UP, DOWN) for column in figures):
+        yield "Arrows point to the more private or more useful side."
+
+
+def _sizes(figures: Shown) -> str:
+    """How many were averaged and in how many clusters; by column where they differ."""
+    headers: dict[str, list[str]] = {}
+    for column, lines in figures.items():
+        known = [r for r in lines.values() if r.value is not None and r.clusters]
+        # Over seeds, clusters are seeds.
+        if rows := [row for row in known if row.over == "sources"] or known:
+            unit = "canaries" if column.audit == "canary" else "clusters"
+            text = f"{_span(row.n for row in rows)} {column.counted}"
+            if column.counted != "canaries":
+                text += f" in {_span(row.clusters for row in rows)} {unit}"
+            headers.setdefault(text, []).append(column.header)
+    if len(headers) == 1:
+        return f"Over {next(iter(headers))}."
+    texts = [f"{', '.join(names)} over {text}" for text, names in headers.items()]
+    return f"{'; '.join(texts)}." if texts else ""
+
+
+def _span(values: Iterable[int]) -> str:
+    known = sorted(set(values))
+    return str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
+
+
+NAMES = ("backslash", "asciicircum", "asciitilde", "less", "greater", "bar")
+SPECIAL = {
+    **{sign: f"\\{sign}" for sign in "{}$&#%_"},
+    **{a: rf"\text{name}{{}}" for a, name in zip("\\^~<>|", NAMES, strict=True)},
+    # After the end of a line [ and * would be its options.
+    **{sign: f"{{{sign}}}" for sign in "[*"},
+    **{sign: rf"{{\char{ord(sign)}}}" for sign in '"`'},
+}
+MARKS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
+ACCENTS = dict(zip(MARKS, "`'^~\"rvc", strict=True))
+"""Combining characters, and commands of TeX."""
+
+
+def escaped(text: str) -> str:
+    """Text as LaTeX shows it in any encoding and with any engine, in ASCII.
+
+    A character without a command of plain LaTeX appears by its code, as U+4E2D.
+    """
+    plain = " ".join(unicodedata.normalize("NFC", str(text)).split())
+    # Two of them would join into another character.
+    return re.sub(r"([-,'])(?=\1)", r"\1{}", "".join(map(_escaped, plain)))
+
+
+def _escaped(char: str) -> str:
+    if char.isascii() and char.isprintable():
+        return SPECIAL.get(char, char)
+    base, *marks = list(unicodedata.normalize("NFD", char))
+    if base.isascii() and base.isalpha() and len(marks) == 1 and marks[0] in ACCENTS:
+        return rf"\{ACCENTS[marks[0]]}{{{base}}}"
+    return rf"\texttt{{U+{ord(char):04X}}}"

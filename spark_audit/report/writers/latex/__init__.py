@@ -1,1 +1,0 @@
-"""tables/*.tex: the report as booktabs tables in the layouts of the SPARK paper."""
