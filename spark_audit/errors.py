@@ -7,11 +7,12 @@ with the class's ``exit_code``; a message never holds text of an example.
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 def visible(text: str, *, keep: str = "") -> str:
@@ -104,6 +105,17 @@ def _rebuild(
     kind: type[SparkError], what: str, where: str | None, fix: str | None
 ) -> SparkError:
     return kind(what, where=where, fix=fix)
+
+
+@contextmanager
+def at(where: str) -> Iterator[None]:
+    """Name the place in errors of the family that name none."""
+    try:
+        yield
+    except SparkError as error:
+        if error.where is not None:
+            raise
+        raise _rebuild(type(error), error.what, where, error.fix) from error
 
 
 class InputError(SparkError):

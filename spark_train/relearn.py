@@ -22,10 +22,11 @@ import numpy as np
 from safetensors import SafetensorError
 
 from spark_audit.checkpoints.adapter_config import changes_base
-from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.recipe import Loaded, Recipe
+from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.tokenizer import has_tokenizer, has_vocabulary
 from spark_audit.data.examples import Example, data_files, read_examples
@@ -129,7 +130,7 @@ def relearn(
         with processes.together():  # all have seen that the folder is empty
             if processes.first:
                 part = held.enter_context(_in_parts(output))
-            opened = recipe(ckpt, loading)
+            opened = read_headers(ckpt, loading)
             loaded = open_checkpoint(ckpt, loading)
             rows = encode_rows(plain, loaded.tokenizer, max_length=loaded.max_positions)
             # Switched on with whatever belongs to it, as its frozen noise.
@@ -166,7 +167,7 @@ def relearn(
     return left
 
 
-def _base_of(opened: Recipe) -> str | None:
+def _base_of(opened: Checkpoint) -> str | None:
     """What an adapter names as its base; ``None`` of full weights."""
     return None if opened.adapter is None else str(opened.base)
 
@@ -175,7 +176,7 @@ def _record(
     request: RelearnRequest,
     files: Sequence[Path],
     loaded: Loaded,
-    opened: Recipe,
+    opened: Checkpoint,
     left: Relearned,
 ) -> dict[str, Any]:
     """What ``relearn.json`` says."""
@@ -207,7 +208,7 @@ def _record(
     }
 
 
-def _save(model: Any, folder: Path, loaded: Loaded, opened: Recipe) -> None:
+def _save(model: Any, folder: Path, loaded: Loaded, opened: Checkpoint) -> None:
     """Write a checkpoint of the kind that was opened, with its frozen noise."""
     noise, base = opened.folder / NOISE, _base_of(opened)
     if base is not None:
@@ -345,9 +346,9 @@ def _writing(output: Path) -> Iterator[None]:
         ) from error
 
 
-def _in_training(loaded: Loaded, opened: Recipe, request: RelearnRequest) -> Any:
+def _in_training(loaded: Loaded, opened: Checkpoint, request: RelearnRequest) -> Any:
     """A ``PeftModel`` whose adapter ``default`` is what is trained."""
-    where, targets = opened.given.where, request.lora_targets
+    where, targets = opened.where, request.lora_targets
     if opened.adapter is None:
         config: Any = loaded.model.config
         if getattr(config, "quantization_config", None):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.recipe import Loaded
@@ -170,7 +170,7 @@ def _open(base: str, loading: Loading) -> Loaded:
             where=base,
             fix="give the model it was trained on; a new adapter begins there",
         )
-    if os.path.lexists(recipe(base, loading).folder / NOISE):
+    if os.path.lexists(read_headers(base, loading).folder / NOISE):
         raise InputError(
             f"has frozen noise of its own ({NOISE}), which adapters on it do not carry",
             where=base,

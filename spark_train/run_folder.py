@@ -29,7 +29,7 @@ from safetensors.torch import save
 from spark_audit.checkpoints.run_folder import RECORD, STATE, check_files, read_state
 from spark_audit.checkpoints.sidecar import NOISE, check_whole
 from spark_audit.checksums import BLANK, DAMAGED, Fact, fact_of, intact, sealed
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
     TEMPORARY,
     cannot_write,
@@ -184,7 +184,8 @@ class Folder:
                         fix="remove the run folder and train again",
                     )
             if not key.endswith("/answers"):
-                check_whole(self.stages / key, where=str(self.stages / key))
+                with at(str(self.stages / key)):
+                    check_whole(self.stages / key)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from claims import search
 from claims.plan import SYSTEMS, systems, task_orders
 from claims.request import ClaimsRequest
 from claims.rules import RULES
-from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.data.examples import Example, data_files, write_examples
 from spark_audit.demo.models import make_tokenizer, train_base
@@ -138,7 +138,7 @@ def check_data(request: ClaimsRequest, rows: Sequence[Example], base: str) -> No
     """Refuse data and bases that no run could use, before the folder is claimed."""
     task_orders(rows)
     for place in filter(None, (base, request.second_base)):
-        recipe(place, request.loading)
+        read_headers(place, request.loading)
 
 
 def check_request(request: ClaimsRequest) -> None:

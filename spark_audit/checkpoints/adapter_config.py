@@ -34,7 +34,7 @@ _UNSUPPORTED = {
 _OTHER_TASKS = {"SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION"}
 
 
-def adapter_config(raw: Mapping[str, Any], *, where: str) -> Any:
+def adapter_config(raw: Mapping[str, Any]) -> Any:
     """PEFT's configuration object for the content of adapter_config.json.
 
     Raises
@@ -49,31 +49,26 @@ def adapter_config(raw: Mapping[str, Any], *, where: str) -> Any:
     types: Any = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING
     kind = str(raw.get("peft_type"))
     if kind in _UNSUPPORTED:
-        raise CheckpointError(f"{kind} adapters {_UNSUPPORTED[kind]}", where=where)
+        raise CheckpointError(f"{kind} adapters {_UNSUPPORTED[kind]}")
     if kind not in types:
         raise CheckpointError(
             f"adapter_config.json has the type {shown(kind)!r}, unknown to PEFT "
             f"{peft.__version__}",
-            where=where,
             fix="upgrade peft, or, where the type is of a copy of PEFT, merge the "
             "adapter there and give the result",
         )
     if kind not in FIELDS:
         raise CheckpointError(
             f"{kind} adapters are not opened (only {', '.join(FIELDS)})",
-            where=where,
             fix="merge adapter and base and give the merged folder",
         )
     task = raw.get("task_type")
     if isinstance(task, str) and task in _OTHER_TASKS:
         raise CheckpointError(
-            f"the adapter was trained for {task}, not for causal language modelling",
-            where=where,
+            f"the adapter was trained for {task}, not for causal language modelling"
         )
     if raw.get("megatron_config"):
-        raise CheckpointError(
-            "the adapter imports another package (megatron_config)", where=where
-        )
+        raise CheckpointError("the adapter imports another package (megatron_config)")
     cls = types[kind]
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     for name, value in raw.items():
@@ -86,12 +81,11 @@ def adapter_config(raw: Mapping[str, Any], *, where: str) -> Any:
         if not off and value not in (None, False, "", [], {}):
             raise CheckpointError(
                 f"adapter_config.json sets {shown(name)}, {known}",
-                where=where,
                 fix="merge adapter and base and give the merged folder"
                 if name in defaults
                 else "upgrade peft to the version that saved the adapter",
             )
-    kept = checked(kind, raw, where=where)
+    kept = checked(kind, raw)
     if str(kept.get("init_lora_weights")) in LEAVES_BASE:
         kept["init_lora_weights"] = True
     kept |= {"inference_mode": True, "task_type": "CAUSAL_LM"}
@@ -99,12 +93,12 @@ def adapter_config(raw: Mapping[str, Any], *, where: str) -> Any:
         return cls(**cls.check_kwargs(**kept))
     except Exception as error:  # each type checks its fields in its own way
         raise CheckpointError(
-            f"adapter_config.json is refused by PEFT ({first_line(error)})", where=where
+            f"adapter_config.json is refused by PEFT ({first_line(error)})"
         ) from error
 
 
 def prepared(
-    raw: dict[str, Any], state: State, *, where: str
+    raw: dict[str, Any], state: State
 ) -> tuple[dict[str, Any], State, list[str]]:
     """Configuration and tensors as they are attached, with notes.
 
@@ -115,13 +109,13 @@ def prepared(
         configuration has a field that is not opened, or O-LoRA's parts do not fit;
         unless only headers were read, also for NaN and for LoRA without effect.
     """
-    check_floats(state, where=where)
-    adapter_config(raw, where=where)
-    raw, state, notes = fold_olora(raw, state, where=where)
-    check_filled(state, where=where)
+    check_floats(state)
+    adapter_config(raw)
+    raw, state, notes = fold_olora(raw, state)
+    check_filled(state)
     if not any(tensor.is_meta for tensor in state.values()):
-        check_finite(state, where=where)
-        _check_trained(state, where=where)
+        check_finite(state)
+        _check_trained(state)
     if raw.get("peft_type") == "VERA" and raw.get("save_projection") is False:
         notes.append(
             "VeRA without its projections: they are drawn again from its key, which "
@@ -142,7 +136,7 @@ def changes_base(raw: Mapping[str, Any]) -> bool:
 
 
 def fold_olora(
-    raw: dict[str, Any], state: State, *, where: str
+    raw: dict[str, Any], state: State
 ) -> tuple[dict[str, Any], State, list[str]]:
     """O-LoRA's adapters as plain LoRA: new parts joined to old ones, rank from shapes.
 
@@ -161,14 +155,14 @@ def fold_olora(
     """
     if str(raw.get("peft_type")) != "LORA":
         return raw, state, []
-    folded, notes = _joined(state, where=where)
+    folded, notes = _joined(state)
     rank, alpha = raw.get("r", 8), raw.get("lora_alpha", 8)
     found, earlier = _widths(folded), _widths(state)
     if len(found) != 1 or raw.get("rank_pattern"):
         return raw, folded, notes
     width = found.pop()
     if rank is None or alpha is None:
-        raise CheckpointError("adapter_config.json has no r or lora_alpha", where=where)
+        raise CheckpointError("adapter_config.json has no r or lora_alpha")
     if width == rank or width == 0:
         return raw, folded, notes
     written = raw.get("r_sum")
@@ -178,7 +172,6 @@ def fold_olora(
     if width % rank or raw.get("use_dora") or not joined_as:
         raise CheckpointError(
             f"lora_A has rank {width}, adapter_config.json says r={rank}",
-            where=where,
             fix="give the adapter_config.json that was saved with these weights (that "
             "of O-LoRA says r_sum, too)",
         )
@@ -202,7 +195,7 @@ def fold_olora(
     return {**raw, "r": width, "lora_alpha": alpha}, folded, notes
 
 
-def _joined(state: State, *, where: str) -> tuple[State, list[str]]:
+def _joined(state: State) -> tuple[State, list[str]]:
     """O-LoRA's new parts beside the earlier ones, in one tensor each."""
     folded = dict(state)
     joined = 0
@@ -217,8 +210,7 @@ def _joined(state: State, *, where: str) -> tuple[State, list[str]]:
         except RuntimeError as error:
             raise CheckpointError(
                 f"tensor {shown(key)} does not fit {shown(old)}: shapes "
-                f"{[list(part.shape) for part in parts]}",
-                where=where,
+                f"{[list(part.shape) for part in parts]}"
             ) from error
         joined += 1
     note = f"O-LoRA: {joined} loranew tensors added to the earlier ones"
@@ -233,7 +225,7 @@ def _widths(state: State) -> set[int]:
     }
 
 
-def _check_trained(state: State, *, where: str) -> None:
+def _check_trained(state: State) -> None:
     """Some ``lora_B`` of a LoRA adapter is not zero."""
     parts = {
         key: tensor
@@ -244,6 +236,5 @@ def _check_trained(state: State, *, where: str) -> None:
         raise CheckpointError(
             "every lora_B is zero: the adapter is untrained and would be audited as "
             "its base",
-            where=where,
             fix="check that this is the folder that training saved last",
         )

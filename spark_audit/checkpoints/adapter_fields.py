@@ -167,7 +167,7 @@ WITHOUT_EFFECT = frozenset(
 )
 
 
-def checked(kind: str, raw: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+def checked(kind: str, raw: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a listed type that shape what it computes.
 
     Raises
@@ -188,14 +188,13 @@ def checked(kind: str, raw: Mapping[str, Any], *, where: str) -> dict[str, Any]:
             said = f" {value}" if type(value) in (int, float, bool) else ""
             raise CheckpointError(
                 f"adapter_config.json gives {name} a value{said} that is not opened",
-                where=where,
                 fix="give the adapter_config.json that was saved with these weights",
             ) from error
         kept[name] = value
     return kept
 
 
-def resolve(config: Any, modules: Sequence[str], *, where: str) -> None:
+def resolve(config: Any, modules: Sequence[str]) -> None:
     """Put names of the base's modules where PEFT would match patterns of the file.
 
     A regular expression can take longer than the universe lasts; matched here, under a
@@ -210,7 +209,7 @@ def resolve(config: Any, modules: Sequence[str], *, where: str) -> None:
     for field in ("target_modules", "exclude_modules", "feedforward_modules"):
         value = getattr(config, field, None)
         if isinstance(value, str) and value != _ALL_LINEAR:
-            setattr(config, field, _matched(value, modules, field=field, where=where))
+            setattr(config, field, _matched(value, modules, field=field))
         elif value and not isinstance(value, str) and field != "feedforward_modules":
             setattr(config, field, set(value) & known or set(list(value)[:1]))
 
@@ -220,9 +219,7 @@ def _tails(name: str) -> list[str]:
     return [".".join(parts[i:]) for i in range(len(parts))]
 
 
-def _matched(
-    pattern: str, modules: Sequence[str], *, field: str, where: str
-) -> set[str]:
+def _matched(pattern: str, modules: Sequence[str], *, field: str) -> set[str]:
     what = "is no regular expression"
     try:
         re.compile(pattern)  # PEFT's language: the other one has recursion
@@ -242,6 +239,5 @@ def _matched(
         pass
     raise CheckpointError(
         f"adapter_config.json: what {field} gives {what} ({shown(pattern)[:80]})",
-        where=where,
         fix="list the modules' names",
     )

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.adapter_fields import resolve
-from spark_audit.checkpoints.placement import materialise
+from spark_audit.checkpoints.models import head_rows
+from spark_audit.checkpoints.placement import materialise, release
 from spark_audit.errors import CheckpointError, first_line, shown
 
 State = dict[str, torch.Tensor]
@@ -36,7 +37,7 @@ class AdapterHost:
     """
 
     def __init__(self, model: Any, *, probe: Probe | None = None) -> None:
-        self.model, self.probe = model, probe
+        self.model, self.probe, self.rows = model, probe, head_rows(model)
         self.plain: torch.Tensor | None = probe(model) if probe else None
         self.peft: Any = None
         self.released = False
@@ -44,7 +45,7 @@ class AdapterHost:
         self._modules = [name for name, _ in model.named_modules() if name]
 
     def attach(
-        self, config: Any, state: State, *, changes_base: bool = False, where: str
+        self, config: Any, state: State, *, changes_base: bool = False
     ) -> tuple[str, list[str]]:
         """Attach one adapter; return the name it is switched by, and notes.
 
@@ -65,21 +66,20 @@ class AdapterHost:
         # Of fixed width: no name is part of another's, nor of a module's.
         name = f"adapter{self._count:04d}"
         self._count += 1
-        resolve(config, self._modules, where=where)
+        resolve(config, self._modules)
         try:
             with torch.random.fork_rng(devices=[]):
                 self._add(config, name)
         except Exception as error:  # PEFT raises whatever its tuners raise
             raise CheckpointError(
                 f"the adapter does not fit the base ({first_line(error)})",
-                where=where,
                 fix="give the base it was trained on by --base",
             ) from error
-        state, notes = self._fitting(name, state, where=where)
+        state, notes = self._fitting(name, state)
         if self.probe is not None:
             materialise(self.peft, name)
-            self._fill(name, state, where=where)
-            self._check_effect(name, self.probe, changes_base, where=where)
+            self._fill(name, state)
+            self._check_effect(name, self.probe, changes_base)
         return name, notes
 
     def _add(self, config: Any, name: str) -> None:
@@ -106,9 +106,7 @@ class AdapterHost:
             )
         )
 
-    def _fitting(
-        self, name: str, state: State, *, where: str
-    ) -> tuple[State, list[str]]:
+    def _fitting(self, name: str, state: State) -> tuple[State, list[str]]:
         """The tensors that belong to the adapter; anything else is refused."""
         expected, notes = self._expected(name), []
         state = dict(state)
@@ -122,7 +120,6 @@ class AdapterHost:
                 raise CheckpointError(
                     f"the adapter brings its own embedding matrix "
                     f"({key.removeprefix(PREFIX)}, shape {list(state[key].shape)})",
-                    where=where,
                     fix="merge adapter and base and give the merged folder",
                 )
         missing = sorted(set(expected) - set(state))
@@ -135,7 +132,6 @@ class AdapterHost:
             raise CheckpointError(
                 f"adapter tensor {shown(first)} is {kind}"
                 + (f" (and {more} more differ)" if more else ""),
-                where=where,
                 fix="give the base and the adapter_config.json of these weights",
             )
         for key, tensor in state.items():
@@ -143,7 +139,6 @@ class AdapterHost:
                 raise CheckpointError(
                     f"adapter tensor {shown(key)} has shape {list(tensor.shape)}, this "
                     f"base needs {list(expected[key].shape)}",
-                    where=where,
                     fix="give the base the adapter was trained on by --base",
                 )
         return state, notes
@@ -159,25 +154,23 @@ class AdapterHost:
                 return torch.equal(base, tensor.to(device="cpu", dtype=base.dtype))
         return False
 
-    def _fill(self, name: str, state: State, *, where: str) -> None:
+    def _fill(self, name: str, state: State) -> None:
         from peft import set_peft_model_state_dict
 
         try:
             set_peft_model_state_dict(self.peft, state, adapter_name=name)
         except Exception as error:
             raise CheckpointError(
-                f"PEFT cannot load the adapter ({first_line(error)})", where=where
+                f"PEFT cannot load the adapter ({first_line(error)})"
             ) from error
         for key, tensor in self._expected(name).items():
             given = state[key].to(device=tensor.device, dtype=tensor.dtype)
             if not torch.equal(tensor, given):
                 raise CheckpointError(
-                    f"adapter tensor {key} was not taken over by PEFT", where=where
+                    f"adapter tensor {key} was not taken over by PEFT"
                 )
 
-    def _check_effect(
-        self, name: str, probe: Probe, changes_base: bool, *, where: str
-    ) -> None:
+    def _check_effect(self, name: str, probe: Probe, changes_base: bool) -> None:
         assert self.plain is not None
         with self.off():
             off = probe(self.model)
@@ -186,20 +179,18 @@ class AdapterHost:
         ):
             raise CheckpointError(
                 "attaching the adapter changed the base's own weights",
-                where=where,
                 fix="convert it to plain LoRA, or merge it and give the merged folder",
             )
         with self.on(name):
             on = probe(self.peft)
         if not bool(torch.isfinite(on).all()):
             raise CheckpointError(
-                "with the adapter the model gives NaN or infinite logits", where=where
+                "with the adapter the model gives NaN or infinite logits"
             )
         if torch.equal(on, self.plain):
             raise CheckpointError(
                 "the adapter changes nothing: with and without it the model gives the "
                 "same output",
-                where=where,
                 fix="check that this is the folder that training saved last",
             )
 
@@ -229,6 +220,11 @@ class AdapterHost:
             yield
         finally:
             layers.enable_adapter_layers()
+
+    def release(self) -> None:
+        """Free the module, whoever still holds a checkpoint that was opened on it."""
+        self.released = True
+        release(self.model)
 
     def _check_alive(self) -> None:
         if self.released:

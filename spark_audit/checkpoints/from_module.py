@@ -14,7 +14,7 @@ import torch
 from spark_audit.checkpoints.models import entry_device, head_rows
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
-from spark_audit.errors import CheckpointError
+from spark_audit.errors import CheckpointError, at
 
 UNKNOWN = "not hashed: a model in memory"
 """Stands for the hash of weights that are still being trained."""
@@ -41,45 +41,42 @@ def live(
     CheckpointError
         If its parameters are shards of a larger one, or its tokenizer is a slow one.
     """
-    where = f"checkpoint {name!r}"
-    if any(
-        hasattr(p, "full_tensor") or hasattr(p, "ds_id") for p in model.parameters()
-    ):
-        raise CheckpointError(
-            "its parameters are shards (FSDP, ZeRO-3, tensor parallel)",
-            where=where,
-            fix="audit the checkpoints that are saved",
+    with at(f"checkpoint {name!r}"):
+        if any(
+            hasattr(p, "full_tensor") or hasattr(p, "ds_id") for p in model.parameters()
+        ):
+            raise CheckpointError(
+                "its parameters are shards (FSDP, ZeRO-3, tensor parallel)",
+                fix="audit the checkpoints that are saved",
+            )
+        if not getattr(tokenizer, "is_fast", False):
+            raise CheckpointError("has no fast tokenizer", fix="give one as tokenizer=")
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        limit = getattr(inner.config.get_text_config(), "max_position_embeddings", None)
+        own = getattr(model, "active_peft_config", None)
+        if limit is not None and own is not None and own.is_prompt_learning:
+            limit -= own.num_virtual_tokens
+        dtype = str(next(inner.parameters()).dtype).removeprefix("torch.")
+        # Whoever trains may use theirs with a padding and a truncation of its own.
+        tokenizer = copy.deepcopy(tokenizer)
+        return Loaded(
+            name=name,
+            source="a model in memory",
+            format="live",
+            base=None,
+            base_sha256=None,
+            model=model,
+            tokenizer=tokenizer,
+            architecture=type(inner).__name__,
+            usable=usable_rows(tokenizer, head_rows(inner)),
+            max_positions=limit or None,
+            dtype=dtype,
+            device=str(entry_device(inner)),
+            weights_sha256=UNKNOWN,
+            tokenizer_sha256=tokenizer_sha256(tokenizer),
+            model_id=f"live {name}",
+            activate=activate,
         )
-    if not getattr(tokenizer, "is_fast", False):
-        raise CheckpointError(
-            "has no fast tokenizer", where=where, fix="give one as tokenizer="
-        )
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    limit = getattr(inner.config.get_text_config(), "max_position_embeddings", None)
-    own = getattr(model, "active_peft_config", None)
-    if limit is not None and own is not None and own.is_prompt_learning:
-        limit -= own.num_virtual_tokens
-    dtype = str(next(inner.parameters()).dtype).removeprefix("torch.")
-    # Whoever trains may use theirs with a padding and a truncation of its own.
-    tokenizer = copy.deepcopy(tokenizer)
-    return Loaded(
-        name=name,
-        source="a model in memory",
-        format="live",
-        base=None,
-        base_sha256=None,
-        model=model,
-        tokenizer=tokenizer,
-        architecture=type(inner).__name__,
-        usable=usable_rows(tokenizer, head_rows(inner), where=where),
-        max_positions=limit or None,
-        dtype=dtype,
-        device=str(entry_device(inner)),
-        weights_sha256=UNKNOWN,
-        tokenizer_sha256=tokenizer_sha256(tokenizer),
-        model_id=f"live {name}",
-        activate=activate,
-    )
 
 
 @contextmanager

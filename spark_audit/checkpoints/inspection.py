@@ -2,39 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
-from spark_audit.checkpoints.base_model import LoadedBase, remarks, tokenizer_of
-from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.locate import locate, printable, read_json
-from spark_audit.checkpoints.models import read_architecture
+from spark_audit.checkpoints.models import head_rows, read_architecture
 from spark_audit.checkpoints.offline import quiet
-from spark_audit.checkpoints.placement import check_room
-from spark_audit.checkpoints.plan import (
-    base_recipe,
-    bytes_of,
+from spark_audit.checkpoints.open import (
+    Opening,
+    base_of,
     check_base,
-    rehearse,
+    remarks,
     same_path,
 )
-from spark_audit.checkpoints.recipe import Given, Inspection, Recipe
-from spark_audit.checkpoints.specs import Loading
+from spark_audit.checkpoints.sidecar import NOISE_ADDED
+from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.checkpoints.tokenizer import (
     has_tokenizer,
     read_tokenizer,
+    tokenizer_of,
     tokenizer_sha256,
     usable_rows,
 )
-from spark_audit.errors import CheckpointError, SparkError, shown
+from spark_audit.errors import CheckpointError, SparkError, at, shown
 
 NOT_VERIFIABLE = "base not verifiable: full weights name no base"
 
 SMALL_BYTES = 1 << 26
 """Of weights that looking at a checkpoint opens: in seconds, and below 1 GB."""
+
+
+@dataclass
+class Inspection:
+    """What ``spark-audit inspect`` prints.
+
+    ``problems`` holds what would make opening, or an audit beside the base that was
+    given, fail; it is empty when nothing would. ``opened`` is whether that was tried,
+    or follows from headers.
+    """
+
+    source: str
+    format: str | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    opened: bool = False
 
 
 def inspect_checkpoint(
@@ -54,86 +69,80 @@ def inspect_checkpoint(
     loading, options
         As for :func:`spark_audit.checkpoints.open.open_checkpoint`.
     """
-    loading = replace(loading or Loading(), **options)
-    facts: dict[str, str] = {}
-    notes: list[str] = []
-    made: Recipe | None = None
-    problems: tuple[str, ...] = ()
-    opened = False
+    loading, seen = replace(loading or Loading(), **options), Inspection(source)
+    seen.source = printable(source)
     try:
-        with quiet():
-            made = recipe(source, loading)
-            facts |= _facts(made)
-            notes += made.notes
-            opened = _look(made, loading, facts, notes)
+        with quiet(), at(source):
+            made = read_headers(source, loading)
+            seen.source, seen.format = made.source, made.format
+            seen.stages, seen.notes = made.stages, made.notes
+            seen.facts |= _facts(made)
+            _look(made, seen)
     except SparkError as error:
-        problems = (str(error),)
-    return Inspection(
-        source=printable(source) if made is None else made.source,
-        format=None if made is None else made.format,
-        facts=facts,
-        notes=tuple(notes),
-        stages=() if made is None else made.stages,
-        problems=problems,
-        opened=opened,
-    )
+        seen.problems = (str(error),)
+    return seen
 
 
-def _look(
-    made: Recipe, loading: Loading, facts: dict[str, str], notes: list[str]
-) -> bool:
-    """Add facts and notes as they are found; whether the checkpoint was opened."""
-    source = made.given.where
-    base = made if made.weights else base_recipe(made, loading)
-    rehearsal = rehearse(made, base)
-    facts |= rehearsal.facts
+def _look(made: Checkpoint, seen: Inspection) -> None:
+    """Add facts and notes as they come, and open what is small."""
+    loading, facts = made.loading, seen.facts
+    base = made if made.weights else base_of(made, loading)
+    model, architecture = base.skeleton(), base.architecture
+    facts["context"] = str(architecture.max_positions or "not stated")
+    if model is None:
+        facts["weights checked"] = "no (own code or quantised)"
+        rows = getattr(architecture.text, "vocab_size", 0)
+    else:
+        facts["architecture"] = type(model).__name__
+        facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
+        rows = head_rows(model)
+    _, notes = made.rehearse(model)
+    if NOISE_ADDED in notes:
+        embeddings = model.get_input_embeddings().weight
+        facts["frozen noise"] = f"on input embeddings, {len(embeddings)} rows"
     if made.weights is None:
         check_base(made, base)
-    facts["memory"] = check_room(base, rehearsal, where=source)
-    tokenizer, digest, more = tokenizer_of(made, base, known={})
-    usable = usable_rows(tokenizer, rehearsal.rows, where=source)
-    more += remarks(rehearsal.architecture, rehearsal.model, tokenizer, usable)
-    notes += [*rehearsal.notes, *more]
-    facts["vocabulary"] = f"{int(usable.sum())} tokens in {rehearsal.rows} rows"
+    facts["memory"] = base.check_room(model)
+    tokenizer, digest, more = tokenizer_of(made, base, {})
+    usable = usable_rows(tokenizer, rows)
+    more += remarks(architecture, model, tokenizer, usable)
+    seen.notes += (*notes, *more)
+    facts["vocabulary"] = f"{int(usable.sum())} tokens in {rows} rows"
     facts["tokenizer_sha256"] = digest
-    if made.weights and loading.base and not same_path(loading.base, source):
-        notes.append(NOT_VERIFIABLE)
-        notes.append(_compared(made, tokenizer))
-    assert base.weights is not None
-    adapter = made.adapter.files if made.adapter else ()
-    small = bytes_of([*base.weights.files, *adapter]) <= SMALL_BYTES
+    if made.weights and loading.base and not same_path(loading.base, made.where):
+        seen.notes += (NOT_VERIFIABLE,)
+        seen.notes += (_compared(made, tokenizer),)
+    size = base.full.size + (made.adapter.size if made.adapter else 0)
     # What is quantised may open on a GPU only, which others may be using.
-    if not small or rehearsal.architecture.quantised:
-        return False
-    module = LoadedBase(base, replace(loading, device="cpu", device_map=None))
-    next(module.load(source, made, is_base=False))
-    module.release()
-    return True
+    if size <= SMALL_BYTES and not architecture.quantised:
+        plain = replace(loading, device="cpu", device_map=None, include_base=False)
+        for _ in Opening([Spec("opened", (made.where,))], plain).each():
+            pass
+        seen.opened = True
 
 
-def _facts(made: Recipe) -> dict[str, str]:
+def _facts(made: Checkpoint) -> dict[str, str]:
     """What the headers say, in the order it is printed."""
-    files = [*(made.weights.files if made.weights else ())]
     facts: dict[str, str] = {}
     if made.adapter is not None:
-        files += made.adapter.files
         config = made.adapter.config
         facts["adapter"] = shown(config.get("peft_type"))
         for key in ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens"):
             if config.get(key):
                 facts[key] = shown(config[key])
-        targets = config.get("target_modules")
-        if targets:
+        if targets := config.get("target_modules"):
             listed = targets if isinstance(targets, list) else [targets]
             facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
     if made.weights is None and made.base is not None:
         facts["base"] = printable(made.base)
-    size = bytes_of(files) / 1e6
-    facts["files"] = f"{', '.join(p.name for p in files[:4])} ({size:.1f} MB)"
+    parts = [part for part in (made.weights, made.adapter) if part is not None]
+    names = [path.name for part in parts for path in part.files]
+    size = sum(part.size for part in parts) / 1e6
+    facts["files"] = f"{', '.join(names[:4])} ({size:.1f} MB)"
     return facts
 
 
-def _compared(item: Recipe, tokenizer: Any) -> str:
+def _compared(item: Checkpoint, tokenizer: Any) -> str:
     """Refuse full weights that were not trained from the base that was given.
 
     Whether they were is written down nowhere: architecture, vocabulary, shapes and the
@@ -155,77 +164,56 @@ def _compared(item: Recipe, tokenizer: Any) -> str:
     CheckpointError
         With everything that differs.
     """
-    assert item.weights is not None
     assert item.base is not None
-    given, where = item.given, item.base
-    folder = locate(item.base, revision=given.revision, code=given.trust_remote_code)
-    folder = folder if folder.is_dir() else folder.parent
-    if not (folder / "config.json").exists():
-        raise CheckpointError(
-            "the base has no config.json to compare with",
-            where=where,
-            fix="give the folder of the whole model by --base",
-        )
-    name = printable(item.base)
-    own, shapes = _outline(item.weights.config, given)
-    others, their_shapes = _outline(folder, replace(given, where=where))
-    if has_tokenizer(folder):
-        theirs, _ = read_tokenizer(
-            folder, trust_remote_code=given.trust_remote_code, where=where
-        )
-        own["tokenizer"], others["tokenizer"] = (
-            _tokens_of(tokenizer),
-            _tokens_of(theirs),
-        )
-    differs = [
-        f"{what} ({own[what]} here, {others[what]} in {name})"
-        for what in own
-        if own[what] != others[what]
-    ]
-    shaped = bool(shapes and their_shapes)
+    loading, trusted = item.loading, item.loading.trust_remote_code
+    with at(item.base):
+        folder = locate(item.base, revision=loading.revision, code=trusted)
+        folder = folder if folder.is_dir() else folder.parent
+        if not (folder / "config.json").exists():
+            raise CheckpointError(
+                "the base has no config.json to compare with",
+                fix="give the folder of the whole model by --base",
+            )
+        config = read_json(folder / "config.json")
+        both = item.architecture, read_architecture(folder, config, trusted)
+        tokenizers = [tokenizer]
+        if has_tokenizer(folder):
+            tokenizers.append(read_tokenizer(folder, trust_remote_code=trusted)[0])
+    facts = {
+        "architecture": [
+            one.cls.__name__
+            if one.cls is not None
+            else shown((said.get("architectures") or ["own code"])[0])
+            for one, said in zip(both, (item.full.config, config), strict=True)
+        ],
+        "vocabulary": [f"{getattr(one.text, 'vocab_size', 0)} rows" for one in both],
+    }
     # Another architecture or vocabulary has other tensors anyhow.
-    if shaped and all(own[what] == others[what] for what in list(own)[:2]):
-        differs += _other_shapes(shapes, their_shapes, name)
+    alike = all(here == there for here, there in facts.values())
+    if len(tokenizers) > 1:
+        facts["tokenizer"] = [
+            f"{len(one)} tokens, {tokenizer_sha256(one)[:12]}" for one in tokenizers
+        ]
+    if alike and all(one.cls is not None for one in both):
+        ours, theirs = (
+            {name: str(list(t.shape)) for name, t in one.empty().state_dict().items()}
+            for one in both
+        )
+        names = ours.keys() | theirs.keys()
+        odd = sorted(name for name in names if ours.get(name) != theirs.get(name))
+        more = f" and of {len(odd) - 1} tensors more" if len(odd) > 1 else ""
+        what = f"shape of {odd[0]}{more}" if odd else "shapes"
+        facts[what] = [one.get(odd[0], "none") if odd else "" for one in (ours, theirs)]
+    name = printable(item.base)
+    differs = [
+        f"{what} ({here} here, {there} in {name})"
+        for what, (here, there) in facts.items()
+        if here != there
+    ]
     if differs:
         raise CheckpointError(
             f"was not trained from the base: {', '.join(differs)}",
-            where=given.where,
             fix="give the one that it was trained from by --base",
         )
-    same = [*own, *(["shapes"] if shaped else [])]
-    return f"{', '.join(same[:-1])} and {same[-1]} are those of {name}"
-
-
-def _tokens_of(tokenizer: Any) -> str:
-    return f"{len(tokenizer)} tokens, {tokenizer_sha256(tokenizer)[:12]}"
-
-
-def _other_shapes(
-    shapes: dict[str, str], theirs: dict[str, str], name: str
-) -> list[str]:
-    odd = sorted(
-        tensor
-        for tensor in shapes.keys() | theirs.keys()
-        if shapes.get(tensor) != theirs.get(tensor)
-    )
-    if not odd:
-        return []
-    here, there = (each.get(odd[0], "none") for each in (shapes, theirs))
-    more = f" and of {len(odd) - 1} tensors more" if len(odd) > 1 else ""
-    return [f"shape of {odd[0]} ({here} here, {there} in {name}){more}"]
-
-
-def _outline(folder: Path, given: Given) -> tuple[dict[str, str], dict[str, str]]:
-    """What a configuration says, and each tensor's shape (none for own code)."""
-    named = read_json(folder / "config.json", where=given.where)
-    model = read_architecture(folder, named, given)
-    listed = [shown(name) for name in named.get("architectures") or ["own code"]]
-    said = {
-        "architecture": listed[0] if model.cls is None else model.cls.__name__,
-        "vocabulary": f"{getattr(model.text, 'vocab_size', 0)} rows",
-    }
-    if model.cls is None:
-        return said, {}
-    with torch.device("meta"):
-        state = model.cls(model.config).state_dict()
-    return said, {name: str(list(tensor.shape)) for name, tensor in state.items()}
+    *first, last = facts
+    return f"{', '.join(first)} and {last} are those of {name}"

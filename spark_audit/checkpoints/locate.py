@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.checkpoints.offline import online
-from spark_audit.errors import CheckpointError, InputError, one_line, shown
+from spark_audit.errors import CheckpointError, InputError, at, one_line, shown
 from spark_audit.files import SETTINGS_BYTES, lies_inside, parse_json, read_regular
 from spark_audit.terminal.suggestions import elsewhere, nearest
 
@@ -57,7 +57,8 @@ def locate(
     try:
         path = Path(source).expanduser()
         if path.exists():
-            check_folder(path, where=source)
+            with at(source):
+                check_folder(path)
             return path
     except (OSError, RuntimeError) as error:
         what = getattr(error, "strerror", None) or error
@@ -72,7 +73,7 @@ def locate(
     raise CheckpointError("there is no such file or folder", where=source, fix=fix)
 
 
-def check_folder(path: Path, *, where: str) -> None:
+def check_folder(path: Path) -> None:
     """Refuse what would block whoever opens it, lead elsewhere or fill the memory.
 
     Other libraries open files of a checkpoint by names that only they know.
@@ -89,16 +90,14 @@ def check_folder(path: Path, *, where: str) -> None:
     for entry in found:
         linked = entry != path and (entry.name in _INNER or not entry.is_dir())
         if linked and os.path.lexists(entry):
-            check_inside(entry, within=path, where=where)
+            check_inside(entry, within=path)
         if os.path.exists(entry):
             state = entry.stat()
             what = "is" if entry == path else f"holds {shown(entry.name)}, which is"
             if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
-                raise CheckpointError(f"{what} neither file nor folder", where=where)
+                raise CheckpointError(f"{what} neither file nor folder")
             if state.st_size > WORDS_BYTES and _READ_WHOLE.fullmatch(entry.name):
-                raise CheckpointError(
-                    f"{what} larger than {WORDS_BYTES / 1e6:.0f} MB", where=where
-                )
+                raise CheckpointError(f"{what} larger than {WORDS_BYTES / 1e6:.0f} MB")
 
 
 def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
@@ -143,62 +142,56 @@ def printable(source: str) -> str:
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
-def read_json(path: Path, *, most: int = SETTINGS_BYTES, where: str) -> dict[str, Any]:
+def read_json(path: Path, *, most: int = SETTINGS_BYTES) -> dict[str, Any]:
     """Read a JSON object of at most so many bytes that lies inside its folder."""
-    check_inside(path, where=where)
+    check_inside(path)
     try:
         raw = read_regular(path, most=most)
         content = parse_json(raw, place=path.name, finite=False)
     except OSError as error:
         raise CheckpointError(
-            f"{path.name} cannot be read ({error.strerror or one_line(error)})",
-            where=where,
+            f"{path.name} cannot be read ({error.strerror or one_line(error)})"
         ) from error
     except InputError as error:
         raise CheckpointError(
-            f"{path.name} cannot be read: it {error.what}", where=where, fix=error.fix
+            f"{path.name} cannot be read: it {error.what}", fix=error.fix
         ) from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path.name} is no JSON object", where=where)
+        raise CheckpointError(f"{path.name} is no JSON object")
     return content
 
 
-def check_inside(path: Path, *, within: Path | None = None, where: str) -> None:
+def check_inside(path: Path, *, within: Path | None = None) -> None:
     """Refuse a link out of a folder, by default its own (the hub's cache apart)."""
     if not lies_inside(path, within=within):
         raise CheckpointError(
             f"{shown(path.name)} is a link out of the folder",
-            where=where,
             fix="copy the file into the folder, or give its folder",
         )
 
 
-def refuse_code(config: Mapping[str, Any], folder: Path, *, where: str) -> None:
+def refuse_code(config: Mapping[str, Any], folder: Path) -> None:
     """Refuse what would run code of the checkpoint (no ``--trust-remote-code``)."""
     fix = "read the code, then add --trust-remote-code"
     if any(key == "auto_map" and value for key, value in walk(config)):
-        raise CheckpointError("brings its own code (auto_map)", where=where, fix=fix)
+        raise CheckpointError("brings its own code (auto_map)", fix=fix)
     scripts = sorted([*folder.glob("*.py"), *folder.glob("custom_generate/*.py")])
     if scripts:
-        raise CheckpointError(
-            f"brings its own code ({scripts[0].name})", where=where, fix=fix
-        )
+        raise CheckpointError(f"brings its own code ({scripts[0].name})", fix=fix)
 
 
-def refuse_redirects(config: Mapping[str, Any], *, where: str) -> None:
+def refuse_redirects(config: Mapping[str, Any]) -> None:
     """Refuse a configuration that sends the loader to a hub repo or another file."""
     for key, value in walk(config):
         if key.endswith("attn_implementation") or key == "experts_implementation":
             if "/" in json.dumps(value):
                 raise CheckpointError(
                     f"config.json takes its attention code from the hub ({key})",
-                    where=where,
                     fix=f"remove {key} from config.json",
                 )
         elif key == "transformers_weights" and value:
             raise CheckpointError(
                 f"config.json names its own weights file ({value})",
-                where=where,
                 fix="remove transformers_weights from config.json",
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,16 +14,9 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.locate import walk
-from spark_audit.checkpoints.recipe import Given
+from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.weight_files import check_floats
-from spark_audit.errors import (
-    CheckpointError,
-    IncompleteError,
-    SparkError,
-    one_line,
-    shown,
-)
-from spark_audit.memory import out_of_memory
+from spark_audit.errors import CheckpointError, shown
 
 PROBE_LENGTH = 12
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -60,25 +54,14 @@ class Architecture:
         """Context length, ``None`` when the configuration states none."""
         return getattr(self.text, "max_position_embeddings", None) or None
 
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """What is known of a checkpoint from headers, and from an adapter's numbers.
-
-    ``model`` is on the meta device; ``None`` for own code and quantised weights.
-    ``raw`` is an adapter's configuration as it is attached.
-    """
-
-    architecture: Architecture
-    model: Any | None
-    rows: int
-    facts: dict[str, str]
-    notes: tuple[str, ...] = ()
-    raw: Mapping[str, Any] | None = None
+    def empty(self) -> Any:
+        """The module as the configuration has it, on the meta device."""
+        with torch.device("meta"):
+            return self.cls(copy.deepcopy(self.config))
 
 
 def read_architecture(
-    folder: Path, content: Mapping[str, Any], given: Given
+    folder: Path, content: Mapping[str, Any], trusted: bool
 ) -> Architecture:
     """Read config.json and make sure that it is a causal language model.
 
@@ -86,6 +69,8 @@ def read_architecture(
     ----------
     content
         The content of config.json.
+    trusted
+        Whether code that comes with it may run.
 
     Raises
     ------
@@ -97,23 +82,19 @@ def read_architecture(
 
     auto: Any = transformers.AutoModelForCausalLM
     names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    where, trusted = given.where, given.trust_remote_code
     listed = content.get("architectures") or []
     if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
         raise CheckpointError(
-            "config.json gives architectures that are no list of names", where=where
+            "config.json gives architectures that are no list of names"
         )
-    try:
+    with foreign("config.json is not understood"):
         config: Any = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
         )
-    except Exception as error:  # unknown types, wrong fields: no common class
-        raise _foreign("config.json is not understood", error, where) from error
     name = shown(listed[0]) if listed else type(config).__name__
     if getattr(config, "is_encoder_decoder", False):
         raise CheckpointError(
             f"{name} is an encoder-decoder model, not a causal language model",
-            where=where,
             fix="give a decoder-only model",
         )
     stated = getattr(config.get_text_config(), "max_position_embeddings", None)
@@ -122,7 +103,6 @@ def read_architecture(
     ):
         raise CheckpointError(
             "config.json says max_position_embeddings, but no length of a context",
-            where=where,
             fix="give the config.json that was saved with these weights",
         )
     mapping = auto._model_mapping
@@ -130,17 +110,17 @@ def read_architecture(
     if trusted and "AutoModelForCausalLM" in own:
         return Architecture(config, None)
     if type(config) not in mapping:
-        raise CheckpointError(f"{name} is not a causal language model", where=where)
+        raise CheckpointError(f"{name} is not a causal language model")
     cls = mapping[type(config)]
     if listed and cls.__name__ not in listed:
         # By name: the mapping itself would import every model there is.
         known = (n if isinstance(n, list | tuple) else [n] for n in names.values())
         if not set(chain.from_iterable(known)).intersection(listed):
-            raise CheckpointError(f"{name} is not a causal language model", where=where)
+            raise CheckpointError(f"{name} is not a causal language model")
     return Architecture(config, cls)
 
 
-def check_layers(config: Mapping[str, Any], *, tensors: int, where: str) -> None:
+def check_layers(config: Mapping[str, Any], *, tensors: int) -> None:
     """Refuse a configuration that asks for more layers than the weights can fill.
 
     Each is some dozen Python objects before anything can be compared.
@@ -151,12 +131,11 @@ def check_layers(config: Mapping[str, Any], *, tensors: int, where: str) -> None
             raise CheckpointError(
                 f"config.json says {shown(key)} {str(value)[:20]}, the weights are "
                 f"{tensors} tensors",
-                where=where,
                 fix="give the config.json that was saved with these weights",
             )
 
 
-def check_weights(model: Any, state: Mapping[str, torch.Tensor], *, where: str) -> None:
+def check_weights(model: Any, state: Mapping[str, torch.Tensor]) -> None:
     """Refuse other numbers where the model has floating-point ones.
 
     Parameters
@@ -174,30 +153,26 @@ def check_weights(model: Any, state: Mapping[str, torch.Tensor], *, where: str) 
     def floating(name: str) -> bool:
         return name.endswith(".weight") or name in own or front + name in own
 
-    check_floats(state, floating=floating, where=where)
+    check_floats(state, floating=floating)
 
 
-def check_buffers(architecture: Architecture, *, where: str) -> None:
+def check_buffers(architecture: Architecture) -> None:
     """Refuse a configuration that asks for much memory that no weights back.
 
     Tables of positions are as long as the configuration says; on the meta device they
     cost nothing.
     """
-    try:
-        with torch.device("meta"):
-            model = architecture.cls(architecture.config)
-    except Exception as error:  # whatever a configuration's numbers lead to
-        raise _foreign("config.json describes no model", error, where) from error
-    size = sum(b.numel() * b.element_size() for b in model.buffers())
+    with foreign("config.json describes no model"):
+        buffers = [*architecture.empty().buffers()]
+    size = sum(b.numel() * b.element_size() for b in buffers)
     if size > MOST_BUFFERS:
         raise CheckpointError(
             f"config.json needs {size:.3g} bytes beside the weights",
-            where=where,
             fix="give the config.json that was saved with these weights",
         )
 
 
-def check_quantised(architecture: Architecture, *, device: str, where: str) -> None:
+def check_quantised(architecture: Architecture, *, device: str) -> None:
     """Refuse weights that are stored in a way which cannot be read here.
 
     Transformers passes over a method that it does not know, and takes the weights for
@@ -207,20 +182,15 @@ def check_quantised(architecture: Architecture, *, device: str, where: str) -> N
 
     quantizer: Any = auto.AutoHfQuantizer
     said = architecture.config.quantization_config
-    try:
+    with foreign("transformers cannot load it"):
         if not quantizer.supports_quant_method(said):
             raise CheckpointError(
                 "config.json names a quant_method that transformers does not know",
-                where=where,
                 fix="upgrade transformers, or give weights that are not quantised",
             )
         quantizer.from_config(said, pre_quantized=True).validate_environment(
             device_map=None if device == "cpu" else {"": device}, weights_only=True
         )
-    except CheckpointError:
-        raise
-    except Exception as error:  # each method checks its fields in its own way
-        raise _foreign("transformers cannot load it", error, where) from error
 
 
 def build(
@@ -233,7 +203,6 @@ def build(
     places: Mapping[str, Any] | None = None,
     safetensors: bool | None = None,
     trust_remote_code: bool = False,
-    where: str,
 ) -> Any:
     """Put weights into a module, every tensor of both in its place.
 
@@ -265,7 +234,7 @@ def build(
     }
     if architecture.cls is not None:
         options["attn_implementation"] = architecture.attention
-    try:
+    with foreign("transformers cannot load it"):
         if state is None:
             model, info = auto.from_pretrained(
                 folder,
@@ -276,24 +245,18 @@ def build(
         elif architecture.cls is None:
             raise CheckpointError(
                 "a weights file alone does not work with a model's own code",
-                where=where,
                 fix="give the folder that holds its code and config.json",
             )
         else:
             cls = architecture.cls
             model, info = cls.from_pretrained(None, state_dict=state, **options)
-    except CheckpointError:
-        raise
-    except Exception as error:  # transformers raises what its parts raise
-        raise _foreign("transformers cannot load it", error, where) from error
     refuse_differences(
         missing=info["missing_keys"],
         unexpected=info["unexpected_keys"],
         mismatched=[(n, tuple(a), tuple(b)) for n, a, b in info["mismatched_keys"]],
-        where=where,
     )
     if info["error_msgs"]:
-        raise CheckpointError(str(info["error_msgs"][0]).split("\n")[0], where=where)
+        raise CheckpointError(str(info["error_msgs"][0]).split("\n")[0])
     return model.eval()
 
 
@@ -303,7 +266,6 @@ def refuse_differences(
     unexpected: Any = (),
     mismatched: Any = (),
     what: str = "model",
-    where: str,
 ) -> None:
     """Raise, naming the first tensor that does not fit and how many more do not."""
     for kind, names, fix in (
@@ -312,14 +274,11 @@ def refuse_differences(
     ):
         if names:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-            raise CheckpointError(
-                f"tensor {shown(names[0])} is {kind}{more}", where=where, fix=fix
-            )
+            raise CheckpointError(f"tensor {shown(names[0])} is {kind}{more}", fix=fix)
     for name, theirs, ours in sorted(mismatched):
         raise CheckpointError(
             f"tensor {shown(name)} has shape {list(theirs)}, the {what} needs "
             f"{list(ours)}",
-            where=where,
             fix="give the base or config.json that the checkpoint was trained from",
         )
 
@@ -350,7 +309,7 @@ def probe_ids(usable: np.ndarray, *, max_positions: int | None) -> torch.Tensor:
     return torch.from_numpy(np.stack([row, other]))
 
 
-def logits(model: Any, ids: torch.Tensor, *, where: str) -> torch.Tensor:
+def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     """Shape ``(2, n, V)`` float32: what a model says on the probe.
 
     Raises
@@ -359,27 +318,22 @@ def logits(model: Any, ids: torch.Tensor, *, where: str) -> torch.Tensor:
         If it cannot be run on token ids alone.
     """
     device = entry_device(model)
-    try:
-        with torch.inference_mode():
-            out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
-    except Exception as error:  # whatever the model's own code raises
-        raise _foreign("the model cannot be run", error, where) from error
+    with foreign("the model cannot be run"), torch.inference_mode():
+        out: torch.Tensor = model(input_ids=ids.to(device), use_cache=False).logits
     return out.float().clone()
 
 
-def check_probe(plain: torch.Tensor | None, *, where: str) -> None:
+def check_probe(plain: torch.Tensor | None) -> None:
     """Refuse a model that gives no finite logits or reads ahead."""
     assert plain is not None
     if not bool(torch.isfinite(plain).all()):
         raise CheckpointError(
             "the model gives NaN or infinite logits",
-            where=where,
             fix="its dtype may be too narrow: try --dtype float32",
         )
     if not torch.allclose(plain[0, :-1], plain[1, :-1], rtol=1e-2, atol=1e-2):
         raise CheckpointError(
             "the model reads ahead: a later token changes earlier predictions",
-            where=where,
             fix="give a causal language model",
         )
 
@@ -406,16 +360,3 @@ def offload_hook(layer: Any) -> Any:
         if hasattr(one, "execution_device"):
             return one
     return None
-
-
-def _foreign(what: str, error: Exception, where: str) -> SparkError:
-    if out_of_memory(error):
-        return IncompleteError(
-            "does not fit into memory",
-            where=where,
-            fix="try --dtype bfloat16, --device-map auto or a larger device",
-        )
-    fix = None
-    if isinstance(error, ImportError):
-        fix = "install the package that it names"
-    return CheckpointError(f"{what} ({one_line(error)})", where=where, fix=fix)

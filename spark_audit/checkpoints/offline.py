@@ -12,6 +12,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from spark_audit.errors import CheckpointError, IncompleteError, SparkError, one_line
+from spark_audit.memory import out_of_memory
+
 # Whether the hub was switched off before we did.
 _before: list[bool] = []
 
@@ -83,3 +86,27 @@ def quiet() -> Iterator[None]:
             hf.enable_progress_bar()
         if hub_bars:
             hub.enable_progress_bars()
+
+
+@contextlib.contextmanager
+def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
+    """Errors of other libraries, which share no class, as a ``CheckpointError``.
+
+    Raises
+    ------
+    IncompleteError
+        If memory has ended.
+    """
+    try:
+        yield
+    except SparkError:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            raise IncompleteError(
+                "does not fit into memory",
+                fix="try --dtype bfloat16, --device-map auto or a larger device",
+            ) from error
+        if isinstance(error, ImportError):
+            fix = "install the package that it names"
+        raise CheckpointError(f"{what} ({one_line(error)})", fix=fix) from error

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.models import Rehearsal, offload_hook
-from spark_audit.checkpoints.recipe import Recipe
+from spark_audit.checkpoints.models import offload_hook
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.memory import free_bytes
@@ -70,61 +69,36 @@ def placed(
     return {"device_map": "auto", "max_memory": most, "offload_folder": folder}
 
 
-def weight_bytes(item: Recipe, rehearsal: Rehearsal, dtype: str | None = None) -> int:
-    """Bytes of a checkpoint's full weights as they are computed."""
-    if rehearsal.model is None:  # own code or quantised: as it is stored
-        assert item.weights is not None
-        return sum(path.stat().st_size for path in item.weights.files)
-    dtype = dtype or item.given.dtype
-    count: int = sum(one.numel() for one in rehearsal.model.parameters())
-    if dtype == "auto":
-        assert item.weights is not None
-        kinds = [one.dtype for one in item.weights.read(True).values()]
-        return count * next(k for k in kinds if k.is_floating_point).itemsize
-    size: int = getattr(torch, dtype).itemsize
-    return count * size
-
-
-def check_room(item: Recipe, rehearsal: Rehearsal, *, where: str) -> str:
+def check_room(loading: Loading, need: int, half: int) -> str:
     """Where a model's weights fit, in words.
 
     Parameters
     ----------
-    item
-        With the full weights.
+    need, half
+        Bytes of the weights as they are to be computed, and in bfloat16.
 
     Raises
     ------
     CheckpointError
         If they do not fit where they are to go, with what would.
     """
-    given = item.given
-    device = pick_device(given.device)
-    free, need = rooms(device), weight_bytes(item, rehearsal)
+    free = rooms(pick_device(loading.device))
     gpus = [size for place, size in free.items() if place.startswith("cuda")]
     one = max(gpus) if gpus else free.get("cpu")
     every = sum(free.values())
-    if given.device_map:
-        fits = need <= every
-    elif one is None:
-        fits = True
-    else:
-        fits = need <= one
-    kind = "their own dtype" if given.dtype == "auto" else given.dtype
+    fits = need <= every if loading.device_map else one is None or need <= one
+    kind = "their own dtype" if loading.dtype == "auto" else loading.dtype
     there = ", ".join(f"{_gb(size)} {place}" for place, size in free.items())
     said = f"weights of {_gb(need)} in {kind}; free: {there}"
     if fits:
         return said
-    half = weight_bytes(item, rehearsal, "bfloat16")
-    room = 0 if one is None else one
-    ways = [
-        (half < need and half <= room, "--dtype bfloat16"),
-        (need <= every and not given.device_map, "--device-map auto, which is slow"),
-    ]
-    fix = next((way for does, way in ways if does), None)
+    fix = None
+    if half < need and half <= (one or 0):
+        fix = "--dtype bfloat16"
+    elif need <= every and not loading.device_map:
+        fix = "--device-map auto, which is slow"
     raise CheckpointError(
         f"does not fit: {said}",
-        where=where,
         fix=f"use {fix}" if fix else f"use a machine with {_gb(need + BESIDE)}",
     )
 

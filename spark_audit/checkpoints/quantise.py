@@ -38,7 +38,7 @@ def check_kinds(kinds: Sequence[str]) -> None:
 
 
 def rounded(
-    model: Any, peft: Any, on: str | None, kind: str, *, where: str
+    model: Any, peft: Any, on: str | None, kind: str
 ) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
     """Every linear layer's weight with what stands for it, rounded.
 
@@ -52,9 +52,9 @@ def rounded(
         be merged into linear layers.
     """
     if getattr(model.config, "quantization_config", None) is not None:
-        raise CheckpointError("is quantised already", where=where, fix=_LEAVE_OUT)
+        raise CheckpointError("is quantised already", fix=_LEAVE_OUT)
     if on is not None:
-        check_mergeable(peft.peft_config[on], where=where)
+        check_mergeable(peft.peft_config[on])
     head = model.get_output_embeddings()
     found = []
     for name, module in model.named_modules():
@@ -74,9 +74,7 @@ def rounded(
         value = (value if linear else value.T).to(module.weight)
         found.append((module.weight, value.contiguous()))
     if not found:
-        raise CheckpointError(
-            "has no linear layer to quantise", where=where, fix=_LEAVE_OUT
-        )
+        raise CheckpointError("has no linear layer to quantise", fix=_LEAVE_OUT)
     return found
 
 
@@ -98,7 +96,7 @@ def swapped(
             parameter.data = before
 
 
-def check_mergeable(config: Any, *, where: str) -> None:
+def check_mergeable(config: Any) -> None:
     """Refuse an adapter that cannot be merged for rounding."""
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     further = [
@@ -112,7 +110,6 @@ def check_mergeable(config: Any, *, where: str) -> None:
         what = f"{kind} adapter" + (f" with {', '.join(further)}" if further else "")
         raise CheckpointError(
             f"a {what} cannot be quantised here",
-            where=where,
             fix="merge it and give the merged folder",
         )
 

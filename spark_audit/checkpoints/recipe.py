@@ -1,17 +1,14 @@
-"""The plain data of this folder: what was given, how it is put together, what comes."""
+"""A checkpoint that is open, ready to be scored."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-
-from spark_audit.checkpoints.specs import Loading
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.server import Server
@@ -107,106 +104,3 @@ class Loaded:
         self.model.eval()
         with self.activate(), torch.inference_mode():
             yield self.model
-
-
-@dataclass(frozen=True, kw_only=True)
-class Given(Loading):
-    """What the user said about one checkpoint, and about how all are opened.
-
-    ``where`` is the path as it was typed, ``stage`` the ``K[:task]`` of ``PATH@K``.
-    """
-
-    where: str
-    stage: str | None = None
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Full weights: the folder of their config.json, their files, their tensors.
-
-    ``read(meta)`` gives the tensors by the module's names; on the meta device it reads
-    headers only. ``folder`` is set when transformers reads the files itself.
-    """
-
-    config: Path
-    files: tuple[Path, ...]
-    read: Callable[[bool], State]
-    folder: Path | None = None
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """An adapter: what adapter_config.json says, its files, its tensors.
-
-    Tensors go by PEFT's names without the adapter's: ``base_model.model.`` in front,
-    ``lora_B.weight`` at the end.
-    """
-
-    config: dict[str, Any]
-    files: tuple[Path, ...]
-    read: Callable[[bool], State]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How one checkpoint is put together; made from headers, before anything is loaded.
-
-    Attributes
-    ----------
-    weights
-        ``None`` when the weights are the base's.
-    base
-        Path or ``hf:ORG/NAME`` of the base; for full weights only where a tokenizer
-        may be.
-    folder
-        Where the checkpoint's own tokenizer and ``frozen_noise.safetensors`` may lie.
-    trained_on
-        ``weights_sha256`` of the base that an adapter was trained on, where its maker
-        wrote it down.
-    noise_sha256
-        SHA-256 of the ``frozen_noise.safetensors`` that belongs to it, where its maker
-        wrote that down: without the file it is another model.
-    """
-
-    format: str
-    source: str
-    given: Given
-    folder: Path
-    weights: Weights | None = None
-    adapter: Adapter | None = None
-    base: str | None = None
-    notes: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()
-    trained_on: str | None = None
-    noise_sha256: str | None = None
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One stage of a series.
-
-    ``label`` is its folder's name, ``path`` its checkpoint, ``task`` the one before
-    correction (``PATH@K:task``).
-    """
-
-    label: str
-    path: Path
-    task: Path | None = None
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """What ``spark-audit inspect`` prints.
-
-    ``problems`` holds what would make opening, or an audit beside the base that was
-    given, fail; it is empty when nothing would. ``opened`` is whether that was tried,
-    or follows from headers.
-    """
-
-    source: str
-    format: str | None
-    facts: dict[str, str]
-    notes: tuple[str, ...]
-    stages: tuple[str, ...]
-    problems: tuple[str, ...]
-    opened: bool

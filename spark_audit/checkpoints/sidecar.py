@@ -22,7 +22,7 @@ NOISE_ADDED = "the frozen noise next to it is added to input embeddings"
 _TOLD = "trained_on.json"  # as spark-train calls it
 
 
-def check_whole(folder: Path, *, where: str) -> None:
+def check_whole(folder: Path) -> None:
     """Hold an adapter's files against the checksums that spark-train put beside them.
 
     Raises
@@ -33,7 +33,7 @@ def check_whole(folder: Path, *, where: str) -> None:
     place = folder / _TOLD
     if not os.path.lexists(place):
         return  # of another maker: there is nothing to hold them against
-    told = read_json(place, where=where)
+    told = read_json(place)
     seal, files = intact(read_regular(place)), told.get("files")
     if seal is None and files is None:
         return
@@ -45,15 +45,11 @@ def check_whole(folder: Path, *, where: str) -> None:
     for name, what in found.items():
         if what is not None:
             raise CheckpointError(
-                f"{name} {what}",
-                where=where,
-                fix="copy the adapter's folder again, or train again",
+                f"{name} {what}", fix="copy the adapter's folder again, or train again"
             )
 
 
-def written_down(
-    folder: Path, files: Iterable[Path], *, where: str
-) -> tuple[str | None, str | None]:
+def written_down(folder: Path, files: Iterable[Path]) -> tuple[str | None, str | None]:
     """What spark-train writes down with a checkpoint, ``None`` where it did not.
 
     Parameters
@@ -74,27 +70,27 @@ def written_down(
         If a file is not as it was written.
     """
     noise: Any = None
-    check_whole(folder, where=where)
+    check_whole(folder)
     if (folder / _TOLD).exists():
-        noise = read_json(folder / _TOLD, where=where).get("noise_sha256")
+        noise = read_json(folder / _TOLD).get("noise_sha256")
         if noise is not None and not isinstance(noise, str):
             raise CheckpointError(
-                "trained_on.json holds a noise_sha256 that is no hash", where=where
+                "trained_on.json holds a noise_sha256 that is no hash"
             )
     for path in files:
         if noise is None and path.suffix == ".safetensors":
-            noise = metadata(path, where=where).get("noise_sha256")
-    return _trained_on(folder, where=where), noise
+            noise = metadata(path).get("noise_sha256")
+    return _trained_on(folder), noise
 
 
-def _trained_on(folder: Path, *, where: str) -> str | None:
+def _trained_on(folder: Path) -> str | None:
     """The hash of the base."""
     for name, keys in (
         (_TOLD, ("base_sha256",)),
         ("relearn.json", ("checkpoint", "base_sha256")),
     ):
         if (folder / name).exists():
-            found: Any = read_json(folder / name, where=where)
+            found: Any = read_json(folder / name)
             for key in keys:
                 found = found.get(key) if isinstance(found, dict) else None
             if isinstance(found, str):
@@ -103,12 +99,7 @@ def _trained_on(folder: Path, *, where: str) -> str | None:
 
 
 def frozen_noise(
-    folder: Path,
-    shape: Iterable[int],
-    *,
-    sha256: str | None = None,
-    meta: bool = False,
-    where: str,
+    folder: Path, shape: Iterable[int], *, sha256: str | None = None, meta: bool = False
 ) -> torch.Tensor | None:
     """The noise that belongs to a checkpoint; ``None`` where there is none.
 
@@ -132,32 +123,27 @@ def frozen_noise(
             return None
         raise CheckpointError(
             f"{NOISE} is missing: it was trained with noise on its input embeddings",
-            where=where,
             fix="copy the file next to the adapter",
         )
-    check_inside(path, where=where)
-    state = read_tensors(path, meta=meta, where=where)
+    check_inside(path)
+    state = read_tensors(path, meta=meta)
     if set(state) != {"noise"}:
-        raise CheckpointError(f"{NOISE} holds more than 'noise'", where=where)
+        raise CheckpointError(f"{NOISE} holds more than 'noise'")
     noise: torch.Tensor = state["noise"]
-    check_floats(state, where=where)
+    check_floats(state)
     if list(noise.shape) != list(shape):
         raise CheckpointError(
             f"{NOISE} has shape {list(noise.shape)}, the embeddings {list(shape)}",
-            where=where,
             fix="give the base it was drawn for by --base",
         )
     if not meta:
         if not bool(torch.isfinite(noise).all()):
             raise CheckpointError(
-                f"{NOISE} holds NaN or infinite numbers",
-                where=where,
-                fix="copy the file again",
+                f"{NOISE} holds NaN or infinite numbers", fix="copy the file again"
             )
         if sha256 is not None and sha256_file(path) != sha256:
             raise CheckpointError(
                 f"{NOISE} is not the file that it was trained with",
-                where=where,
                 fix="copy the one from its run",
             )
     return noise

@@ -8,14 +8,25 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_audit.checkpoints.locate import WORDS_BYTES, check_folder, read_json, walk
+from spark_audit.checkpoints.locate import (
+    WORDS_BYTES,
+    check_folder,
+    locate,
+    read_json,
+    walk,
+)
 from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.provenance import sha256_file, sha256_json
 
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.checkpoint import Checkpoint
+
+Read = tuple[Any, str, list[str]]
+"""A tokenizer, its hash, and notes of how it was read."""
 _GROWTH = 256
 _ADDED = 64
 _MOST_IDS = 1 << 24
@@ -62,9 +73,63 @@ def has_vocabulary(folder: Path | None) -> bool:
     return folder is not None and any((folder / n).exists() for n in _VOCABULARIES)
 
 
-def read_tokenizer(
-    folder: Path, *, trust_remote_code: bool, where: str
-) -> tuple[Any, list[str]]:
+def tokenizer_of(item: Checkpoint, base: Checkpoint, known: dict[Path, Read]) -> Read:
+    """The tokenizer of a checkpoint, its hash, and notes.
+
+    Parameters
+    ----------
+    base
+        The checkpoint with its full weights.
+    known
+        What was read before, by folder; it grows.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none, or it cannot be loaded.
+    """
+
+    def read(folder: Path) -> Read:
+        if folder not in known:
+            trusted = item.loading.trust_remote_code
+            tokenizer, notes = read_tokenizer(folder, trust_remote_code=trusted)
+            known[folder] = tokenizer, tokenizer_sha256(tokenizer), notes
+        return known[folder]
+
+    folder, other, note = _choose(item, base)
+    tokenizer, own, notes = read(folder)
+    if other is not None and read(other)[1] != own:
+        note += ", which is not the base's"
+    return tokenizer, own, [note, *notes]
+
+
+def _choose(item: Checkpoint, base: Checkpoint) -> tuple[Path, Path | None, str]:
+    """Which folder the tokenizer comes from, which other one it is compared with.
+
+    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
+    saves it, counts only where there is nothing else.
+    """
+    if item.loading.tokenizer is not None:
+        return locate(item.loading.tokenizer), None, "tokenizer: from --tokenizer"
+    own, other = item.folder, base.folder if base is not item else None
+    if item.weights is not None and item.base is not None:
+        other = locate(item.base, revision=item.loading.revision)
+        other = other if other.is_dir() else other.parent
+    if has_tokenizer(own):
+        compared = other if has_tokenizer(other) and other != own else None
+        return own, compared, "tokenizer: the checkpoint's own"
+    if other is not None and has_tokenizer(other):
+        return other, None, "tokenizer: the base's"
+    for folder in (own, other):
+        if folder is not None and has_vocabulary(folder):
+            return folder, None, "tokenizer: made from a bare vocabulary file"
+    raise CheckpointError(
+        "has no tokenizer",
+        fix="give its base by --base, or a folder with tokenizer.json by --tokenizer",
+    )
+
+
+def read_tokenizer(folder: Path, *, trust_remote_code: bool) -> tuple[Any, list[str]]:
     """Load a fast tokenizer from a local folder, with notes.
 
     It is what ``AutoTokenizer`` gives, as in training; but some of its classes rebuild
@@ -79,23 +144,20 @@ def read_tokenizer(
     """
     import transformers
 
-    check_folder(folder, where=where)
+    check_folder(folder)
     settings, content, *others = (
-        read_json(folder / name, most=WORDS_BYTES, where=where)
-        if (folder / name).exists()
-        else {}
+        read_json(folder / name, most=WORDS_BYTES) if (folder / name).exists() else {}
         for name in ("tokenizer_config.json", "tokenizer.json", *_TOKEN_FILES)
     )
     for one in (settings, *others):
-        _check_tokens(one, where=where)
-    _check_growth(content, where=where)
-    _check_ids(content, where=where)
+        _check_tokens(one)
+    _check_growth(content)
+    _check_ids(content)
     if content:
-        _try_apart(folder / "tokenizer.json", where=where)
+        _try_apart(folder / "tokenizer.json")
     if settings.get("auto_map") and not trust_remote_code:
         raise CheckpointError(
             "the tokenizer brings its own code (auto_map)",
-            where=where,
             fix="read the code, then add --trust-remote-code",
         )
     notes: list[str] = []
@@ -121,26 +183,24 @@ def read_tokenizer(
     except BaseException as error:  # a missing converter, a damaged file, wrong JSON
         if not isinstance(error, Exception) and not panicked(error):
             raise
-        raise _unloadable(f"{type(error).__name__}: {error}", where) from error
+        raise _unloadable(f"{type(error).__name__}: {error}") from error
     if not fast:
         raise CheckpointError(
             f"{type(tokenizer).__name__} is a slow tokenizer without character offsets",
-            where=where,
             fix="convert it (save_pretrained of its fast version writes "
             "tokenizer.json) and give that folder by --tokenizer",
         )
     return tokenizer, notes
 
 
-def _unloadable(why: str, where: str) -> CheckpointError:
+def _unloadable(why: str) -> CheckpointError:
     return CheckpointError(
         f"the tokenizer cannot be loaded ({shown(_QUOTED.sub('...', why))})",
-        where=where,
         fix="give a folder with tokenizer.json by --tokenizer",
     )
 
 
-def _try_apart(path: Path, *, where: str) -> None:
+def _try_apart(path: Path) -> None:
     """Load and use tokenizer.json in a process of its own first.
 
     Some files make the library, which is Rust, end the whole process, take all memory,
@@ -164,15 +224,15 @@ def _try_apart(path: Path, *, where: str) -> None:
             timeout=_TRY_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        raise _unloadable(f"it takes more than {_TRY_SECONDS} s", where) from error
+        raise _unloadable(f"it takes more than {_TRY_SECONDS} s") from error
     if done.returncode:
         panic = re.search(r"PanicException: (.*)", done.stderr.decode(errors="replace"))
         why = panic[1] if panic else "it ends the process that loads it"
-        raise _unloadable(why, where)
+        raise _unloadable(why)
     _tried.add(digest)
 
 
-def _check_tokens(content: dict[str, Any], *, where: str) -> None:
+def _check_tokens(content: dict[str, Any]) -> None:
     """Refuse a token of other fields: a library prints their names as they stand.
 
     Raises
@@ -185,12 +245,11 @@ def _check_tokens(content: dict[str, Any], *, where: str) -> None:
         if isinstance(told.get("content"), str) and not set(told) <= _TOKEN:
             raise CheckpointError(
                 f"has a token with a field that is none of {', '.join(sorted(_TOKEN))}",
-                where=where,
                 fix=_GIVE,
             )
 
 
-def _check_growth(content: dict[str, Any], *, where: str) -> None:
+def _check_growth(content: dict[str, Any]) -> None:
     """Refuse steps that make a text many times longer, or match without end.
 
     A normaliser that writes each letter twice, thirty times over, makes one letter a
@@ -210,13 +269,11 @@ def _check_growth(content: dict[str, Any], *, where: str) -> None:
                 raise CheckpointError(
                     f"the tokenizer's {part} repeats what repeats, which may match "
                     "without end",
-                    where=where,
                     fix=_GIVE,
                 )
         if growth > _GROWTH:
             raise CheckpointError(
                 f"the tokenizer's {part} makes a text {growth:.3g} times as long",
-                where=where,
                 fix=_GIVE,
             )
     for step in _steps(content.get("post_processor")):
@@ -229,12 +286,11 @@ def _check_growth(content: dict[str, Any], *, where: str) -> None:
         if sum("Sequence" in piece for piece in pieces) > 1 or added > _ADDED:
             raise CheckpointError(
                 "the tokenizer's post_processor repeats the text or adds many tokens",
-                where=where,
                 fix=_GIVE,
             )
 
 
-def _check_ids(content: dict[str, Any], *, where: str) -> None:
+def _check_ids(content: dict[str, Any]) -> None:
     """Refuse ids that are none: every hole below the largest is written out.
 
     Raises
@@ -250,7 +306,7 @@ def _check_ids(content: dict[str, Any], *, where: str) -> None:
         ids = [*vocabulary_of(content).values()]
     if not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
         raise CheckpointError(
-            "tokenizer.json has a vocabulary that cannot be", where=where, fix=_GIVE
+            "tokenizer.json has a vocabulary that cannot be", fix=_GIVE
         )
 
 
@@ -329,7 +385,7 @@ def tokenizer_sha256(tokenizer: Any) -> str:
     return sha256_json(content)
 
 
-def usable_rows(tokenizer: Any, rows: int, *, where: str) -> np.ndarray:
+def usable_rows(tokenizer: Any, rows: int) -> np.ndarray:
     """Shape ``(rows,)`` bool: rows of the output head that are a token.
 
     Raises
@@ -339,12 +395,11 @@ def usable_rows(tokenizer: Any, rows: int, *, where: str) -> np.ndarray:
     """
     ids = np.fromiter(set(tokenizer.get_vocab().values()), dtype=np.int64)
     if not len(ids):
-        raise CheckpointError("the tokenizer's vocabulary is empty", where=where)
+        raise CheckpointError("the tokenizer's vocabulary is empty")
     if ids.max() >= rows:
         raise CheckpointError(
             f"the tokenizer has ids up to {ids.max()}, the model's head only {rows} "
             f"rows",
-            where=where,
             fix="give the tokenizer the model was trained with by --tokenizer",
         )
     usable = np.zeros(rows, dtype=bool)

@@ -39,7 +39,7 @@ def has_weights(folder: Path) -> bool:
     return any((folder / f"{n}{end}").exists() for n in names for end in ends)
 
 
-def weight_files(folder: Path, *, adapter: bool = False, where: str) -> list[Path]:
+def weight_files(folder: Path, *, adapter: bool = False) -> list[Path]:
     """The files transformers or PEFT would read weights from, none if there are none.
 
     Raises
@@ -52,43 +52,40 @@ def weight_files(folder: Path, *, adapter: bool = False, where: str) -> list[Pat
     if any(folder.glob("shard-*-model-*.safetensors")):
         raise CheckpointError(
             "holds the shards of a distributed run",
-            where=where,
             fix="consolidate them with the tool that saved them",
         )
     for name in (f"{stem}.safetensors", pickled):
         if os.path.lexists(folder / name):
-            check_inside(folder / name, where=where)
+            check_inside(folder / name)
             return [folder / name]
         if (index := folder / f"{name}.index.json").exists():
-            return _shards(index, where=where)
+            return _shards(index)
     return []
 
 
-def _shards(index: Path, *, where: str) -> list[Path]:
-    names = read_json(index, where=where).get("weight_map")
+def _shards(index: Path) -> list[Path]:
+    names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise CheckpointError(f"{index.name} has no weight_map", where=where)
+        raise CheckpointError(f"{index.name} has no weight_map")
     shards = []
     for name in sorted({str(value) for value in names.values()}):
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise CheckpointError(
                 f"{index.name} names a file outside the folder ({name})",
-                where=where,
                 fix="do not load it: an index names the files beside it",
             )
         shard = index.parent / name
         if not os.path.lexists(shard):
             raise CheckpointError(
                 f"{name}, which {index.name} names, is missing",
-                where=where,
                 fix="copy or download the checkpoint again",
             )
-        check_inside(shard, within=index.parent, where=where)
+        check_inside(shard, within=index.parent)
         shards.append(shard)
     return shards
 
 
-def read_tensors(path: Path, *, meta: bool = False, where: str) -> Any:
+def read_tensors(path: Path, *, meta: bool = False) -> Any:
     """Read a weights file, never running code from it.
 
     Parameters
@@ -103,13 +100,13 @@ def read_tensors(path: Path, *, meta: bool = False, where: str) -> Any:
         saved for a pickle.
     """
     if path.suffix == ".safetensors":
-        return _read_safetensors(path, meta=meta, where=where)
+        return _read_safetensors(path, meta=meta)
     try:
         # What the user named may be a link; in folders links were looked at before.
         check_regular(path, follow=True)
         zipped = zipfile.is_zipfile(path)
         if zipped:
-            _check_stored(path, where=where)
+            _check_stored(path)
         # Only the zip format can be mapped; older files are read whole.
         return torch.load(
             path, map_location="cpu", weights_only=True, mmap=zipped or None
@@ -121,16 +118,15 @@ def read_tensors(path: Path, *, meta: bool = False, where: str) -> Any:
         what = f"asks for {asked[1]}" if asked else "is none of tensors alone"
         raise CheckpointError(
             f"{path.name} is refused: the pickle {what}, which could run code",
-            where=where,
             fix="save it again with torch.save(model.state_dict(), ...) or safetensors",
         ) from error
     except Exception as error:  # damaged files raise almost anything
         raise CheckpointError(
-            f"{path.name} cannot be read as weights ({one_line(error)})", where=where
+            f"{path.name} cannot be read as weights ({one_line(error)})"
         ) from error
 
 
-def _check_stored(path: Path, *, where: str) -> None:
+def _check_stored(path: Path) -> None:
     """Refuse a file that grows when it is read: torch.save stores, never packs."""
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
@@ -138,12 +134,11 @@ def _check_stored(path: Path, *, where: str) -> None:
     if packed or sum(part.file_size for part in parts) > path.stat().st_size:
         raise CheckpointError(
             f"{path.name} is a packed archive, which torch.save does not write",
-            where=where,
             fix="save it again with torch.save(model.state_dict(), ...) or safetensors",
         )
 
 
-def metadata(path: Path, *, where: str) -> dict[str, str]:
+def metadata(path: Path) -> dict[str, str]:
     """What a safetensors file's header says beside its tensors."""
     from safetensors import SafetensorError, safe_open
 
@@ -152,18 +147,17 @@ def metadata(path: Path, *, where: str) -> dict[str, str]:
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise _damaged(path, error, where) from error
+        raise _damaged(path, error) from error
 
 
-def _damaged(path: Path, error: Exception, where: str) -> CheckpointError:
+def _damaged(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(
         f"{path.name} is damaged or no safetensors file ({one_line(error)})",
-        where=where,
         fix="copy or download the file again",
     )
 
 
-def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.Tensor]:
+def _read_safetensors(path: Path, *, meta: bool) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import _TYPES
 
@@ -183,42 +177,40 @@ def _read_safetensors(path: Path, *, meta: bool, where: str) -> dict[str, torch.
                 for key, part in slices.items()
             }
     except (SafetensorError, OSError) as error:
-        raise _damaged(path, error, where) from error
+        raise _damaged(path, error) from error
 
 
-def merged(files: Iterable[Path], meta: bool, *, where: str) -> dict[str, torch.Tensor]:
+def merged(files: Iterable[Path], meta: bool) -> dict[str, torch.Tensor]:
     """The tensors of all shards in one dictionary."""
     state: dict[str, torch.Tensor] = {}
     for path in files:
-        part = read_tensors(path, meta=meta, where=where)
+        part = read_tensors(path, meta=meta)
         if not isinstance(part, dict) or not all(
             isinstance(value, torch.Tensor) for value in part.values()
         ):
             raise CheckpointError(
                 f"{path.name} holds something else than tensors",
-                where=where,
                 fix=f"give the file itself: {path.name}",
             )
-        check_dense(part, where=where)
+        check_dense(part)
         state.update({k: t.to("meta") for k, t in part.items()} if meta else part)
     return state
 
 
-def check_filled(state: Mapping[str, torch.Tensor], *, where: str) -> None:
+def check_filled(state: Mapping[str, torch.Tensor]) -> None:
     """Refuse empty tensors and files without any."""
     if not state:
-        raise CheckpointError("holds no tensors", where=where)
+        raise CheckpointError("holds no tensors")
     for name, tensor in state.items():
         if tensor.numel() == 0:
             raise CheckpointError(
                 f"tensor {shown(name)} is empty: DeepSpeed ZeRO-3 saves that when it "
                 f"does not gather its shards",
-                where=where,
                 fix="run zero_to_fp32.py on the training folder and give its result",
             )
 
 
-def check_dense(state: Mapping[str, torch.Tensor], *, where: str) -> None:
+def check_dense(state: Mapping[str, torch.Tensor]) -> None:
     """Refuse tensors of a pickle that are larger than what is stored for them."""
     for name, tensor in state.items():
         plain = tensor.layout == torch.strided and not tensor.is_quantized
@@ -228,7 +220,6 @@ def check_dense(state: Mapping[str, torch.Tensor], *, where: str) -> None:
         if not plain:
             raise CheckpointError(
                 f"tensor {shown(name)} is not stored number by number",
-                where=where,
                 fix="save contiguous, dense tensors",
             )
 
@@ -237,7 +228,6 @@ def check_floats(
     state: Mapping[str, torch.Tensor],
     *,
     floating: Callable[[str], bool] = lambda _: True,
-    where: str,
 ) -> None:
     """Refuse other numbers where floating-point ones belong: a cast would hide them.
 
@@ -257,12 +247,11 @@ def check_floats(
             raise CheckpointError(
                 f"tensor {shown(name)} holds {kind}, not floating-point numbers of 16 "
                 "bits or more",
-                where=where,
                 fix="save it as it was trained",
             )
 
 
-def check_finite(state: Mapping[str, torch.Tensor], *, where: str) -> None:
+def check_finite(state: Mapping[str, torch.Tensor]) -> None:
     """Refuse NaN and infinite numbers, by the tensor's name."""
     for name, tensor in state.items():
         if not tensor.is_floating_point() or not tensor.numel():
@@ -272,13 +261,12 @@ def check_finite(state: Mapping[str, torch.Tensor], *, where: str) -> None:
             kind = "NaN" if bool(torch.isnan(tensor).any()) else "infinite numbers"
             raise CheckpointError(
                 f"tensor {shown(name)} holds {kind}",
-                where=where,
                 fix="training diverged, or the dtype is too narrow: leave it out, give "
                 "an earlier checkpoint, or try --dtype float32",
             )
 
 
-def check_stored(files: Iterable[Path], *, where: str) -> None:
+def check_stored(files: Iterable[Path]) -> None:
     """Refuse NaN and infinite numbers in safetensors files, a tensor at a time.
 
     Of parameters only: a buffer that no model uses may hold infinity. Other files are
@@ -292,7 +280,7 @@ def check_stored(files: Iterable[Path], *, where: str) -> None:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():
                 if name.endswith((".weight", ".bias")):
-                    check_finite({name: file.get_tensor(name)}, where=where)
+                    check_finite({name: file.get_tensor(name)})
 
 
 def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:

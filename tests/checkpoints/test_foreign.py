@@ -161,7 +161,7 @@ def test_a_prompts_tokenizer_is_not_opened(
     state = {"prompt_embeddings": torch.randn(3, 32)}
     save_file(state, tmp_path / "adapter_model.safetensors")
     open_checkpoint(str(tmp_path), base=str(tiny_base), device="cpu")
-    config = adapter_config(raw, where="a")
+    config = adapter_config(raw)
     assert config.tokenizer_name_or_path is config.tokenizer_kwargs is None
     assert config.base_model_name_or_path is None
     assert isinstance(config, peft.PromptTuningConfig)
@@ -179,7 +179,7 @@ def test_every_type_and_field_of_peft_is_listed_or_refused() -> None:
         kind = str(getattr(name, "value", name))
         if kind not in FIELDS:
             with pytest.raises(CheckpointError, match="adapters"):
-                adapter_config({"peft_type": kind}, where="a")
+                adapter_config({"peft_type": kind})
             continue
         for field in {f.name for f in dataclasses.fields(cls)} - WITHOUT_EFFECT:
             for value in ({"path": "/x"}, "../(x+)+", -7, 1e400):
@@ -193,7 +193,7 @@ def test_every_type_and_field_of_peft_is_listed_or_refused() -> None:
                     if isinstance(value, str):
                         continue
                 with pytest.raises(CheckpointError):
-                    adapter_config(raw, where="a")
+                    adapter_config(raw)
 
 
 @pytest.mark.parametrize(
@@ -754,7 +754,7 @@ def test_a_mismatch_is_told_before_memory_is_taken(
     copied: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from spark_audit.checkpoints import base_model as _stand
+    from spark_audit.checkpoints import open as _stand
 
     def loads(*_: object, **__: object) -> None:
         raise AssertionError("weights were loaded")

@@ -232,7 +232,7 @@ def test_a_checkpoint_that_diverged_is_refused_before_another_is_loaded(
     Opening(specs[:1], Loading(base=str(tiny_base), device="cpu"))
     # A buffer that no model uses may hold infinity.
     edited(sound / "model.safetensors", lambda s: s.update(mask=torch.tensor(-INF)))
-    check_stored([sound / "model.safetensors"], where="sound")
+    check_stored([sound / "model.safetensors"])
 
 
 def test_headers_tell_what_is_opened(

@@ -63,15 +63,15 @@ def test_the_policy_in_words(bos: bool, make_tokenizer: Callable[..., Any]) -> N
 
 
 def test_rows_without_a_token_are_not_usable(tiny_tokenizer: Any) -> None:
-    usable = usable_rows(tiny_tokenizer, 304, where="x")
+    usable = usable_rows(tiny_tokenizer, 304)
     assert usable.dtype == bool
     assert usable.shape == (304,)
     assert list(np.flatnonzero(~usable)) == [300, 301, 302, 303]
     holes = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 3})
-    assert list(usable_rows(holes, 5, where="x")) == [True, False, False, True, False]
+    assert list(usable_rows(holes, 5)) == [True, False, False, True, False]
     empty = SimpleNamespace(get_vocab=dict)
     with pytest.raises(CheckpointError, match="the tokenizer's vocabulary is empty"):
-        usable_rows(empty, 5, where="x")
+        usable_rows(empty, 5)
 
 
 def test_ids_beyond_the_head_are_refused(

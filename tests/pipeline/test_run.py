@@ -196,7 +196,7 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
         raise AssertionError("loaded or scored though another checkpoint does not fit")
 
     monkeypatch.setattr(pipeline.Work, "score", never)
-    monkeypatch.setattr("spark_audit.checkpoints.base_model.LoadedBase", never)
+    monkeypatch.setattr("spark_audit.checkpoints.open.build", never)
     wide, other = tmp_path / "wide", tmp_path / "other"
     make_model("llama", hidden_size=48, seed=9).save_pretrained(wide)
     tiny_tokenizer.save_pretrained(wide)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from serving import serving
 
-from spark_audit.checkpoints.detect import recipe
+from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
 from spark_audit.checkpoints.server import PAUSES, Server
 from spark_audit.checkpoints.specs import Loading, Spec
@@ -387,4 +387,4 @@ def test_what_is_not_done_with_a_server_says_so():
     with pytest.raises(InputError, match="--dry-run: how long a server takes is not"):
         estimate(Request(audits=("nll",), ckpt=("http://127.0.0.1:9/v1",)))
     with pytest.raises(CheckpointError, match="audits read a server: --ckpt http"):
-        recipe("http://127.0.0.1:9/v1", Loading())
+        read_headers("http://127.0.0.1:9/v1", Loading())

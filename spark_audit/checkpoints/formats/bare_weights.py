@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from spark_audit.checkpoints.adapters import PREFIX
+from spark_audit.checkpoints.checkpoint import Checkpoint, Part
 from spark_audit.checkpoints.locate import (
     WEIGHT_SUFFIXES,
     check_inside,
@@ -20,8 +19,8 @@ from spark_audit.checkpoints.locate import (
     refuse_code,
     refuse_redirects,
 )
-from spark_audit.checkpoints.recipe import Adapter, Given, Recipe, Weights
-from spark_audit.checkpoints.sidecar import written_down
+from spark_audit.checkpoints.recipe import State
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import (
     NO_WEIGHTS,
     check_dense,
@@ -29,8 +28,6 @@ from spark_audit.checkpoints.weight_files import (
     read_tensors,
 )
 from spark_audit.errors import CheckpointError, shown
-
-State = dict[str, torch.Tensor]
 
 _WRAPPERS = 4
 _CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
@@ -66,7 +63,7 @@ def _files(folder: Path) -> list[Path]:
     ]
 
 
-def bare_weights(path: Path, given: Given) -> Recipe:
+def bare_weights(path: Path, loading: Loading) -> Checkpoint:
     """Full weights into the architecture of a config.json, or LoRA onto the base.
 
     Raises
@@ -75,61 +72,35 @@ def bare_weights(path: Path, given: Given) -> Recipe:
         If the configuration, the base or LoRA's alpha is not known, or the file holds
         anything that is not understood.
     """
-    file, where = path, given.where
+    file = path
     if path.is_dir():
         file = _files(path)[0]
-        check_inside(file, where=where)
-    sorted_ = _sort(_unwrapped(file, meta=True, where=where), where=where)
-    notes = [*sorted_.notes]
+        check_inside(file)
+    full, lora, notes = _read(file, True)
     weights = adapter = None
-    if sorted_.full:
-        check_filled(sorted_.full, where=where)
-        folder, note = config_folder(file, given)
+    if full:
+        check_filled(full)
+        config, folder, note = config_of(file, loading)
         notes.append(note)
-        weights = Weights(folder, (file,), partial(_read, file, where, "full"))
-    if sorted_.lora:
-        config, note = _lora_config(file, sorted_.lora, given)
+        weights = Part(config, (file,), lambda meta: _read(file, meta)[0], folder)
+    if lora:
+        config, note = _lora_config(file, lora, loading)
         notes.append(note)
-        adapter = Adapter(config, (file,), partial(_read, file, where, "lora"))
+        adapter = Part(config, (file,), lambda meta: _read(file, meta)[1], file.parent)
         if weights is not None:
             notes.append("holds the base's weights and LoRA: both are the file's own")
-        elif given.base is None:
+        elif loading.base is None:
             raise CheckpointError(
-                "holds LoRA weights without their base", where=where, fix="give --base"
+                "holds LoRA weights without their base", fix="give --base"
             )
-    # The file of an adapter's folder is what the folder is.
-    trained_on, noise_sha256 = written_down(file.parent, [file], where=where)
-    return Recipe(
-        format="bare-weights",
-        source=printable(where),
-        given=given,
-        folder=file.parent,
-        weights=weights,
-        adapter=adapter,
-        base=given.base,
-        notes=tuple(notes),
-        trained_on=trained_on,
-        noise_sha256=noise_sha256,
+    return Checkpoint(
+        folder=file.parent, weights=weights, adapter=adapter, notes=tuple(notes)
     )
 
 
-def _read(file: Path, where: str, part: str, meta: bool) -> State:
-    found = _sort(_unwrapped(file, meta=meta, where=where), where=where)
-    return found.full if part == "full" else found.lora
-
-
-@dataclass(frozen=True)
-class _Sorted:
-    """Tensors by the names of the bare module, and LoRA's by PEFT's."""
-
-    full: State
-    lora: State
-    notes: tuple[str, ...]
-
-
-def _unwrapped(file: Path, *, meta: bool, where: str) -> tuple[State, list[str]]:
+def _unwrapped(file: Path, *, meta: bool) -> tuple[State, list[str]]:
     """The state dictionary inside whatever training saved."""
-    content, notes = read_tensors(file, meta=meta, where=where), []
+    content, notes = read_tensors(file, meta=meta), []
     # A pickle can hold itself: wrappers are a few deep, never more.
     for _ in range(_WRAPPERS):
         if not isinstance(content, dict):
@@ -138,7 +109,6 @@ def _unwrapped(file: Path, *, meta: bool, where: str) -> tuple[State, list[str]]
         if len(inside) > 1:
             raise CheckpointError(
                 f"holds several models: {', '.join(inside)}",
-                where=where,
                 fix="save the one to audit alone",
             )
         if not inside:
@@ -147,25 +117,25 @@ def _unwrapped(file: Path, *, meta: bool, where: str) -> tuple[State, list[str]]
         content = content[inside[0]]
     if not isinstance(content, dict) or not content:
         raise CheckpointError(
-            "holds no state dictionary",
-            where=where,
-            fix="save model.state_dict()",
+            "holds no state dictionary", fix="save model.state_dict()"
         )
     tensor = torch.Tensor
     strange = [key for key, one in content.items() if not isinstance(one, tensor)]
     if strange:
         raise CheckpointError(
             f"holds something else than tensors ({shown(strange[0])})",
-            where=where,
             fix="save model.state_dict() alone",
         )
-    check_dense(content, where=where)
+    check_dense(content)
     return {str(key): value for key, value in content.items()}, notes
 
 
-def _sort(found: tuple[State, list[str]], *, where: str) -> _Sorted:
-    """Strip the names of wrappers and adapters; part full weights from LoRA."""
-    state, notes = found
+def _read(file: Path, meta: bool) -> tuple[State, State, list[str]]:
+    """Full weights by the names of the bare module, LoRA's by PEFT's, and notes.
+
+    The names of wrappers and adapters are stripped.
+    """
+    state, notes = _unwrapped(file, meta=meta)
     full: State = {}
     lora: State = {}
     stripped = False
@@ -177,7 +147,6 @@ def _sort(found: tuple[State, list[str]], *, where: str) -> _Sorted:
             raise CheckpointError(
                 f"holds a PEFT adapter other than LoRA (tensor {shown(key)}, "
                 f"{other[1]})",
-                where=where,
                 fix="give the adapter's folder with its adapter_config.json",
             )
         if part := _LORA.fullmatch(name):
@@ -185,7 +154,6 @@ def _sort(found: tuple[State, list[str]], *, where: str) -> _Sorted:
             if len(adapters) > 1:
                 raise CheckpointError(
                     f"holds several adapters ({', '.join(sorted(adapters))})",
-                    where=where,
                     fix="save the one to audit alone",
                 )
             # PEFT saves DoRA's vector without the name of its parameter.
@@ -197,50 +165,49 @@ def _sort(found: tuple[State, list[str]], *, where: str) -> _Sorted:
         if name in target:
             raise CheckpointError(
                 f"two tensors have the name {name} without their wrappers' names",
-                where=where,
                 fix="save one model, or one adapter, alone",
             )
         target[name] = tensor
         stripped |= key not in (name, name.removeprefix(PREFIX))
     if stripped:
-        notes = [*notes, "wrappers' names stripped from the tensors' names"]
-    return _Sorted(full, lora, tuple(notes))
+        notes.append("wrappers' names stripped from the tensors' names")
+    return full, lora, notes
 
 
-def config_folder(file: Path, given: Given) -> tuple[Path, str]:
-    """The folder whose config.json says what the weights belong to."""
+def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
+    """The config.json that says what the weights belong to, its folder, a note."""
     folder, note = file.parent, "architecture: config.json next to the file"
     if not (folder / "config.json").exists():
-        if given.base is None:
+        if loading.base is None:
             raise CheckpointError(
                 "full weights need a configuration, and there is no config.json next "
                 "to the file",
-                where=given.where,
                 fix="give --base MODEL: only its architecture and tokenizer are used",
             )
         folder = locate(
-            given.base, revision=given.revision, code=given.trust_remote_code
+            loading.base, revision=loading.revision, code=loading.trust_remote_code
         )
-        note = f"architecture: {printable(given.base)} (none of its weights)"
-    config = read_json(folder / "config.json", where=given.where)
-    if not given.trust_remote_code:
-        refuse_code(config, folder, where=given.where)
-    refuse_redirects(config, where=given.where)
-    return folder, note
+        note = f"architecture: {printable(loading.base)} (none of its weights)"
+    config = read_json(folder / "config.json")
+    if not loading.trust_remote_code:
+        refuse_code(config, folder)
+    refuse_redirects(config)
+    return config, folder, note
 
 
-def _lora_config(file: Path, lora: State, given: Given) -> tuple[dict[str, Any], str]:
+def _lora_config(
+    file: Path, lora: State, loading: Loading
+) -> tuple[dict[str, Any], str]:
     """LoRA's configuration: from beside the file, else rank and targets from shapes."""
     beside = file.parent / "adapter_config.json"
     if beside.exists():
         return (
-            read_json(beside, where=given.where),
+            read_json(beside),
             "LoRA settings: adapter_config.json next to the file",
         )
-    if given.lora_alpha is None:
+    if loading.lora_alpha is None:
         raise CheckpointError(
             "holds LoRA weights, whose alpha is not in the file",
-            where=given.where,
             fix="give --lora-alpha, or put adapter_config.json next to the file",
         )
     ranks: dict[str, int] = {}
@@ -254,7 +221,7 @@ def _lora_config(file: Path, lora: State, given: Given) -> tuple[dict[str, Any],
             if not match["new"]:
                 joined = int(tensor.shape[0])
     if not ranks:
-        raise CheckpointError("has LoRA tensors, but no lora_A", where=given.where)
+        raise CheckpointError("has LoRA tensors, but no lora_A")
     usual = max(set(ranks.values()), key=list(ranks.values()).count)
     other = {name: rank for name, rank in sorted(ranks.items()) if rank != usual}
     config = {
@@ -262,10 +229,10 @@ def _lora_config(file: Path, lora: State, given: Given) -> tuple[dict[str, Any],
         "task_type": "CAUSAL_LM",
         "r": usual,
         "r_sum": joined,
-        "lora_alpha": given.lora_alpha,
+        "lora_alpha": loading.lora_alpha,
         "target_modules": sorted(ranks),
         "rank_pattern": other,
         "use_dora": any(key.endswith("magnitude_vector") for key in lora),
     }
-    note = f"LoRA: rank {usual} from shapes, alpha {given.lora_alpha:g} as given"
+    note = f"LoRA: rank {usual} from shapes, alpha {loading.lora_alpha:g} as given"
     return config, note

@@ -8,22 +8,22 @@ import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.formats.bare_weights import config_folder
+from spark_audit.checkpoints.checkpoint import Checkpoint, Part
+from spark_audit.checkpoints.formats.bare_weights import config_of
 from spark_audit.checkpoints.locate import (
     WORDS_BYTES,
     check_inside,
     locate,
-    printable,
     read_json,
 )
 from spark_audit.checkpoints.models import read_architecture
-from spark_audit.checkpoints.recipe import SIZES, Given, Recipe, State, Weights
+from spark_audit.checkpoints.recipe import SIZES, State
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.tokenizer import vocabulary_of
 from spark_audit.checkpoints.weight_files import check_filled
 from spark_audit.errors import CheckpointError, first_line
@@ -53,7 +53,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
 
 
-def gguf_file(path: Path, given: Given) -> Recipe:
+def gguf_file(path: Path, loading: Loading) -> Checkpoint:
     """Weights as the file's makers rounded them, read as plain numbers.
 
     Raises
@@ -62,40 +62,48 @@ def gguf_file(path: Path, given: Given) -> Recipe:
         If the package gguf is missing, the file cannot be read, its numbers or tokens
         are not those of the base's configuration and tokenizer, or it is in parts.
     """
-    file, where = path, given.where
+    file = path
     if path.is_dir():
         file = _files(path)[0]
-        check_inside(file, where=where)
+        check_inside(file)
     check_regular(file, follow=True)
-    folder, note = config_folder(file, given)
-    header, said = _opened(file, where)
+    config, folder, note = config_of(file, loading)
+    header, said = _opened(file)
     if b"split.count" in header.keys:
         fix = "join its parts (llama-gguf-split --merge) and give the one file"
-        raise CheckpointError("is one part of a GGUF file", where=where, fix=fix)
-    config = read_json(folder / "config.json", where=where)
-    _check_sizes(said["config"], config, where=where)
+        raise CheckpointError("is one part of a GGUF file", fix=fix)
+    _check_sizes(said["config"], config)
     kinds = header.types
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     notes = [note, f"GGUF tensors, dequantised as they are: {listed}"]
     if rounded := sorted(set(kinds) - {*EXACT}):
         kind = ", ".join(rounded)
         notes.append(f"the conversion lost digits ({kind}): it is audited as it is")
-    words = locate(given.tokenizer) if given.tokenizer is not None else folder
-    notes += _check_tokens(header, said["tokenizer"], words, where=where)
-    return Recipe(
-        format="gguf-file",
-        source=printable(where),
-        given=given,
-        folder=file.parent,
-        weights=Weights(
-            folder, (file,), partial(_read, file, folder, given, header.numbers)
-        ),
-        base=given.base,
-        notes=tuple(notes),
-    )
+    words = folder if loading.tokenizer is None else locate(loading.tokenizer)
+    notes += _check_tokens(header, said["tokenizer"], words)
+    trusted = loading.trust_remote_code
+
+    def read(meta: bool) -> State:
+        architecture = read_architecture(folder, config, trusted)
+        if architecture.cls is None:
+            raise CheckpointError("a GGUF file does not go with own code")
+        model = architecture.empty()
+        # Rounded to 1.6 bits, a file holds 20 times its size; output may be tied.
+        own = sum(one.numel() for one in model.parameters())
+        if header.numbers > 2 * own:
+            raise CheckpointError(
+                f"holds {header.numbers:,} numbers, the base's model {own:,}"
+            )
+        tensors = _opened(file, return_tensors=True, model_to_load=model)[1]["tensors"]
+        state: State = {name: torch.as_tensor(one) for name, one in tensors.items()}
+        check_filled(state)
+        return {k: t.to("meta") for k, t in state.items()} if meta else state
+
+    weights = Part(config, (file,), read, folder)
+    return Checkpoint(folder=file.parent, weights=weights, notes=tuple(notes))
 
 
-def _opened(file: Path, where: str, **options: Any) -> tuple[Header, dict[str, Any]]:
+def _opened(file: Path, **options: Any) -> tuple[Header, dict[str, Any]]:
     """The file's header, and what transformers understands of it."""
     from transformers import modeling_gguf_pytorch_utils as theirs
 
@@ -104,7 +112,6 @@ def _opened(file: Path, where: str, **options: Any) -> tuple[Header, dict[str, A
     except ImportError as error:
         raise CheckpointError(
             "a GGUF file needs the package gguf",
-            where=where,
             fix="where spark-audit lies: pip install '.[gguf]'",
         ) from error
     load: Any = theirs.load_gguf_checkpoint
@@ -114,7 +121,7 @@ def _opened(file: Path, where: str, **options: Any) -> tuple[Header, dict[str, A
         return read_header(file, types), load(str(file), **options)
     except Exception as error:  # of a damaged file, whatever comes of its numbers
         raise CheckpointError(
-            f"is no GGUF file that can be read ({first_line(error)})", where=where
+            f"is no GGUF file that can be read ({first_line(error)})"
         ) from error
 
 
@@ -242,57 +249,37 @@ def _scalar(kind: int) -> int:
     return _SCALARS[kind]
 
 
-def _read(file: Path, folder: Path, given: Given, numbers: int, meta: bool) -> State:
-    where = given.where
-    config = read_json(folder / "config.json", where=where)
-    architecture = read_architecture(folder, config, given)
-    if architecture.cls is None:
-        raise CheckpointError("a GGUF file does not go with own code", where=where)
-    with torch.device("meta"):
-        model = architecture.cls(architecture.config)
-    # Rounded to 1.6 bits, a file holds 20 times its size; output may be tied, or not.
-    if numbers > 2 * (own := sum(one.numel() for one in model.parameters())):
-        what = f"holds {numbers:,} numbers, the base's model {own:,}"
-        raise CheckpointError(what, where=where)
-    found = _opened(file, where, return_tensors=True, model_to_load=model)[1]
-    state: State = {k: torch.as_tensor(v) for k, v in found["tensors"].items()}
-    check_filled(state, where=where)
-    return {k: t.to("meta") for k, t in state.items()} if meta else state
-
-
-def _check_sizes(said: Any, config: dict[str, Any], *, where: str) -> None:
+def _check_sizes(said: Any, config: dict[str, Any]) -> None:
     for name in _SAME:
         ours, theirs = config.get(name), said.get(name)
         if isinstance(ours, int | float) and isinstance(theirs, int | float):
             if not math.isclose(ours, theirs, rel_tol=1e-5):
                 raise CheckpointError(
                     f"says {name} {theirs:g}, the configuration {ours:g}",
-                    where=where,
                     fix="give the model that it was converted from by --base",
                 )
 
 
-def _check_tokens(header: Header, said: Any, folder: Path, *, where: str) -> list[str]:
+def _check_tokens(header: Header, said: Any, folder: Path) -> list[str]:
     """Refuse another tokenizer than the file's; notes on what it does not hold."""
     notes = []
     file, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
     tokens = said.get("tokens") or []
     if file.exists() and tokens:
-        known = vocabulary_of(read_json(file, most=WORDS_BYTES, where=where))
+        known = vocabulary_of(read_json(file, most=WORDS_BYTES))
         # Rows that pad the vocabulary are called otherwise by every converter.
         other = sum(known.get(token, i) != i for i, token in enumerate(tokens))
         if other or max(known.values(), default=0) >= len(tokens):
             raise CheckpointError(
                 f"the tokenizer is not the file's: of its {len(tokens)} tokens {other} "
                 f"have other ids, the tokenizer has {len(known)}",
-                where=where,
                 fix="give the model that it was converted from by --base",
             )
     else:
         notes.append("its tokens could not be compared with the tokenizer's")
     told = {}
     if settings.exists():
-        told = read_json(settings, most=WORDS_BYTES, where=where)
+        told = read_json(settings, most=WORDS_BYTES)
     template = "chat_template" in told or (folder / "chat_template.jinja").exists()
     if template and b"tokenizer.chat_template" not in header.keys:
         notes.append("the file has no chat template, its base has one")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from spark_audit.checkpoints.checkpoint import Checkpoint, Part
 from spark_audit.checkpoints.locate import (
     WEIGHT_SUFFIXES,
-    printable,
     read_json,
     refuse_code,
     refuse_redirects,
 )
-from spark_audit.checkpoints.recipe import Given, Recipe, Weights
-from spark_audit.checkpoints.sidecar import written_down
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import (
     check_filled,
     has_weights,
@@ -32,7 +31,7 @@ def detect(path: Path) -> bool:
     return not (path / "adapter_config.json").exists() or has_weights(path)
 
 
-def hf_folder(path: Path, given: Given) -> Recipe:
+def hf_folder(path: Path, loading: Loading) -> Checkpoint:
     """Full weights that transformers reads from their folder.
 
     Raises
@@ -41,43 +40,32 @@ def hf_folder(path: Path, given: Given) -> Recipe:
         If the folder holds an adapter too, code, no weights, or the weights of a
         wrapped model.
     """
-    where = given.where
     if (path / "adapter_config.json").exists():
         raise CheckpointError(
             "holds full weights and an adapter: which of them is meant?",
-            where=where,
             fix="give the adapter in a separate folder, with --base for the weights",
         )
-    config = read_json(path / "config.json", where=where)
-    if not given.trust_remote_code:
-        refuse_code(config, path, where=where)
-    refuse_redirects(config, where=where)
-    files = weight_files(path, where=where)
+    config = read_json(path / "config.json")
+    if not loading.trust_remote_code:
+        refuse_code(config, path)
+    refuse_redirects(config)
+    files = weight_files(path)
     if not files:
         others = sorted(p.name for p in path.iterdir() if p.suffix in WEIGHT_SUFFIXES)
         raise CheckpointError(
             "has a config.json, but no model.safetensors or pytorch_model.bin",
-            where=where,
             fix=f"give the weights file itself ({others[0]})"
             if others
             else "copy the weights into the folder",
         )
-    read = partial(merged, tuple(files), where=where)
+    read = partial(merged, tuple(files))
     headers = read(True)
-    check_filled(headers, where=where)
+    check_filled(headers)
     for name in headers:
         if name.startswith(_WRAPPED) or ".lora_" in name:
             raise CheckpointError(
                 f"the weights are those of a wrapped model (tensor {name})",
-                where=where,
                 fix=f"give the file itself: {files[0].name}",
             )
-    return Recipe(
-        format="hf-folder",
-        source=printable(where),
-        given=given,
-        folder=path,
-        weights=Weights(path, tuple(files), read, folder=path),
-        base=given.base,
-        noise_sha256=written_down(path, files, where=where)[1],
-    )
+    weights = Part(config, tuple(files), read, path, whole=True)
+    return Checkpoint(folder=path, weights=weights)

@@ -7,14 +7,14 @@ import re
 from functools import partial
 from pathlib import Path, PurePath
 
+from spark_audit.checkpoints.checkpoint import Checkpoint, Part
 from spark_audit.checkpoints.locate import (
     check_inside,
     printable,
     read_json,
     refuse_code,
 )
-from spark_audit.checkpoints.recipe import Adapter, Given, Recipe
-from spark_audit.checkpoints.sidecar import written_down
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import has_weights, merged, weight_files
 from spark_audit.errors import CheckpointError, shown
 
@@ -24,7 +24,7 @@ def detect(path: Path) -> bool:
     return (path / "adapter_config.json").exists() and not has_weights(path)
 
 
-def peft_adapter(path: Path, given: Given) -> Recipe:
+def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
     """An adapter on the base that is given, else on the one it names.
 
     Raises
@@ -32,43 +32,33 @@ def peft_adapter(path: Path, given: Given) -> Recipe:
     CheckpointError
         If it has no weights, brings code, or no base is known.
     """
-    where = given.where
-    config = read_json(path / "adapter_config.json", where=where)
-    if not given.trust_remote_code:
-        refuse_code({}, path, where=where)
-    files = weight_files(path, adapter=True, where=where)
+    config = read_json(path / "adapter_config.json")
+    if not loading.trust_remote_code:
+        refuse_code({}, path)
+    files = weight_files(path, adapter=True)
     if not files:
         raise CheckpointError(
             "has an adapter_config.json, but no adapter_model.safetensors or "
             "adapter_model.bin",
-            where=where,
             fix="copy the adapter's weights into the folder",
         )
     named = config.get("base_model_name_or_path") or None
     if not isinstance(named, str | None):
-        raise CheckpointError("base_model_name_or_path is no text", where=where)
-    base = given.base or named
-    trained_on, noise_sha256 = written_down(path, files, where=where)
-    notes = _beside(path, where=where)
-    if given.base is None and named is not None:
+        raise CheckpointError("base_model_name_or_path is no text")
+    notes = _beside(path)
+    if loading.base is None and named is not None:
         notes.append(f"base: {shown(PurePath(named).name)}, as the adapter names it")
-    elif named is not None and PurePath(named).name != PurePath(str(base)).name:
+    elif named is not None and PurePath(named).name != PurePath(str(loading.base)).name:
         notes.append(
-            f"base: {printable(str(base))} as given; the adapter names "
+            f"base: {printable(str(loading.base))} as given; the adapter names "
             f"{shown(PurePath(named).name)}"
         )
-    return Recipe(
-        format="peft-adapter",
-        source=printable(where),
-        given=given,
+    read = partial(merged, tuple(files))
+    return Checkpoint(
         folder=path,
-        adapter=Adapter(
-            config, tuple(files), partial(merged, tuple(files), where=where)
-        ),
-        base=base,
+        adapter=Part(config, tuple(files), read, path),
+        base=named,
         notes=tuple(notes),
-        trained_on=trained_on,
-        noise_sha256=noise_sha256,
     )
 
 
@@ -78,7 +68,7 @@ _TRAINED = ("non_lora_trainables.bin", "non_lora_state_dict.bin")
 _IMAGES = re.compile(r"(^|\.)(mm_|vision_|visual\b|image_newline)")
 
 
-def _beside(folder: Path, *, where: str) -> list[str]:
+def _beside(folder: Path) -> list[str]:
     """What is said of trained weights beside an adapter that PEFT does not read.
 
     Raises
@@ -90,14 +80,13 @@ def _beside(folder: Path, *, where: str) -> list[str]:
     for name in _TRAINED:
         if not os.path.lexists(folder / name):
             continue
-        check_inside(folder / name, where=where)
-        keys = sorted(merged((folder / name,), True, where=where))
+        check_inside(folder / name)
+        keys = sorted(merged((folder / name,), True))
         for key in keys:
             if not _IMAGES.search(key):
                 raise CheckpointError(
                     f"{name} holds trained weights of the language model "
                     f"({shown(key)}), which an adapter leaves out",
-                    where=where,
                     fix="merge adapter and weights with the tool that trained them, "
                     "and give the result",
                 )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside, printable
-from spark_audit.checkpoints.recipe import Given, Recipe, Stage
+from spark_audit.checkpoints.checkpoint import Stage
+from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside
 from spark_audit.checkpoints.run_folder import check_run, read_run
-from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import NO_WEIGHTS
 from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import read_regular
@@ -39,7 +37,7 @@ def detect(path: Path) -> bool:
     return any(_is_checkpoint(folder) for _, folder in _numbered(_root(path)))
 
 
-def stages(path: Path, *, where: str) -> tuple[Stage, ...]:
+def stages(path: Path) -> tuple[Stage, ...]:
     """The stages in order.
 
     Raises
@@ -49,40 +47,38 @@ def stages(path: Path, *, where: str) -> tuple[Stage, ...]:
         one number, or numbering mixes two styles.
     """
     if path.is_file():
-        return _listed(path, where=where)
+        return _listed(path)
     numbered = _numbered(_root(path))
     folders = [folder for _, folder in numbered]
     for place in (_root(path), *folders, *(f / n for f in folders for n in _PARTS)):
         # Listed in a text file, stages may lie anywhere.
         if place != path and os.path.lexists(place):
-            check_inside(place, within=path, where=where)
+            check_inside(place, within=path)
     numbers = [number for number, _ in numbered]
     for number, folder in numbered:
         if numbers.count(number) > 1:
             twice = [f.name for n, f in numbered if n == number]
             raise CheckpointError(
                 f"two stages have the number {number[1]}: {', '.join(twice[:2])}",
-                where=where,
                 fix="list the paths in a text file, one stage a line",
             )
         if number[0] != numbers[0][0]:
             raise CheckpointError(
                 f"numbers stages in two ways: {numbered[0][1].name}, {folder.name}",
-                where=where,
                 fix="list the paths in a text file, one stage a line",
             )
-    return tuple(_stage(folder, where=where) for _, folder in numbered)
+    return tuple(_stage(folder) for _, folder in numbered)
 
 
-def task_series(
-    path: Path, given: Given, recipe: Callable[[str, Loading], Recipe]
-) -> Recipe:
-    """One stage of a series: the last, or ``PATH@K``, or ``PATH@K:task``.
+def choose(
+    path: Path, number: str | None
+) -> tuple[Path, tuple[str, ...], tuple[str, ...]]:
+    """One stage of a series: the last, or ``K``, or ``K:task``.
 
-    Parameters
-    ----------
-    recipe
-        Of a stage's own path.
+    Returns
+    -------
+    tuple
+        Its path, the names of all stages, and notes.
 
     Raises
     ------
@@ -91,43 +87,33 @@ def task_series(
     OutputError
         If a file of a training run is not as it was written.
     """
-    found = stages(path, where=given.where)
-    number, _, part = (given.stage or str(len(found))).partition(":")
+    found = stages(path)
+    number, _, part = (number or str(len(found))).partition(":")
     if int(number) > len(found):
         raise CheckpointError(
-            f"has {len(found)} stages, not {number}",
-            where=given.where,
-            fix=f"write @1 to @{len(found)}",
+            f"has {len(found)} stages, not {number}", fix=f"write @1 to @{len(found)}"
         )
     stage = found[int(number) - 1]
     chosen = stage.task if part == "task" else stage.path
     if chosen is None:
         raise CheckpointError(
             f"stage {stage.label} has no checkpoint from before correction",
-            where=given.where,
             fix=f"write @{number}",
         )
-    inner = recipe(str(chosen), given)
     corrected = [s.label for s in found if s.task is not None and s.task != s.path]
     note = f"stage {number} of {len(found)}: {stage.label}"
     if stage.task is not None:
         note += f" ({chosen.name}/)"
     run = read_run(path)
     check_run(path)
-    _check_finished(run, found, where=given.where)
+    _check_finished(run, found)
     if part != "task" and stage.label not in corrected:
         if corrected:
             note += "; earlier stages were corrected, this one was not"
         elif _corrects(run) and stage.task is not None:
             note += "; its method corrects each stage, this one was not yet"
-    source = printable(given.where.removesuffix(f"@{given.stage}"))
-    return replace(
-        inner,
-        source=source + (f"@{given.stage}" if given.stage else ""),
-        given=replace(inner.given, where=given.where, stage=given.stage),
-        notes=(note, *_gaps(path), *_unfinished(run, found), *inner.notes),
-        stages=tuple(stage.label for stage in found),
-    )
+    notes = (note, *_gaps(path), *_unfinished(run, found))
+    return chosen, tuple(stage.label for stage in found), notes
 
 
 def _root(path: Path) -> Path:
@@ -143,7 +129,7 @@ def _corrects(run: dict[str, Any]) -> bool:
     )
 
 
-def _check_finished(run: dict[str, Any], found: Sequence[Stage], *, where: str) -> None:
+def _check_finished(run: dict[str, Any], found: Sequence[Stage]) -> None:
     """Refuse a finished run without all its stages: its last is taken for the run."""
     # By phase; a method may learn all tasks in one.
     seconds = run.get("seconds")
@@ -155,7 +141,6 @@ def _check_finished(run: dict[str, Any], found: Sequence[Stage], *, where: str) 
         if phase.endswith(f"/{wanted}") and phase not in there:
             raise CheckpointError(
                 f"stage {shown(phase)} of the finished run is gone",
-                where=where,
                 fix="copy the run folder again, or give the folder of one stage",
             )
 
@@ -210,7 +195,7 @@ def _is_checkpoint(folder: Path) -> bool:
     return any(_holds(part) for part in parts)
 
 
-def _stage(folder: Path, *, where: str) -> Stage:
+def _stage(folder: Path) -> Stage:
     task, priv = folder / "task", folder / "priv"
     if _holds(task) or _holds(priv):
         path = priv if _holds(priv) else task
@@ -220,17 +205,16 @@ def _stage(folder: Path, *, where: str) -> Stage:
             return Stage(folder.name, path)
     raise CheckpointError(
         f"stage folder {folder.name} holds no checkpoint",
-        where=where,
         fix="wait until its training is done, or move the folder away",
     )
 
 
-def _listed(path: Path, *, where: str) -> tuple[Stage, ...]:
+def _listed(path: Path) -> tuple[Stage, ...]:
     """A text file: one path a line, relative to the file; # begins a comment."""
     try:
         lines = read_regular(path, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError("is no text file of paths", where=where) from error
+        raise CheckpointError("is no text file of paths") from error
     found = []
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()
@@ -240,11 +224,10 @@ def _listed(path: Path, *, where: str) -> tuple[Stage, ...]:
         if not stage.exists():
             raise CheckpointError(
                 f"line {number} names a path that does not exist",
-                where=where,
                 fix="write one path a line, relative to the file",
             )
-        one = _stage(stage, where=where) if stage.is_dir() else Stage(text, stage)
+        one = _stage(stage) if stage.is_dir() else Stage(text, stage)
         found.append(one)
     if not found:
-        raise CheckpointError("lists no paths", where=where)
+        raise CheckpointError("lists no paths")
     return tuple(found)

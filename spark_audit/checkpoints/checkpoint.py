@@ -1,0 +1,202 @@
+"""How one checkpoint is put together: read from headers before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spark_audit.checkpoints.adapter_config import (
+    adapter_config,
+    changes_base,
+    prepared,
+)
+from spark_audit.checkpoints.adapters import AdapterHost
+from spark_audit.checkpoints.models import (
+    Architecture,
+    build,
+    check_buffers,
+    check_layers,
+    check_quantised,
+    check_weights,
+    read_architecture,
+)
+from spark_audit.checkpoints.placement import check_room, pick_device
+from spark_audit.checkpoints.recipe import State
+from spark_audit.checkpoints.sidecar import NOISE_ADDED, frozen_noise
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.checkpoints.weight_files import content_sha256
+from spark_audit.errors import at
+
+FEW_BYTES = 1 << 28
+"""Of an adapter whose numbers are looked at before its base is loaded."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Full weights or an adapter: its configuration, its files, its tensors.
+
+    ``read(meta)`` gives full weights by the module's names, an adapter by PEFT's
+    without the adapter's (``base_model.model.`` in front, ``lora_B.weight`` at the
+    end); on the meta device it reads headers only. ``folder`` holds the configuration;
+    ``whole`` is set when transformers reads the weights there itself.
+    """
+
+    config: dict[str, Any]
+    files: tuple[Path, ...]
+    read: Callable[[bool], State]
+    folder: Path
+    whole: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(path.stat().st_size for path in self.files)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of its files and configuration."""
+        return content_sha256(self.files, self.config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """How one checkpoint is put together; made from headers, before anything is loaded.
+
+    Attributes
+    ----------
+    folder
+        Where its own tokenizer and ``frozen_noise.safetensors`` may lie.
+    weights
+        ``None`` when the weights are the base's.
+    base
+        Path or ``hf:ORG/NAME`` of the base; for full weights only where a tokenizer
+        may be.
+    stages
+        Names of all stages of the series that it is one of.
+    loading, where
+        How it is opened, and the path as it was typed.
+    trained_on
+        ``weights_sha256`` of the base that an adapter was trained on, where its maker
+        wrote it down.
+    noise_sha256
+        SHA-256 of the ``frozen_noise.safetensors`` that belongs to it, where its maker
+        wrote that down: without the file it is another model.
+    """
+
+    folder: Path
+    weights: Part | None = None
+    adapter: Part | None = None
+    base: str | None = None
+    notes: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    loading: Loading = Loading()
+    format: str = ""
+    source: str = ""
+    where: str = ""
+    trained_on: str | None = None
+    noise_sha256: str | None = None
+
+    @property
+    def full(self) -> Part:
+        """Its full weights, of a checkpoint that has them."""
+        assert self.weights is not None
+        return self.weights
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """What the configuration of its full weights says."""
+        trusted = self.loading.trust_remote_code
+        return read_architecture(self.full.folder, self.full.config, trusted)
+
+    def skeleton(self) -> Any:
+        """Its module on the meta device, every tensor of its files in its place.
+
+        ``None`` for own code and quantised weights.
+        """
+        with at(self.where):
+            state = {k: t.to("meta") for k, t in self.full.read(True).items()}
+            check_layers(self.full.config, tensors=len(state))
+            architecture = self.architecture
+            if architecture.quantised:
+                check_quantised(architecture, device=pick_device(self.loading.device))
+            if architecture.cls is not None:
+                check_buffers(architecture)
+            if architecture.cls is None or architecture.quantised:
+                return None
+            model = build(architecture, state=state, device="meta")
+            check_weights(model, state)
+            return model
+
+    def check_room(self, model: Any) -> str:
+        """Where the weights of its skeleton fit, in words.
+
+        Raises
+        ------
+        CheckpointError
+            If they do not fit where they are to go, with what would.
+        """
+
+        def size(dtype: str) -> int:
+            if model is None:  # own code or quantised: as it is stored
+                return self.full.size
+            count: int = sum(one.numel() for one in model.parameters())
+            if dtype == "auto":
+                kinds = [one.dtype for one in self.full.read(True).values()]
+                return count * next(k for k in kinds if k.is_floating_point).itemsize
+            itemsize: int = getattr(torch, dtype).itemsize
+            return count * itemsize
+
+        with at(self.where):
+            return check_room(self.loading, size(self.loading.dtype), size("bfloat16"))
+
+    def rehearse(self, model: Any) -> tuple[dict[str, Any] | None, list[str]]:
+        """Put it together without its numbers: names and shapes must fit.
+
+        An adapter's numbers are read where they are few.
+
+        Parameters
+        ----------
+        model
+            The skeleton of its base; the adapter is attached to it.
+
+        Returns
+        -------
+        tuple
+            The adapter's configuration as it is attached, and notes.
+        """
+        noise, raw, notes = None, None, list[str]()
+        with at(self.where):
+            if model is not None:
+                shape = model.get_input_embeddings().weight.shape
+                noise = frozen_noise(
+                    self.folder, shape, sha256=self.noise_sha256, meta=True
+                )
+            if self.adapter is not None:
+                state = self.adapter.read(self.adapter.size > FEW_BYTES)
+                raw, state, notes = prepared(self.adapter.config, state)
+                if model is not None:
+                    # How the base is replaced takes its weights; shapes do not.
+                    plain = {"init_lora_weights": True} if changes_base(raw) else {}
+                    config = adapter_config({**raw, **plain})
+                    with torch.device("meta"):
+                        state = {name: one.to("meta") for name, one in state.items()}
+                        notes += AdapterHost(model).attach(config, state)[1]
+        return raw, notes + ([] if noise is None else [NOISE_ADDED])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a series.
+
+    ``label`` is its folder's name, ``path`` its checkpoint, ``task`` the one before
+    correction (``PATH@K:task``).
+    """
+
+    label: str
+    path: Path
+    task: Path | None = None
