@@ -13,15 +13,17 @@ import torch
 from spark_audit.checkpoints.adapter_fields import (
     FIELDS,
     LEAVES_BASE,
+    OPENED,
     WITHOUT_EFFECT,
     checked,
 )
+from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.weight_files import (
     check_filled,
     check_finite,
     check_floats,
 )
-from spark_audit.errors import CheckpointError, first_line, shown
+from spark_audit.errors import CheckpointError, shown
 
 State = dict[str, torch.Tensor]
 
@@ -57,9 +59,9 @@ def adapter_config(raw: Mapping[str, Any]) -> Any:
             fix="upgrade peft, or, where the type is of a copy of PEFT, merge the "
             "adapter there and give the result",
         )
-    if kind not in FIELDS:
+    if kind not in OPENED:
         raise CheckpointError(
-            f"{kind} adapters are not opened (only {', '.join(FIELDS)})",
+            f"{kind} adapters are not opened (only {', '.join(OPENED)})",
             fix="merge adapter and base and give the merged folder",
         )
     task = raw.get("task_type")
@@ -71,30 +73,26 @@ def adapter_config(raw: Mapping[str, Any]) -> Any:
         raise CheckpointError("the adapter imports another package (megatron_config)")
     cls = types[kind]
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    kept = {"inference_mode": True, "task_type": "CAUSAL_LM"}
     for name, value in raw.items():
-        if name in FIELDS[kind] or name in WITHOUT_EFFECT:
-            continue
-        if name in defaults and name != "runtime_config":
-            off, known = value == defaults[name], "which is not opened here"
-        else:
-            off, known = False, f"unknown to PEFT {peft.__version__}"
-        if not off and value not in (None, False, "", [], {}):
-            raise CheckpointError(
-                f"adapter_config.json sets {shown(name)}, {known}",
-                fix="merge adapter and base and give the merged folder"
-                if name in defaults
-                else "upgrade peft to the version that saved the adapter",
-            )
-    kept = checked(kind, raw)
-    if str(kept.get("init_lora_weights")) in LEAVES_BASE:
-        kept["init_lora_weights"] = True
-    kept |= {"inference_mode": True, "task_type": "CAUSAL_LM"}
-    try:
+        if name in defaults and name in FIELDS and name not in OPENED[kind]:
+            if value is not None:
+                kept[name] = checked(name, value)
+        elif name not in WITHOUT_EFFECT and value not in (None, False, "", [], {}):
+            here = name in defaults and name != "runtime_config"
+            if not here or value != defaults[name]:
+                raise CheckpointError(
+                    f"adapter_config.json sets {shown(name)}, "
+                    + (
+                        "which is not opened here"
+                        if here
+                        else f"unknown to PEFT {peft.__version__}"
+                    ),
+                    fix="merge adapter and base and give the merged folder, or upgrade "
+                    "peft to the version that saved the adapter",
+                )
+    with foreign("adapter_config.json is refused by PEFT"):
         return cls(**cls.check_kwargs(**kept))
-    except Exception as error:  # each type checks its fields in its own way
-        raise CheckpointError(
-            f"adapter_config.json is refused by PEFT ({first_line(error)})"
-        ) from error
 
 
 def prepared(
@@ -155,7 +153,15 @@ def fold_olora(
     """
     if str(raw.get("peft_type")) != "LORA":
         return raw, state, []
-    folded, notes = _joined(state)
+    folded, notes = dict(state), []
+    for key in (new := [key for key in state if ".loranew_" in key]):
+        old = key.replace(".loranew_", ".lora_")
+        parts = [folded[old]] if old in folded else []
+        with foreign(f"tensor {shown(key)} does not fit {shown(old)}"):
+            axis = 0 if ".loranew_A" in key else 1
+            folded[old] = torch.cat([*parts, folded.pop(key)], dim=axis)
+    if new:
+        notes = [f"O-LoRA: {len(new)} loranew tensors added to the earlier ones"]
     rank, alpha = raw.get("r", 8), raw.get("lora_alpha", 8)
     found, earlier = _widths(folded), _widths(state)
     if len(found) != 1 or raw.get("rank_pattern"):
@@ -165,10 +171,12 @@ def fold_olora(
         raise CheckpointError("adapter_config.json has no r or lora_alpha")
     if width == rank or width == 0:
         return raw, folded, notes
-    written = raw.get("r_sum")
-    joined_as = [*earlier] == [written] and width - min(earlier) in (0, rank)
-    if written is None:
-        joined_as = rank > 1
+    if (written := raw.get("r_sum")) is None:
+        joined_as, why = rank > 1, "only by its width, as it has no r_sum: if it is "
+        why += "not of O-LoRA, give its adapter_config.json"
+    else:
+        joined_as = [*earlier] == [written] and width - min(earlier) in (0, rank)
+        why = "from its r_sum"
     if width % rank or raw.get("use_dora") or not joined_as:
         raise CheckpointError(
             f"lora_A has rank {width}, adapter_config.json says r={rank}",
@@ -177,17 +185,8 @@ def fold_olora(
         )
     times = width // rank
     # rsLoRA scales by the square root of the rank.
-    factor = math.sqrt(times) if raw.get("use_rslora") else times
-    alpha = alpha * factor
+    alpha *= math.sqrt(times) if raw.get("use_rslora") else times
     alpha = int(alpha) if float(alpha).is_integer() else alpha
-    why = (
-        "from its r_sum"
-        if written is not None
-        else (
-            "only by its width, as it has no r_sum: if it is not of O-LoRA, give its "
-            "adapter_config.json"
-        )
-    )
     notes.append(
         f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha} (the "
         f"scale stays alpha/r of the configuration, {why})"
@@ -195,44 +194,15 @@ def fold_olora(
     return {**raw, "r": width, "lora_alpha": alpha}, folded, notes
 
 
-def _joined(state: State) -> tuple[State, list[str]]:
-    """O-LoRA's new parts beside the earlier ones, in one tensor each."""
-    folded = dict(state)
-    joined = 0
-    for key in [key for key in state if ".loranew_" in key]:
-        old = key.replace(".loranew_", ".lora_")
-        axis = 0 if ".loranew_A" in key else 1
-        parts = [
-            part for part in (folded.get(old), folded.pop(key)) if part is not None
-        ]
-        try:
-            folded[old] = torch.cat(parts, dim=axis)
-        except RuntimeError as error:
-            raise CheckpointError(
-                f"tensor {shown(key)} does not fit {shown(old)}: shapes "
-                f"{[list(part.shape) for part in parts]}"
-            ) from error
-        joined += 1
-    note = f"O-LoRA: {joined} loranew tensors added to the earlier ones"
-    return folded, [note] if joined else []
-
-
 def _widths(state: State) -> set[int]:
-    return {
-        int(tensor.shape[0])
-        for key, tensor in state.items()
-        if re.search(r"\.lora_A\.weight$", key)
-    }
+    return {int(state[key].shape[0]) for key in state if key.endswith(".lora_A.weight")}
 
 
 def _check_trained(state: State) -> None:
     """Some ``lora_B`` of a LoRA adapter is not zero."""
-    parts = {
-        key: tensor
-        for key, tensor in state.items()
-        if re.search(r"\.lora_(embedding_)?B(\.weight)?$", key)
-    }
-    if parts and not any(bool(torch.count_nonzero(t)) for t in parts.values()):
+    of_b = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
+    parts = [state[key] for key in state if of_b.search(key)]
+    if parts and not any(map(torch.count_nonzero, parts)):
         raise CheckpointError(
             "every lora_B is zero: the adapter is untrained and would be audited as "
             "its base",

@@ -57,83 +57,61 @@ _Start = Annotated[
 ]
 _Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
 
-_PLACES: dict[str, Any] = {
+OPENED: Mapping[str, tuple[str, ...]] = {
+    "LORA": (),
+    "IA3": (),
+    "LOHA": ("init_weights",),
+    "LOKR": ("init_weights",),
+    "VERA": (),
+    "OSF": ("modules_to_save",),
+    "PROMPT_TUNING": ("modules_to_save",),
+    "PREFIX_TUNING": ("modules_to_save", "init_weights"),
+    "P_TUNING": ("modules_to_save",),
+}
+"""Type -> those of :data:`FIELDS` that are not opened for it."""
+
+FIELDS: Mapping[str, Any] = {
     "target_modules": _Targets,
     "exclude_modules": _Targets,
+    "feedforward_modules": _Targets,
     "modules_to_save": _Names,
     "fan_in_fan_out": bool,
-}
-_LAYERED: dict[str, Any] = {
-    **_PLACES,
     "layers_to_transform": Annotated[int, Field(ge=0, le=LARGEST)] | _Indices,
     "layers_pattern": _Name | _Names,
     "r": _Count,
-    "rank_pattern": Annotated[dict[_Key, _Count], Field(max_length=_PATTERNS)],
-    "alpha_pattern": Annotated[dict[_Key, _Scale], Field(max_length=_PATTERNS)],
-}
-_LYCORIS: dict[str, Any] = {
-    **_LAYERED,
     "alpha": _Scale,
+    "lora_alpha": _Scale,
+    "rank_pattern": Annotated[dict[_Key, _Count | _Share], Field(max_length=_PATTERNS)],
+    "alpha_pattern": Annotated[dict[_Key, _Scale], Field(max_length=_PATTERNS)],
+    "lora_dropout": _Rate,
     "rank_dropout": _Rate,
     "module_dropout": _Rate,
+    "vera_dropout": _Rate,
+    "bias": Literal["none", "all", "lora_only", "vera_only"],
+    "use_rslora": bool,
+    "init_lora_weights": bool | _Start,
+    "init_weights": bool,
+    "trainable_token_indices": _Tokens | dict[_Name, _Tokens],
+    "use_dora": bool,
+    "layer_replication": Annotated[list[_Pair], AfterValidator(_short)],
+    "lora_bias": bool,
+    "target_parameters": _Names,
+    "ensure_weight_tying": bool,
     "use_effective_conv2d": bool,
-}
-_PROMPT: dict[str, Any] = {
+    "decompose_both": bool,
+    "decompose_factor": Literal[-1] | _Count,
+    "rank_dropout_scale": bool,
+    "projection_prng_key": _Index,
+    "save_projection": bool,
+    "d_initial": _Scale,
+    "effective_rank": _Count | _Share,
     "num_virtual_tokens": _Count,
     "token_dim": _Count,
     "num_transformer_submodules": Literal[1],
     "num_attention_heads": _Count,
     "num_layers": Annotated[int, Field(ge=1, le=_LAYERS)],
 }
-
-FIELDS: Mapping[str, Mapping[str, Any]] = {
-    "LORA": {
-        **_LAYERED,
-        "lora_alpha": _Scale,
-        "lora_dropout": _Rate,
-        "bias": Literal["none", "all", "lora_only"],
-        "use_rslora": bool,
-        "init_lora_weights": bool | _Start,
-        "trainable_token_indices": _Tokens | dict[_Name, _Tokens],
-        "use_dora": bool,
-        "layer_replication": Annotated[list[_Pair], AfterValidator(_short)],
-        "lora_bias": bool,
-        "target_parameters": _Names,
-        "ensure_weight_tying": bool,
-    },
-    "IA3": {**_PLACES, "feedforward_modules": _Targets},
-    "LOHA": _LYCORIS,
-    "LOKR": {
-        **_LYCORIS,
-        "decompose_both": bool,
-        "decompose_factor": Literal[-1] | _Count,
-        "rank_dropout_scale": bool,
-    },
-    "VERA": {
-        **_PLACES,
-        "layers_to_transform": Annotated[int, Field(ge=0, le=LARGEST)] | _Indices,
-        "layers_pattern": _Name | _Names,
-        "r": _Count,
-        "projection_prng_key": _Index,
-        "save_projection": bool,
-        "vera_dropout": _Rate,
-        "d_initial": _Scale,
-        "bias": Literal["none", "all", "vera_only"],
-        "init_weights": bool,
-    },
-    "OSF": {
-        "target_modules": _Targets,
-        "effective_rank": _Count | _Share,
-        "rank_pattern": Annotated[
-            dict[_Key, _Count | _Share], Field(max_length=_PATTERNS)
-        ],
-        "init_weights": bool,
-    },
-    "PROMPT_TUNING": _PROMPT,
-    "PREFIX_TUNING": _PROMPT,
-    "P_TUNING": _PROMPT,
-}
-"""Type -> field -> the values that are opened, as pydantic reads them."""
+"""Field -> the values that are opened, as pydantic reads them."""
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -167,31 +145,27 @@ WITHOUT_EFFECT = frozenset(
 )
 
 
-def checked(kind: str, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a listed type that shape what it computes.
+def checked(name: str, value: object) -> Any:
+    """A value of a field of :data:`FIELDS`.
 
     Raises
     ------
     CheckpointError
-        For a value that is not opened: no positive whole number for a rank or a count,
+        For one that is not opened: no positive whole number for a rank or a count,
         no positive finite one for alpha, a name with a pattern in it.
     """
-    kept = {}
-    for name, opened in FIELDS[kind].items():
-        value = raw.get(name)
-        if value is None:
-            continue
-        try:
-            TypeAdapter(opened, config=_STRICT).validate_python(value)
-        except ValidationError as error:
-            # A number may be said; anything else is somebody's text.
-            said = f" {value}" if type(value) in (int, float, bool) else ""
-            raise CheckpointError(
-                f"adapter_config.json gives {name} a value{said} that is not opened",
-                fix="give the adapter_config.json that was saved with these weights",
-            ) from error
-        kept[name] = value
-    return kept
+    try:
+        TypeAdapter(FIELDS[name], config=_STRICT).validate_python(value)
+    except ValidationError as error:
+        # A number may be said; anything else is somebody's text.
+        said = f" {value}" if type(value) in (int, float, bool) else ""
+        raise CheckpointError(
+            f"adapter_config.json gives {name} a value{said} that is not opened",
+            fix="give the adapter_config.json that was saved with these weights",
+        ) from error
+    if name == "init_lora_weights" and str(value) in LEAVES_BASE:
+        return True
+    return value
 
 
 def resolve(config: Any, modules: Sequence[str]) -> None:

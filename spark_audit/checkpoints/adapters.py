@@ -14,14 +14,16 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.adapter_fields import resolve
-from spark_audit.checkpoints.models import head_rows
+from spark_audit.checkpoints.models import refuse_differences
+from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.placement import materialise, release
-from spark_audit.errors import CheckpointError, first_line, shown
+from spark_audit.errors import CheckpointError
 
 State = dict[str, torch.Tensor]
 Probe = Callable[[Any], torch.Tensor]
 
 PREFIX = "base_model.model."
+OTHER_BASE = "give the base it was trained on by --base"
 
 
 class AdapterHost:
@@ -37,7 +39,7 @@ class AdapterHost:
     """
 
     def __init__(self, model: Any, *, probe: Probe | None = None) -> None:
-        self.model, self.probe, self.rows = model, probe, head_rows(model)
+        self.model, self.probe = model, probe
         self.plain: torch.Tensor | None = probe(model) if probe else None
         self.peft: Any = None
         self.released = False
@@ -63,22 +65,28 @@ class AdapterHost:
             If a tensor is missing, unexpected or of another shape, or the adapter
             changes nothing.
         """
+        from peft import set_peft_model_state_dict
+
         # Of fixed width: no name is part of another's, nor of a module's.
         name = f"adapter{self._count:04d}"
         self._count += 1
         resolve(config, self._modules)
-        try:
-            with torch.random.fork_rng(devices=[]):
-                self._add(config, name)
-        except Exception as error:  # PEFT raises whatever its tuners raise
-            raise CheckpointError(
-                f"the adapter does not fit the base ({first_line(error)})",
-                fix="give the base it was trained on by --base",
-            ) from error
+        with (
+            foreign("the adapter does not fit the base", fix=OTHER_BASE),
+            torch.random.fork_rng(devices=[]),
+        ):
+            self._add(config, name)
         state, notes = self._fitting(name, state)
         if self.probe is not None:
             materialise(self.peft, name)
-            self._fill(name, state)
+            with foreign("PEFT cannot load the adapter"):
+                set_peft_model_state_dict(self.peft, state, adapter_name=name)
+            for key, tensor in self._expected(name).items():
+                saved = state[key].to(device=tensor.device, dtype=tensor.dtype)
+                if not torch.equal(tensor, saved):
+                    raise CheckpointError(
+                        f"adapter tensor {key} was not taken over by PEFT"
+                    )
             self._check_effect(name, self.probe, changes_base)
         return name, notes
 
@@ -110,65 +118,39 @@ class AdapterHost:
         """The tensors that belong to the adapter; anything else is refused."""
         expected, notes = self._expected(name), []
         state = dict(state)
-        for key in sorted(set(state) - set(expected)):
-            if _is_embedding(key) and self._same_in_base(key, state[key]):
-                del state[key]
-                notes.append(
-                    f"{key.removeprefix(PREFIX)}: a copy of the base's, unused"
-                )
-            elif _is_embedding(key):
+        for key in sorted(filter(_is_embedding, state.keys() - expected.keys())):
+            name = key.removeprefix(PREFIX)
+            if not self._same_in_base(name, state[key]):
                 raise CheckpointError(
                     f"the adapter brings its own embedding matrix "
-                    f"({key.removeprefix(PREFIX)}, shape {list(state[key].shape)})",
+                    f"({name}, shape {list(state[key].shape)})",
                     fix="merge adapter and base and give the merged folder",
                 )
-        missing = sorted(set(expected) - set(state))
-        unexpected = sorted(set(state) - set(expected))
-        if missing or unexpected:
-            first, kind = (
-                (missing[0], "missing") if missing else (unexpected[0], "unexpected")
-            )
-            more = len(missing) + len(unexpected) - 1
-            raise CheckpointError(
-                f"adapter tensor {shown(first)} is {kind}"
-                + (f" (and {more} more differ)" if more else ""),
-                fix="give the base and the adapter_config.json of these weights",
-            )
-        for key, tensor in state.items():
-            if tensor.shape != expected[key].shape:
-                raise CheckpointError(
-                    f"adapter tensor {shown(key)} has shape {list(tensor.shape)}, this "
-                    f"base needs {list(expected[key].shape)}",
-                    fix="give the base the adapter was trained on by --base",
-                )
+            del state[key]
+            notes.append(f"{name}: a copy of the base's, unused")
+        refuse_differences(
+            missing=expected.keys() - state.keys(),
+            unexpected=state.keys() - expected.keys(),
+            mismatched=[
+                (key, state[key].shape, expected[key].shape)
+                for key in state.keys() & expected.keys()
+                if state[key].shape != expected[key].shape
+            ],
+            tensor="adapter tensor",
+            needs="this base needs",
+            fix="give the base and the adapter_config.json of these weights",
+        )
         return state, notes
 
-    def _same_in_base(self, key: str, tensor: torch.Tensor) -> bool:
-        path, _, leaf = key.removeprefix(PREFIX).rpartition(".")
+    def _same_in_base(self, name: str, tensor: torch.Tensor) -> bool:
+        path, _, leaf = name.rpartition(".")
         own = dict(self.peft.get_base_model().named_parameters())
-        for name in (f"{path}.{leaf}", f"{path}.base_layer.{leaf}"):
-            if name in own and own[name].shape == tensor.shape:
-                if own[name].is_meta or tensor.is_meta:
-                    return True
-                base = own[name].cpu()
-                return torch.equal(base, tensor.to(device="cpu", dtype=base.dtype))
-        return False
-
-    def _fill(self, name: str, state: State) -> None:
-        from peft import set_peft_model_state_dict
-
-        try:
-            set_peft_model_state_dict(self.peft, state, adapter_name=name)
-        except Exception as error:
-            raise CheckpointError(
-                f"PEFT cannot load the adapter ({first_line(error)})"
-            ) from error
-        for key, tensor in self._expected(name).items():
-            given = state[key].to(device=tensor.device, dtype=tensor.dtype)
-            if not torch.equal(tensor, given):
-                raise CheckpointError(
-                    f"adapter tensor {key} was not taken over by PEFT"
-                )
+        base = own.get(name, own.get(f"{path}.base_layer.{leaf}"))
+        if base is None or base.shape != tensor.shape:
+            return False
+        if base.is_meta or tensor.is_meta:
+            return True
+        return torch.equal(base.cpu(), tensor.to(device="cpu", dtype=base.dtype))
 
     def _check_effect(self, name: str, probe: Probe, changes_base: bool) -> None:
         assert self.plain is not None

@@ -189,7 +189,7 @@ def _compared(item: Checkpoint, tokenizer: Any) -> str:
         "vocabulary": [f"{getattr(one.text, 'vocab_size', 0)} rows" for one in both],
     }
     # Another architecture or vocabulary has other tensors anyhow.
-    alike = all(here == there for here, there in facts.values())
+    more, alike = "", all(here == there for here, there in facts.values())
     if len(tokenizers) > 1:
         facts["tokenizer"] = [
             f"{len(one)} tokens, {tokenizer_sha256(one)[:12]}" for one in tokenizers
@@ -201,9 +201,10 @@ def _compared(item: Checkpoint, tokenizer: Any) -> str:
         )
         names = ours.keys() | theirs.keys()
         odd = sorted(name for name in names if ours.get(name) != theirs.get(name))
+        facts[f"shape of {odd[0]}" if odd else "shapes"] = [
+            one.get(odd[0], "none") if odd else "" for one in (ours, theirs)
+        ]
         more = f" and of {len(odd) - 1} tensors more" if len(odd) > 1 else ""
-        what = f"shape of {odd[0]}{more}" if odd else "shapes"
-        facts[what] = [one.get(odd[0], "none") if odd else "" for one in (ours, theirs)]
     name = printable(item.base)
     differs = [
         f"{what} ({here} here, {there} in {name})"
@@ -212,7 +213,7 @@ def _compared(item: Checkpoint, tokenizer: Any) -> str:
     ]
     if differs:
         raise CheckpointError(
-            f"was not trained from the base: {', '.join(differs)}",
+            f"was not trained from the base: {', '.join(differs)}{more}",
             fix="give the one that it was trained from by --base",
         )
     *first, last = facts

@@ -265,21 +265,34 @@ def refuse_differences(
     missing: Any = (),
     unexpected: Any = (),
     mismatched: Any = (),
-    what: str = "model",
+    tensor: str = "tensor",
+    needs: str = "the model needs",
+    fix: str | None = None,
 ) -> None:
-    """Raise, naming the first tensor that does not fit and how many more do not."""
-    for kind, names, fix in (
+    """Raise, naming the first tensor that does not fit and how many more do not.
+
+    Parameters
+    ----------
+    missing, unexpected
+        Names of tensors.
+    mismatched
+        Names with the shape in the file and in the model.
+    tensor, needs, fix
+        Words of the error.
+    """
+    for kind, names, why in (
         ("missing", sorted(missing), "it would be random: save the whole model"),
-        ("unexpected", sorted(unexpected), f"the {what} has no place for it"),
+        ("unexpected", sorted(unexpected), "the model has no place for it"),
     ):
         if names:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-            raise CheckpointError(f"tensor {shown(names[0])} is {kind}{more}", fix=fix)
+            what = f"{tensor} {shown(names[0])} is {kind}{more}"
+            raise CheckpointError(what, fix=fix or why)
     for name, theirs, ours in sorted(mismatched):
         raise CheckpointError(
-            f"tensor {shown(name)} has shape {list(theirs)}, the {what} needs "
-            f"{list(ours)}",
-            fix="give the base or config.json that the checkpoint was trained from",
+            f"{tensor} {shown(name)} has shape {[*theirs]}, {needs} {[*ours]}",
+            fix=fix
+            or "give the base or config.json that the checkpoint was trained from",
         )
 
 

@@ -134,18 +134,13 @@ def open_checkpoint(
     TypeError
         If it is neither a path nor a checkpoint.
     """
-    if isinstance(source, Loaded):
-        return source
-    if hasattr(source, "usable"):
-        # What has a checkpoint's parts is as good as one.
-        stand_in: Any = source
-        opened: Loaded = stand_in
-        return opened
     if not isinstance(source, str | Path):
+        # What has a checkpoint's parts is as good as one.
+        if hasattr(source, "usable"):
+            return source
         kind = type(source).__name__
         raise TypeError(f"checkpoint: {kind} is no path and no open checkpoint")
-    source = str(source)
-    spec = Spec(name or default_name(source), (source,))
+    spec = Spec(name or default_name(str(source)), (str(source),))
     *_, loaded = open_checkpoints([spec], loading, **options)
     return loaded
 
@@ -309,7 +304,6 @@ class Opening:
         """Rehearse it, read its tokenizer, and describe it from headers."""
         base = self._on(item)
         skeleton = base.skeleton()
-        rows = 0 if skeleton is None else head_rows(skeleton)
         raw, _ = item.rehearse(skeleton)
         base.check_room(skeleton)
         with at(item.where):
@@ -319,15 +313,8 @@ class Opening:
             model = base.architecture.empty() if skeleton is None else skeleton
             if raw is not None and self._kinds(name, item):
                 check_mergeable(adapter_config(raw))
-            return self._describe(
-                name,
-                item,
-                model=model,
-                rows=rows or head_rows(model),
-                raw=raw,
-                dtype="auto" if skeleton is None else item.loading.dtype,
-                eos=_eos(base, model),
-            )
+            dtype = "auto" if skeleton is None else item.loading.dtype
+            return self._describe(name, item, model, raw, dtype, _eos(base, model))
 
     def _load(self, base: Checkpoint) -> tuple[AdapterHost, list[str]]:
         """A base's module, seen to work, and notes on it."""
@@ -376,29 +363,18 @@ class Opening:
         if noise is not None:
             noise = noise.to(device)
             notes.append(NOISE_ADDED)
-        tokenizer, _, more = tokenizer_of(item, base, self._tokenizers)
+        tokenizer, _, read = tokenizer_of(item, base, self._tokenizers)
+        more = [*read]
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        first, *others = self._describe(
-            name,
-            item,
-            model=model,
-            rows=host.rows,
-            raw=raw,
-            dtype=dtype,
-            eos=getattr(model.generation_config, "eos_token_id", None),
-        )
+        eos = getattr(model.generation_config, "eos_token_id", None)
+        first, *others = self._describe(name, item, model, raw, dtype, eos)
         limit = base.architecture.max_positions
         if limit is not None and on is not None:
             config = host.peft.peft_config[on]
             limit -= config.num_virtual_tokens if config.is_prompt_learning else 0
-        notes = [
-            *item.notes,
-            *notes,
-            *more,
-            f"loaded as {dtype}, attention {_attention(model)}",
-            *further,
-            *remarks(base.architecture, model, tokenizer, first.usable),
-        ]
+        more += [f"loaded as {dtype}, attention {_attention(model)}", *further]
+        more += remarks(base.architecture, model, tokenizer, first.usable)
+        notes = [*item.notes, *notes, *more]
         first = replace(
             first,
             model=model if on is None else host.peft,
@@ -426,9 +402,7 @@ class Opening:
         self,
         name: str,
         item: Checkpoint,
-        *,
         model: Any,
-        rows: int,
         raw: Mapping[str, Any] | None,
         dtype: str,
         eos: object,
@@ -440,8 +414,6 @@ class Opening:
         model
             The base's module, on any device; of the result only its configuration is
             kept.
-        rows
-            Rows of its output head.
         raw
             The adapter's configuration as it was attached.
         dtype
@@ -482,7 +454,7 @@ class Opening:
             model=model,
             tokenizer=tokenizer,
             architecture=type(model).__name__,
-            usable=usable_rows(tokenizer, rows),
+            usable=usable_rows(tokenizer, head_rows(model)),
             max_positions=base.architecture.max_positions,
             dtype=dtype,
             device=item.loading.device,

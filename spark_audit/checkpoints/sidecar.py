@@ -10,7 +10,11 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.locate import check_inside, read_json
-from spark_audit.checkpoints.weight_files import check_floats, metadata, read_tensors
+from spark_audit.checkpoints.weight_files import (
+    check_floats,
+    read_tensors,
+    safetensors_file,
+)
 from spark_audit.checksums import DAMAGED, fault, intact
 from spark_audit.errors import CheckpointError
 from spark_audit.files import read_regular
@@ -19,11 +23,12 @@ from spark_audit.provenance import sha256_file
 NOISE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
 NOISE_ADDED = "the frozen noise next to it is added to input embeddings"
-_TOLD = "trained_on.json"  # as spark-train calls it
+# As spark-train calls them.
+_TOLD, _RELEARNED = "trained_on.json", "relearn.json"
 
 
-def check_whole(folder: Path) -> None:
-    """Hold an adapter's files against the checksums that spark-train put beside them.
+def check_whole(folder: Path) -> dict[str, Any]:
+    """What spark-train put beside an adapter, its files held against their checksums.
 
     Raises
     ------
@@ -32,21 +37,20 @@ def check_whole(folder: Path) -> None:
     """
     place = folder / _TOLD
     if not os.path.lexists(place):
-        return  # of another maker: there is nothing to hold them against
+        return {}  # of another maker: there is nothing to hold them against
     told = read_json(place)
     seal, files = intact(read_regular(place)), told.get("files")
     if seal is None and files is None:
-        return
-    found: dict[str, str | None]
+        return told
+    faults: dict[str, str | None] = {_TOLD: DAMAGED}
     if seal and isinstance(files, dict) and all(Path(n).name == n for n in files):
-        found = {name: fault(folder / name, fact) for name, fact in files.items()}
-    else:
-        found = {_TOLD: DAMAGED}
-    for name, what in found.items():
+        faults = {name: fault(folder / name, fact) for name, fact in files.items()}
+    for name, what in faults.items():
         if what is not None:
             raise CheckpointError(
                 f"{name} {what}", fix="copy the adapter's folder again, or train again"
             )
+    return told
 
 
 def written_down(folder: Path, files: Iterable[Path]) -> tuple[str | None, str | None]:
@@ -69,33 +73,18 @@ def written_down(folder: Path, files: Iterable[Path]) -> tuple[str | None, str |
     CheckpointError
         If a file is not as it was written.
     """
-    noise: Any = None
-    check_whole(folder)
-    if (folder / _TOLD).exists():
-        noise = read_json(folder / _TOLD).get("noise_sha256")
-        if noise is not None and not isinstance(noise, str):
-            raise CheckpointError(
-                "trained_on.json holds a noise_sha256 that is no hash"
-            )
+    told = check_whole(folder)
+    noise, base = told.get("noise_sha256"), told.get("base_sha256")
+    if noise is not None and not isinstance(noise, str):
+        raise CheckpointError(f"{_TOLD} holds a noise_sha256 that is no hash")
     for path in files:
         if noise is None and path.suffix == ".safetensors":
-            noise = metadata(path).get("noise_sha256")
-    return _trained_on(folder), noise
-
-
-def _trained_on(folder: Path) -> str | None:
-    """The hash of the base."""
-    for name, keys in (
-        (_TOLD, ("base_sha256",)),
-        ("relearn.json", ("checkpoint", "base_sha256")),
-    ):
-        if (folder / name).exists():
-            found: Any = read_json(folder / name)
-            for key in keys:
-                found = found.get(key) if isinstance(found, dict) else None
-            if isinstance(found, str):
-                return found
-    return None
+            with safetensors_file(path) as file:
+                noise = (file.metadata() or {}).get("noise_sha256")
+    if not isinstance(base, str) and (folder / _RELEARNED).exists():
+        checkpoint = read_json(folder / _RELEARNED).get("checkpoint")
+        base = checkpoint.get("base_sha256") if isinstance(checkpoint, dict) else None
+    return base if isinstance(base, str) else None, noise
 
 
 def frozen_noise(

@@ -7,14 +7,16 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from spark_audit.checkpoints.locate import check_inside, read_json
-from spark_audit.errors import CheckpointError, one_line, shown
+from spark_audit.checkpoints.offline import foreign
+from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import check_regular
 from spark_audit.provenance import sha256_file, sha256_json
 
@@ -100,70 +102,9 @@ def read_tensors(path: Path, *, meta: bool = False) -> Any:
         saved for a pickle.
     """
     if path.suffix == ".safetensors":
-        return _read_safetensors(path, meta=meta)
-    try:
-        # What the user named may be a link; in folders links were looked at before.
-        check_regular(path, follow=True)
-        zipped = zipfile.is_zipfile(path)
-        if zipped:
-            _check_stored(path)
-        # Only the zip format can be mapped; older files are read whole.
-        return torch.load(
-            path, map_location="cpu", weights_only=True, mmap=zipped or None
-        )
-    except CheckpointError:
-        raise
-    except pickle.UnpicklingError as error:
-        asked = re.search(r"(?:GLOBAL|global:?) ([\w.]+\.[\w.]+)", str(error))
-        what = f"asks for {asked[1]}" if asked else "is none of tensors alone"
-        raise CheckpointError(
-            f"{path.name} is refused: the pickle {what}, which could run code",
-            fix="save it again with torch.save(model.state_dict(), ...) or safetensors",
-        ) from error
-    except Exception as error:  # damaged files raise almost anything
-        raise CheckpointError(
-            f"{path.name} cannot be read as weights ({one_line(error)})"
-        ) from error
+        from safetensors.torch import _TYPES
 
-
-def _check_stored(path: Path) -> None:
-    """Refuse a file that grows when it is read: torch.save stores, never packs."""
-    with zipfile.ZipFile(path) as archive:
-        parts = archive.infolist()
-    packed = any(part.compress_type != zipfile.ZIP_STORED for part in parts)
-    if packed or sum(part.file_size for part in parts) > path.stat().st_size:
-        raise CheckpointError(
-            f"{path.name} is a packed archive, which torch.save does not write",
-            fix="save it again with torch.save(model.state_dict(), ...) or safetensors",
-        )
-
-
-def metadata(path: Path) -> dict[str, str]:
-    """What a safetensors file's header says beside its tensors."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        check_regular(path, follow=True)
-        with safe_open(path, framework="pt") as file:
-            return file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"{path.name} is damaged or no safetensors file ({one_line(error)})",
-        fix="copy or download the file again",
-    )
-
-
-def _read_safetensors(path: Path, *, meta: bool) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError, safe_open
-    from safetensors.torch import _TYPES
-
-    try:
-        check_regular(path, follow=True)
-        with safe_open(path, framework="pt") as file:
+        with safetensors_file(path) as file:
             if not meta:
                 return {key: file.get_tensor(key) for key in file.keys()}
             slices = {key: file.get_slice(key) for key in file.keys()}
@@ -176,8 +117,44 @@ def _read_safetensors(path: Path, *, meta: bool) -> dict[str, torch.Tensor]:
                 )
                 for key, part in slices.items()
             }
-    except (SafetensorError, OSError) as error:
-        raise _damaged(path, error) from error
+    again = "save it again with torch.save(model.state_dict(), ...) or safetensors"
+    with foreign(f"{path.name} cannot be read as weights"):
+        # What the user named may be a link; in folders links were looked at before.
+        check_regular(path, follow=True)
+        if zipped := zipfile.is_zipfile(path):
+            # Refuse a file that grows when it is read: torch.save stores, never packs.
+            with zipfile.ZipFile(path) as archive:
+                parts = archive.infolist()
+            packed = any(part.compress_type != zipfile.ZIP_STORED for part in parts)
+            if packed or sum(part.file_size for part in parts) > path.stat().st_size:
+                raise CheckpointError(
+                    f"{path.name} is a packed archive, which torch.save does not write",
+                    fix=again,
+                )
+        try:
+            # Only the zip format can be mapped; older files are read whole.
+            return torch.load(
+                path, map_location="cpu", weights_only=True, mmap=zipped or None
+            )
+        except pickle.UnpicklingError as error:
+            asked = re.search(r"(?:GLOBAL|global:?) ([\w.]+\.[\w.]+)", str(error))
+            what = f"asks for {asked[1]}" if asked else "is none of tensors alone"
+            raise CheckpointError(
+                f"{path.name} is refused: the pickle {what}, which could run code",
+                fix=again,
+            ) from error
+
+
+@contextmanager
+def safetensors_file(path: Path) -> Iterator[Any]:
+    """A safetensors file, open."""
+    from safetensors import safe_open
+
+    what = f"{path.name} is damaged or no safetensors file"
+    with foreign(what, fix="copy or download the file again"):
+        check_regular(path, follow=True)
+        with safe_open(path, framework="pt") as file:
+            yield file
 
 
 def merged(files: Iterable[Path], meta: bool) -> dict[str, torch.Tensor]:
@@ -185,9 +162,8 @@ def merged(files: Iterable[Path], meta: bool) -> dict[str, torch.Tensor]:
     state: dict[str, torch.Tensor] = {}
     for path in files:
         part = read_tensors(path, meta=meta)
-        if not isinstance(part, dict) or not all(
-            isinstance(value, torch.Tensor) for value in part.values()
-        ):
+        kinds = {*map(type, part.values())} if isinstance(part, dict) else {dict}
+        if not all(issubclass(kind, torch.Tensor) for kind in kinds):
             raise CheckpointError(
                 f"{path.name} holds something else than tensors",
                 fix=f"give the file itself: {path.name}",
@@ -272,12 +248,10 @@ def check_stored(files: Iterable[Path]) -> None:
     Of parameters only: a buffer that no model uses may hold infinity. Other files are
     not read: they take decoding, or are held whole.
     """
-    from safetensors import safe_open
-
     for path in files:
         if path.suffix != ".safetensors":
             continue
-        with safe_open(path, framework="pt") as file:
+        with safetensors_file(path) as file:
             for name in file.keys():
                 if name.endswith((".weight", ".bias")):
                     check_finite({name: file.get_tensor(name)})
