@@ -128,7 +128,7 @@ class Checkpoint:
                 check_buffers(architecture)
             if architecture.cls is None or architecture.quantised:
                 return None
-            model = build(architecture, state=state, device="meta")
+            model = build(architecture, state=state)
             check_weights(model, state)
             return model
 

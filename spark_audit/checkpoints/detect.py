@@ -35,7 +35,7 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
         If it is nothing that can be opened, with what is wrong.
     """
     text, number = split_stage(source)
-    path = locate(text, revision=loading.revision, code=loading.trust_remote_code)
+    path = loading.locate(text)
     with at(source):
         names = _formats(path)
         if len(names) != 1:

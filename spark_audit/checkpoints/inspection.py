@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
-from spark_audit.checkpoints.locate import locate, printable, read_json
+from spark_audit.checkpoints.locate import printable, read_json
 from spark_audit.checkpoints.models import head_rows, read_architecture
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import (
@@ -165,9 +165,9 @@ def _compared(item: Checkpoint, tokenizer: Any) -> str:
         With everything that differs.
     """
     assert item.base is not None
-    loading, trusted = item.loading, item.loading.trust_remote_code
+    trusted = item.loading.trust_remote_code
     with at(item.base):
-        folder = locate(item.base, revision=loading.revision, code=trusted)
+        folder = item.loading.locate(item.base)
         folder = folder if folder.is_dir() else folder.parent
         if not (folder / "config.json").exists():
             raise CheckpointError(

@@ -180,29 +180,40 @@ def refuse_code(config: Mapping[str, Any], folder: Path) -> None:
         raise CheckpointError(f"brings its own code ({scripts[0].name})", fix=fix)
 
 
-def refuse_redirects(config: Mapping[str, Any]) -> None:
-    """Refuse a configuration that sends the loader to a hub repo or another file."""
+def read_config(folder: Path, *, trusted: bool) -> dict[str, Any]:
+    """A model's config.json, which sends the loader to no code and no other file.
+
+    Parameters
+    ----------
+    trusted
+        Whether code that comes with it may run.
+    """
+    config = read_json(folder / "config.json")
+    if not trusted:
+        refuse_code(config, folder)
     for key, value in walk(config):
+        what = f"config.json names its own weights file ({value})"
+        refused = key == "transformers_weights" and value
         if key.endswith("attn_implementation") or key == "experts_implementation":
-            if "/" in json.dumps(value):
-                raise CheckpointError(
-                    f"config.json takes its attention code from the hub ({key})",
-                    fix=f"remove {key} from config.json",
-                )
-        elif key == "transformers_weights" and value:
-            raise CheckpointError(
-                f"config.json names its own weights file ({value})",
-                fix="remove transformers_weights from config.json",
-            )
+            what = f"config.json takes its attention code from the hub ({key})"
+            refused = "/" in json.dumps(value)
+        if refused:
+            raise CheckpointError(what, fix=f"remove {key} from config.json")
+    return config
 
 
-def walk(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key of nested JSON with its value; depth costs no recursion."""
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object of nested JSON; depth costs no recursion."""
     waiting = [value]
     while waiting:
         inner = waiting.pop()
         if isinstance(inner, dict):
-            yield from ((str(key), each) for key, each in inner.items())
+            yield inner
             waiting += inner.values()
         elif isinstance(inner, list):
             waiting += inner
+
+
+def walk(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key of nested JSON with its value."""
+    return ((str(key), one[key]) for one in objects(value) for key in one)

@@ -22,6 +22,7 @@ PROBE_LENGTH = 12
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 # How configurations call what each takes modules of its own.
 _COUNT = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$")
+_ITS_OWN = "give the config.json that was saved with these weights"
 MOST_LAYERS = 1000
 MOST_POSITIONS = 1 << 31
 MOST_BUFFERS = 1 << 28
@@ -80,13 +81,12 @@ def read_architecture(
     import transformers
     from transformers.models.auto import modeling_auto
 
-    auto: Any = transformers.AutoModelForCausalLM
+    mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     listed = content.get("architectures") or []
     if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
-        raise CheckpointError(
-            "config.json gives architectures that are no list of names"
-        )
+        what = "config.json gives architectures that are no list of names"
+        raise CheckpointError(what)
     with foreign("config.json is not understood"):
         config: Any = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
@@ -101,11 +101,8 @@ def read_architecture(
     if stated is not None and not (
         type(stated) is int and 0 <= stated < MOST_POSITIONS
     ):
-        raise CheckpointError(
-            "config.json says max_position_embeddings, but no length of a context",
-            fix="give the config.json that was saved with these weights",
-        )
-    mapping = auto._model_mapping
+        what = "config.json says max_position_embeddings, but no length of a context"
+        raise CheckpointError(what, fix=_ITS_OWN)
     own = getattr(config, "auto_map", None) or {}
     if trusted and "AutoModelForCausalLM" in own:
         return Architecture(config, None)
@@ -128,11 +125,8 @@ def check_layers(config: Mapping[str, Any], *, tensors: int) -> None:
     for key, value in walk(config):
         most = min(tensors, MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
         if _COUNT.search(key) and isinstance(value, int) and value > most:
-            raise CheckpointError(
-                f"config.json says {shown(key)} {str(value)[:20]}, the weights are "
-                f"{tensors} tensors",
-                fix="give the config.json that was saved with these weights",
-            )
+            what = f"config.json says {shown(key)} {str(value)[:20]}, the weights are"
+            raise CheckpointError(f"{what} {tensors} tensors", fix=_ITS_OWN)
 
 
 def check_weights(model: Any, state: Mapping[str, torch.Tensor]) -> None:
@@ -146,14 +140,14 @@ def check_weights(model: Any, state: Mapping[str, torch.Tensor]) -> None:
         What its files hold.
     """
     front = f"{model.base_model_prefix}."
-    own = {
-        name for name, tensor in model.named_parameters() if tensor.is_floating_point()
-    }
-
-    def floating(name: str) -> bool:
-        return name.endswith(".weight") or name in own or front + name in own
-
-    check_floats(state, floating=floating)
+    own = {name for name, one in model.named_parameters() if one.is_floating_point()}
+    check_floats(
+        {
+            name: tensor
+            for name, tensor in state.items()
+            if name.endswith(".weight") or name in own or front + name in own
+        }
+    )
 
 
 def check_buffers(architecture: Architecture) -> None:
@@ -166,10 +160,8 @@ def check_buffers(architecture: Architecture) -> None:
         buffers = [*architecture.empty().buffers()]
     size = sum(b.numel() * b.element_size() for b in buffers)
     if size > MOST_BUFFERS:
-        raise CheckpointError(
-            f"config.json needs {size:.3g} bytes beside the weights",
-            fix="give the config.json that was saved with these weights",
-        )
+        what = f"config.json needs {size:.3g} bytes beside the weights"
+        raise CheckpointError(what, fix=_ITS_OWN)
 
 
 def check_quantised(architecture: Architecture, *, device: str) -> None:
@@ -199,10 +191,8 @@ def build(
     folder: Path | None = None,
     state: Mapping[str, torch.Tensor] | None = None,
     dtype: str = "auto",
-    device: str = "cpu",
-    places: Mapping[str, Any] | None = None,
-    safetensors: bool | None = None,
-    trust_remote_code: bool = False,
+    device_map: Any = "meta",
+    **options: Any,
 ) -> Any:
     """Put weights into a module, every tensor of both in its place.
 
@@ -211,9 +201,8 @@ def build(
     folder, state
         One of both: a folder that transformers reads, or the tensors themselves
         (on the meta device for a check without weights).
-    places
-        Options of transformers that say where parts of the model go; otherwise all of
-        it goes to the device.
+    device_map, options
+        Of ``from_pretrained``.
 
     Raises
     ------
@@ -223,33 +212,27 @@ def build(
     import transformers
 
     auto: Any = transformers.AutoModelForCausalLM
-    options: dict[str, Any] = {
-        "config": architecture.config,
-        "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
-        "output_loading_info": True,
-        "ignore_mismatched_sizes": True,
-        "local_files_only": True,
-        "weights_only": True,
-        **(places or {"device_map": None if device == "cpu" else {"": device}}),
-    }
+    cls = architecture.cls if folder is None else auto
+    if cls is None:
+        raise CheckpointError(
+            "a weights file alone does not work with a model's own code",
+            fix="give the folder that holds its code and config.json",
+        )
     if architecture.cls is not None:
         options["attn_implementation"] = architecture.attention
     with foreign("transformers cannot load it"):
-        if state is None:
-            model, info = auto.from_pretrained(
-                folder,
-                use_safetensors=safetensors,
-                trust_remote_code=trust_remote_code,
-                **options,
-            )
-        elif architecture.cls is None:
-            raise CheckpointError(
-                "a weights file alone does not work with a model's own code",
-                fix="give the folder that holds its code and config.json",
-            )
-        else:
-            cls = architecture.cls
-            model, info = cls.from_pretrained(None, state_dict=state, **options)
+        model, info = cls.from_pretrained(
+            folder,
+            state_dict=state,
+            config=architecture.config,
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            device_map=device_map,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            local_files_only=True,
+            weights_only=True,
+            **options,
+        )
     refuse_differences(
         missing=info["missing_keys"],
         unexpected=info["unexpected_keys"],

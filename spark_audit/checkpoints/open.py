@@ -328,10 +328,9 @@ class Opening:
             folder=weights.folder if weights.whole else None,
             state=None if weights.whole else weights.read(False),
             dtype=dtype,
-            device=device,
-            places=placed(loading, device, folder=disk),
-            safetensors=weights.files[0].suffix == ".safetensors",
+            use_safetensors=weights.files[0].suffix == ".safetensors",
             trust_remote_code=loading.trust_remote_code,
+            **placed(loading, device, folder=disk),
         )
         if disk is not None:
             weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)

@@ -23,13 +23,12 @@ def pick_device(device: str) -> str:
 
     Workers that a launcher started on one machine each take a GPU of their own.
     """
-    if device == "auto" and torch.cuda.is_available():
-        rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", ""))
-        if rank.isdecimal():
-            return f"cuda:{int(rank) % torch.cuda.device_count()}"
-        return "cuda"
     if device == "auto":
-        return "cpu"
+        if not torch.cuda.is_available():
+            return "cpu"
+        rank = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", ""))
+        known = rank.isdecimal()
+        return f"cuda:{int(rank) % torch.cuda.device_count()}" if known else "cuda"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(
             "there is no CUDA device here", where="--device", fix="use --device cpu"
@@ -51,8 +50,8 @@ def rooms(device: str) -> dict[str, int]:
 
 def placed(
     loading: Loading, device: str, *, folder: str | None = None
-) -> dict[str, Any] | None:
-    """Options of transformers for a model in several places; ``None`` for one place.
+) -> dict[str, Any]:
+    """Options of transformers that say where a model goes.
 
     Parameters
     ----------
@@ -60,7 +59,7 @@ def placed(
         For what neither GPUs nor memory hold.
     """
     if loading.device_map is None:
-        return None
+        return {"device_map": None if device == "cpu" else {"": device}}
     most = {
         int(place[5:]) if place.startswith("cuda") else place: max(free - BESIDE, 0)
         for place, free in rooms(device).items()

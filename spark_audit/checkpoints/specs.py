@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from spark_audit.checkpoints.locate import HUB
+from spark_audit.checkpoints.locate import HUB, locate
 from spark_audit.errors import InputError, choose
 from spark_audit.names import BASE
 from spark_audit.terminal.flags import (
@@ -96,6 +96,10 @@ class Loading:
     ] = None
     base: str | None = None
     include_base: bool = False
+
+    def locate(self, source: str) -> Path:
+        """The local path of a model that the user gave."""
+        return locate(source, revision=self.revision, code=self.trust_remote_code)
 
     def __post_init__(self) -> None:
         if self.device.partition(":")[0] not in DEVICES:

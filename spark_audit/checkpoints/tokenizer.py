@@ -16,8 +16,8 @@ from spark_audit.checkpoints.locate import (
     WORDS_BYTES,
     check_folder,
     locate,
+    objects,
     read_json,
-    walk,
 )
 from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.provenance import sha256_file, sha256_json
@@ -113,7 +113,7 @@ def _choose(item: Checkpoint, base: Checkpoint) -> tuple[Path, Path | None, str]
         return locate(item.loading.tokenizer), None, "tokenizer: from --tokenizer"
     own, other = item.folder, base.folder if base is not item else None
     if item.weights is not None and item.base is not None:
-        other = locate(item.base, revision=item.loading.revision)
+        other = item.loading.locate(item.base)
         other = other if other.is_dir() else other.parent
     if has_tokenizer(own):
         compared = other if has_tokenizer(other) and other != own else None
@@ -149,10 +149,7 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool) -> tuple[Any, list[
         read_json(folder / name, most=WORDS_BYTES) if (folder / name).exists() else {}
         for name in ("tokenizer_config.json", "tokenizer.json", *_TOKEN_FILES)
     )
-    for one in (settings, *others):
-        _check_tokens(one)
-    _check_growth(content)
-    _check_ids(content)
+    _check_content(content, settings, *others)
     if content:
         _try_apart(folder / "tokenizer.json")
     if settings.get("auto_map") and not trust_remote_code:
@@ -232,94 +229,52 @@ def _try_apart(path: Path) -> None:
     _tried.add(digest)
 
 
-def _check_tokens(content: dict[str, Any]) -> None:
-    """Refuse a token of other fields: a library prints their names as they stand.
+def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
+    """Refuse a tokenizer.json, and the files beside it, that would do harm.
+
+    A token of other fields is refused, as a library prints their names as they stand;
+    ids that are none, as every hole below the largest is written out; and steps that
+    make a text many times longer, or match without end. A normaliser that writes each
+    letter twice, thirty times over, makes one letter a gigabyte; a template can put the
+    text in as often.
 
     Raises
     ------
     CheckpointError
-        If there is one.
+        With the part that does so.
     """
-    for _, value in walk(content):
-        told = value if isinstance(value, dict) else {}
-        if isinstance(told.get("content"), str) and not set(told) <= _TOKEN:
-            raise CheckpointError(
-                f"has a token with a field that is none of {', '.join(sorted(_TOKEN))}",
-                fix=_GIVE,
-            )
 
+    def refuse(what: str) -> CheckpointError:
+        return CheckpointError(what, fix=_GIVE)
 
-def _check_growth(content: dict[str, Any]) -> None:
-    """Refuse steps that make a text many times longer, or match without end.
-
-    A normaliser that writes each letter twice, thirty times over, makes one letter a
-    gigabyte; a template can put the text in as often.
-
-    Raises
-    ------
-    CheckpointError
-        With the part of tokenizer.json that does so.
-    """
+    for one in objects([*others]):
+        if isinstance(one.get("content"), str) and not set(one) <= _TOKEN:
+            fields = ", ".join(sorted(_TOKEN))
+            raise refuse(f"has a token with a field that is none of {fields}")
     for part in ("normalizer", "pre_tokenizer", "decoder"):
         growth = 1.0
-        for step in _steps(content.get(part)):
+        for step in objects(content.get(part)):
             growth *= _factor(step)
-            pattern = step.get("pattern")
-            if isinstance(pattern, dict) and _nests(str(pattern.get("Regex", ""))):
-                raise CheckpointError(
-                    f"the tokenizer's {part} repeats what repeats, which may match "
-                    "without end",
-                    fix=_GIVE,
-                )
+            if _nests(str(_object(step.get("pattern")).get("Regex", ""))):
+                what = "repeats what repeats, which may match without end"
+                raise refuse(f"the tokenizer's {part} {what}")
         if growth > _GROWTH:
-            raise CheckpointError(
-                f"the tokenizer's {part} makes a text {growth:.3g} times as long",
-                fix=_GIVE,
-            )
-    for step in _steps(content.get("post_processor")):
+            what = f"makes a text {growth:.3g} times as long"
+            raise refuse(f"the tokenizer's {part} {what}")
+    for step in objects(content.get("post_processor")):
         pieces = [piece for piece in _items(step.get("single")) if _object(piece)]
-        special = step.get("special_tokens")
-        added = 0
-        for piece in pieces:
-            name = str(_object(piece.get("SpecialToken")).get("id"))
-            added += len(_items(_object(_object(special).get(name)).get("ids")))
+        special = _object(step.get("special_tokens"))
+        names = [str(_object(one.get("SpecialToken")).get("id")) for one in pieces]
+        added = sum(len(_items(_object(special.get(n)).get("ids"))) for n in names)
         if sum("Sequence" in piece for piece in pieces) > 1 or added > _ADDED:
-            raise CheckpointError(
-                "the tokenizer's post_processor repeats the text or adds many tokens",
-                fix=_GIVE,
-            )
-
-
-def _check_ids(content: dict[str, Any]) -> None:
-    """Refuse ids that are none: every hole below the largest is written out.
-
-    Raises
-    ------
-    CheckpointError
-        If one is no whole number from 0, or far beyond any vocabulary.
-    """
+            what = "post_processor repeats the text or adds many tokens"
+            raise refuse(f"the tokenizer's {what}")
     # What is of another layout, the tokenizer's own loader refuses.
-    ids: list[Any] = []
-    with contextlib.suppress(
-        AttributeError, IndexError, KeyError, TypeError, ValueError
-    ):
-        ids = [*vocabulary_of(content).values()]
-    if not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
-        raise CheckpointError(
-            "tokenizer.json has a vocabulary that cannot be", fix=_GIVE
-        )
-
-
-def _steps(part: Any) -> list[dict[str, Any]]:
-    """The steps of a part of tokenizer.json, sequences of sequences unfolded."""
-    waiting, found = [part], []
-    while waiting:
-        step = waiting.pop()
-        if isinstance(step, dict):
-            found.append(step)
-            for key in ("normalizers", "pretokenizers", "decoders", "processors"):
-                waiting += _items(step.get(key))
-    return found
+    wrong = AttributeError, IndexError, KeyError, TypeError, ValueError
+    with contextlib.suppress(*wrong):
+        ids = vocabulary_of(content).values()
+        if not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
+            raise refuse("tokenizer.json has a vocabulary that cannot be")
 
 
 def _factor(step: dict[str, Any]) -> float:

@@ -7,7 +7,7 @@ import os
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ NO_WEIGHTS = (
 )
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
+State = dict[str, torch.Tensor]
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -157,18 +158,39 @@ def safetensors_file(path: Path) -> Iterator[Any]:
             yield file
 
 
-def merged(files: Iterable[Path], meta: bool) -> dict[str, torch.Tensor]:
-    """The tensors of all shards in one dictionary."""
-    state: dict[str, torch.Tensor] = {}
-    for path in files:
-        part = read_tensors(path, meta=meta)
-        kinds = {*map(type, part.values())} if isinstance(part, dict) else {dict}
-        if not all(issubclass(kind, torch.Tensor) for kind in kinds):
+def lone_file(
+    path: Path, suffixes: Sequence[str], configurations: Sequence[str]
+) -> Path | None:
+    """A file of these kinds, or the only one of a folder without a configuration."""
+    if not path.is_dir():
+        return path if path.suffix in suffixes and path.is_file() else None
+    if any((path / name).exists() for name in configurations):
+        return None
+    names = [file for file in path.iterdir() if file.suffix in suffixes]
+    files = [file for file in names if not file.name.startswith(NO_WEIGHTS)]
+    return files[0] if len(files) == 1 else None
+
+
+def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
+    """A state dictionary, each tensor dense; anything else is refused."""
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{what}holds no state dictionary", fix=fix)
+    for key, value in content.items():
+        if not isinstance(value, torch.Tensor):
             raise CheckpointError(
-                f"{path.name} holds something else than tensors",
-                fix=f"give the file itself: {path.name}",
+                f"{what}holds something else than tensors ({shown(key)})", fix=fix
             )
-        check_dense(part)
+    check_dense(content)
+    return {str(key): value for key, value in content.items()}
+
+
+def merged(files: Iterable[Path], meta: bool) -> State:
+    """The tensors of all shards in one dictionary."""
+    state: State = {}
+    for path in files:
+        fix = f"give the file itself: {path.name}"
+        part = read_tensors(path, meta=meta)
+        part = only_tensors(part, what=f"{path.name} ", fix=fix)
         state.update({k: t.to("meta") for k, t in part.items()} if meta else part)
     return state
 
@@ -200,17 +222,8 @@ def check_dense(state: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def check_floats(
-    state: Mapping[str, torch.Tensor],
-    *,
-    floating: Callable[[str], bool] = lambda _: True,
-) -> None:
+def check_floats(state: Mapping[str, torch.Tensor]) -> None:
     """Refuse other numbers where floating-point ones belong: a cast would hide them.
-
-    Parameters
-    ----------
-    floating
-        Whether numbers of 16 bits or more belong into the tensor of this name.
 
     Raises
     ------
@@ -218,7 +231,7 @@ def check_floats(
         With the tensor's name and dtype.
     """
     for name, tensor in state.items():
-        if tensor.dtype not in FLOATS and floating(name):
+        if tensor.dtype not in FLOATS:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise CheckpointError(
                 f"tensor {shown(name)} holds {kind}, not floating-point numbers of 16 "

@@ -424,7 +424,7 @@ def test_weights_of_a_wrapped_model_point_to_the_file(
     torch.save(state, folder / "pytorch_model.bin")
     refused(folder, "the weights are those of a wrapped model (tensor module.model")
     torch.save({"model": base_model.state_dict()}, folder / "pytorch_model.bin")
-    refused(folder, "holds something else than tensors; give the file itself")
+    refused(folder, "holds something else than tensors (model); give the file")
 
 
 def test_full_weights_beside_an_adapter_are_ambiguous(

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from spark_audit.checkpoints.adapters import PREFIX
 from spark_audit.checkpoints.checkpoint import Checkpoint, Part
 from spark_audit.checkpoints.locate import (
     WEIGHT_SUFFIXES,
     check_inside,
-    locate,
     printable,
+    read_config,
     read_json,
-    refuse_code,
-    refuse_redirects,
 )
 from spark_audit.checkpoints.recipe import State
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import (
-    NO_WEIGHTS,
-    check_dense,
     check_filled,
+    lone_file,
+    only_tensors,
     read_tensors,
 )
 from spark_audit.errors import CheckpointError, shown
@@ -48,19 +45,12 @@ _OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|pr
 
 def detect(path: Path) -> bool:
     """A weights file, or a folder that holds one and no configuration."""
-    if path.is_file():
-        return path.suffix in WEIGHT_SUFFIXES
-    if (path / "config.json").exists() or (path / "adapter_config.json").exists():
-        return False
-    return path.is_dir() and len(_files(path)) == 1
+    return _file(path) is not None
 
 
-def _files(folder: Path) -> list[Path]:
-    return [
-        file
-        for file in sorted(folder.iterdir())
-        if file.suffix in WEIGHT_SUFFIXES and not file.name.startswith(NO_WEIGHTS)
-    ]
+def _file(path: Path) -> Path | None:
+    configurations = ("config.json", "adapter_config.json")
+    return lone_file(path, WEIGHT_SUFFIXES, configurations)
 
 
 def bare_weights(path: Path, loading: Loading) -> Checkpoint:
@@ -72,9 +62,9 @@ def bare_weights(path: Path, loading: Loading) -> Checkpoint:
         If the configuration, the base or LoRA's alpha is not known, or the file holds
         anything that is not understood.
     """
-    file = path
+    file = _file(path)
+    assert file is not None
     if path.is_dir():
-        file = _files(path)[0]
         check_inside(file)
     full, lora, notes = _read(file, True)
     weights = adapter = None
@@ -115,19 +105,9 @@ def _unwrapped(file: Path, *, meta: bool) -> tuple[State, list[str]]:
             break
         notes.append(f"taken from {inside[0]!r} in the file")
         content = content[inside[0]]
-    if not isinstance(content, dict) or not content:
-        raise CheckpointError(
-            "holds no state dictionary", fix="save model.state_dict()"
-        )
-    tensor = torch.Tensor
-    strange = [key for key, one in content.items() if not isinstance(one, tensor)]
-    if strange:
-        raise CheckpointError(
-            f"holds something else than tensors ({shown(strange[0])})",
-            fix="save model.state_dict() alone",
-        )
-    check_dense(content)
-    return {str(key): value for key, value in content.items()}, notes
+    # An empty one is none.
+    content = content if isinstance(content, dict) and content else None
+    return only_tensors(content, fix="save model.state_dict() alone"), notes
 
 
 def _read(file: Path, meta: bool) -> tuple[State, State, list[str]]:
@@ -184,15 +164,9 @@ def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
                 "to the file",
                 fix="give --base MODEL: only its architecture and tokenizer are used",
             )
-        folder = locate(
-            loading.base, revision=loading.revision, code=loading.trust_remote_code
-        )
+        folder = loading.locate(loading.base)
         note = f"architecture: {printable(loading.base)} (none of its weights)"
-    config = read_json(folder / "config.json")
-    if not loading.trust_remote_code:
-        refuse_code(config, folder)
-    refuse_redirects(config)
-    return config, folder, note
+    return read_config(folder, trusted=loading.trust_remote_code), folder, note
 
 
 def _lora_config(
@@ -201,37 +175,28 @@ def _lora_config(
     """LoRA's configuration: from beside the file, else rank and targets from shapes."""
     beside = file.parent / "adapter_config.json"
     if beside.exists():
-        return (
-            read_json(beside),
-            "LoRA settings: adapter_config.json next to the file",
-        )
+        return read_json(beside), "LoRA settings: adapter_config.json next to the file"
     if loading.lora_alpha is None:
         raise CheckpointError(
             "holds LoRA weights, whose alpha is not in the file",
             fix="give --lora-alpha, or put adapter_config.json next to the file",
         )
-    ranks: dict[str, int] = {}
-    joined = 0
-    for key, tensor in lora.items():
-        if match := _RANK.fullmatch(key):
-            name = match["module"].removeprefix(PREFIX)
-            # O-LoRA scales by the rank of its newest part.
-            if match["new"] or name not in ranks:
-                ranks[name] = int(tensor.shape[0])
-            if not match["new"]:
-                joined = int(tensor.shape[0])
+    matches = [(_RANK.fullmatch(key), lora[key].shape) for key in lora]
+    parts = [(match, int(shape[0])) for match, shape in matches if match]
+    # O-LoRA scales by the rank of its newest part.
+    parts.sort(key=lambda part: part[0]["new"] is not None)
+    ranks = {match["module"].removeprefix(PREFIX): rank for match, rank in parts}
     if not ranks:
         raise CheckpointError("has LoRA tensors, but no lora_A")
-    usual = max(set(ranks.values()), key=list(ranks.values()).count)
-    other = {name: rank for name, rank in sorted(ranks.items()) if rank != usual}
+    usual = Counter(ranks.values()).most_common(1)[0][0]
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": usual,
-        "r_sum": joined,
+        "r_sum": next((rank for match, rank in parts if not match["new"]), 0),
         "lora_alpha": loading.lora_alpha,
         "target_modules": sorted(ranks),
-        "rank_pattern": other,
+        "rank_pattern": {name: ranks[name] for name in ranks if ranks[name] != usual},
         "use_dora": any(key.endswith("magnitude_vector") for key in lora),
     }
     note = f"LoRA: rank {usual} from shapes, alpha {loading.lora_alpha:g} as given"

@@ -7,7 +7,6 @@ import mmap
 import struct
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,12 @@ from spark_audit.checkpoints.locate import (
     read_json,
 )
 from spark_audit.checkpoints.models import read_architecture
+from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.recipe import SIZES, State
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.tokenizer import vocabulary_of
-from spark_audit.checkpoints.weight_files import check_filled
-from spark_audit.errors import CheckpointError, first_line
+from spark_audit.checkpoints.weight_files import check_filled, lone_file
+from spark_audit.errors import CheckpointError
 from spark_audit.files import check_regular
 
 SUFFIX = ".gguf"
@@ -44,13 +44,11 @@ _UINT32, _STRING, _ARRAY = 4, 8, 9
 
 def detect(path: Path) -> bool:
     """A .gguf file, or a folder that holds one and no configuration."""
-    if path.is_file():
-        return path.suffix == SUFFIX
-    return not (path / "config.json").exists() and len(_files(path)) == 1
+    return _file(path) is not None
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+def _file(path: Path) -> Path | None:
+    return lone_file(path, (SUFFIX,), ("config.json",))
 
 
 def gguf_file(path: Path, loading: Loading) -> Checkpoint:
@@ -62,9 +60,9 @@ def gguf_file(path: Path, loading: Loading) -> Checkpoint:
         If the package gguf is missing, the file cannot be read, its numbers or tokens
         are not those of the base's configuration and tokenizer, or it is in parts.
     """
-    file = path
+    file = _file(path)
+    assert file is not None
     if path.is_dir():
-        file = _files(path)[0]
         check_inside(file)
     check_regular(file, follow=True)
     config, folder, note = config_of(file, loading)
@@ -103,7 +101,7 @@ def gguf_file(path: Path, loading: Loading) -> Checkpoint:
     return Checkpoint(folder=file.parent, weights=weights, notes=tuple(notes))
 
 
-def _opened(file: Path, **options: Any) -> tuple[Header, dict[str, Any]]:
+def _opened(file: Path, **options: Any) -> tuple[_Header, dict[str, Any]]:
     """The file's header, and what transformers understands of it."""
     from transformers import modeling_gguf_pytorch_utils as theirs
 
@@ -115,138 +113,103 @@ def _opened(file: Path, **options: Any) -> tuple[Header, dict[str, Any]]:
             fix="where spark-audit lies: pip install '.[gguf]'",
         ) from error
     load: Any = theirs.load_gguf_checkpoint
-    try:
-        sizes = gguf.GGML_QUANT_SIZES.items()
-        types = {int(kind): (kind.name, *size) for kind, size in sizes}
-        return read_header(file, types), load(str(file), **options)
-    except Exception as error:  # of a damaged file, whatever comes of its numbers
-        raise CheckpointError(
-            f"is no GGUF file that can be read ({first_line(error)})"
-        ) from error
+    with foreign("is no GGUF file that can be read"):
+        with open(file, "rb") as opened:
+            with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                header = _Header(data, gguf.GGML_QUANT_SIZES)
+        return header, load(str(file), **options)
 
 
-@dataclass(frozen=True)
-class Header:
-    """What a GGUF file lists: keys, names of the tensors' types, numbers in all."""
+class _Header:
+    """The header of a GGUF file, walked before a library reads it.
 
-    keys: frozenset[bytes]
-    types: Counter[str]
-    numbers: int
-
-
-def read_header(file: Path, types: Mapping[int, tuple[str, int, int]]) -> Header:
-    """Walk a header, and refuse counts, lengths or offsets that the file cannot hold.
-
-    The library counts on them: one array of 2 ** 60 elements never ends, and fills the
+    The library counts on it: one array of 2 ** 60 elements never ends, and fills the
     memory. Layout: github.com/ggml-org/ggml, docs/gguf.md.
 
-    Parameters
+    Attributes
     ----------
-    types
-        Of tensors: number -> name, numbers of a block and its bytes.
+    keys, types, numbers
+        Its keys, how many tensors are of each type, and numbers in all.
 
     Raises
     ------
     ValueError, struct.error
-        With what does not fit.
+        With a count, length or offset that the file cannot hold.
     """
-    with open(file, "rb") as opened:
-        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Walk(data).header(types)
 
-
-class _Walk:
-    """A place in a GGUF file's header that moves on as it is read."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data, self._at = data, 0
+    def __init__(self, data: mmap.mmap, known: Mapping[Any, tuple[int, int]]) -> None:
+        self._data, self._at, self._elements = data, 4, ELEMENTS
         self._end = min(len(data), _HEADER_BYTES)
-        self._elements = ELEMENTS
         if data[:4] != b"GGUF":
             raise ValueError("it does not begin with GGUF")
         self._order = "<" if struct.unpack_from("<I", data, 4)[0] & 0xFFFF else ">"
-        self._skip(4)
-
-    def header(self, known: Mapping[int, tuple[str, int, int]]) -> Header:
         if self._next("I") not in (2, 3):
             raise ValueError("only versions 2 and 3 are known")
-        tensors = self._count("Q", TENSORS, "tensors")
-        alignment, keys = 32, set()
+        tensors, alignment = self._count("Q", TENSORS, "tensors"), 32
+        self.keys: set[bytes] = set()
         for _ in range(self._count("Q", KEYS, "keys")):
             key, kind, at = self._string(), self._next("I"), self._at
             self._value(kind)
-            keys.add(key)
+            self.keys.add(key)
             if key == b"general.alignment" and kind == _UINT32:
-                (alignment,) = struct.unpack_from(f"{self._order}I", self._data, at)
-        types, total = Counter[str](), 0
+                (alignment,) = struct.unpack_from(f"{self._order}I", data, at)
+        self.types, self.numbers = Counter[str](), 0
+        kinds = {int(kind): (kind.name, *size) for kind, size in known.items()}
         places: list[tuple[int, int]] = []
         for _ in range(tensors):
-            kind, begin, numbers = self._tensor()
-            if kind not in known:
+            self._string()
+            axes = range(self._count("I", DIMENSIONS, "axes"))
+            numbers = math.prod(self._next("Q") for _ in axes)
+            kind, begin = self._next("I"), self._next("Q")
+            if kind not in kinds:
                 raise ValueError(f"tensors of type {kind} are unknown")
-            name, block, size = known[kind]
-            if numbers % block:
+            name, block, size = kinds[kind]
+            if not numbers or numbers % block:
                 raise ValueError("a tensor has a shape that its type cannot have")
-            types[name] += 1
-            total += numbers
+            self.types[name] += 1
+            self.numbers += numbers
             places.append((begin, begin + numbers // block * size))
-        start = self._at + -self._at % max(alignment, 1)
-        last = 0
+        start, last = self._at + -self._at % max(alignment, 1), 0
         for begin, end in sorted(places):
-            if begin < last or start + end > len(self._data):
+            if begin < last or start + end > len(data):
                 raise ValueError("tensors overlap, or lie beyond the end of the file")
             last = end
-        return Header(frozenset(keys), types, total)
 
-    def _tensor(self) -> tuple[int, int, int]:
-        """A tensor's type, its first byte, and how many numbers it holds."""
-        self._string()
-        shape = [self._next("Q") for _ in range(self._count("I", DIMENSIONS, "axes"))]
-        if not all(shape):
-            raise ValueError("a tensor is empty")
-        return self._next("I"), self._next("Q"), math.prod(shape)
-
-    def _value(self, kind: int) -> None:
+    def _value(self, kind: int, count: int = 1) -> None:
         if kind == _STRING:
-            self._string()
-        elif kind != _ARRAY:
-            self._skip(_scalar(kind))
-        else:
+            for _ in range(count):
+                self._string()
+        elif kind in _SCALARS:
+            self._skip(_SCALARS[kind] * count)
+        elif kind == _ARRAY and count == 1:
             kind, count = self._next("I"), self._count("Q", self._elements, "elements")
             self._elements -= count
-            if kind != _STRING:
-                self._skip(_scalar(kind) * count)
-            else:
-                for _ in range(count):
-                    self._string()
+            if kind == _ARRAY:
+                raise ValueError("arrays of arrays are not read")
+            self._value(kind, count)
+        else:
+            raise ValueError(f"values of type {kind} are unknown")
 
     def _string(self) -> bytes:
         length = self._next("Q")
-        at = self._at
         self._skip(length)
-        return self._data[at : self._at]
+        return self._data[self._at - length : self._at]
 
     def _count(self, code: str, most: int, what: str) -> int:
-        found = self._next(code)
-        if found > most:
-            raise ValueError(f"{found} {what}: more than {most} are not read")
-        return found
+        count = self._next(code)
+        if count > most:
+            raise ValueError(f"{count} {what}: more than {most} are not read")
+        return count
 
     def _next(self, code: str) -> int:
-        at, code = self._at, self._order + code
-        self._skip(struct.calcsize(code))
-        return int(struct.unpack_from(code, self._data, at)[0])
+        self._skip(size := struct.calcsize(code))
+        at = self._at - size
+        return int(struct.unpack_from(self._order + code, self._data, at)[0])
 
     def _skip(self, size: int) -> None:
         self._at += size
         if self._at > self._end:
             raise ValueError("a length or count in its header is beyond the file's end")
-
-
-def _scalar(kind: int) -> int:
-    if kind not in _SCALARS:
-        raise ValueError(f"values of type {kind} are unknown, or nested")
-    return _SCALARS[kind]
 
 
 def _check_sizes(said: Any, config: dict[str, Any]) -> None:
@@ -260,7 +223,7 @@ def _check_sizes(said: Any, config: dict[str, Any]) -> None:
                 )
 
 
-def _check_tokens(header: Header, said: Any, folder: Path) -> list[str]:
+def _check_tokens(header: _Header, said: Any, folder: Path) -> list[str]:
     """Refuse another tokenizer than the file's; notes on what it does not hold."""
     notes = []
     file, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"

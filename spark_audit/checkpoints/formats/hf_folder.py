@@ -8,9 +8,7 @@ from pathlib import Path
 from spark_audit.checkpoints.checkpoint import Checkpoint, Part
 from spark_audit.checkpoints.locate import (
     WEIGHT_SUFFIXES,
-    read_json,
-    refuse_code,
-    refuse_redirects,
+    read_config,
 )
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import (
@@ -45,10 +43,7 @@ def hf_folder(path: Path, loading: Loading) -> Checkpoint:
             "holds full weights and an adapter: which of them is meant?",
             fix="give the adapter in a separate folder, with --base for the weights",
         )
-    config = read_json(path / "config.json")
-    if not loading.trust_remote_code:
-        refuse_code(config, path)
-    refuse_redirects(config)
+    config = read_config(path, trusted=loading.trust_remote_code)
     files = weight_files(path)
     if not files:
         others = sorted(p.name for p in path.iterdir() if p.suffix in WEIGHT_SUFFIXES)
