@@ -164,7 +164,9 @@ class _Header:
             if kind not in kinds:
                 raise ValueError(f"tensors of type {kind} are unknown")
             name, block, size = kinds[kind]
-            if not numbers or numbers % block:
+            if not numbers:
+                raise ValueError("a tensor is empty")
+            if numbers % block:
                 raise ValueError("a tensor has a shape that its type cannot have")
             self.types[name] += 1
             self.numbers += numbers
@@ -175,20 +177,18 @@ class _Header:
                 raise ValueError("tensors overlap, or lie beyond the end of the file")
             last = end
 
-    def _value(self, kind: int, count: int = 1) -> None:
+    def _value(self, kind: int, count: int = 1, *, inner: bool = False) -> None:
         if kind == _STRING:
             for _ in range(count):
                 self._string()
         elif kind in _SCALARS:
             self._skip(_SCALARS[kind] * count)
-        elif kind == _ARRAY and count == 1:
+        elif kind == _ARRAY and not inner:
             kind, count = self._next("I"), self._count("Q", self._elements, "elements")
             self._elements -= count
-            if kind == _ARRAY:
-                raise ValueError("arrays of arrays are not read")
-            self._value(kind, count)
+            self._value(kind, count, inner=True)
         else:
-            raise ValueError(f"values of type {kind} are unknown")
+            raise ValueError(f"values of type {kind} are unknown, or nested")
 
     def _string(self) -> bytes:
         length = self._next("Q")
