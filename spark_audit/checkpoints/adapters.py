@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.adapter_fields import resolve
+from spark_audit.checkpoints.adapter_config import resolve
 from spark_audit.checkpoints.models import refuse_differences
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.placement import materialise, release

@@ -71,6 +71,8 @@ class Checkpoint:
     ----------
     folder
         Where its own tokenizer and ``frozen_noise.safetensors`` may lie.
+    name
+        What reports call it.
     weights
         ``None`` when the weights are the base's.
     base
@@ -89,6 +91,7 @@ class Checkpoint:
     """
 
     folder: Path
+    name: str = ""
     weights: Part | None = None
     adapter: Part | None = None
     base: str | None = None
@@ -111,7 +114,10 @@ class Checkpoint:
     def architecture(self) -> Architecture:
         """What the configuration of its full weights says."""
         trusted = self.loading.trust_remote_code
-        return read_architecture(self.full.folder, self.full.config, trusted)
+        found = read_architecture(self.full.folder, self.full.config, trusted)
+        if found.cls is not None:
+            check_buffers(found)
+        return found
 
     def skeleton(self) -> Any:
         """Its module on the meta device, every tensor of its files in its place.
@@ -124,8 +130,6 @@ class Checkpoint:
             architecture = self.architecture
             if architecture.quantised:
                 check_quantised(architecture, device=pick_device(self.loading.device))
-            if architecture.cls is not None:
-                check_buffers(architecture)
             if architecture.cls is None or architecture.quantised:
                 return None
             model = build(architecture, state=state)

@@ -10,9 +10,8 @@ from typing import TypeAlias
 from spark_audit.checkpoints.checkpoint import Checkpoint, Stage
 from spark_audit.checkpoints.formats import (
     bare_weights,
+    folders,
     gguf_file,
-    hf_folder,
-    peft_adapter,
     task_series,
 )
 from spark_audit.checkpoints.locate import locate, printable
@@ -91,8 +90,8 @@ SERIES = "task-series"
 FORMATS: Mapping[str, tuple[Detect, Read]] = {
     "bare-weights": (bare_weights.detect, bare_weights.bare_weights),
     "gguf-file": (gguf_file.detect, gguf_file.gguf_file),
-    "hf-folder": (hf_folder.detect, hf_folder.hf_folder),
-    "peft-adapter": (peft_adapter.detect, peft_adapter.peft_adapter),
+    "hf-folder": (folders.is_model, folders.hf_folder),
+    "peft-adapter": (folders.is_adapter, folders.peft_adapter),
 }
 """By name: whether a path is of the format, and how it is put together."""
 

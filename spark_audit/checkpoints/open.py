@@ -43,7 +43,7 @@ from spark_audit.checkpoints.quantise import (
     swapped,
 )
 from spark_audit.checkpoints.recipe import Loaded
-from spark_audit.checkpoints.server import local, served
+from spark_audit.checkpoints.server import served
 from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.specs import Loading, Spec, default_name
 from spark_audit.checkpoints.tokenizer import (
@@ -62,7 +62,6 @@ from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.names import BASE, CheckpointName, seeds_of
 from spark_audit.provenance import sha256_json
 
-Item = tuple[str, Checkpoint]
 # PEFT writes these in any order.
 _SETS = ("target_modules", "modules_to_save")
 # What adapter_config.json holds besides what the adapter computes.
@@ -197,37 +196,29 @@ class Opening:
 
     def __init__(self, specs: Sequence[Spec], loading: Loading) -> None:
         check_kinds(loading.quantize)
-        self._loading, self._served = loading, served(specs, loading)
+        self._loading = loading
+        self._served, specs = served(specs, loading)
         for server in self._served.values():
             server.reach()
         self._host: AdapterHost | None = None
         self._tokenizers: dict[Path, Read] = {}
         with quiet():
-            self._items, self._base = _from_headers(local(specs, loading), loading)
-            every = [(BASE, self._base)] if self._base is not None else []
-            every += self._items
-            described = {one.name: one for item in every for one in self._check(*item)}
+            self._items, self._base = _from_headers(specs, loading)
+            every = [*([self._base] if self._base is not None else []), *self._items]
+            described = {one.name: one for item in every for one in self._check(item)}
             # What takes longer, and still before hours of scoring: every number, once.
-            for _, item in every:
+            for item in every:
                 if item.weights is not None:
                     with at(item.where):
                         check_stored(item.weights.files)
-        _check_names({name for name, _ in self._items}, loading.quantize)
-        self.places = set(self._tokenizers)
-        for _, item in every:
-            self.places.add(item.folder)
-            for part in (item.weights, item.adapter):
-                self.places |= {part.folder, *part.files} if part is not None else set()
+        _check_names({item.name for item in self._items}, loading.quantize)
+        parts = [part for item in every for part in (item.weights, item.adapter)]
+        self.places = {*self._tokenizers, *(item.folder for item in every)}
+        for part in filter(None, parts):
+            self.places |= {part.folder, *part.files}
         self._groups = self._by_module()
         self.groups = tuple(
-            tuple(
-                opened
-                for name, item in items
-                for opened in (
-                    name,
-                    *(_rounded_name(name, kind) for kind in self._kinds(name, item)),
-                )
-            )
+            tuple(name for item in items for name in self._names(item))
             for items in self._groups
         )
         for name in described.keys() & self._served.keys():
@@ -243,13 +234,13 @@ class Opening:
     def open(self, group: int) -> Iterator[Loaded]:
         """Load a module, in place of the one before, and open what is on it."""
         items = self._groups[group]
-        base = self._on(items[0][1])
+        base = self._on(items[0])
         self.release()
         with quiet(), at(base.where):
             host, notes = self._load(base)
             self._host = host
-        for name, item in items:
-            opened = self._open(host, name, item, notes)
+        for item in items:
+            opened = self._open(host, item, notes)
             while True:
                 with quiet(), at(item.where):
                     loaded = next(opened, None)
@@ -264,23 +255,22 @@ class Opening:
             self._host.release()
         self._host = None
 
-    def _by_module(self) -> list[list[Item]]:
+    def _by_module(self) -> list[list[Checkpoint]]:
         """The checkpoints that are opened on each module."""
-        shared: dict[str, list[Item]] = {}
-        alone: list[list[Item]] = []
-        for name, item in self._items:
+        shared: dict[str, list[Checkpoint]] = {}
+        alone: list[list[Checkpoint]] = []
+        for item in self._items:
             if item.adapter is None or item.weights is not None:
-                alone.append([(name, item)])
+                alone.append([item])
             elif changes_base(item.adapter.config):
-                alone.insert(0, [(name, item)])
+                alone.insert(0, [item])
             else:
                 kind = str(item.adapter.config.get("peft_type"))
-                shared.setdefault(kind, []).append((name, item))
-        groups = [*shared.values()]
-        if self._base is not None:
-            groups = groups or [[]]
-            groups[0].insert(0, (BASE, self._base))
-        return groups + alone
+                shared.setdefault(kind, []).append(item)
+        if self._base is None:
+            return alone
+        first, *others = [*shared.values()] or [[]]
+        return [[self._base, *first], *others, *alone]
 
     def _on(self, item: Checkpoint) -> Checkpoint:
         """Whose full weights a checkpoint is opened on."""
@@ -289,18 +279,22 @@ class Opening:
         assert self._base is not None
         return self._base
 
-    def _is_base(self, name: str, item: Checkpoint) -> bool:
+    def _is_base(self, item: Checkpoint) -> bool:
         """Whether a checkpoint is the base of the call itself."""
-        if name == BASE or item.weights is None or item.adapter is not None:
-            return name == BASE
+        if item.name == BASE or item.weights is None or item.adapter is not None:
+            return item.name == BASE
         if self._base is not None:
             return item.weights.files == self._base.full.files
         return item.base is not None and same_path(item.base, item.where)
 
     def _kinds(self, name: str, item: Checkpoint) -> tuple[str, ...]:
-        return () if self._is_base(name, item) else self._loading.quantize
+        return () if self._is_base(item) else self._loading.quantize
 
-    def _check(self, name: str, item: Checkpoint) -> list[Loaded]:
+    def _names(self, item: Checkpoint) -> list[str]:
+        kinds = self._kinds(item.name, item)
+        return [item.name, *(_rounded_name(item.name, kind) for kind in kinds)]
+
+    def _check(self, item: Checkpoint) -> list[Loaded]:
         """Rehearse it, read its tokenizer, and describe it from headers."""
         base = self._on(item)
         skeleton = base.skeleton()
@@ -311,10 +305,10 @@ class Opening:
             if base.architecture.cls is None:  # own code, which does not run before
                 return []
             model = base.architecture.empty() if skeleton is None else skeleton
-            if raw is not None and self._kinds(name, item):
+            if raw is not None and self._kinds(item.name, item):
                 check_mergeable(adapter_config(raw))
             dtype = "auto" if skeleton is None else item.loading.dtype
-            return self._describe(name, item, model, raw, dtype, _eos(base, model))
+            return self._describe(item, model, raw, dtype, _eos(base, model))
 
     def _load(self, base: Checkpoint) -> tuple[AdapterHost, list[str]]:
         """A base's module, seen to work, and notes on it."""
@@ -345,7 +339,7 @@ class Opening:
         return host, notes
 
     def _open(
-        self, host: AdapterHost, name: str, item: Checkpoint, further: list[str]
+        self, host: AdapterHost, item: Checkpoint, further: list[str]
     ) -> Iterator[Loaded]:
         """Open one checkpoint on a module, then what it is with rounded weights."""
         base, model, on, raw = self._on(item), host.model, None, None
@@ -366,7 +360,7 @@ class Opening:
         more = [*read]
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         eos = getattr(model.generation_config, "eos_token_id", None)
-        first, *others = self._describe(name, item, model, raw, dtype, eos)
+        first, *others = self._describe(item, model, raw, dtype, eos)
         limit = base.architecture.max_positions
         if limit is not None and on is not None:
             config = host.peft.peft_config[on]
@@ -383,12 +377,13 @@ class Opening:
             activate=partial(_activated, host, on, noise),
         )
         yield first
-        for kind, other in zip(self._kinds(name, item), others, strict=True):
+        kinds = self._kinds(item.name, item)
+        for kind, other in zip(kinds, others, strict=True):
             weights = rounded(model, host.peft, on, kind)
             yield replace(
                 first,
                 name=other.name,
-                quantised_from=name,
+                quantised_from=first.name,
                 # Its adapter is merged: the module is used without any.
                 model=model,
                 model_id=other.model_id,
@@ -399,7 +394,6 @@ class Opening:
 
     def _describe(
         self,
-        name: str,
         item: Checkpoint,
         model: Any,
         raw: Mapping[str, Any] | None,
@@ -445,11 +439,11 @@ class Opening:
             "eos": repr(eos),
         }
         first = Loaded(
-            name=name,
+            name=item.name,
             source=item.source,
             format=item.format,
             base=base.source if borrowed else None,
-            base_sha256=base_sha256 if borrowed or self._is_base(name, item) else None,
+            base_sha256=base_sha256 if borrowed or self._is_base(item) else None,
             model=model,
             tokenizer=tokenizer,
             architecture=type(model).__name__,
@@ -464,34 +458,35 @@ class Opening:
         copies = (
             replace(
                 first,
-                name=_rounded_name(name, kind),
-                quantised_from=name,
+                name=_rounded_name(item.name, kind),
+                quantised_from=item.name,
                 model_id=first.model_id and sha256_json({**identity, "rounded": kind}),
             )
-            for kind in self._kinds(name, item)
+            for kind in self._kinds(item.name, item)
         )
         return [first, *copies]
 
 
 def _from_headers(
     specs: Sequence[Spec], loading: Loading
-) -> tuple[list[Item], Checkpoint | None]:
+) -> tuple[list[Checkpoint], Checkpoint | None]:
     """The checkpoints of a call but the base, and the base where one is needed."""
     for spec in specs:
         if spec.name == BASE:
             loading = _with_base(spec, loading)
     items = [
-        (name, read_headers(source, loading))
+        replace(read_headers(source, loading), name=name)
         for spec in specs
         if spec.name != BASE
         for name, source in zip(
             seeds_of(spec.name, len(spec.sources)), spec.sources, strict=True
         )
     ]
-    adapters = [item for _, item in items if item.weights is None]
+    adapters = [item for item in items if item.weights is None]
     if not adapters:
-        wanted = loading.base if loading.include_base else None
-        return items, None if wanted is None else _full(read_headers(wanted, loading))
+        if loading.base is None or not loading.include_base:
+            return items, None
+        return items, _full(read_headers(loading.base, loading))
     for other in adapters[1:]:
         if not same_path(str(adapters[0].base), str(other.base)):
             raise CheckpointError(
@@ -533,7 +528,7 @@ def base_of(item: Checkpoint, loading: Loading) -> Checkpoint:
                 "it, neither says whether it holds",
                 fix="give the model without it as the base",
             )
-    return base
+        return base
 
 
 def check_base(item: Checkpoint, base: Checkpoint) -> None:
@@ -561,7 +556,7 @@ def _full(base: Checkpoint) -> Checkpoint:
             where=base.where,
             fix="give the model it was trained on",
         )
-    return base
+    return replace(base, name=BASE)
 
 
 def _with_base(spec: Spec, loading: Loading) -> Loading:

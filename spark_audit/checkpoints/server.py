@@ -14,7 +14,6 @@ import math
 import os
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -25,7 +24,14 @@ from typing import Any
 import numpy as np
 
 from spark_audit.checkpoints.specs import Loading, Spec
-from spark_audit.errors import CheckpointError, InputError, choose, first_line, shown
+from spark_audit.errors import (
+    CheckpointError,
+    InputError,
+    at,
+    choose,
+    first_line,
+    shown,
+)
 from spark_audit.files import parse_json
 from spark_audit.provenance import sha256_file, sha256_json
 
@@ -37,6 +43,7 @@ SOON = 30
 ANSWER_BYTES = 1 << 26
 KEY = "SPARK_AUDIT_API_KEY"
 """Sent as a bearer token, where it is set."""
+_NEEDS = "give an OpenAI-compatible server that echoes log-probabilities"
 _GONE = "start it, or check the address"
 PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds before one that is away, or busy, is asked for the same scores again."""
@@ -113,23 +120,26 @@ class Server:
             If the key cannot be sent.
         """
         api_key()
-        names = self._names("/models")
-        if names is None:
-            if self._names("/v1/models"):
-                fix = f"give --ckpt {self.url.rstrip('/')}/v1"
-                raise self._wrong("is not the whole address", fix)
-            self._post({**ASKED, "model": self.model, "prompt": "a"})
-        if names and self.model not in names:
-            what = f"serves no model {shown(self.model)}"
-            fix = f"give --model NAME: {choose(self.model, map(shown, names))}"
-            raise self._wrong(what, fix)
+        with at(self.url):
+            names = self._names("/models")
+            if names is None:
+                if self._names("/v1/models"):
+                    fix = f"give --ckpt {self.url.rstrip('/')}/v1"
+                    raise CheckpointError("is not the whole address", fix=fix)
+                self._post({**ASKED, "model": self.model, "prompt": "a"})
+            if names and self.model not in names:
+                what = f"serves no model {shown(self.model)}"
+                fix = f"give --model NAME: {choose(self.model, map(shown, names))}"
+                raise CheckpointError(what, fix=fix)
 
     def _names(self, path: str) -> list[str] | None:
         """What it calls its models; ``None`` if it does not say."""
         try:
-            listed = self._sent(path, None, SOON)["data"]
-            return [one["id"] for one in listed if isinstance(one["id"], str)]
-        except (urllib.error.HTTPError, InputError, TypeError, KeyError):
+            status, raw = self._sent(path, None, SOON)
+            answer = parse_json(raw, place="the answer", finite=False)
+            names = [one["id"] for one in answer["data"]] if status == 200 else None
+            return names and [name for name in names if isinstance(name, str)]
+        except (InputError, TypeError, KeyError):
             return None
 
     def nll(self, ids: Sequence[int] | np.ndarray, tokenizer: Any) -> np.ndarray:
@@ -141,20 +151,17 @@ class Server:
             If the server cannot be reached, refuses, or answers anything else; after
             :data:`PAUSES` where waiting may help.
         """
-        if not self.by_text:
-            try:
-                found = self._asked(list(map(int, ids)), len(ids))
-            except _Refused:
-                self.by_text.append(True)
-            else:
-                return found
-        text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-        fed = tokenizer(text, add_special_tokens=False)["input_ids"]
-        if list(fed) != list(map(int, ids)):
-            raise self._wrong(
-                "takes texts alone, and one of them has other tokens then"
-            )
-        return self._asked(text, len(ids))
+        tokens = list(map(int, ids))
+        with at(self.url):
+            if not self.by_text:
+                try:
+                    return self._asked(tokens, len(ids))
+                except _Refused:
+                    self.by_text.append(True)
+            text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+            if tokenizer(text, add_special_tokens=False)["input_ids"] != tokens:
+                raise _wrong("takes texts alone, and one of them has other tokens then")
+            return self._asked(text, len(ids))
 
     def _asked(self, prompt: list[int] | str, count: int) -> np.ndarray:
         answer = self._insisted({**ASKED, "model": self.model, "prompt": prompt})
@@ -163,19 +170,19 @@ class Server:
             read = (answer.get("usage") or {}).get("prompt_tokens", count)
             values = [float(one) for one in given[1:count]]
         except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
-            raise self._wrong("gives no log-probabilities of the prompt") from error
+            raise _wrong("gives no log-probabilities of the prompt") from error
         if read != count or len(values) != count - 1:
-            raise self._wrong(f"reads {read} tokens where {count} were meant")
+            raise _wrong(f"reads {read} tokens where {count} were meant")
         if not all(math.isfinite(one) and one < 1e-3 for one in values):
-            raise self._wrong("gives log-probabilities that are none")
+            raise _wrong("gives log-probabilities that are none")
         return -np.array(values)
 
-    def _sent(self, path: str, data: bytes | None, seconds: float) -> Any:
-        """What is answered, as JSON; HTTP's errors and those of JSON are raised."""
+    def _sent(self, path: str, data: bytes | None, seconds: float) -> tuple[int, bytes]:
+        """HTTP's status and what is answered."""
         head = {"Content-Type": "application/json"}
         if key := api_key():
             head["Authorization"] = f"Bearer {key}"
-        asked: Future[bytes] = Future()
+        asked: Future[tuple[int, bytes]] = Future()
 
         def ask() -> None:
             try:
@@ -183,40 +190,35 @@ class Server:
                     self.url.rstrip("/") + path, data, head
                 )
                 with _OPENER.open(request, timeout=seconds) as answer:
-                    asked.set_result(answer.read(ANSWER_BYTES))
+                    asked.set_result((answer.status, answer.read(ANSWER_BYTES)))
             except BaseException as error:
                 asked.set_exception(error)
 
         # A socket's own limit starts again with each byte that comes.
         threading.Thread(target=ask, daemon=True).start()
         try:
-            raw = asked.result(timeout=seconds)
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise
+            return asked.result(timeout=seconds)
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
-                raise self._wrong(f"has not answered for {seconds} s", _GONE) from error
+                what = f"has not answered for {seconds} s"
+                raise CheckpointError(what, fix=_GONE) from error
             what = f"cannot be reached ({first_line(Exception(reason))})"
-            raise _Later(what, where=self.url, fix=_GONE) from error
-        return parse_json(raw, place="the answer", finite=False)
+            raise _Later(what, fix=_GONE) from error
 
     def _post(self, body: dict[str, Any]) -> Any:
+        status, raw = self._sent("/completions", json.dumps(body).encode(), SECONDS)
+        # What it answers may quote the text, and its own reason the key.
+        if status in (400, 422) and isinstance(body["prompt"], list):
+            raise _Refused
+        if not 200 <= status < 300:
+            kind = _Later if status in BUSY else CheckpointError
+            what = f"answers {status} {http.client.responses.get(status, '')}"
+            raise kind(what, fix="check --model and the server's log")
         try:
-            return self._sent("/completions", json.dumps(body).encode(), SECONDS)
-        except urllib.error.HTTPError as error:
-            # What it answers may quote the text.
-            if error.code in (400, 422) and isinstance(body["prompt"], list):
-                raise _Refused from error
-            kind = _Later if error.code in BUSY else CheckpointError
-            # Nor is its own reason said: it knows the key.
-            said = f"answers {error.code} {http.client.responses.get(error.code, '')}"
-            fix = "check --model and the server's log"
-            raise kind(said, where=self.url, fix=fix) from error
+            return parse_json(raw, place="the answer", finite=False)
         except InputError as error:  # or an answer that broke off
-            wrong = self._wrong("answers something else than JSON")
-            raise _Later(wrong.what, where=wrong.where, fix=wrong.fix) from error
+            raise _Later("answers something else than JSON", fix=_NEEDS) from error
 
     def _insisted(self, body: dict[str, Any]) -> Any:
         for pause in PAUSES:
@@ -227,18 +229,20 @@ class Server:
             return self._post(body)
         except _Later as error:
             fix = f"{error.fix}; the same command resumes there"
-            raise self._wrong(error.what, fix) from error
-
-    def _wrong(self, what: str, fix: str | None = None) -> CheckpointError:
-        needs = "give an OpenAI-compatible server that echoes log-probabilities"
-        return CheckpointError(what, where=self.url, fix=fix or needs)
+            raise CheckpointError(error.what, fix=fix) from error
 
 
-class _Stays(urllib.request.HTTPRedirectHandler):
+def _wrong(what: str) -> CheckpointError:
+    return CheckpointError(what, fix=_NEEDS)
+
+
+class _Stays(urllib.request.HTTPErrorProcessor):
     """Another address is not the one given, and the key is not for it."""
 
-    def redirect_request(self, *_: Any) -> None:
-        return None
+    def http_response(self, request: Any, response: Any) -> Any:
+        return response
+
+    https_response = http_response
 
 
 _OPENER = urllib.request.build_opener(_Stays)
@@ -258,31 +262,36 @@ NOTE = (
 )
 
 
-def served(specs: Sequence[Spec], loading: Loading) -> dict[str, Server]:
-    """Checkpoints that are behind a server, by name.
+def served(
+    specs: Sequence[Spec], loading: Loading
+) -> tuple[dict[str, Server], list[Spec]]:
+    """Checkpoints that are behind a server, and all as they are opened here.
+
+    Returns
+    -------
+    tuple
+        The servers by name, and the specs: in a server's place what it serves.
 
     Raises
     ------
     InputError
         If the flags do not say what is served and what it must agree with.
     """
-    found = {spec.name: spec for spec in specs if any(map(is_server, spec.paths))}
-    fix = "give --agree PATH: the same checkpoint here, or a table of its plain scores"
-    for flag, value in (("--model", loading.model), ("--agree", loading.agree)):
-        if value is not None and not found:
-            raise InputError("is for --ckpt http://HOST:PORT/v1", where=flag)
-        if found and value is None:
-            raise InputError(
-                "a served checkpoint is believed only where it agrees"
-                if flag == "--agree"
-                else "the name of the model on the server is not known",
-                where=flag,
-                fix=fix if flag == "--agree" else "give --model NAME",
-            )
-    if not found:
-        return {}
-    ((name, spec), *others) = found.items()
+    there = [spec for spec in specs if any(map(is_server, spec.paths))]
+    if not there:
+        for flag, value in (("--model", loading.model), ("--agree", loading.agree)):
+            if value is not None:
+                raise InputError("is for --ckpt http://HOST:PORT/v1", where=flag)
+        return {}, [*specs]
+    if loading.model is None:
+        what = "the name of the model on the server is not known"
+        raise InputError(what, where="--model", fix="give --model NAME")
+    if loading.agree is None:
+        what = "a served checkpoint is believed only where it agrees"
+        fix = "the same checkpoint here, or a table of its plain scores"
+        raise InputError(what, where="--agree", fix=f"give --agree PATH: {fix}")
     api_key()
+    spec, *others = there
     if any({*path} & {*"@?#"} for path in spec.paths if is_server(path)):
         fix = f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}"
         what = "an address with a password, a query or a fragment is not taken"
@@ -292,24 +301,12 @@ def served(specs: Sequence[Spec], loading: Loading) -> dict[str, Server]:
         raise InputError("one served checkpoint at most", where="--ckpt", fix=fix)
     if loading.quantize:
         raise InputError("does not go with a server", where="--quantize")
-    agree = Path(str(loading.agree)).expanduser()
+    agree = Path(loading.agree).expanduser()
     table = agree if agree.suffix == ".parquet" else None
     if table is not None and loading.base is None:
         fix = "give --base MODEL, whose tokenizer and configuration are read"
-        raise InputError(
-            "a table does not describe the model", where="--agree", fix=fix
-        )
-    return {name: Server(spec.paths[0], str(loading.model), table)}
-
-
-def local(specs: Sequence[Spec], loading: Loading) -> list[Spec]:
-    """The checkpoints as they are opened here: in a server's place what it serves."""
-    found = served(specs, loading)
-    stand_ins = {
-        name: str(loading.agree if one.table is None else loading.base)
-        for name, one in found.items()
-    }
-    return [
-        Spec(spec.name, (stand_ins[spec.name],)) if spec.name in stand_ins else spec
-        for spec in specs
-    ]
+        what = "a table does not describe the model"
+        raise InputError(what, where="--agree", fix=fix)
+    here = Spec(spec.name, (str(loading.agree if table is None else loading.base),))
+    server = Server(spec.paths[0], loading.model, table)
+    return {spec.name: server}, [here if one is spec else one for one in specs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -183,26 +183,20 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
         twice, or replicates at different stages.
     """
     drafts = [_draft(text) for text in texts]
-    given = [name for name, _, _ in drafts if name is not None]
-    for name in given:
-        if given.count(name) > 1:
+    names = [spec.name for spec in drafts if spec.name]
+    for name in names:
+        if names.count(name) > 1:
             raise InputError(
                 f"the name {name!r} is given twice",
                 where="--ckpt",
                 fix="name each checkpoint differently, or write NAME=[p1,p2] for seeds",
             )
-    unnamed = [(paths[0], stage) for name, paths, stage in drafts if name is None]
-    defaults = iter(_suffixes(unnamed, taken={*given, BASE}))
+    unnamed = [(spec.paths[0], spec.stage) for spec in drafts if not spec.name]
+    defaults = iter(_suffixes(unnamed, taken={*names, BASE}))
     specs = [
-        Spec(name if name is not None else next(defaults), paths, stage)
-        for name, paths, stage in drafts
+        spec if spec.name else replace(spec, name=next(defaults)) for spec in drafts
     ]
-    _check_apart(specs)
-    return specs
-
-
-def _check_apart(specs: Sequence[Spec]) -> None:
-    """Refuse one path under two names; what is called ``base`` may be audited too."""
+    # One path under two names is refused; what is called base may be audited too.
     first: dict[tuple[str, str | None], str] = {}
     for spec in specs:
         for path in spec.paths if spec.name != BASE else ():
@@ -214,6 +208,7 @@ def _check_apart(specs: Sequence[Spec]) -> None:
                     where=f"--ckpt {path}",
                     fix="leave one out, or give the path that was meant",
                 )
+    return specs
 
 
 def default_name(source: str) -> str:
@@ -222,48 +217,44 @@ def default_name(source: str) -> str:
     return _suffixes([(path, stage)], taken={BASE})[0]
 
 
-def _draft(text: str) -> tuple[str | None, tuple[str, ...], str | None]:
-    name, value = None, text.strip()
+def _draft(text: str) -> Spec:
+    """The spec of a text; its name is empty where none is given."""
+    name, value = "", text.strip()
     match = _NAMED.fullmatch(value)
     if match and not exists(value):
         name, value = match[1], match[2].strip()
-    given, _, path = value.partition("=")
-    if name is None and exists(path.strip()) and not exists(value):
+    front, _, path = value.partition("=")
+    if not name and exists(path.strip()) and not exists(value):
         raise InputError(
-            f"{given!r} is no name for a checkpoint",
+            f"{front!r} is no name for a checkpoint",
             where="--ckpt",
             fix="write a name of letters, digits and . _ + - alone",
         )
     listed = value.startswith("[") and value.endswith("]") and not exists(value)
     parts = [p.strip() for p in value[1:-1].split(",")] if listed else [value]
-    if not all(parts):
-        raise InputError("is empty", where=f"--ckpt {text!r}", fix="give a path")
-    if listed and name is None:
-        raise InputError(
+    paths, stages = zip(*map(split_stage, parts), strict=True)
+    apart = "replicates of one method are at different stages"
+    for wrong, what, fix in (
+        (not all(parts), "is empty", "give a path"),
+        (
+            listed and not name,
             "a list of seeds has no name",
-            where=f"--ckpt {text}",
-            fix="write NAME=[path1,path2]",
-        )
-    if len(set(parts)) < len(parts):
-        raise InputError(
-            "a path is listed twice",
-            where=f"--ckpt {text}",
-            fix="list each once",
-        )
-    split = [split_stage(part) for part in parts]
-    stages = {stage for _, stage in split}
-    if len(stages) > 1:
-        raise InputError(
-            "replicates of one method are at different stages",
-            where=f"--ckpt {text}",
-            fix="give every path the same @K, or none",
-        )
-    return name, tuple(path for path, _ in split), stages.pop()
+            "write NAME=[path1,path2]",
+        ),
+        (len({*parts}) < len(parts), "a path is listed twice", "list each once"),
+        (len({*stages}) > 1, apart, "give every path the same @K, or none"),
+    ):
+        if wrong:
+            raise InputError(
+                what, where=f"--ckpt {text.strip() or repr(text)}", fix=fix
+            )
+    return Spec(name, paths, stages[0])
 
 
 def _suffixes(sources: list[tuple[str, str | None]], *, taken: set[str]) -> list[str]:
     """Shortest suffix of each path that no other has and that is not taken."""
     parts = [_parts(path, stage) for path, stage in sources]
+    names = []
     for i, own in enumerate(parts):
         if own in parts[:i]:
             raise InputError(
@@ -271,8 +262,6 @@ def _suffixes(sources: list[tuple[str, str | None]], *, taken: set[str]) -> list
                 where=f"--ckpt {sources[i][0]}",
                 fix="leave one out",
             )
-    names = []
-    for own in parts:
         others = [other for other in parts if other is not own]
         for n in range(1, len(own) + 1):
             name = "/".join(own[-n:])

@@ -1,4 +1,4 @@
-"""A PEFT adapter folder: adapter_config.json with LoRA, DoRA, IA3, prompts ..."""
+"""A Hugging Face folder: config.json with full weights, or a PEFT adapter."""
 
 from __future__ import annotations
 
@@ -9,17 +9,74 @@ from pathlib import Path, PurePath
 
 from spark_audit.checkpoints.checkpoint import Checkpoint, Part
 from spark_audit.checkpoints.locate import (
+    WEIGHT_SUFFIXES,
     check_inside,
     printable,
+    read_config,
     read_json,
     refuse_code,
 )
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.checkpoints.weight_files import has_weights, merged, weight_files
+from spark_audit.checkpoints.weight_files import (
+    check_filled,
+    has_weights,
+    merged,
+    weight_files,
+)
 from spark_audit.errors import CheckpointError, shown
 
+_WRAPPED = ("module.", "_orig_mod.", "_module.", "base_model.model.")
+# What LLaVA and its descendants (MCITlib) train beside an adapter, and the modules
+# that text alone does not pass through.
+_TRAINED = ("non_lora_trainables.bin", "non_lora_state_dict.bin")
+_IMAGES = re.compile(r"(^|\.)(mm_|vision_|visual\b|image_newline)")
 
-def detect(path: Path) -> bool:
+
+def is_model(path: Path) -> bool:
+    """config.json, and no adapter unless full weights lie beside it."""
+    if not (path / "config.json").exists():
+        return False
+    return not (path / "adapter_config.json").exists() or has_weights(path)
+
+
+def hf_folder(path: Path, loading: Loading) -> Checkpoint:
+    """Full weights that transformers reads from their folder.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds an adapter too, code, no weights, or the weights of a
+        wrapped model.
+    """
+    if (path / "adapter_config.json").exists():
+        raise CheckpointError(
+            "holds full weights and an adapter: which of them is meant?",
+            fix="give the adapter in a separate folder, with --base for the weights",
+        )
+    config = read_config(path, trusted=loading.trust_remote_code)
+    files = weight_files(path)
+    if not files:
+        others = sorted(p.name for p in path.iterdir() if p.suffix in WEIGHT_SUFFIXES)
+        raise CheckpointError(
+            "has a config.json, but no model.safetensors or pytorch_model.bin",
+            fix=f"give the weights file itself ({others[0]})"
+            if others
+            else "copy the weights into the folder",
+        )
+    read = partial(merged, tuple(files))
+    headers = read(True)
+    check_filled(headers)
+    for name in headers:
+        if name.startswith(_WRAPPED) or ".lora_" in name:
+            raise CheckpointError(
+                f"the weights are those of a wrapped model (tensor {name})",
+                fix=f"give the file itself: {files[0].name}",
+            )
+    weights = Part(config, tuple(files), read, path, whole=True)
+    return Checkpoint(folder=path, weights=weights)
+
+
+def is_adapter(path: Path) -> bool:
     """adapter_config.json without full weights beside it."""
     return (path / "adapter_config.json").exists() and not has_weights(path)
 
@@ -60,12 +117,6 @@ def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
         base=named,
         notes=tuple(notes),
     )
-
-
-# What LLaVA and its descendants (MCITlib) train beside an adapter, and the modules
-# that text alone does not pass through.
-_TRAINED = ("non_lora_trainables.bin", "non_lora_state_dict.bin")
-_IMAGES = re.compile(r"(^|\.)(mm_|vision_|visual\b|image_newline)")
 
 
 def _beside(folder: Path) -> list[str]:
