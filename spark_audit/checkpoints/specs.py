@@ -256,7 +256,7 @@ def _suffixes(sources: list[tuple[str, str | None]], *, taken: set[str]) -> list
     parts = [_parts(path, stage) for path, stage in sources]
     names = []
     for i, own in enumerate(parts):
-        if own in parts[:i]:
+        if own in parts[i + 1 :]:
             raise InputError(
                 "the same checkpoint is given twice",
                 where=f"--ckpt {sources[i][0]}",
