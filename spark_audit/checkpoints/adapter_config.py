@@ -370,18 +370,14 @@ def resolve(config: Any, modules: Sequence[str]) -> None:
     CheckpointError
         If an expression is malformed, takes too long, or matches nothing.
     """
-    known = {tail for name in modules for tail in _tails(name)}
+    paths = [name.split(".") for name in modules]
+    known = {".".join(path[i:]) for path in paths for i in range(len(path))}
     for field in ("target_modules", "exclude_modules", "feedforward_modules"):
         value = getattr(config, field, None)
         if isinstance(value, str) and value != _ALL_LINEAR:
             setattr(config, field, _matched(value, modules, field=field))
         elif value and not isinstance(value, str) and field != "feedforward_modules":
             setattr(config, field, set(value) & known or set(list(value)[:1]))
-
-
-def _tails(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[i:]) for i in range(len(parts))]
 
 
 def _matched(pattern: str, modules: Sequence[str], *, field: str) -> set[str]:

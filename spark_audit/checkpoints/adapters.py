@@ -7,13 +7,18 @@ not be shared.
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.adapter_config import resolve
+from spark_audit.checkpoints.adapter_config import (
+    adapter_config,
+    changes_base,
+    resolve,
+)
 from spark_audit.checkpoints.models import refuse_differences
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.placement import materialise, release
@@ -46,18 +51,14 @@ class AdapterHost:
         self._count = 0
         self._modules = [name for name, _ in model.named_modules() if name]
 
-    def attach(
-        self, config: Any, state: State, *, changes_base: bool = False
-    ) -> tuple[str, list[str]]:
+    def attach(self, raw: dict[str, Any], state: State) -> tuple[str, list[str]]:
         """Attach one adapter; return the name it is switched by, and notes.
 
         Parameters
         ----------
-        config
-            PEFT's configuration object.
-        changes_base
-            Whether the adapter may change the base's own weights; then nothing else
-            may use this host.
+        raw, state
+            Configuration and tensors, as ``prepared``. Where the adapter changes the
+            base's own weights, nothing else may use this host.
 
         Raises
         ------
@@ -70,12 +71,17 @@ class AdapterHost:
         # Of fixed width: no name is part of another's, nor of a module's.
         name = f"adapter{self._count:04d}"
         self._count += 1
+        meta, replaced = self.probe is None, changes_base(raw)
+        # How the base is replaced takes its weights; shapes do not.
+        start = {"init_lora_weights": True} if meta and replaced else {}
+        config = adapter_config({**raw, **start})
         resolve(config, self._modules)
         with (
             foreign("the adapter does not fit the base", fix=OTHER_BASE),
             torch.random.fork_rng(devices=[]),
+            torch.device("meta") if meta else contextlib.nullcontext(),
         ):
-            self._add(config, name)
+            self._add(config, name, meta=meta)
         state, notes = self._fitting(name, state)
         if self.probe is not None:
             materialise(self.peft, name)
@@ -87,13 +93,12 @@ class AdapterHost:
                     raise CheckpointError(
                         f"adapter tensor {key} was not taken over by PEFT"
                     )
-            self._check_effect(name, self.probe, changes_base)
+            self._check_effect(name, self.probe, replaced)
         return name, notes
 
-    def _add(self, config: Any, name: str) -> None:
+    def _add(self, config: Any, name: str, *, meta: bool) -> None:
         from peft import PeftModelForCausalLM
 
-        meta = self.probe is None
         if self.peft is None:
             self.peft = PeftModelForCausalLM(
                 self.model, config, adapter_name=name, low_cpu_mem_usage=meta
@@ -152,13 +157,11 @@ class AdapterHost:
             return True
         return torch.equal(base.cpu(), tensor.to(device="cpu", dtype=base.dtype))
 
-    def _check_effect(self, name: str, probe: Probe, changes_base: bool) -> None:
+    def _check_effect(self, name: str, probe: Probe, replaced: bool) -> None:
         assert self.plain is not None
         with self.off():
             off = probe(self.model)
-        if not changes_base and not torch.allclose(
-            off, self.plain, rtol=1e-4, atol=1e-4
-        ):
+        if not (replaced or torch.allclose(off, self.plain, rtol=1e-4, atol=1e-4)):
             raise CheckpointError(
                 "attaching the adapter changed the base's own weights",
                 fix="convert it to plain LoRA, or merge it and give the merged folder",
@@ -235,29 +238,24 @@ def _align(peft: Any) -> None:
         on = config.is_prompt_learning and not peft._adapters_disabled
         return int(config.num_virtual_tokens) if on and longer else 0
 
-    def before(
-        module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    inner = peft.forward
+
+    @functools.wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
         keep, n = kwargs.get("logits_to_keep"), virtual()
         if n and isinstance(keep, torch.Tensor):
-            if keep.dtype == torch.bool:
-                keep = torch.nn.functional.pad(keep, (n, 0), value=False)
-            else:
-                # Positions that are counted from the end stay where they are.
-                keep = torch.where(keep < 0, keep, keep + n)
-            kwargs = {**kwargs, "logits_to_keep": keep}
-        return args, kwargs
-
-    def after(
-        module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
-        keep, n = kwargs.get("logits_to_keep"), virtual()
-        if n and (keep is None or (isinstance(keep, int) and keep == 0)):
+            # Positions that are counted from the end stay where they are.
+            kwargs["logits_to_keep"] = (
+                torch.nn.functional.pad(keep, (n, 0), value=False)
+                if keep.dtype == torch.bool
+                else torch.where(keep < 0, keep, keep + n)
+            )
+        output = inner(*args, **kwargs)
+        if n and not isinstance(keep, torch.Tensor) and not keep:
             output.logits = output.logits[:, n:]
         return output
 
-    peft.register_forward_pre_hook(before, with_kwargs=True)
-    peft.register_forward_hook(after, with_kwargs=True)
+    peft.forward = forward
 
 
 @contextlib.contextmanager

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.adapter_config import (
-    adapter_config,
-    changes_base,
     prepared,
 )
 from spark_audit.checkpoints.adapters import AdapterHost
@@ -184,12 +182,8 @@ class Checkpoint:
                 state = self.adapter.read(self.adapter.size > FEW_BYTES)
                 raw, state, notes = prepared(self.adapter.config, state)
                 if model is not None:
-                    # How the base is replaced takes its weights; shapes do not.
-                    plain = {"init_lora_weights": True} if changes_base(raw) else {}
-                    config = adapter_config({**raw, **plain})
-                    with torch.device("meta"):
-                        state = {name: one.to("meta") for name, one in state.items()}
-                        notes += AdapterHost(model).attach(config, state)[1]
+                    state = {name: one.to("meta") for name, one in state.items()}
+                    notes += AdapterHost(model).attach(raw, state)[1]
         return raw, notes + ([] if noise is None else [NOISE_ADDED])
 
 

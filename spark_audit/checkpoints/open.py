@@ -346,9 +346,7 @@ class Opening:
         notes: list[str] = []
         if item.adapter is not None:
             raw, state, notes = prepared(item.adapter.config, item.adapter.read(False))
-            on, more = host.attach(
-                adapter_config(raw), state, changes_base=changes_base(raw)
-            )
+            on, more = host.attach(raw, state)
             notes += more
         shape = model.get_input_embeddings().weight.shape
         device = pick_device(self._loading.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def detect(path: Path) -> bool:
         return path.suffix == ".txt"
     if not path.is_dir() or any((path / name).exists() for name in _SINGLE):
         return False
-    return any(_is_checkpoint(folder) for _, folder in _numbered(_root(path)))
+    folders = [folder for _, folder in _numbered(_root(path))]
+    return any(_holds(folder / part) for folder in folders for part in ("", *_PARTS))
 
 
 def stages(path: Path) -> tuple[Stage, ...]:
@@ -54,19 +56,14 @@ def stages(path: Path) -> tuple[Stage, ...]:
         # Listed in a text file, stages may lie anywhere.
         if place != path and os.path.lexists(place):
             check_inside(place, within=path)
-    numbers = [number for number, _ in numbered]
-    for number, folder in numbered:
-        if numbers.count(number) > 1:
-            twice = [f.name for n, f in numbered if n == number]
-            raise CheckpointError(
-                f"two stages have the number {number[1]}: {', '.join(twice[:2])}",
-                fix="list the paths in a text file, one stage a line",
-            )
-        if number[0] != numbers[0][0]:
-            raise CheckpointError(
-                f"numbers stages in two ways: {numbered[0][1].name}, {folder.name}",
-                fix="list the paths in a text file, one stage a line",
-            )
+    fix = "list the paths in a text file, one stage a line"
+    for (number, folder), (after, other) in pairwise(numbered):
+        names = f"{folder.name}, {other.name}"
+        if number == after:
+            what = f"two stages have the number {number[1]}: {names}"
+            raise CheckpointError(what, fix=fix)
+        if number[0] != after[0]:
+            raise CheckpointError(f"numbers stages in two ways: {names}", fix=fix)
     return tuple(_stage(folder) for _, folder in numbered)
 
 
@@ -106,13 +103,17 @@ def choose(
         note += f" ({chosen.name}/)"
     run = read_run(path)
     check_run(path)
-    _check_finished(run, found)
+    # A method that corrects after each task reads those settings.
+    settings = run.get("settings")
+    names = settings if isinstance(settings, dict) else {}
+    corrects = any(str(name).startswith("ptpc.") for name in names)
     if part != "task" and stage.label not in corrected:
         if corrected:
             note += "; earlier stages were corrected, this one was not"
-        elif _corrects(run) and stage.task is not None:
+        elif corrects and stage.task is not None:
             note += "; its method corrects each stage, this one was not yet"
-    notes = (note, *_gaps(path), *_unfinished(run, found))
+    last = "priv" if corrects else "task"
+    notes = (note, *_gaps(path), *_progress(run, found, last=last))
     return chosen, tuple(stage.label for stage in found), notes
 
 
@@ -121,37 +122,32 @@ def _root(path: Path) -> Path:
     return path / "stages" if (path / "stages").is_dir() else path
 
 
-def _corrects(run: dict[str, Any]) -> bool:
-    """Whether its method corrects after each task: then it reads those settings."""
-    settings = run.get("settings")
-    return isinstance(settings, dict) and any(
-        str(name).startswith("ptpc.") for name in settings
-    )
+def _progress(run: dict[str, Any], found: Sequence[Stage], *, last: str) -> list[str]:
+    """That a run goes on, or was stopped, before its last task.
 
+    Parameters
+    ----------
+    last
+        Name of a task's last phase.
 
-def _check_finished(run: dict[str, Any], found: Sequence[Stage]) -> None:
-    """Refuse a finished run without all its stages: its last is taken for the run."""
+    Raises
+    ------
+    CheckpointError
+        If a finished run lacks a stage: its last would be taken for the run's.
+    """
     # By phase; a method may learn all tasks in one.
-    seconds = run.get("seconds")
-    if run.get("status") != "complete" or not isinstance(seconds, dict):
-        return
-    wanted = "priv" if _corrects(run) else "task"
+    seconds, tasks = run.get("seconds"), run.get("tasks")
     there = {f"{stage.label}/{stage.path.name}" for stage in found}
-    for phase in seconds:
-        if phase.endswith(f"/{wanted}") and phase not in there:
-            raise CheckpointError(
-                f"stage {shown(phase)} of the finished run is gone",
-                fix="copy the run folder again, or give the folder of one stage",
-            )
-
-
-def _unfinished(run: dict[str, Any], found: Sequence[Stage]) -> list[str]:
-    """That a run goes on, or was stopped, before its last task."""
+    if run.get("status") == "complete" and isinstance(seconds, dict):
+        for phase in seconds:
+            if phase.endswith(f"/{last}") and phase not in there:
+                raise CheckpointError(
+                    f"stage {shown(phase)} of the finished run is gone",
+                    fix="copy the run folder again, or give the folder of one stage",
+                )
     if run.get("status") != "running":
         return []
-    wanted = "priv" if _corrects(run) else "task"
-    done = sum(stage.path.name == wanted for stage in found)
-    tasks = run.get("tasks")
+    done = sum(stage.path.name == last for stage in found)
     of = f"{done} of {len(tasks)} tasks" if isinstance(tasks, list) else f"{done} tasks"
     return [f"the run has not finished: {of}"]
 
@@ -188,11 +184,6 @@ def _holds(folder: Path) -> bool:
         p.suffix in WEIGHT_SUFFIXES and not p.name.startswith(NO_WEIGHTS)
         for p in folder.iterdir()
     )
-
-
-def _is_checkpoint(folder: Path) -> bool:
-    parts = (folder, *(folder / n for n in _PARTS))
-    return any(_holds(part) for part in parts)
 
 
 def _stage(folder: Path) -> Stage:
