@@ -65,6 +65,7 @@ _Start = Annotated[
     str,
     Field(pattern=rf"\A({'|'.join(LEAVES_BASE)}|pissa(_niter_\d{{1,2}})?|olora)\Z"),
 ]
+_Few = Field(max_length=_PATTERNS)
 _Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
 
 OPENED: Mapping[str, tuple[str, ...]] = {
@@ -80,78 +81,44 @@ OPENED: Mapping[str, tuple[str, ...]] = {
 }
 """Type -> those of :data:`FIELDS` that are not opened for it."""
 
-FIELDS: Mapping[str, Any] = {
-    "target_modules": _Targets,
-    "exclude_modules": _Targets,
-    "feedforward_modules": _Targets,
-    "modules_to_save": _Names,
-    "fan_in_fan_out": bool,
-    "layers_to_transform": Annotated[int, Field(ge=0, le=LARGEST)] | _Indices,
-    "layers_pattern": _Name | _Names,
-    "r": _Count,
-    "alpha": _Scale,
-    "lora_alpha": _Scale,
-    "rank_pattern": Annotated[dict[_Key, _Count | _Share], Field(max_length=_PATTERNS)],
-    "alpha_pattern": Annotated[dict[_Key, _Scale], Field(max_length=_PATTERNS)],
-    "lora_dropout": _Rate,
-    "rank_dropout": _Rate,
-    "module_dropout": _Rate,
-    "vera_dropout": _Rate,
-    "bias": Literal["none", "all", "lora_only", "vera_only"],
-    "use_rslora": bool,
-    "init_lora_weights": bool | _Start,
-    "init_weights": bool,
-    "trainable_token_indices": _Tokens | dict[_Name, _Tokens],
-    "use_dora": bool,
-    "layer_replication": Annotated[list[_Pair], AfterValidator(_short)],
-    "lora_bias": bool,
-    "target_parameters": _Names,
-    "ensure_weight_tying": bool,
-    "use_effective_conv2d": bool,
-    "decompose_both": bool,
-    "decompose_factor": Literal[-1] | _Count,
-    "rank_dropout_scale": bool,
-    "projection_prng_key": _Index,
-    "save_projection": bool,
-    "d_initial": _Scale,
-    "effective_rank": _Count | _Share,
-    "num_virtual_tokens": _Count,
-    "token_dim": _Count,
-    "num_transformer_submodules": Literal[1],
-    "num_attention_heads": _Count,
-    "num_layers": Annotated[int, Field(ge=1, le=_LAYERS)],
-}
+_OPENED_VALUES: tuple[tuple[Any, str], ...] = (
+    (_Targets, "target_modules exclude_modules feedforward_modules"),
+    (_Names, "modules_to_save target_parameters"),
+    (_Count, "r num_virtual_tokens token_dim num_attention_heads"),
+    (_Scale, "alpha lora_alpha d_initial"),
+    (_Rate, "lora_dropout rank_dropout module_dropout vera_dropout"),
+    (_Index, "projection_prng_key"),
+    (bool, "fan_in_fan_out use_rslora use_dora lora_bias ensure_weight_tying"),
+    (bool, "use_effective_conv2d decompose_both rank_dropout_scale"),
+    (bool, "save_projection init_weights"),
+    (bool | _Start, "init_lora_weights"),
+    (Literal["none", "all", "lora_only", "vera_only"], "bias"),
+    (Annotated[int, Field(ge=0, le=LARGEST)] | _Indices, "layers_to_transform"),
+    (_Name | _Names, "layers_pattern"),
+    (Annotated[dict[_Key, _Count | _Share], _Few], "rank_pattern"),
+    (Annotated[dict[_Key, _Scale], _Few], "alpha_pattern"),
+    (_Tokens | dict[_Name, _Tokens], "trainable_token_indices"),
+    (Annotated[list[_Pair], AfterValidator(_short)], "layer_replication"),
+    (Literal[-1] | _Count, "decompose_factor"),
+    (_Count | _Share, "effective_rank"),
+    (Literal[1], "num_transformer_submodules"),
+    (Annotated[int, Field(ge=1, le=_LAYERS)], "num_layers"),
+)
+FIELDS = {name: values for values, names in _OPENED_VALUES for name in names.split()}
 """Field -> the values that are opened, as pydantic reads them."""
 
+# In turn: of forks and old versions; names, which nobody follows, and what loading
+# sets by itself; how training began, or an encoder that only training runs.
 WITHOUT_EFFECT = frozenset(
-    {
-        # Of forks and old versions.
-        "r_sum",
-        "save_loranew",
-        # Names, which nobody follows, and what loading sets by itself.
-        "auto_mapping",
-        "base_model_name_or_path",
-        "inference_mode",
-        "megatron_core",
-        "peft_type",
-        "peft_version",
-        "revision",
-        "task_type",
-        # How training began, or an encoder that only training runs.
-        "encoder_dropout",
-        "encoder_hidden_size",
-        "encoder_num_layers",
-        "encoder_reparameterization_type",
-        "eva_config",
-        "init_ia3_weights",
-        "init_weights",
-        "loftq_config",
-        "prefix_projection",
-        "prompt_tuning_init",
-        "prompt_tuning_init_text",
-        "tokenizer_kwargs",
-        "tokenizer_name_or_path",
-    }
+    """
+    r_sum save_loranew
+    auto_mapping base_model_name_or_path inference_mode megatron_core peft_type
+    peft_version revision task_type
+    encoder_dropout encoder_hidden_size encoder_num_layers
+    encoder_reparameterization_type eva_config init_ia3_weights init_weights
+    loftq_config prefix_projection prompt_tuning_init prompt_tuning_init_text
+    tokenizer_kwargs tokenizer_name_or_path
+    """.split()
 )
 _UNSUPPORTED = {
     "SHADOW": "open a second model",

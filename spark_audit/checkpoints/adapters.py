@@ -76,6 +76,8 @@ class AdapterHost:
         start = {"init_lora_weights": True} if meta and replaced else {}
         config = adapter_config({**raw, **start})
         resolve(config, self._modules)
+        if meta:
+            state = {key: tensor.to("meta") for key, tensor in state.items()}
         with (
             foreign("the adapter does not fit the base", fix=OTHER_BASE),
             torch.random.fork_rng(devices=[]),

@@ -30,6 +30,8 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import content_sha256
 from spark_audit.errors import at
 
+Attached = tuple[str | None, dict[str, Any] | None, torch.Tensor | None, list[str]]
+"""The adapter's name on the module, its configuration as attached, noise, notes."""
 FEW_BYTES = 1 << 28
 """Of an adapter whose numbers are looked at before its base is loaded."""
 
@@ -156,35 +158,30 @@ class Checkpoint:
         with at(self.where):
             return check_room(self.loading, size(self.loading.dtype), size("bfloat16"))
 
-    def rehearse(self, model: Any) -> tuple[dict[str, Any] | None, list[str]]:
-        """Put it together without its numbers: names and shapes must fit.
-
-        An adapter's numbers are read where they are few.
+    def put_on(self, host: AdapterHost | None) -> Attached:
+        """Attach its adapter to a module of its base, and read its frozen noise.
 
         Parameters
         ----------
-        model
-            The skeleton of its base; the adapter is attached to it.
-
-        Returns
-        -------
-        tuple
-            The adapter's configuration as it is attached, and notes.
+        host
+            The module; on the meta device names and shapes must fit, and an adapter's
+            numbers are read where they are few. ``None`` where no module is built.
         """
-        noise, raw, notes = None, None, list[str]()
-        with at(self.where):
-            if model is not None:
-                shape = model.get_input_embeddings().weight.shape
-                noise = frozen_noise(
-                    self.folder, shape, sha256=self.noise_sha256, meta=True
-                )
-            if self.adapter is not None:
-                state = self.adapter.read(self.adapter.size > FEW_BYTES)
-                raw, state, notes = prepared(self.adapter.config, state)
-                if model is not None:
-                    state = {name: one.to("meta") for name, one in state.items()}
-                    notes += AdapterHost(model).attach(raw, state)[1]
-        return raw, notes + ([] if noise is None else [NOISE_ADDED])
+        on = raw = noise = None
+        notes: list[str] = []
+        meta = host is None or host.probe is None
+        if host is not None:
+            shape = host.model.get_input_embeddings().weight.shape
+            noise = frozen_noise(
+                self.folder, shape, sha256=self.noise_sha256, meta=meta
+            )
+        if self.adapter is not None:
+            state = self.adapter.read(meta and self.adapter.size > FEW_BYTES)
+            raw, state, notes = prepared(self.adapter.config, state)
+            if host is not None:
+                on, more = host.attach(raw, state)
+                notes += more
+        return on, raw, noise, notes + ([] if noise is None else [NOISE_ADDED])
 
 
 @dataclass(frozen=True)

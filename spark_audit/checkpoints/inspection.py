@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.locate import printable, read_json
@@ -96,7 +97,7 @@ def _look(made: Checkpoint, seen: Inspection) -> None:
         facts["architecture"] = type(model).__name__
         facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
         rows = head_rows(model)
-    _, notes = made.rehearse(model)
+    *_, notes = made.put_on(None if model is None else AdapterHost(model))
     if NOISE_ADDED in notes:
         embeddings = model.get_input_embeddings().weight
         facts["frozen noise"] = f"on input embeddings, {len(embeddings)} rows"

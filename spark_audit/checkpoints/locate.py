@@ -7,10 +7,11 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spark_audit.checkpoints.offline import online
+from spark_audit.checkpoints.offline import foreign, online
 from spark_audit.errors import CheckpointError, InputError, at, one_line, shown
 from spark_audit.files import SETTINGS_BYTES, lies_inside, parse_json, read_regular
 from spark_audit.terminal.suggestions import elsewhere, nearest
@@ -53,7 +54,8 @@ def locate(
     if not source.strip():
         raise CheckpointError("no path was given", where="checkpoint", fix="give one")
     if hub and source.startswith(HUB):
-        return _fetched(source, revision=revision, code=code)
+        with at(source):
+            return _fetched(source, revision=revision, code=code)
     try:
         path = Path(source).expanduser()
         if path.exists():
@@ -105,32 +107,16 @@ def _fetched(source: str, *, revision: str | None, code: bool) -> Path:
 
     named = _HUB_ID.fullmatch(source.removeprefix(HUB))
     if named is None:
-        raise CheckpointError(
-            "is no model on the hub",
-            where=source,
-            fix=f"write {HUB}ORG/NAME[@REVISION]",
-        )
-    repo, revision = named[1], named[2] or revision
+        fix = f"write {HUB}ORG/NAME[@REVISION]"
+        raise CheckpointError("is no model on the hub", fix=fix)
+    fetch = partial(snapshot_download, named[1], revision=named[2] or revision)
     # What a folder on disk would be read for.
     wanted = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
-    wanted += ["*.py"] * code
-    try:
-        with online():
-            folder = Path(
-                snapshot_download(repo, revision=revision, allow_patterns=wanted)
-            )
-            if not any(folder.glob("*.safetensors")):
-                snapshot_download(
-                    repo,
-                    revision=revision,
-                    allow_patterns=["pytorch_model*.bin", "adapter_model.bin"],
-                )
-    except Exception as error:  # network, cache and hub errors share no base class
-        raise CheckpointError(
-            f"cannot be fetched from the hub ({one_line(error)})",
-            where=source,
-            fix="check the name and the network, or give a local folder",
-        ) from error
+    fix = "check the name and the network, or give a local folder"
+    with foreign("cannot be fetched from the hub", fix=fix), online():
+        folder = Path(fetch(allow_patterns=wanted + ["*.py"] * code))
+        if not any(folder.glob("*.safetensors")):
+            fetch(allow_patterns=["pytorch_model*.bin", "adapter_model.bin"])
     return folder
 
 

@@ -19,7 +19,6 @@ import torch
 from spark_audit.checkpoints.adapter_config import (
     adapter_config,
     changes_base,
-    prepared,
 )
 from spark_audit.checkpoints.adapters import AdapterHost, input_noise
 from spark_audit.checkpoints.checkpoint import Checkpoint
@@ -44,7 +43,7 @@ from spark_audit.checkpoints.quantise import (
 )
 from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.server import served
-from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
+from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading, Spec, default_name
 from spark_audit.checkpoints.tokenizer import (
     Read,
@@ -298,7 +297,8 @@ class Opening:
         """Rehearse it, read its tokenizer, and describe it from headers."""
         base = self._on(item)
         skeleton = base.skeleton()
-        raw, _ = item.rehearse(skeleton)
+        with at(item.where):
+            raw = item.put_on(None if skeleton is None else AdapterHost(skeleton))[1]
         base.check_room(skeleton)
         with at(item.where):
             tokenizer_of(item, base, self._tokenizers)
@@ -342,20 +342,11 @@ class Opening:
         self, host: AdapterHost, item: Checkpoint, further: list[str]
     ) -> Iterator[Loaded]:
         """Open one checkpoint on a module, then what it is with rounded weights."""
-        base, model, on, raw = self._on(item), host.model, None, None
-        notes: list[str] = []
-        if item.adapter is not None:
-            raw, state, notes = prepared(item.adapter.config, item.adapter.read(False))
-            on, more = host.attach(raw, state)
-            notes += more
-        shape = model.get_input_embeddings().weight.shape
+        base, model = self._on(item), host.model
+        on, raw, noise, notes = item.put_on(host)
         device = pick_device(self._loading.device)
-        noise = frozen_noise(item.folder, shape, sha256=item.noise_sha256)
-        if noise is not None:
-            noise = noise.to(device)
-            notes.append(NOISE_ADDED)
-        tokenizer, _, read = tokenizer_of(item, base, self._tokenizers)
-        more = [*read]
+        noise = None if noise is None else noise.to(device)
+        tokenizer, _, more = tokenizer_of(item, base, self._tokenizers)
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         eos = getattr(model.generation_config, "eos_token_id", None)
         first, *others = self._describe(item, model, raw, dtype, eos)
@@ -363,9 +354,9 @@ class Opening:
         if limit is not None and on is not None:
             config = host.peft.peft_config[on]
             limit -= config.num_virtual_tokens if config.is_prompt_learning else 0
-        more += [f"loaded as {dtype}, attention {_attention(model)}", *further]
-        more += remarks(base.architecture, model, tokenizer, first.usable)
         notes = [*item.notes, *notes, *more]
+        notes += [f"loaded as {dtype}, attention {_attention(model)}", *further]
+        notes += remarks(base.architecture, model, tokenizer, first.usable)
         first = replace(
             first,
             model=model if on is None else host.peft,

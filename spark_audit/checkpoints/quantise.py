@@ -9,14 +9,13 @@ the checkpoint's own precision.
 from __future__ import annotations
 
 import contextlib
-import logging
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 
+from spark_audit.checkpoints.offline import quiet
 from spark_audit.errors import CheckpointError, InputError, choose
 
 KINDS = ("int8", "int4")
@@ -129,11 +128,8 @@ def _round(weight: torch.Tensor, kind: str) -> torch.Tensor:
 @cache
 def _torchao() -> tuple[Any, Any, Any, Any]:
     """Torchao's parts; its remarks about kernels that are not used stay away."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             from torchao.quantization import IntxWeightOnlyConfig, quantize_
             from torchao.quantization.granularity import PerAxis, PerGroup
     except ImportError as error:
@@ -142,6 +138,4 @@ def _torchao() -> tuple[Any, Any, Any, Any]:
             where="--quantize",
             fix="where spark-audit lies: pip install '.[quantize]'",
         ) from error
-    finally:
-        logging.disable(before)
     return quantize_, IntxWeightOnlyConfig, PerGroup, PerAxis

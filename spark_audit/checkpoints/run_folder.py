@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_audit.checksums import DAMAGED, fault, intact, intact_file
 from spark_audit.errors import InputError, OutputError
-from spark_audit.files import SETTINGS_BYTES, open_regular, parse_json, read_regular
+from spark_audit.files import parse_json, read_regular
 
 RECORD, STATE = "run.json", "state.safetensors"
 """What a run is, and where one that goes on stands: both hold checksums of the rest."""
@@ -103,20 +103,17 @@ def read_state(path: Path) -> dict[str, Any]:
     OutputError
         If it is not as it was written.
     """
+    from safetensors import SafetensorError, safe_open
+
     try:
         if intact_file(path) is False:
             raise _damaged(path, DAMAGED)
-        with open_regular(path) as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = file.read(size) if size <= SETTINGS_BYTES else b""
-            if len(header) != size:
-                raise _damaged(path, DAMAGED)
-            content = parse_json(header, place=str(path))
-            told = str(content["__metadata__"]["state"]).encode()
-            return dict(parse_json(told, place=str(path), finite=False))
+        with safe_open(path, framework="np") as file:
+            told = file.metadata()["state"].encode()
+        return dict(parse_json(told, place=str(path), finite=False))
     except FileNotFoundError:
         raise
-    except (OSError, InputError, ValueError, LookupError, TypeError) as error:
+    except (SafetensorError, OSError, InputError, LookupError, TypeError) as error:
         raise _damaged(path, "is damaged or no state of a run") from error
 
 

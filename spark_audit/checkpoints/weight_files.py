@@ -35,11 +35,15 @@ State = dict[str, torch.Tensor]
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
+def _weights(folder: Path, *names: str) -> Path | None:
+    """The first of these files that is there, or its index."""
+    paths = (folder / f"{name}{end}" for name in names for end in ("", ".index.json"))
+    return next((path for path in paths if os.path.lexists(path)), None)
+
+
 def has_weights(folder: Path) -> bool:
     """Whether a folder holds full weights as transformers saves them."""
-    names = ("model.safetensors", "pytorch_model.bin")
-    ends = ("", ".index.json")
-    return any((folder / f"{n}{end}").exists() for n in names for end in ends)
+    return _weights(folder, "model.safetensors", "pytorch_model.bin") is not None
 
 
 def weight_files(folder: Path, *, adapter: bool = False) -> list[Path]:
@@ -50,20 +54,21 @@ def weight_files(folder: Path, *, adapter: bool = False) -> list[Path]:
     CheckpointError
         If a shard is missing or the index names a file outside the folder.
     """
-    stem = "adapter_model" if adapter else "model"
-    pickled = "adapter_model.bin" if adapter else "pytorch_model.bin"
     if any(folder.glob("shard-*-model-*.safetensors")):
         raise CheckpointError(
             "holds the shards of a distributed run",
             fix="consolidate them with the tool that saved them",
         )
-    for name in (f"{stem}.safetensors", pickled):
-        if os.path.lexists(folder / name):
-            check_inside(folder / name)
-            return [folder / name]
-        if (index := folder / f"{name}.index.json").exists():
-            return _shards(index)
-    return []
+    names = ("model.safetensors", "pytorch_model.bin")
+    if adapter:
+        names = ("adapter_model.safetensors", "adapter_model.bin")
+    path = _weights(folder, *names)
+    if path is None:
+        return []
+    if path.name.endswith(".index.json"):
+        return _shards(path)
+    check_inside(path)
+    return [path]
 
 
 def _shards(index: Path) -> list[Path]:
