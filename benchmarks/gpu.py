@@ -27,7 +27,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.scoring import batching, head
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.score import score

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 

@@ -26,7 +26,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass

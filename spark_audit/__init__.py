@@ -11,7 +11,7 @@ from typing import Any
 
 _PLACES = {
     "checkpoints.open": ("open_checkpoint",),
-    "checkpoints.recipe": ("Loaded",),
+    "checkpoints.loaded": ("Loaded",),
     "data.examples": ("Example", "Span", "read_examples"),
     "data.pii": ("annotate_examples",),
     "manifest.build": ("build_manifest",),

@@ -1,7 +1,7 @@
 from spark_audit import audits as audits
 from spark_audit import stats as stats
+from spark_audit.checkpoints.loaded import Loaded as Loaded
 from spark_audit.checkpoints.open import open_checkpoint as open_checkpoint
-from spark_audit.checkpoints.recipe import Loaded as Loaded
 from spark_audit.data.examples import Example as Example
 from spark_audit.data.examples import Span as Span
 from spark_audit.data.examples import read_examples as read_examples

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.checkpoints.from_module import undisturbed
-from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, read_bytes
 from spark_audit.errors import InputError

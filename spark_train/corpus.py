@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.examples import Example, data_files, read_examples
 from spark_audit.errors import InputError
 from spark_audit.provenance import sha256_file

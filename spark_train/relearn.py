@@ -24,9 +24,9 @@ from safetensors import SafetensorError
 from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.tokenizer import has_tokenizer, has_vocabulary
 from spark_audit.data.examples import Example, data_files, read_examples

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.detect import read_headers
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.run_folder import check_files
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checksums import Fact
 from spark_audit.provenance import now, sha256_file, sha256_json, versions
 from spark_train.corpus import Corpus

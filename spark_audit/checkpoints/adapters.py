@@ -22,9 +22,9 @@ from spark_audit.checkpoints.adapter_config import (
 from spark_audit.checkpoints.models import refuse_differences
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.placement import materialise, release
+from spark_audit.checkpoints.weight_files import State
 from spark_audit.errors import CheckpointError
 
-State = dict[str, torch.Tensor]
 Probe = Callable[[Any], torch.Tensor]
 
 PREFIX = "base_model.model."

@@ -24,10 +24,9 @@ from spark_audit.checkpoints.models import (
     read_architecture,
 )
 from spark_audit.checkpoints.placement import check_room, pick_device
-from spark_audit.checkpoints.recipe import State
 from spark_audit.checkpoints.sidecar import NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.checkpoints.weight_files import content_sha256
+from spark_audit.checkpoints.weight_files import State, content_sha256
 from spark_audit.errors import at
 
 Attached = tuple[str | None, dict[str, Any] | None, torch.Tensor | None, list[str]]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.models import entry_device, head_rows
-from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError, at
 

@@ -23,6 +23,7 @@ from spark_audit.checkpoints.adapter_config import (
 from spark_audit.checkpoints.adapters import AdapterHost, input_noise
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers, series
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.locate import HUB, locate, read_json
 from spark_audit.checkpoints.models import (
     Architecture,
@@ -41,7 +42,6 @@ from spark_audit.checkpoints.quantise import (
     rounded,
     swapped,
 )
-from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.server import served
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading, Spec, default_name

@@ -34,7 +34,7 @@ from spark_audit.scoring.table import ITEMS, Pass, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.audits.base import Plan
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.items import AnyItem
 
 PREFIX = "spark_audit/"

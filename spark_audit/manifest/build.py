@@ -36,7 +36,7 @@ from spark_audit.scoring.score import BatchSize
 from spark_audit.scoring.slices import score_slices
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.store import Store
 
 Progress: TypeAlias = Callable[[str, int, int], None]

@@ -16,7 +16,7 @@ from spark_audit.manifest.schema import (
 )
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 
 def check_fit(

@@ -23,7 +23,7 @@ from spark_audit.scoring.score import item
 from spark_audit.scoring.table import ITEMS, Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 MOST_LABELS = 64
 """A task with more distinct responses than this has no set of labels."""

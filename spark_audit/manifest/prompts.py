@@ -31,7 +31,7 @@ from spark_audit.manifest.schema import (
 from spark_audit.scoring.items import Candidates, Continuation
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 CUE = 4
 """Tokens directly before an identifier that count as its cue **[ours]**."""

@@ -21,7 +21,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.selection import duplicates
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 NOTE = "made of data alone, for `utility` only: it holds no reference scores"
 

@@ -26,7 +26,7 @@ from spark_audit.scoring.items import AnyItem
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.pipeline.score import Work
 
 CONCLUDING, DRAWING = 0.5, 15.0

@@ -21,7 +21,7 @@ from spark_audit.scoring.table import Pass
 from spark_audit.terminal.suggestions import goes
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 MANIFESTS = Path("manifests")
 REPORTS = Path("reports")

@@ -38,7 +38,7 @@ from spark_audit.results import Report
 from spark_audit.terminal.console import say
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.store import Store
 
 LOCK = ".report.lock"

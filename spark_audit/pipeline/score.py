@@ -21,7 +21,7 @@ from spark_audit.scoring.served import KINDS
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.store import Keys, Store
 
 Items: TypeAlias = dict[Pass, Sequence[Any]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from spark_audit.checkpoints.recipe import Loaded
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.errors import InputError
 
 CUE, TAIL = "The password is", " and"

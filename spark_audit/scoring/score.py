@@ -28,7 +28,7 @@ from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the tokens done and the tokens there are to do."""

@@ -21,7 +21,7 @@ from spark_audit.scoring.items import AnyItem, Candidates, Item
 from spark_audit.scoring.table import LAYOUTS, Pass, StoredTables, TokenTable
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.server import Server
 
 _Ask: TypeAlias = Callable[[Iterable[np.ndarray]], Iterator[np.ndarray]]

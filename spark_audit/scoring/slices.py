@@ -20,7 +20,7 @@ from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 SLICE_TOKENS = 32_768
 """Of a slice at least, where so many are batched together: what a death may cost."""

@@ -38,7 +38,7 @@ from spark_audit.provenance import sha256_file, sha256_json
 from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.items import AnyItem
 
 SCHEMA = 1

@@ -22,7 +22,7 @@ from spark_train.known_identifiers import Annotated
 from spark_train.token_scores.scores import row_scores, task_counts
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 
 class Inspected(NamedTuple):

@@ -14,7 +14,7 @@ def make_loaded() -> Callable[..., Any]:
     """``make_loaded(model, **fields)``: a :class:`Loaded` around a module."""
 
     def make(model: Any, **fields: Any) -> Any:
-        from spark_audit.checkpoints.recipe import Loaded
+        from spark_audit.checkpoints.loaded import Loaded
 
         rows = model.get_output_embeddings().weight.shape[0]
         known: dict[str, Any] = {

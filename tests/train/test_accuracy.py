@@ -14,8 +14,8 @@ from run_training import train
 from transformers import AutoModelForCausalLM
 
 from spark_audit.audits import Utility
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Canary, Example, write_examples
 from spark_audit.errors import InputError, OutputError

@@ -19,11 +19,11 @@ from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.inspection import inspect_checkpoint
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import (
     open_checkpoint,
     open_checkpoints,
 )
-from spark_audit.checkpoints.recipe import Loaded
 from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.items import Item

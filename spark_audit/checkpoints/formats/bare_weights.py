@@ -16,9 +16,9 @@ from spark_audit.checkpoints.locate import (
     read_config,
     read_json,
 )
-from spark_audit.checkpoints.recipe import State
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import (
+    State,
     check_filled,
     lone_file,
     only_tensors,

@@ -14,6 +14,7 @@ import torch
 
 from spark_audit.checkpoints.checkpoint import Checkpoint, Part
 from spark_audit.checkpoints.formats.bare_weights import config_of
+from spark_audit.checkpoints.loaded import SIZES
 from spark_audit.checkpoints.locate import (
     WORDS_BYTES,
     check_inside,
@@ -22,10 +23,9 @@ from spark_audit.checkpoints.locate import (
 )
 from spark_audit.checkpoints.models import read_architecture
 from spark_audit.checkpoints.offline import foreign
-from spark_audit.checkpoints.recipe import SIZES, State
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.tokenizer import vocabulary_of
-from spark_audit.checkpoints.weight_files import check_filled, lone_file
+from spark_audit.checkpoints.weight_files import State, check_filled, lone_file
 from spark_audit.errors import CheckpointError
 from spark_audit.files import check_regular
 

@@ -16,8 +16,8 @@ from spark_audit.scoring.items import AnyItem, Picked
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.open import Opening
-    from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.checkpoints.specs import Loading, Spec
     from spark_audit.pipeline.request import Request
     from spark_audit.scoring.store import Keys, Store

@@ -27,7 +27,7 @@ from spark_audit.scoring.speed import cores, use_threads
 from spark_audit.terminal.console import say
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 MOST = 8
 """Processes that a call takes by itself at most: of more nothing was measured."""

@@ -37,7 +37,7 @@ from spark_audit.scoring.prefix_cache import PrefixCache
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 CPU_CACHE, GPU_CACHE = 2**28, 2**32
 """Bytes that the keys and values of a prefix may take, repeated for a batch."""

@@ -34,7 +34,7 @@ from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.items import Prompt
 
 EOS, NEWLINE, LENGTH = 0, 1, 2

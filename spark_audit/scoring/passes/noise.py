@@ -31,7 +31,7 @@ from spark_audit.scoring.passes.plain import Note, Scorer
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 Emit = Callable[[Item, dict[str, np.ndarray]], None]
 

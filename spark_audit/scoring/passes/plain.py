@@ -36,7 +36,7 @@ from spark_audit.scoring.head import Columns, Head, Transform
 from spark_audit.scoring.table import COLUMNS, Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.items import Item
 
 PLAIN_HEADS = frozenset(

@@ -16,7 +16,7 @@ from spark_audit.scoring.passes import plain
 from spark_audit.scoring.table import LAYOUTS, Pass
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.items import Continuation, Item
 
 

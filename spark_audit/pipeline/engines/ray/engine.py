@@ -23,7 +23,7 @@ from spark_audit.pipeline.engines.ray.holder import Holder, Unit
 from spark_audit.provenance import versions
 
 if TYPE_CHECKING:
-    from spark_audit.checkpoints.recipe import Loaded
+    from spark_audit.checkpoints.loaded import Loaded
 
 UNITS = 8
 """Units of a pass for each holder: of some, however small it is."""

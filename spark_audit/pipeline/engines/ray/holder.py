@@ -13,8 +13,8 @@ from spark_audit.provenance import versions
 from spark_audit.scoring.table import Pass, TokenTable
 
 if TYPE_CHECKING:
+    from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.open import Opening
-    from spark_audit.checkpoints.recipe import Loaded
     from spark_audit.checkpoints.specs import Loading, Spec
     from spark_audit.scoring.score import BatchSize
 

@@ -13,7 +13,6 @@ import torch
 if TYPE_CHECKING:
     from spark_audit.checkpoints.server import Server
 
-State = dict[str, torch.Tensor]
 SIZES = (
     "hidden_size",
     "intermediate_size",
