@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.locate import check_inside, read_json
+from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside, read_json
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import check_regular
@@ -46,29 +46,36 @@ def has_weights(folder: Path) -> bool:
     return _weights(folder, "model.safetensors", "pytorch_model.bin") is not None
 
 
-def weight_files(folder: Path, *, adapter: bool = False) -> list[Path]:
-    """The files transformers or PEFT would read weights from, none if there are none.
+def weight_files(folder: Path, *, adapter: bool = False) -> tuple[Path, ...]:
+    """The files transformers or PEFT would read weights from.
 
     Raises
     ------
     CheckpointError
-        If a shard is missing or the index names a file outside the folder.
+        If there are none, a shard is missing or the index names a file outside the
+        folder.
     """
     if any(folder.glob("shard-*-model-*.safetensors")):
         raise CheckpointError(
             "holds the shards of a distributed run",
             fix="consolidate them with the tool that saved them",
         )
-    names = ("model.safetensors", "pytorch_model.bin")
+    what, names = "a config.json", ("model.safetensors", "pytorch_model.bin")
     if adapter:
+        what = "an adapter_config.json"
         names = ("adapter_model.safetensors", "adapter_model.bin")
     path = _weights(folder, *names)
     if path is None:
-        return []
+        others = sorted(p.name for p in folder.iterdir() if p.suffix in WEIGHT_SUFFIXES)
+        fix = f"give the weights file itself ({others[0]})" if others else None
+        raise CheckpointError(
+            f"has {what}, but no {' or '.join(names)}",
+            fix=fix or "copy the weights into the folder",
+        )
     if path.name.endswith(".index.json"):
-        return _shards(path)
+        return tuple(_shards(path))
     check_inside(path)
-    return [path]
+    return (path,)
 
 
 def _shards(index: Path) -> list[Path]:

@@ -193,7 +193,7 @@ def _lora_config(
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": usual,
-        "r_sum": next((rank for match, rank in parts if not match["new"]), 0),
+        "r_sum": ([0] + [rank for match, rank in parts if not match["new"]])[-1],
         "lora_alpha": loading.lora_alpha,
         "target_modules": sorted(ranks),
         "rank_pattern": {name: ranks[name] for name in ranks if ranks[name] != usual},

@@ -9,7 +9,6 @@ from pathlib import Path, PurePath
 
 from spark_audit.checkpoints.checkpoint import Checkpoint, Part
 from spark_audit.checkpoints.locate import (
-    WEIGHT_SUFFIXES,
     check_inside,
     printable,
     read_config,
@@ -55,15 +54,7 @@ def hf_folder(path: Path, loading: Loading) -> Checkpoint:
         )
     config = read_config(path, trusted=loading.trust_remote_code)
     files = weight_files(path)
-    if not files:
-        others = sorted(p.name for p in path.iterdir() if p.suffix in WEIGHT_SUFFIXES)
-        raise CheckpointError(
-            "has a config.json, but no model.safetensors or pytorch_model.bin",
-            fix=f"give the weights file itself ({others[0]})"
-            if others
-            else "copy the weights into the folder",
-        )
-    read = partial(merged, tuple(files))
+    read = partial(merged, files)
     headers = read(True)
     check_filled(headers)
     for name in headers:
@@ -72,7 +63,7 @@ def hf_folder(path: Path, loading: Loading) -> Checkpoint:
                 f"the weights are those of a wrapped model (tensor {name})",
                 fix=f"give the file itself: {files[0].name}",
             )
-    weights = Part(config, tuple(files), read, path, whole=True)
+    weights = Part(config, files, read, path, whole=True)
     return Checkpoint(folder=path, weights=weights)
 
 
@@ -93,12 +84,6 @@ def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
     if not loading.trust_remote_code:
         refuse_code({}, path)
     files = weight_files(path, adapter=True)
-    if not files:
-        raise CheckpointError(
-            "has an adapter_config.json, but no adapter_model.safetensors or "
-            "adapter_model.bin",
-            fix="copy the adapter's weights into the folder",
-        )
     named = config.get("base_model_name_or_path") or None
     if not isinstance(named, str | None):
         raise CheckpointError("base_model_name_or_path is no text")
@@ -110,10 +95,10 @@ def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
             f"base: {printable(str(loading.base))} as given; the adapter names "
             f"{shown(PurePath(named).name)}"
         )
-    read = partial(merged, tuple(files))
+    read = partial(merged, files)
     return Checkpoint(
         folder=path,
-        adapter=Part(config, tuple(files), read, path),
+        adapter=Part(config, files, read, path),
         base=named,
         notes=tuple(notes),
     )

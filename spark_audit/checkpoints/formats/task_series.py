@@ -26,7 +26,7 @@ _NUMBERED = (
     re.compile(r"checkpoint-(\d+)"),
 )
 _SINGLE = ("config.json", "adapter_config.json")
-_PARTS = ("adapter", "task", "priv")
+_PARTS = ("priv", "task", "adapter")
 
 
 def detect(path: Path) -> bool:
@@ -154,13 +154,12 @@ def _progress(run: dict[str, Any], found: Sequence[Stage], *, last: str) -> list
 
 def _numbered(root: Path) -> list[tuple[tuple[int, int], Path]]:
     """Numbered folders as ((style, number), folder), in order."""
-    found = []
-    for folder in root.iterdir():
-        for style, pattern in enumerate(_NUMBERED):
+    found: dict[Path, tuple[int, int]] = {}
+    for style, pattern in enumerate(_NUMBERED):
+        for folder in root.iterdir():
             if folder.is_dir() and (match := pattern.fullmatch(folder.name)):
-                found.append(((style, int(match[1])), folder))
-                break
-    return sorted(found)
+                found.setdefault(folder, (style, int(match[1])))
+    return sorted((number, folder) for folder, number in found.items())
 
 
 def _gaps(path: Path) -> list[str]:
@@ -187,17 +186,14 @@ def _holds(folder: Path) -> bool:
 
 
 def _stage(folder: Path) -> Stage:
-    task, priv = folder / "task", folder / "priv"
-    if _holds(task) or _holds(priv):
-        path = priv if _holds(priv) else task
-        return Stage(folder.name, path, task if _holds(task) else None)
-    for path in (folder / "adapter", folder):
-        if _holds(path):
-            return Stage(folder.name, path)
-    raise CheckpointError(
-        f"stage folder {folder.name} holds no checkpoint",
-        fix="wait until its training is done, or move the folder away",
-    )
+    held = [part for part in (*_PARTS, "") if _holds(folder / part)]
+    if not held:
+        raise CheckpointError(
+            f"stage folder {folder.name} holds no checkpoint",
+            fix="wait until its training is done, or move the folder away",
+        )
+    task = folder / "task" if "task" in held else None
+    return Stage(folder.name, folder / held[0], task)
 
 
 def _listed(path: Path) -> tuple[Stage, ...]:
