@@ -20,7 +20,6 @@ from spark_audit.terminal.flags import (
     Seed,
     ShowText,
     Verbose,
-    command,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ Named = Annotated[
 ]
 
 
-@command
 def report(
     *,
     folder: Folder,
@@ -136,7 +134,6 @@ def _manifest_of(content: Report, path: Path) -> Manifest:
     return manifest
 
 
-@command
 def compare(
     context: typer.Context,
     *,
@@ -193,7 +190,6 @@ def compare(
             say_where(output)
 
 
-@command
 def gate(
     *,
     folder: Folder,
