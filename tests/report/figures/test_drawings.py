@@ -80,7 +80,6 @@ def test_without_its_table_a_figure_is_not_there(made: Made) -> None:
         "balance": "balance",
         "mia_roc": "roc",
         "canary_by_dose": "exposure",
-        "accuracy_matrix": "accuracy",
         "stages_states": "stages",
     }
     for table_name, figure in needs.items():
