@@ -28,7 +28,6 @@ from spark_audit.report.states import (
     state_name,
 )
 from spark_audit.report.tables import (
-    PRIVATE,
     definitions,
     entries,
     further_tables,
@@ -72,7 +71,7 @@ def render(
             break
     if beside and _length(parts) > LONGEST:
         titles = ", ".join(one.title for one in further)
-        short = f"*{titles}: too long for an issue; see `report.html`.*"
+        short = f"*{_long(titles, further=True)}*"
         parts = [short if part in beside else part for part in parts]
     return "\n\n".join(parts) + "\n"
 
@@ -91,10 +90,10 @@ def summary(report: Report) -> str:
     if (first := glance(report)) is not None:
         parts.append(_section(first))
     parts += [f"### {_words('limits')}", _limits(report)]
+    made = _plain(report.versions.get("spark-audit", "")), _plain(report.created)
     parts.append(
-        f"Audited by SPARK Audit {_plain(report.versions.get('spark-audit', ''))}, "
-        f"{_plain(report.created)}, with manifest {_code(facts.name)} "
-        f"(`{facts.digest[:16]}`)."
+        f"{_words('audited_by')} {', '.join(made)}, {_words('with_manifest')} "
+        f"{_code(facts.name)} (`{facts.digest[:16]}`)."
     )
     return "\n\n".join(parts) + "\n"
 
@@ -118,6 +117,10 @@ def _partial() -> str:
     return f"**{_words('partial')}** {_words('partial_why')}"
 
 
+def _long(what: str, *, further: bool = False) -> str:
+    return sentences.render("markdown.long", what=what, further=further)
+
+
 def _length(parts: Sequence[str]) -> int:
     return sum(len(part) + 2 for part in parts)
 
@@ -125,9 +128,9 @@ def _length(parts: Sequence[str]) -> int:
 class Shown(Enum):
     """How much of the tables stands in ``report.md``, the most first."""
 
-    ALL = ""
-    POOLED = "Tables by task and type, and further ones, are left out here"
-    NONE = "Tables are left out here"
+    ALL = "all"
+    POOLED = "pooled"
+    NONE = "none"
 
 
 def _head(report: Report) -> Iterator[str]:
@@ -189,9 +192,7 @@ def _stands(one: Standing) -> str:
 def _figures(report: Report, level: Shown) -> Iterator[str]:
     yield "## Figures"
     if level is not Shown.ALL:
-        yield (
-            f"*{level.value}: too long for an issue; see `report.html` and `tables/`.*"
-        )
+        yield f"*{_long(sentences.render(f'markdown.{level.value}'))}*"
     if level is not Shown.NONE:
         yield from map(_section, tables(report, brief=level is Shown.POOLED))
     if level is Shown.ALL:
@@ -225,7 +226,7 @@ def _tail(report: Report, level: Shown) -> Iterator[str]:
         f"matched spans, {facts.n_tokens} tokens, {facts.n_sources} sources in "
         f"{facts.n_clusters} clusters."
     )
-    yield PRIVATE
+    yield sentences.render("table.private")
     known = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     yield f"Versions: {_plain(known)}."
     yield f"Made {_plain(report.created)} with {_code(' '.join(report.command))}."
@@ -303,4 +304,4 @@ def _pairs(manifest: Manifest | None, limit: int = 20) -> list[str]:
             )
         )
     header = ("example", "type", "PII", "control", "reference NLL")
-    return ["## Some pairs, as text", table(header, rows)]
+    return [f"## {sentences.render('markdown.pairs')}", table(header, rows)]

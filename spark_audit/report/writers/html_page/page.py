@@ -43,13 +43,11 @@ from spark_audit.report.states import (
     state_name,
 )
 from spark_audit.report.tables import (
-    GENERAL,
-    PRIVATE,
     definitions_of,
     entries,
     further_tables,
+    general,
     glance,
-    intervals,
     tables,
 )
 from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
@@ -194,7 +192,7 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
             covered=covered(report, stand),
             checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
             **_told(report, sections),
-            general=_general(report, sections),
+            general=_unowned(report, sections),
             glance=first and next(_grids(first, id="glance")),
             switches=switches,
             sections=sections,
@@ -205,7 +203,7 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
             shade=shade,
             show_text=how.show_text,
             slug=_slug,
-            private=PRIVATE,
+            private=sentences.render("table.private"),
             beside=[
                 (table.lead, list(_grids(table, id=f"beside-{k}")))
                 for k, table in enumerate(how.further)
@@ -306,7 +304,6 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[Section]:
     for drawing in drawn:
         place = drawing.audit if drawing.audit in pictures else FURTHER
         pictures[place].append(picture(drawing))
-    general = [*GENERAL.items(), intervals(report)]
     for name in order:
         if not grids[name] and not pictures[name]:
             continue
@@ -320,7 +317,9 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[Section]:
             said=by_severity(f for f in report.findings if f.audit == name),
             pictures=pictures[name],
             grids=_folded(grids[name], bool(pictures[name])),
-            definitions=[*definitions_of(name), *general] if name in audits else (),
+            definitions=[*definitions_of(name), *general(report)]
+            if name in audits
+            else (),
             scope=_scope(report, name),
         )
 
@@ -357,7 +356,7 @@ def _slug(name: str) -> str:
     return "s-" + re.sub(r"[^A-Za-z0-9]+", "-", name)
 
 
-def _general(report: Report, sections: Sequence[Section]) -> list[str]:
+def _unowned(report: Report, sections: Sequence[Section]) -> list[str]:
     """Statements on scope that are of no section of their own."""
     own = {line for section in sections for line in section.scope}
     lines = [sentences.translated("scope", line) for line in report.scope]
