@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_audit.names import BASE, entry_of, series_of
-from spark_audit.report.figures.theme import GLYPHS, LIGHT
+from spark_audit.report.figures.theme import LIGHT, MARKERS
 from spark_audit.results import Contrast, Report, Row
 
 R = TypeVar("R", bound=Row)
@@ -108,13 +108,12 @@ def palette(report: Report) -> dict[str, tuple[int, str]]:
     Replicates share those of their entry. From the ninth checkpoint on, colours come
     again with another marker, from the fifteenth, markers with another colour.
     """
-    markers = list(GLYPHS)
     places: dict[str, tuple[int, str]] = {}
     found = {}
     for name, entry in names_of(report).items():
         place = len(places)
         if entry not in places:
-            places[entry] = (place % len(LIGHT), markers[place % len(markers)])
+            places[entry] = (place % len(LIGHT), MARKERS[place % len(MARKERS)])
         found[name] = places[entry]
         found.setdefault(entry, places[entry])
     return found

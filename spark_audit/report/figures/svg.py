@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from markupsafe import Markup
@@ -18,11 +17,9 @@ from spark_audit.report.figures.theme import (
     MUTED,
     PAPER,
     Drawing,
+    _matplotlib,
     styled,
 )
-
-if TYPE_CHECKING:
-    from spark_audit.report.figures.theme import Drawing
 
 DPI = 200
 _UNDATED = {
@@ -155,6 +152,17 @@ def picture(drawing: Drawing) -> Picture:
     # A point of print is 4/3 of a pixel; a page is read from further away.
     width = round(drawing.figure.get_figwidth() * 72 * 1.6)
     return Picture(drawing.name, drawing.title, drawing.caption, Markup(svg), width)
+
+
+def outline(marker: str) -> str:
+    """A marker of matplotlib as the path of an SVG in a box of 12."""
+    _matplotlib()
+    from matplotlib.markers import MarkerStyle
+
+    style = MarkerStyle(marker)
+    parts = style.get_path().transformed(style.get_transform()).to_polygons()
+    points = [[f"{6 + 8 * x:.4g} {6 - 8 * y:.4g}" for x, y in part] for part in parts]
+    return "".join(f"M{'L'.join(part)}z" for part in points)
 
 
 def css_string(text: str) -> str:

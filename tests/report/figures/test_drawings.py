@@ -25,8 +25,8 @@ from spark_audit.report.figures.svg import inline_svg, picture
 from spark_audit.report.figures.theme import (
     CHECKPOINT,
     DARK,
-    GLYPHS,
     LIGHT,
+    MARKERS,
     Drawing,
 )
 from spark_audit.results import Report
@@ -181,7 +181,7 @@ def test_checkpoints_differ_without_colour(made: Made) -> None:
     assert list(looks) == entries(report)
     assert len(set(looks.values())) == 14
     assert len({marker for _, marker in looks.values()}) == 14
-    assert set(GLYPHS) == {marker for _, marker in looks.values()}
+    assert set(MARKERS) == {marker for _, marker in looks.values()}
     for colours in (LIGHT, DARK):
         assert len(set(colours)) == 8
 
