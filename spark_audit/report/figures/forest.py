@@ -287,13 +287,15 @@ def _line(axes: Axes, line: Line, place: float, *, room: float) -> None:
                     _put(
                         axes, Look(look.name, look.colour, arrow, "none", 4), limit, at
                     )
+        beyond = "<" if mark.value < low else ">" if mark.value > high else ""
         look = replace(
             look,
+            marker=beyond or look.marker,
             size=3.6 if mark.light else 6.0,
             hollow=look.hollow or mark.hollow,
             alpha=0.55 if mark.light and not mark.hollow else 1.0,
         )
-        _put(axes, look, mark.value, at)
+        _put(axes, look, min(max(mark.value, low), high), at)
 
 
 def _put(axes: Axes, look: Look, at: float, place: float) -> None:
