@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass
+from typing import Any
 from xml.etree import ElementTree
 
 from markupsafe import Markup
@@ -160,7 +161,8 @@ def outline(marker: str) -> str:
     from matplotlib.markers import MarkerStyle
 
     style = MarkerStyle(marker)
-    parts = style.get_path().transformed(style.get_transform()).to_polygons()
+    path = style.get_path().transformed(style.get_transform())
+    parts: list[Any] = list(path.to_polygons())
     points = [[f"{6 + 8 * x:.4g} {6 - 8 * y:.4g}" for x, y in part] for part in parts]
     return "".join(f"M{'L'.join(part)}z" for part in points)
 
