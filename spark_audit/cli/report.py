@@ -71,11 +71,14 @@ def report(
     from spark_audit.cli.show import show_tables
     from spark_audit.report.folder import folder_of, read_report, write_report
 
-    _check_alone(
-        named=bool(named) and against is None,
-        text=show_text and manifest is None,
-        dossier=prepared_by is not None and "dossier" not in formats,
-    )
+    if named and against is None:
+        raise InputError("needs --against", where="--named", fix="add it")
+    if show_text and manifest is None:
+        what = "the text is in the manifest"
+        raise InputError(what, where="--show-text", fix="add --manifest")
+    if prepared_by is not None and "dossier" not in formats:
+        what = "is read only for a dossier"
+        raise InputError(what, where="--prepared-by", fix="--format dossier")
     folder = folder_of(folder)
     content = read_report(folder)
     source = None if manifest is None else _manifest_of(content, manifest)
@@ -104,20 +107,6 @@ def report(
     for block in further:
         tell(f"\n{block.lead}")
         show_tables([block], figures=False)
-
-
-def _check_alone(*, named: bool, text: bool, dossier: bool) -> None:
-    """Refuse an option that is read only with another, which is not given."""
-    if named:
-        raise InputError("needs --against", where="--named", fix="add it")
-    if text:
-        raise InputError(
-            "the text is in the manifest", where="--show-text", fix="add --manifest"
-        )
-    if dossier:
-        raise InputError(
-            "is read only for a dossier", where="--prepared-by", fix="--format dossier"
-        )
 
 
 def _manifest_of(content: Report, path: Path) -> Manifest:
