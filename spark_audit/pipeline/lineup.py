@@ -172,17 +172,6 @@ def union(plans: Iterable[Plan]) -> Plan:
     return {wanted: sorted(keys) for wanted, keys in sorted(found.items())}
 
 
-def folders_of(order: Lineup) -> dict[str, Path]:
-    """Where each checkpoint lies, by name; a series stands there once."""
-    found: dict[str, Path] = {}
-    for spec in order.specs:
-        for name, path in zip(
-            seeds_of(spec.name, len(spec.paths)), spec.paths, strict=True
-        ):
-            found.setdefault(order.entry(name), Path(path).expanduser())
-    return found
-
-
 def opened_names(spec: Spec, request: Request) -> Iterator[str]:
     """Names of the checkpoints that a spec is opened as, rounded ones too."""
     for name in seeds_of(spec.name, len(spec.paths)):
@@ -214,12 +203,14 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
         be taken for those of other tasks.
     """
     counts = Counter(order.entry(name) for name in order.stages)
-    learned = {
-        name: tasks
-        for name, folder in folders_of(order).items()
-        # A single stage is that of all tasks, whatever their order.
-        if counts[name] > 1 and (tasks := trained_order(folder))
-    }
+    learned: dict[str, tuple[str, ...]] = {}
+    for spec in order.specs:
+        names = seeds_of(spec.name, len(spec.paths))
+        for name, path in zip(map(order.entry, names), spec.paths, strict=True):
+            # A single stage is that of all tasks, whatever their order.
+            if counts[name] > 1 and name not in learned:
+                learned[name] = tuple(trained_order(Path(path).expanduser()))
+    learned = {name: tasks for name, tasks in learned.items() if tasks}
     fix = "audit runs of one order at a time; --order may be left out"
     orders = (one.order for one in request.audits if isinstance(one, _ORDERED))
     asked = next((tuple(listed(order)) for order in orders if order is not None), ())

@@ -18,7 +18,7 @@ from spark_audit.errors import CheckpointError, InputError
 from spark_audit.manifest.items import items_for
 from spark_audit.manifest.tasks import task_manifest
 from spark_audit.scoring.items import Prompt
-from spark_audit.scoring.passes import generate
+from spark_audit.scoring.passes import Task, generate
 from spark_audit.scoring.passes.generate import EOS, LENGTH, NEWLINE
 from spark_audit.scoring.table import Pass
 
@@ -69,10 +69,10 @@ def ran(
         assert item.key not in found
         found[item.key] = columns
 
-    settings = Pass("generate")
-    generate.run(
-        loaded, items, settings, batch_size=batch_size, emit=emit, note=notes.append
-    )
+    task = Task(Pass("generate"), batch_size, emit, notes.append)
+    if items:
+        with loaded.active() as model:
+            generate.run(loaded, model, items, task)
     return found, notes
 
 
