@@ -179,6 +179,8 @@ class Prompt(_Read):
 
     def problem(self) -> str:
         """Why it is no item, whatever the model; empty if it is one."""
+        if not self.target.strip():
+            return "has no expected answer"
         if not len(self.ids):
             return "the prompt has no token"
         return "" if self.max_new_tokens > 0 else "it leaves no token to be written"

@@ -49,9 +49,9 @@ class Counting:
         self.seen: list[str] = []
         run = engine.run
 
-        def count(loaded: Any, items: Any, settings: Pass, **options: Any) -> None:
+        def count(loaded: Any, model: Any, items: Any, task: Any) -> None:
             self.seen += [one.key for one in items]
-            run(loaded, items, settings, **options)
+            run(loaded, model, items, task)
 
         monkeypatch.setattr(plain, "run", count)
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.models import entry_device
-from spark_audit.errors import CheckpointError, InputError
+from spark_audit.errors import CheckpointError
 from spark_audit.memory import out_of_memory
 from spark_audit.scoring.answers import begins_with, normalised, stripped
 from spark_audit.scoring.batching import Batches, room
@@ -64,13 +64,9 @@ def run(
 
     Raises
     ------
-    InputError
-        If a prompt has no token or no expected answer, or does not fit the context.
     CheckpointError
         If a logit is NaN or infinite, naming the item.
     """
-    for item in items:
-        _check(loaded, item)
     writer = Writer(loaded, model, items[0], task.note)
     space = room(writer.device)
     if writer.device.type == "cpu":
@@ -295,20 +291,3 @@ def _eos_ids(base: Any, tokenizer: Any) -> frozenset[int]:
         if ids is not None:
             found |= {int(i) for i in (ids if isinstance(ids, list | tuple) else [ids])}
     return frozenset(found)
-
-
-def _check(loaded: Loaded, item: Prompt) -> None:
-    where = f"example {item.key!r}"
-    if not item.target.strip():
-        raise InputError(
-            "has no expected answer",
-            where=where,
-            fix="give every row a response, or leave the row out",
-        )
-    if not len(item.ids) or item.max_new_tokens < 1:
-        raise InputError("has no prompt, or no room for an answer", where=where)
-    longest = loaded.max_positions
-    if longest is not None and item.tokens > longest:
-        raise InputError(
-            f"{item.tokens} tokens do not fit the context of {longest}", where=where
-        )
