@@ -144,19 +144,18 @@ def make_plans(
     paper = (preset or manifest.settings.preset) == "paper"
 
     def plans(view: Manifest) -> Plans:
-        whole: list[Plan] = []
-        stages: list[Plan] = []
-        for audit in audits:
-            plan = audit.plan(view, paper=paper)
-            (stages if audit.of_series else whole).append(plan)
-        return Plans(union(whole), union(stages))
+        of = (
+            union(a.plan(view, paper=paper) for a in audits if a.of_series is series)
+            for series in (False, True)
+        )
+        return Plans(*of)
 
     found = plans(manifest)
+    if limit is None:
+        return manifest, found
     everything = union((found.whole, found.stages))
-    wanted = sorted(
-        {example_of(one, key) for one, keys in everything.items() for key in keys}
-    )
-    if limit is None or len(wanted) <= limit:
+    wanted = {example_of(one, key) for one, keys in everything.items() for key in keys}
+    if len(wanted) <= limit:
         return manifest, found
     by_hash = sorted(wanted, key=lambda key: hashlib.sha256(key.encode()).digest())
     view = limited(manifest, set(by_hash[:limit]))
