@@ -370,8 +370,11 @@ def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
     made = [folder for folder in path.parents if not folder.exists()]
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        while not lock.is_locked:
+            # One that ended may take the folder along that it made.
+            with contextlib.suppress(FileNotFoundError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock.acquire()
     except filelock.Timeout as error:
         raise InputError(
             "another process is writing to it",
