@@ -86,7 +86,7 @@ def _app() -> typer.Typer:
         "privacy correction.",
     )
     app.callback()(root)
-    commands = {
+    commands: dict[str, Callable[..., None]] = {
         "run": train_run,
         "methods": methods,
         "relearn": relearn,
