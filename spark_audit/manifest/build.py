@@ -9,30 +9,45 @@ which can move an NLL by a few micro-nats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
 
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.compatibility import check_fit
-from spark_audit.manifest.file import redact as redact
+from spark_audit.manifest.covariates import SCORES, corpus
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.layout import Reference, Rows
-from spark_audit.manifest.overview import describe as describe
-from spark_audit.manifest.packed_lists import Stored
-from spark_audit.manifest.records import Facts, Found
-from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.selection import Record, canary_sets, duplicates, membership
+from spark_audit.manifest.layout import Rows
+from spark_audit.manifest.records import Found, counts, notes
+from spark_audit.manifest.schema import (
+    Manifest,
+    ManifestExample,
+    ManifestPair,
+    UnmatchedSpan,
+)
+from spark_audit.manifest.selection import (
+    Record,
+    canary_sets,
+    counts_by_task,
+    duplicates,
+    low_sensitivity,
+    match,
+    membership,
+)
 from spark_audit.manifest.settings import BuildSettings
-from spark_audit.manifest.slices import Tokens, gone_through, tokenised
+from spark_audit.manifest.tables import Table
 from spark_audit.manifest.twins import twin_sets
 from spark_audit.provenance import sha256_file, versions
-from spark_audit.scoring.score import BatchSize
+from spark_audit.scoring.items import Texts
+from spark_audit.scoring.score import BatchSize, item
 from spark_audit.scoring.slices import score_slices
 
 if TYPE_CHECKING:
@@ -87,69 +102,58 @@ def build_manifest(
         )
     chosen = replace(settings or BuildSettings(), **options)
     recorded = chosen.recorded(max_positions=loaded.max_positions)
-    length = recorded["max_length"]
-    rows = Rows(checked(examples), loaded.tokenizer, max_length=length)
-    tokens = tokenised(rows, len(loaded.usable))
-    reference, remarks = _scored(rows, tokens, loaded, store, batch_size, progress)
-    groups = duplicates(rows.outlines)
-    units = clusters(rows.outlines, groups)
-    found = gone_through(
-        rows,
-        tokens,
-        reference,
-        units.labels,
-        chosen=chosen,
-        recorded=recorded,
-        progress=_stage(progress, "matching, rows"),
+    examples = checked(examples)
+    rows = Rows(examples, loaded.tokenizer, max_length=recorded["max_length"])
+    texts, first, by_task = _tokenised(rows, len(loaded.usable))
+    stage = _stage(progress, f"scoring {loaded.name}, tokens")
+    scores, remarks = _scored(
+        loaded, texts, first, store=store, batch_size=batch_size, progress=stage
     )
-    del tokens, reference
-    canaries, cut, twins, lost = _drawn(
-        rows, found, loaded, chosen, recorded["canary_contexts"], progress
+    del texts
+    groups = duplicates(rows)
+    units = clusters(examples, groups)
+    stage = _stage(progress, "matching, rows")
+    found = _matched(
+        rows, scores, first, by_task, units.labels, chosen, recorded, progress=stage
     )
-    members, crossing = membership(rows.outlines, groups)
-    facts = Facts(rows.outlines, found, canaries, cut, members, crossing, units)
-    return seal(
-        {
-            **heading(name, reference_of(loaded), recorded, data),
-            "counts": {**facts.counts(), "twins": len(twins), "twins_lost": lost},
-            "examples": found.examples.packed(),
-            "pairs": found.pairs.packed(),
-            "unmatched": found.unmatched.packed(),
-            "canaries": canaries,
-            "twins": twins,
-            "membership": members,
-            "balance": found.balance.records(),
-            "notes": [*facts.notes(recorded), *remarks],
-        }
-    )
-
-
-def _drawn(
-    rows: Rows,
-    found: Found,
-    loaded: Loaded,
-    chosen: BuildSettings,
-    contexts: int | None,
-    progress: Progress | None,
-) -> tuple[Any, Any, Any, int]:
-    """Candidates of canaries and what was cut; twins, and how many have none."""
+    del scores
     shared: Any = {
         "encode": lambda strings: token_ids(loaded.tokenizer, strings),
         "seed": chosen.seed,
     }
-    stage = _stage(progress, "drawing canary candidates")
     canaries, cut = canary_sets(
         found.canary_rows,
-        found.canary_scores,
-        contexts=contexts,
+        contexts=recorded["canary_contexts"],
         n=chosen.n_candidates,
-        progress=stage,
+        progress=_stage(progress, "drawing canary candidates"),
         **shared,
     )
+    known = found.identifiers.known(examples, chosen.seed)
     stage = _stage(progress, "drawing twins of identifiers")
-    known = found.identifiers.known(rows.outlines, chosen.seed)
     twins, lost = twin_sets(rows, known, progress=stage, **shared)
-    return canaries, cut, twins, lost
+    members, crossing = membership(examples, groups)
+    count = counts(examples, found, canaries, members, units)
+    count |= {"canary_rows_cut": cut, "rows_near_duplicate": crossing}
+    count |= {"twins": len(twins), "twins_lost": lost}
+    told = notes(count, found.counted, recorded["max_length"], canaries)
+
+    def table(kind: type[Any], chunks: list[pa.Array], name: str) -> Table[Any]:
+        return Table(kind.model_validate_json, chunks, name=name)
+
+    return seal(
+        {
+            **heading(name, reference_of(loaded), recorded, data),
+            "counts": count,
+            "examples": table(ManifestExample, found.examples, "examples"),
+            "pairs": table(ManifestPair, found.pairs, "pairs"),
+            "unmatched": table(UnmatchedSpan, found.unmatched, "unmatched"),
+            "canaries": canaries,
+            "twins": twins,
+            "membership": members,
+            "balance": found.balance.records(),
+            "notes": [*told, *units.notes, *remarks],
+        }
+    )
 
 
 def heading(
@@ -189,7 +193,7 @@ def checked(examples: Sequence[Example]) -> Sequence[Example]:
     """The examples by id; a manifest does not depend on the order of its input."""
     if not examples:
         raise InputError("there are no examples", where="data", fix="give some")
-    if isinstance(examples, Stored):
+    if isinstance(examples, Table):  # of stored rows, which are sorted and unique
         return examples
     found = sorted(examples, key=lambda example: example.id)
     for one, other in pairwise(found):
@@ -202,7 +206,7 @@ def checked(examples: Sequence[Example]) -> Sequence[Example]:
     return found
 
 
-# --- scores ---------------------------------------------------------------------------
+# --- slices of rows -------------------------------------------------------------------
 
 
 def _stage(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
@@ -211,29 +215,97 @@ def _stage(progress: Progress | None, what: str) -> Callable[[int, int], None] |
     return lambda done, total: progress(what, done, total)
 
 
+def _tokenised(
+    rows: Rows, vocab_size: int
+) -> tuple[Texts, np.ndarray, dict[str, np.ndarray]]:
+    """What the model reads; where each row's tokens start; token counts by task."""
+    texts, ends = Texts(), [0]
+    by_task: dict[str, np.ndarray] = {}
+    for _, part in rows.slices():
+        for row in part:
+            texts.append(item(row.example.id, row.encoding, row.kept))
+            ends.append(ends[-1] + len(row.encoding))
+        for task, count in counts_by_task(part, vocab_size).items():
+            by_task[task] = by_task.get(task, 0) + count
+    return texts, np.array(ends), by_task
+
+
 def _scored(
-    rows: Rows,
-    tokens: Tokens,
-    loaded: Loaded,
-    store: Store | None,
-    batch_size: BatchSize,
-    progress: Progress | None,
-) -> tuple[Reference, list[str]]:
-    """The reference model's scores of everything that is kept, and notes on them."""
-    ids = [row.example.id for row in rows.outlines]
-    reference = Reference(ids, tokens.lengths)
-    notes = dict.fromkeys(loaded.notes)
-    for part in score_slices(
-        loaded,
-        tokens.texts,
-        store=store,
-        batch_size=batch_size,
-        progress=_stage(progress, f"scoring {loaded.name}, tokens"),
-    ):
+    loaded: Loaded, texts: Texts, first: np.ndarray, **options: Any
+) -> tuple[np.ndarray, list[str]]:
+    """The reference model's scores of all rows' tokens (``SCORES``), and notes."""
+    scores = np.zeros(first[-1], SCORES)
+    scores["nll"] = np.nan
+    remarks = dict.fromkeys(loaded.notes)
+    for part in score_slices(loaded, texts, **options):
         for row, key in part.places.items():
-            reference.put(row, part.table, key)
-        notes |= dict.fromkeys(part.notes)
-    return reference, [f"reference: {note}" for note in notes]
+            own = part.table.rows(key)
+            at = first[row] + part.table.position[own]
+            for name in SCORES.names or ():
+                scores[name][at] = part.table.columns[name][own]
+        remarks |= dict.fromkeys(part.notes)
+    return scores, [f"reference: {note}" for note in remarks]
+
+
+def _matched(
+    rows: Rows,
+    scores: np.ndarray,
+    first: np.ndarray,
+    by_task: dict[str, np.ndarray],
+    labels: Sequence[str],
+    chosen: BuildSettings,
+    recorded: Mapping[str, Any],
+    *,
+    progress: Callable[[int, int], None] | None,
+) -> Found:
+    """Match, describe and count all rows.
+
+    Parameters
+    ----------
+    labels
+        Cluster of each row.
+    chosen, recorded
+        Settings as they were given, and as the manifest says them.
+    """
+    found = Found()
+    count = np.asarray(sum(by_task.values()))
+    before: dict[str, float] = {}
+    for low, part in rows.slices():
+        high = low + len(part)
+        own = scores[first[low] : first[high]]
+        texts = corpus(part, own, counts=count, before=before)
+        before = texts.after()
+        excluded = np.concatenate(
+            [
+                row.excluded(
+                    buffer=recorded["buffer"], exclude_template=chosen.exclude_template
+                )
+                for row in part
+            ]
+        )
+        pairs = match(
+            part,
+            texts,
+            (texts.unll >= 0) & ~excluded,
+            caliper=chosen.caliper,
+            distance=chosen.distance,
+            controls=chosen.controls,
+        )
+        unlikely = low_sensitivity(
+            part, texts, alpha=chosen.alpha, tau=chosen.tau, counts=by_task
+        )
+        found.add(
+            part,
+            texts,
+            first=low,
+            excluded=excluded,
+            low=unlikely,
+            labels=labels[low:high],
+            pairs=pairs,
+        )
+        if progress is not None:
+            progress(high, len(labels))
+    return found
 
 
 def reference_of(loaded: Loaded) -> Record:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_audit.errors import InputError
-from spark_audit.manifest.packed_lists import Packed
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestCanary,
@@ -14,6 +13,7 @@ from spark_audit.manifest.schema import (
     ManifestTwins,
     Membership,
 )
+from spark_audit.manifest.tables import Table
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -82,8 +82,8 @@ def limited(manifest: Manifest, ids: set[str]) -> Manifest:
     examples = (e for e in manifest.examples if e.id in ids)
     pairs = (p for p in manifest.pairs if p.example in ids)
     return manifest.having(
-        examples=Packed.of(ManifestExample, examples, name="examples"),
-        pairs=Packed.of(ManifestPair, pairs, name="pairs"),
+        examples=Table.of(ManifestExample, examples, name="examples"),
+        pairs=Table.of(ManifestPair, pairs, name="pairs"),
         unmatched=[u for u in manifest.unmatched if u.example in ids],
         canaries=[each for each in manifest.canaries if whole(each)],
         twins=[each for each in manifest.twins if whole(each)],

@@ -7,20 +7,23 @@ checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from spark_audit.data.encoding import Encoding
-from spark_audit.scoring.table import TokenTable
+from spark_audit.manifest.layout import Layout
+from spark_audit.scoring.table import COLUMNS
 from spark_audit.stats.balance import balance_rows
-from spark_audit.stats.matching import non_overlapping_windows
+from spark_audit.stats.matching import micro_nats, non_overlapping_windows
 
 _CODES = 0x110000
 
 
+SCORES = np.dtype([(name, COLUMNS[name]) for name in ("nll", "mean_logp", "rank_lo")])
+"""What is asked of the reference model per token; one that was not scored has no NLL:
+it is NaN."""
 AVERAGED = ("entropy", "log2_rank", "log_frequency", "word_start", "in_prompt")
 
 
@@ -46,8 +49,8 @@ class Ranges:
 
 
 @dataclass(frozen=True)
-class Likelihoods:
-    """Reference scores of the tokens of some examples, on one axis of N tokens.
+class Corpus:
+    """The tokens of some examples, N in all, and what covariates are taken from.
 
     Attributes
     ----------
@@ -55,22 +58,6 @@ class Likelihoods:
         Shape ``(n + 1,)``: where each example's tokens start.
     unll
         Shape ``(N,)``, int64: micro-nats on the reference model, -1: not scored.
-    """
-
-    first: np.ndarray
-    unll: np.ndarray
-
-    def of(self, example: int) -> slice:
-        """The tokens of one example."""
-        return slice(int(self.first[example]), int(self.first[example + 1]))
-
-
-@dataclass(frozen=True)
-class Corpus(Likelihoods):
-    """The tokens of some examples, with what their covariates are taken from.
-
-    Attributes
-    ----------
     start, end
         Shape ``(N,)``: characters of each token in its own example.
     digits, capitals, letters
@@ -91,6 +78,8 @@ class Corpus(Likelihoods):
         averaged: so the means of a slice are those of all in one go, to the last bit.
     """
 
+    first: np.ndarray
+    unll: np.ndarray
     start: np.ndarray
     end: np.ndarray
     digits: np.ndarray
@@ -103,6 +92,10 @@ class Corpus(Likelihoods):
     log2_rank: np.ndarray
     before: Mapping[str, float]
 
+    def of(self, example: int) -> slice:
+        """The tokens of one example."""
+        return slice(int(self.first[example]), int(self.first[example + 1]))
+
     def sums(self, name: str) -> np.ndarray:
         """What is averaged, added up: shape ``(N + 1,)``, float64."""
         parts = [[self.before.get(name, 0.0)], getattr(self, name)]
@@ -114,45 +107,37 @@ class Corpus(Likelihoods):
 
 
 def corpus(
-    texts: Sequence[str],
-    encodings: Sequence[Encoding],
+    rows: Sequence[Layout],
+    scores: np.ndarray,
     *,
-    ids: Sequence[str],
-    response_starts: Sequence[int],
-    table: TokenTable,
-    quantise: Callable[[np.ndarray], np.ndarray],
-    counts: np.ndarray | None = None,
-    before: Mapping[str, float] | None = None,
+    counts: np.ndarray,
+    before: Mapping[str, float],
 ) -> Corpus:
     """Lay texts, tokens and reference scores out on one axis.
 
     Parameters
     ----------
-    texts, encodings, ids, response_starts
-        One entry an example; ``response_starts`` in characters.
-    table
-        Plain scores of the reference model; an example that is not in it has none.
-    quantise
-        Nats to integer micro-nats.
+    scores
+        Plain scores of the rows' tokens by the reference model, shape ``(N,)``,
+        :data:`SCORES`.
     counts
-        How often each token stands in all texts, special ones left out; ``None``:
-        these are all.
+        How often each token stands in all texts, special ones left out.
     before
         As :attr:`Corpus.before`.
     """
+    encodings = [row.encoding for row in rows]
+    texts = [row.example.text for row in rows]
     lengths = [len(encoding) for encoding in encodings]
     first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    start = _joined([encoding.start for encoding in encodings])
-    end = _joined([encoding.end for encoding in encodings])
-    tokens = _joined([encoding.ids for encoding in encodings])
-    special = _joined([encoding.special for encoding in encodings]).astype(bool)
+    start = np.concatenate([encoding.start for encoding in encodings])
+    end = np.concatenate([encoding.end for encoding in encodings])
+    tokens = np.concatenate([encoding.ids for encoding in encodings])
+    special = np.concatenate([encoding.special for encoding in encodings])
     base = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
     base = np.repeat(base[:-1], lengths)
     codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
     blank, digits, capitals, letters = _kinds(codes)
     opens = np.concatenate([[True], blank])[base + start] | (start == 0)
-    if counts is None:
-        counts = np.bincount(tokens[~special], minlength=1)
     share = counts / max(1, int(counts.sum()))
     with np.errstate(divide="ignore"):
         log_share = np.log(share)
@@ -160,14 +145,11 @@ def corpus(
     log_frequency = np.where(special, 0.0, log_share[np.where(special, 0, tokens)])
     unll = np.full(len(tokens), -1, np.int64)
     entropy, log2_rank = np.zeros(len(tokens)), np.zeros(len(tokens))
-    for i, key in enumerate(ids):
-        if key not in table:
-            continue
-        rows = table.rows(key)
-        at = first[i] + table.position[rows]
-        unll[at] = quantise(table.columns["nll"][rows])
-        entropy[at] = -table.columns["mean_logp"][rows]
-        log2_rank[at] = np.log2(table.columns["rank_lo"][rows])
+    scored = ~np.isnan(scores["nll"])
+    unll[scored] = micro_nats(scores["nll"][scored])
+    entropy[scored] = -scores["mean_logp"][scored]
+    log2_rank[scored] = np.log2(scores["rank_lo"][scored])
+    border = [len(row.example.prompt) for row in rows]
     return Corpus(
         first=first,
         start=start,
@@ -176,12 +158,12 @@ def corpus(
         capitals=_counts(capitals, base, start, end),
         letters=_counts(letters, base, start, end),
         word_start=opens & (start < end),
-        in_prompt=start < np.repeat(np.asarray(response_starts), lengths),
+        in_prompt=start < np.repeat(border, lengths),
         log_frequency=log_frequency,
         unll=unll,
         entropy=entropy,
         log2_rank=log2_rank,
-        before=before or {},
+        before=before,
     )
 
 
@@ -322,10 +304,6 @@ def balance(values: Mapping[tuple[str, str], np.ndarray]) -> list[dict[str, Any]
         (row,) = balance_rows({name: nothing}, {name: nothing}, {name: own})
         rows.append({**row, "note": note if len(own) else row["note"]})
     return rows
-
-
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def _kinds(codes: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -22,9 +22,10 @@ from spark_audit.data.sensitivity_score import (
     stop_word_ranges,
     token_counts,
 )
+from spark_audit.data.templates import template_ranges
 from spark_audit.errors import InputError
-from spark_audit.manifest.covariates import Corpus, Likelihoods
-from spark_audit.manifest.layout import Layout, Outline
+from spark_audit.manifest.covariates import Corpus
+from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.provenance import seed_for
 from spark_audit.stats.duplicates import duplicate_groups
 from spark_audit.stats.matching import match_spans
@@ -158,10 +159,9 @@ def low_sensitivity(
     rows: Sequence[Layout],
     texts: Corpus,
     *,
-    vocab_size: int,
     alpha: float,
     tau: float,
-    counts: Mapping[str, np.ndarray] | None = None,
+    counts: Mapping[str, np.ndarray],
 ) -> np.ndarray:
     """Scored tokens of plain text with a sensitivity Score of at most ``tau``.
 
@@ -171,7 +171,7 @@ def low_sensitivity(
     Parameters
     ----------
     counts
-        :func:`counts_by_task` of all rows; ``None``: these are all.
+        :func:`counts_by_task` of all rows.
 
     Returns
     -------
@@ -180,8 +180,6 @@ def low_sensitivity(
     """
     ids = np.concatenate([row.encoding.ids for row in rows])
     special = np.concatenate([row.encoding.special for row in rows])
-    if counts is None:
-        counts = counts_by_task(rows, vocab_size)
     pii = np.concatenate([row.pii for row in rows])
     fixed = np.concatenate([row.fixed for row in rows])
     stop = np.concatenate(
@@ -218,8 +216,7 @@ def counts_by_task(rows: Iterable[Layout], vocab_size: int) -> dict[str, np.ndar
 
 
 def canary_sets(
-    rows: Sequence[Layout],
-    texts: Likelihoods,
+    rows: Sequence[tuple[Layout, np.ndarray]],
     *,
     encode: Encode,
     contexts: int | None,
@@ -232,7 +229,7 @@ def canary_sets(
     Parameters
     ----------
     rows
-        Those with a canary; others may stand among them.
+        Those with a canary, and the micro-nats of their tokens.
     encode
         Token ids of texts, special tokens included.
     contexts
@@ -246,19 +243,15 @@ def canary_sets(
     list, int
         The manifest's records, and in how many rows a canary was cut.
     """
-    standing: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
+    standing: dict[str, list[tuple[Layout, np.ndarray]]] = {}
+    for row, unll in rows:
         if row.example.canary is not None:
-            standing.setdefault(row.example.canary.id, []).append(i)
+            standing.setdefault(row.example.canary.id, []).append((row, unll))
     records, cut, done = [], 0, 0
     for name in sorted(standing):
-        held = [rows[i] for i in standing[name]]
-        canary, parts = _one_canary([row.example for row in held])
-        whole = [
-            row
-            for i, row in zip(standing[name], held, strict=True)
-            if _is_whole(row, texts.unll[texts.of(i)])
-        ]
+        held = standing[name]
+        canary, parts = _one_canary([row.example for row, _ in held])
+        whole = [row for row, unll in held if _is_whole(row, unll)]
         cut += len(held) - len(whole)
         whole = whole[:contexts]
         for part in RANKED:
@@ -330,32 +323,31 @@ def _canary(
         "format": canary.format,
         "dose": canary.dose,
         "held_out": canary.held_out,
-        "pair": canary.pair,
+        **({} if canary.pair is None else {"pair": canary.pair}),
     }
 
 
 # --- duplicates and membership --------------------------------------------------------
 
 
-def duplicates(rows: Iterable[Outline]) -> np.ndarray:
+def duplicates(rows: Rows) -> np.ndarray:
     """Near-duplicate group of each row, shape ``(n,)``, int64.
 
     Fixed wording is left out: all rows of a task share it.
     """
-    return duplicate_groups([_own_text(row) for row in rows])
-
-
-def _own_text(row: Outline) -> str:
-    text, at, parts = row.example.text, 0, []
-    for start, end in row.template:
-        parts.append(text[at:start])
-        at = end
-    own = " ".join([*parts, text[at:]])
-    return own if own.strip() else text
+    texts = []
+    for example in rows.examples:
+        at, parts = 0, list[str]()
+        for start, end in template_ranges(example, rows.templates):
+            parts.append(example.text[at:start])
+            at = end
+        text = " ".join([*parts, example.text[at:]])
+        texts.append(text if text.strip() else example.text)
+    return duplicate_groups(texts)
 
 
 def membership(
-    rows: Sequence[Outline], groups: np.ndarray
+    examples: Sequence[Example], groups: np.ndarray
 ) -> tuple[dict[str, list[str]], int]:
     """Members and non-members, and how many rows near-duplicates cost.
 
@@ -363,16 +355,16 @@ def membership(
     Rows whose near-duplicate group stands in both splits are neither.
     """
     splits: dict[int, set[str]] = {}
-    for row, group in zip(rows, groups.tolist(), strict=True):
-        splits.setdefault(group, set()).add(row.example.split)
+    for example, group in zip(examples, groups.tolist(), strict=True):
+        splits.setdefault(group, set()).add(example.split)
     found: dict[str, list[str]] = {"members": [], "non_members": []}
     crossing = 0
-    for row, group in zip(rows, groups.tolist(), strict=True):
-        if row.example.canary is not None:
+    for example, group in zip(examples, groups.tolist(), strict=True):
+        if example.canary is not None:
             continue
         if len(splits[group]) > 1:
             crossing += 1
             continue
-        side = "members" if row.example.split == "train" else "non_members"
-        found[side].append(row.example.id)
+        side = "members" if example.split == "train" else "non_members"
+        found[side].append(example.id)
     return found, crossing

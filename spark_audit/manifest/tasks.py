@@ -15,7 +15,7 @@ from spark_audit.data.examples import Example
 from spark_audit.manifest.build import checked, heading, reference_of
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.layout import layouts
+from spark_audit.manifest.layout import Rows
 from spark_audit.manifest.records import example_record
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.selection import duplicates
@@ -70,8 +70,8 @@ def task_manifest(
         offsets.
     """
     checked(examples)
-    rows = layouts(examples, loaded.tokenizer, max_length=loaded.max_positions)
-    units = clusters(rows, duplicates(rows))
+    laid = Rows(examples, loaded.tokenizer, max_length=loaded.max_positions)
+    units, rows = clusters(examples, duplicates(laid)), [*laid]
     base = loaded.base_sha256 or ""
     reference = {
         **reference_of(loaded),

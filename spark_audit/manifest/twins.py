@@ -16,10 +16,11 @@ from itertools import zip_longest
 import numpy as np
 
 from spark_audit.data.canaries import Encode
+from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import dose_group, finder, folded
 from spark_audit.data.twins import Forms
-from spark_audit.manifest.covariates import Likelihoods
-from spark_audit.manifest.layout import Layout, Outline
+from spark_audit.manifest.covariates import Corpus
+from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.manifest.selection import Record
 from spark_audit.provenance import seed_for
 
@@ -54,7 +55,7 @@ class _Identifier:
     dose: int
     places: list[tuple[int, ...]]
 
-    def read(self, rows: Sequence[Layout]) -> list[_Place]:
+    def read(self, rows: Rows) -> list[_Place]:
         """Its places with their rows."""
         found = []
         for row, start, end, *tokens in self.places:
@@ -71,7 +72,7 @@ class Identifiers:
         # Of each place: identifier, row, characters from and to, tokens from and to.
         self._places = array("i")
 
-    def add(self, rows: Sequence[Layout], texts: Likelihoods, *, first: int) -> None:
+    def add(self, rows: Sequence[Layout], texts: Corpus, *, first: int) -> None:
         """Take a slice of rows, of which the first has this number among all."""
         for i, row in enumerate(rows):
             scored = texts.unll[texts.of(i)] >= 0
@@ -90,9 +91,9 @@ class Identifiers:
                     place = (number, first + i, span.start, span.end, *at)
                     self._places.extend(place)
 
-    def known(self, rows: Sequence[Outline], seed: int) -> dict[str, _Identifier]:
+    def known(self, examples: Sequence[Example], seed: int) -> dict[str, _Identifier]:
         """Folded string -> identifier, of those that can be read on their side."""
-        doses = self._doses(rows)
+        doses = self._doses(examples)
         places = np.array(self._places, np.int32).reshape(-1, 6)
         places = places[np.argsort(places[:, 0], kind="stable")]
         edges = np.searchsorted(places[:, 0], np.arange(len(self._number) + 1))
@@ -101,21 +102,21 @@ class Identifiers:
             number = self._number[key]
             dose = int(doses[number])
             own = places[edges[number] : edges[number + 1], 1:].tolist()
-            if one := _identifier(self._types[number], dose, own, rows, seed):
+            if one := _identifier(self._types[number], dose, own, examples, seed):
                 found[key] = one
         return found
 
-    def _doses(self, rows: Sequence[Outline]) -> np.ndarray:
+    def _doses(self, examples: Sequence[Example]) -> np.ndarray:
         """In how many trained rows each stands, annotated there or not."""
         doses = np.zeros(len(self._number), np.int64)
         find = finder(self._number)
-        for row in rows:
-            text = row.example.text
-            if row.example.split != "train":
+        for example in examples:
+            text = example.text
+            if example.split != "train":
                 continue
             own = {
                 folded(text[span.start : span.end].strip())
-                for span in row.example.spans
+                for span in example.spans
                 if span.part is None
             }
             stands = find(folded(text)) | own
@@ -127,14 +128,14 @@ def _identifier(
     type: str,
     dose: int,
     places: Sequence[Sequence[int]],
-    rows: Sequence[Outline],
+    examples: Sequence[Example],
     seed: int,
 ) -> _Identifier | None:
     """An identifier in the rows that it is read in, if there are any."""
     split = "train" if dose else "test"
     first: dict[str, tuple[tuple[int, ...], str]] = {}
     for row, start, end, *tokens in places:
-        example = rows[row].example
+        example = examples[row]
         if example.split == split:
             text = example.text[start:end]
             first.setdefault(example.id, ((row, start, end, *tokens), text))
@@ -147,7 +148,7 @@ def _identifier(
 
 
 def twin_sets(
-    rows: Sequence[Layout],
+    rows: Rows,
     known: Mapping[str, _Identifier],
     *,
     encode: Encode,

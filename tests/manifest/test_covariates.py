@@ -14,16 +14,14 @@ from spark_audit.manifest.covariates import (
     Corpus,
     Ranges,
     balance,
-    corpus,
     covariates,
     measured,
     pool,
     token_classes,
 )
-from spark_audit.manifest.layout import Layout, layouts
+from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import TokenTable
-from spark_audit.stats.matching import micro_nats
 
 TEXTS = [
     ("Text: The FOOD was 42 dollars, caf\u00e9 \u4f60\u597d.\nLabel:", " good"),
@@ -34,26 +32,15 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def small(
-    make_example: Any, tiny_tokenizer: Any, make_table: Callable[..., TokenTable]
+    make_example: Any,
+    tiny_tokenizer: Any,
+    make_table: Callable[..., TokenTable],
+    make_corpus: Callable[..., Corpus],
 ) -> tuple[list[Layout], Corpus, TokenTable]:
-    rows = layouts(
-        [make_example(f"e{i}", *parts) for i, parts in enumerate(TEXTS)],
-        tiny_tokenizer,
-        max_length=None,
-    )
+    examples = [make_example(f"e{i}", *parts) for i, parts in enumerate(TEXTS)]
+    rows = [*Rows(examples, tiny_tokenizer, max_length=None)]
     table = make_table([item(r.example.id, r.encoding, r.kept) for r in rows])
-    return rows, laid_out(rows, table), table
-
-
-def laid_out(rows: list[Layout], table: TokenTable) -> Corpus:
-    return corpus(
-        [row.example.text for row in rows],
-        [row.encoding for row in rows],
-        ids=[row.example.id for row in rows],
-        response_starts=[len(row.example.prompt) for row in rows],
-        table=table,
-        quantise=micro_nats,
-    )
+    return rows, make_corpus(rows, table), table
 
 
 def plain(
@@ -122,7 +109,7 @@ def test_covariates_of_nothing(
 
 
 def test_unscored_tokens_are_marked(
-    small: tuple[list[Layout], Corpus, TokenTable],
+    small: tuple[list[Layout], Corpus, TokenTable], make_corpus: Callable[..., Corpus]
 ) -> None:
     rows, _, table = small
     part = TokenTable.from_items(
@@ -134,7 +121,7 @@ def test_unscored_tokens_are_marked(
             )
         ]
     )
-    texts = laid_out(rows, part)
+    texts = make_corpus(rows, part)
     assert (texts.unll[texts.of(0)] == -1).all()
     assert (texts.unll[texts.of(1)] >= 0).tolist() == [False] + [True] * (
         len(rows[1].encoding) - 1
