@@ -62,7 +62,13 @@ class World:
         return nll.clip(0.01)
 
     def identifiers(self, key: str) -> np.ndarray:
-        return self.manifest.by_id[key].identifier_tokens()
+        return np.unique(
+            [
+                at
+                for _, tokens in self.manifest.by_id[key].identifiers
+                for at in range(*tokens)
+            ]
+        ).astype(int)
 
     @cached_property
     def ranked(self) -> dict[str, Any]:

@@ -115,9 +115,11 @@ def verify(
     tell(f"{manifest}: digest {content.digest} fits its content")
     if base is not None:
         from spark_audit.checkpoints.open import open_checkpoint
-        from spark_audit.manifest.build import verify as check
+        from spark_audit.manifest.compatibility import check_fit
 
-        check(content, open_checkpoint(base, name="base"))
+        loaded = open_checkpoint(base, name="base")
+        sha256 = loaded.base_sha256 or loaded.weights_sha256
+        check_fit(content, loaded, base_sha256=sha256)
         tell(f"{base}: is the reference of this manifest")
 
 

@@ -16,23 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.clusters import clusters
-from spark_audit.manifest.compatibility import check_fit
 from spark_audit.manifest.covariates import SCORES, corpus
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.file import PARTS, seal
 from spark_audit.manifest.layout import Rows
 from spark_audit.manifest.records import Found, counts, notes
-from spark_audit.manifest.schema import (
-    Manifest,
-    ManifestExample,
-    ManifestPair,
-    UnmatchedSpan,
-)
+from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.selection import (
     Record,
     canary_sets,
@@ -137,16 +130,14 @@ def build_manifest(
     count |= {"twins": len(twins), "twins_lost": lost}
     told = notes(count, found.counted, recorded["max_length"], canaries)
 
-    def table(kind: type[Any], chunks: list[pa.Array], name: str) -> Table[Any]:
-        return Table(kind.model_validate_json, chunks, name=name)
-
     return seal(
         {
             **heading(name, reference_of(loaded), recorded, data),
+            **{
+                part: Table(PARTS[part].model_validate_json, chunks, name=part)
+                for part, chunks in found.lists.items()
+            },
             "counts": count,
-            "examples": table(ManifestExample, found.examples, "examples"),
-            "pairs": table(ManifestPair, found.pairs, "pairs"),
-            "unmatched": table(UnmatchedSpan, found.unmatched, "unmatched"),
             "canaries": canaries,
             "twins": twins,
             "membership": members,
@@ -173,17 +164,6 @@ def heading(
             for name, digest in sorted((p.name, sha256_file(p)) for p in data)
         ],
     }
-
-
-def verify(manifest: Manifest, base: Loaded) -> None:
-    """Refuse a base that a manifest was not made from.
-
-    Raises
-    ------
-    InputError
-        With what differs.
-    """
-    check_fit(manifest, base, base_sha256=base.base_sha256 or base.weights_sha256)
 
 
 # --- checks ---------------------------------------------------------------------------

@@ -18,9 +18,6 @@ from spark_audit.scoring.table import COLUMNS
 from spark_audit.stats.balance import balance_rows
 from spark_audit.stats.matching import micro_nats, non_overlapping_windows
 
-_CODES = 0x110000
-
-
 SCORES = np.dtype([(name, COLUMNS[name]) for name in ("nll", "mean_logp", "rank_lo")])
 """What is asked of the reference model per token; one that was not scored has no NLL:
 it is NaN."""
@@ -308,18 +305,10 @@ def balance(values: Mapping[tuple[str, str], np.ndarray]) -> list[dict[str, Any]
 
 def _kinds(codes: np.ndarray) -> tuple[np.ndarray, ...]:
     """Which characters are blank, digits, capitals, letters: four bool arrays."""
-    seen = np.zeros(_CODES, dtype=bool)
-    seen[codes] = True
-    tables = np.zeros((4, _CODES), dtype=bool)
-    for code in np.flatnonzero(seen).tolist():
-        char = chr(code)
-        tables[:, code] = (
-            char.isspace(),
-            char.isdigit(),
-            char.isupper(),
-            char.isalpha(),
-        )
-    return tuple(table[codes] for table in tables)
+    tests = (str.isspace, str.isdigit, str.isupper, str.isalpha)
+    seen, inverse = np.unique(codes, return_inverse=True)
+    chars = [chr(code) for code in seen]
+    return tuple(np.array([*map(test, chars)])[inverse] for test in tests)
 
 
 def _counts(

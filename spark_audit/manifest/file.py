@@ -141,17 +141,15 @@ def redact(manifest: Manifest) -> Manifest:
     """
     rows, sources, clusters = _numbers(manifest)
 
-    def numbered(part: Any) -> dict[str, Any]:
-        found: dict[str, Any] = part.model_dump(mode="json")
-        if "example" in found:
-            found["example"] = rows.get(part.example, part.example)
-        return found
+    def numbered(part: Any, **changed: Any) -> Any:
+        return part.model_copy(
+            update={"example": rows.get(part.example, part.example), **changed}
+        )
 
-    blank = {"prompt": "", "response": "", "reference_unll": [], "classes": ""}
-    unscored = {"nll": None}
     notes = [REDACTED]
     if rows:
         notes.append("rows, sources and clusters are numbered: ids held identifiers")
+    unscored = {"nll": None}
     return seal(
         {
             **content_of(manifest),
@@ -163,23 +161,24 @@ def redact(manifest: Manifest) -> Manifest:
                 {k: v for k, v in e.items() if k != "sha256"} for e in manifest.data
             ],
             "examples": (
-                {
-                    **e.model_dump(mode="json"),
-                    **blank,
-                    "low": [],
-                    "id": rows.get(e.id, e.id),
-                    "source_id": sources.get(e.source_id, e.source_id),
-                    "cluster": clusters.get(e.cluster, e.cluster),
-                }
+                e.model_copy(
+                    update={
+                        **{"prompt": "", "response": "", "classes": ""},
+                        **{"reference_unll": [], "low": []},
+                        "id": rows.get(e.id, e.id),
+                        "source_id": sources.get(e.source_id, e.source_id),
+                        "cluster": clusters.get(e.cluster, e.cluster),
+                    }
+                )
                 for e in manifest.examples
             ),
             "pairs": (
-                {
-                    **numbered(p),
-                    "pii": {**p.pii.model_dump(mode="json"), **unscored},
-                    "control": {**p.control.model_dump(mode="json"), **unscored},
-                    "distance": None,
-                }
+                numbered(
+                    p,
+                    pii=p.pii.model_copy(update=unscored),
+                    control=p.control.model_copy(update=unscored),
+                    distance=None,
+                )
                 for p in manifest.pairs
             ),
             "unmatched": (numbered(u) for u in manifest.unmatched),
@@ -188,13 +187,13 @@ def redact(manifest: Manifest) -> Manifest:
                 for side in ("members", "non_members")
             },
             "canaries": (
-                {
-                    **c.model_dump(mode="json"),
-                    "contexts": [numbered(one) for one in c.contexts],
-                    "candidates": [],
-                    "true_index": None,
-                    "reason": c.reason or "redacted",
-                }
+                c.model_copy(
+                    update={
+                        "contexts": [numbered(one) for one in c.contexts],
+                        **{"candidates": [], "true_index": None},
+                        "reason": c.reason or "redacted",
+                    }
+                )
                 for c in manifest.canaries
             ),
             "twins": [],

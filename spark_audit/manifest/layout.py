@@ -121,38 +121,29 @@ class Rows:
     def _laid(self, examples: Sequence[Example]) -> list[Layout]:
         encodings = encode(self._tokenizer, [example.text for example in examples])
         return [
-            _layout(
-                example,
-                template_ranges(example, self.templates),
-                encoding,
-                self._max_length,
-            )
+            self._layout(example, encoding)
             for example, encoding in zip(examples, encodings, strict=True)
         ]
 
-
-def _layout(
-    example: Example, template: Ranges, encoding: Encoding, max_length: int | None
-) -> Layout:
-    spans = tuple(encoding.span(span.start, span.end) for span in example.spans)
-    border = len(example.prompt)
-    answer = np.flatnonzero((encoding.end > border) & ~encoding.special)
-    try:
-        kept = kept_range(
-            encoding,
-            max_length=max_length,
-            response_start=border,
-            spans=[(span.start, span.end) for span in spans if span is not None],
+    def _layout(self, example: Example, encoding: Encoding) -> Layout:
+        spans = tuple(encoding.span(span.start, span.end) for span in example.spans)
+        border = len(example.prompt)
+        answer = np.flatnonzero((encoding.end > border) & ~encoding.special)
+        try:
+            kept = kept_range(
+                encoding,
+                max_length=self._max_length,
+                response_start=border,
+                spans=[(span.start, span.end) for span in spans if span is not None],
+            )
+        except InputError as error:
+            where = f"example {example.id!r}"
+            raise InputError(error.what, where=where, fix=error.fix) from error
+        return Layout(
+            example=example,
+            template=template_ranges(example, self.templates),
+            encoding=encoding,
+            kept=kept,
+            response_token=int(answer[0]) if len(answer) else kept[1],
+            spans=spans,
         )
-    except InputError as error:
-        raise InputError(
-            error.what, where=f"example {example.id!r}", fix=error.fix
-        ) from error
-    return Layout(
-        example=example,
-        encoding=encoding,
-        kept=kept,
-        response_token=int(answer[0]) if len(answer) else kept[1],
-        spans=spans,
-        template=template,
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from weakref import finalize
 
@@ -26,19 +25,6 @@ from spark_audit.manifest.layout import Layout
 from spark_audit.manifest.selection import CUT_OFF, Pairs, Record
 from spark_audit.manifest.tables import packed
 from spark_audit.manifest.twins import Identifiers
-
-COUNTED = (
-    "tokens",
-    "tokens_scored",
-    "texts_cut",
-    "spans",
-    "spans_of_canaries",
-    "spans_partial",
-    "spans_cut",
-    "pairs",
-    "unmatched",
-)
-"""What is counted slice by slice."""
 
 
 def example_records(
@@ -197,27 +183,24 @@ def _spans(row: Layout) -> Iterator[tuple[Span, TokenSpan | None]]:
     return zip(row.example.spans, row.spans, strict=True)
 
 
-@dataclass
 class Found:
     """What came of the rows.
 
     Attributes
     ----------
-    examples, pairs, unmatched
-        JSON of the manifest's records, packed.
+    lists
+        JSON of the manifest's records, packed, by the name of their list.
     canary_rows
         The rows that hold a canary, and micro-nats of their tokens.
     """
 
-    examples: list[pa.Array] = field(default_factory=list)
-    pairs: list[pa.Array] = field(default_factory=list)
-    unmatched: list[pa.Array] = field(default_factory=list)
-    balance: Balance = field(default_factory=Balance)
-    identifiers: Identifiers = field(default_factory=Identifiers)
-    counted: Counter[str] = field(
-        default_factory=lambda: Counter(dict.fromkeys(COUNTED, 0))
-    )
-    canary_rows: list[tuple[Layout, np.ndarray]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.lists: dict[str, list[pa.Array]] = {
+            name: [] for name in ("examples", "pairs", "unmatched")
+        }
+        self.balance, self.identifiers = Balance(), Identifiers()
+        self.counted: Counter[str] = Counter()
+        self.canary_rows: list[tuple[Layout, np.ndarray]] = []
 
     def add(
         self,
@@ -237,16 +220,22 @@ class Found:
         excluded, low, labels
             As :func:`example_records` takes them.
         """
-        self.examples += packed(example_records(rows, texts, excluded, low, labels))
-        self.pairs += packed(pairs.pairs)
-        self.unmatched += packed(pairs.unmatched)
+        for name, records in (
+            ("examples", example_records(rows, texts, excluded, low, labels)),
+            ("pairs", pairs.pairs),
+            ("unmatched", pairs.unmatched),
+        ):
+            self.lists[name] += packed(records)
         self.counted.update(row_counts(rows, texts.unll))
-        self.counted["scored_spans"] += len(pairs.scored)
-        self.counted["pairs"] += len(pairs.pairs)
-        self.counted["unmatched"] += len(pairs.unmatched)
-        cut = sum(one["reason"] == CUT_OFF for one in pairs.unmatched)
-        self.counted["spans_cut"] += cut
-        self.counted["milp"] += pairs.solvers["milp"]
+        self.counted.update(
+            {
+                "pairs": len(pairs.pairs),
+                "unmatched": len(pairs.unmatched),
+                "spans_cut": sum(u["reason"] == CUT_OFF for u in pairs.unmatched),
+                "scored_spans": len(pairs.scored),
+                "milp": pairs.solvers["milp"],
+            }
+        )
         self.balance.add(rows, texts, (texts.unll >= 0) & ~excluded, pairs)
         self.identifiers.add(rows, texts, first=first)
         for i, row in enumerate(rows):
@@ -274,7 +263,7 @@ def counts(
         "test": splits["test"],
         "sources": len(sources),
         **units.counts,
-        **{name: found.counted[name] for name in COUNTED},
+        **{k: n for k, n in found.counted.items() if k not in ("scored_spans", "milp")},
         "canaries": len({c["canary_id"] for c in canaries}),
         "canary_parts": len(canaries),
         "canary_parts_rankable": sum(bool(c["candidates"]) for c in canaries),

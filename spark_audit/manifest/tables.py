@@ -31,7 +31,7 @@ P = TypeVar("P")
 
 CHUNK = 512
 """Records that are packed together."""
-HELD, FEW = 4096, 512
+HELD, FEW = 2048, 256
 """Objects that are kept: all of a table of up to ``HELD``, else the last ``FEW``."""
 MAGIC = b"ARROW1"
 """How an Arrow file begins."""
