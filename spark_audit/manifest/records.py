@@ -106,28 +106,16 @@ class Balance(Mapping[tuple[str, str], np.ndarray]):
         self, rows: Sequence[Layout], texts: Corpus, eligible: np.ndarray, pairs: Pairs
     ) -> None:
         """Take a slice's spans, windows and pairs."""
-        index = {row.example.id: i for i, row in enumerate(rows)}
-        train = {i for i, row in enumerate(rows) if row.example.split == "train"}
-        spans = Ranges.of([place for place in pairs.scored if place[0] in train])
-        matched, controls = (
-            Ranges.of(
-                [
-                    (
-                        index[pair["example"]],
-                        pair[side]["token_start"],
-                        pair[side]["token_end"] - pair[side]["token_start"],
-                    )
-                    for pair in pairs.pairs
-                    if index[pair["example"]] in train
-                ]
-            )
-            for side in ("pii", "control")
+        spans, matched, controls = (
+            Ranges.of([at for at in places if rows[at[0]].example.split == "train"])
+            for places in (pairs.scored, pairs.matched, pairs.controls)
         )
         if not len(spans):
             return
         windows = pool(eligible, texts, spans)
-        sides = {"matched": matched, "controls": controls}
-        found = measured(texts, spans=spans, windows=windows, **sides)
+        found = measured(
+            texts, spans=spans, windows=windows, matched=matched, controls=controls
+        )
         for key, values in found.items():
             data = values.astype(np.float64).tobytes()
             place = self._file.tell(), len(data)
@@ -243,6 +231,17 @@ class Found:
                 self.canary_rows.append((row, texts.unll[texts.of(i)].copy()))
 
 
+def row_numbers(examples: Sequence[Example]) -> dict[str, int]:
+    """How many rows, tasks and sources there are."""
+    return {
+        "examples": len(examples),
+        "tasks": len({example.task for example in examples}),
+        "train": sum(example.split == "train" for example in examples),
+        "test": sum(example.split == "test" for example in examples),
+        "sources": len({example.source_id for example in examples}),
+    }
+
+
 def counts(
     examples: Sequence[Example],
     found: Found,
@@ -251,17 +250,8 @@ def counts(
     units: Clusters,
 ) -> dict[str, int]:
     """Counts by name; those of pairs and spans are over both splits."""
-    splits, tasks, sources = Counter[str](), set[str](), set[str]()
-    for example in examples:
-        splits[example.split] += 1
-        tasks.add(example.task)
-        sources.add(example.source_id)
     return {
-        "examples": len(examples),
-        "tasks": len(tasks),
-        "train": splits["train"],
-        "test": splits["test"],
-        "sources": len(sources),
+        **row_numbers(examples),
         **units.counts,
         **{k: n for k, n in found.counted.items() if k not in ("scored_spans", "milp")},
         "canaries": len({c["canary_id"] for c in canaries}),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -44,13 +44,16 @@ class Pairs:
     """Matched and unmatched spans as the manifest's records.
 
     ``scored`` are ``(example, start, length)`` of all spans that can be compared,
-    matched or not; ``solvers`` counts the examples by solver of the assignment.
+    matched or not, ``matched`` and ``controls`` those of the pairs' sides; ``solvers``
+    counts the examples by solver of the assignment.
     """
 
-    pairs: list[Record]
-    unmatched: list[Record]
-    scored: list[tuple[int, int, int]]
-    solvers: Counter[str]
+    pairs: list[Record] = field(default_factory=list)
+    unmatched: list[Record] = field(default_factory=list)
+    scored: list[tuple[int, int, int]] = field(default_factory=list)
+    matched: list[tuple[int, int, int]] = field(default_factory=list)
+    controls: list[tuple[int, int, int]] = field(default_factory=list)
+    solvers: Counter[str] = field(default_factory=Counter)
 
 
 def match(
@@ -71,10 +74,9 @@ def match(
     caliper
         Nats a token.
     """
-    found = Pairs([], [], [], Counter())
+    found = Pairs()
     for i, row in enumerate(rows):
-        spans: list[tuple[int, int]] = []
-        which: list[int] = []
+        spans: dict[int, tuple[int, int]] = {}
         reasons: dict[int, str] = {}
         places = zip(row.example.spans, row.spans, strict=True)
         for j, (span, tokens) in enumerate(places):
@@ -85,28 +87,31 @@ def match(
             elif not row.within(tokens):
                 reasons[j] = CUT_OFF
             else:
-                spans.append((tokens.start, tokens.end))
-                which.append(j)
+                spans[j] = tokens.start, tokens.end
         part = texts.of(i)
         unll = texts.unll[part]
         if spans:
             matching = match_spans(
                 unll,
                 eligible[part],
-                spans,
+                [*spans.values()],
                 caliper_u=round(1e6 * caliper),
                 distance=distance,
                 controls=controls,
                 shows=row.encoding.start < row.encoding.end,
             )
             found.solvers[matching.solver] += 1
+            which = [*spans]
             reasons |= {which[miss.span]: miss.reason for miss in matching.unmatched}
             for pair in matching.pairs:
                 of = which[pair.span]
-                found.pairs.append(_pair(row, of, spans[pair.span], pair.start, unll))
+                start, length = spans[of][0], spans[of][1] - spans[of][0]
+                found.pairs.append(_pair(row, of, start, pair.start, length, unll))
+                found.matched.append((i, start, length))
+                found.controls.append((i, pair.start, length))
         found.scored.extend(
             (i, start, end - start)
-            for start, end in spans
+            for start, end in spans.values()
             if (unll[start:end] >= 0).all()
         )
         for j in sorted(reasons):
@@ -124,26 +129,26 @@ def match(
 
 
 def _pair(
-    row: Layout, of: int, tokens: tuple[int, int], start: int, unll: np.ndarray
+    row: Layout, of: int, start: int, control: int, length: int, unll: np.ndarray
 ) -> Record:
-    length = tokens[1] - tokens[0]
-    end = start + length
-    span, encoding = row.example.spans[of], row.encoding
-    pii_u, control_u = int(unll[slice(*tokens)].sum()), int(unll[start:end].sum())
+    """The record of a span (by its number) and the control's first token."""
+    span, encoding, end = row.example.spans[of], row.encoding, control + length
+    pii_u = int(unll[start : start + length].sum())
+    control_u = int(unll[control:end].sum())
     return {
         "example": row.example.id,
         "pii": {
-            "token_start": tokens[0],
-            "token_end": tokens[1],
+            "token_start": start,
+            "token_end": start + length,
             "char_start": span.start,
             "char_end": span.end,
             "nll": pii_u / (1e6 * length),
             "type": span.type,
         },
         "control": {
-            "token_start": start,
+            "token_start": control,
             "token_end": end,
-            "char_start": int(encoding.start[start]),
+            "char_start": int(encoding.start[control]),
             "char_end": int(encoding.end[end - 1]),
             "nll": control_u / (1e6 * length),
         },

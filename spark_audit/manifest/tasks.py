@@ -16,7 +16,7 @@ from spark_audit.manifest.build import checked, heading, reference_of
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.layout import Rows
-from spark_audit.manifest.records import example_record
+from spark_audit.manifest.records import example_record, row_numbers
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.selection import duplicates
 from spark_audit.manifest.settings import BuildSettings
@@ -75,11 +75,7 @@ def task_manifest(
         {
             **heading(name, reference, settings, data),
             "counts": {
-                "examples": len(rows),
-                "tasks": len({example.task for example in examples}),
-                "train": sum(example.split == "train" for example in examples),
-                "test": sum(example.split == "test" for example in examples),
-                "sources": len({example.source_id for example in examples}),
+                **row_numbers(examples),
                 **units.counts,
                 "tokens": sum(len(row.encoding) for row in rows),
                 "tokens_scored": 0,
