@@ -62,13 +62,7 @@ class World:
         return nll.clip(0.01)
 
     def identifiers(self, key: str) -> np.ndarray:
-        return np.unique(
-            [
-                at
-                for _, tokens in self.manifest.by_id[key].identifiers
-                for at in range(*tokens)
-            ]
-        ).astype(int)
+        return self.manifest.by_id[key].identifier_tokens()
 
     @cached_property
     def ranked(self) -> dict[str, Any]:

@@ -211,6 +211,14 @@ class ManifestExample(_Part):
             if (tokens := span.tokens) is not None and scored[slice(*tokens)].all()
         ]
 
+    def identifier_tokens(self, kind: str | None = None) -> np.ndarray:
+        """Positions of the tokens of :attr:`identifiers`, of one type or of all."""
+        mask = np.zeros(len(self.unll), dtype=bool)
+        for span, tokens in self.identifiers:
+            if kind in (None, span.type):
+                mask[slice(*tokens)] = True
+        return np.flatnonzero(mask)
+
 
 class PairSide(_Part):
     """One side of a matched pair; ``nll`` is the reference mean over it, in nats.
