@@ -9,8 +9,9 @@ which can move an NLL by a few micro-nats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,7 +22,7 @@ from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.clusters import clusters
-from spark_audit.manifest.covariates import SCORES, corpus
+from spark_audit.manifest.covariates import SCORES
 from spark_audit.manifest.file import PARTS, seal
 from spark_audit.manifest.layout import Rows
 from spark_audit.manifest.records import Found, counts, notes
@@ -31,8 +32,6 @@ from spark_audit.manifest.selection import (
     canary_sets,
     counts_by_task,
     duplicates,
-    low_sensitivity,
-    match,
     membership,
 )
 from spark_audit.manifest.settings import BuildSettings
@@ -93,36 +92,38 @@ def build_manifest(
             where=f"checkpoint {loaded.name!r}",
             fix="give its base, or save base and adapter merged",
         )
+    show = progress or (lambda what, done, total: None)
     chosen = replace(settings or BuildSettings(), **options)
     recorded = chosen.recorded(max_positions=loaded.max_positions)
     examples = checked(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=recorded["max_length"])
     texts, first, by_task = _tokenised(rows, len(loaded.usable))
-    stage = _stage(progress, f"scoring {loaded.name}, tokens")
+    stage = partial(show, f"scoring {loaded.name}, tokens")
     scores, remarks = _scored(
         loaded, texts, first, store=store, batch_size=batch_size, progress=stage
     )
     del texts
     groups = duplicates(rows)
     units = clusters(examples, groups)
-    stage = _stage(progress, "matching, rows")
-    found = _matched(
-        rows, scores, first, by_task, units.labels, chosen, recorded, progress=stage
-    )
+    found = Found(recorded, by_task, units.labels)
+    for low, part in rows.slices():
+        high = low + len(part)
+        found.add(part, scores[first[low] : first[high]], first=low)
+        show("matching, rows", high, len(examples))
     del scores
     shared: Any = {
         "encode": lambda strings: token_ids(loaded.tokenizer, strings),
-        "seed": chosen.seed,
+        "seed": recorded["seed"],
     }
     canaries, cut = canary_sets(
         found.canary_rows,
         contexts=recorded["canary_contexts"],
-        n=chosen.n_candidates,
-        progress=_stage(progress, "drawing canary candidates"),
+        n=recorded["n_candidates"],
+        progress=partial(show, "drawing canary candidates"),
         **shared,
     )
-    known = found.identifiers.known(examples, chosen.seed)
-    stage = _stage(progress, "drawing twins of identifiers")
+    known = found.identifiers.known(examples, recorded["seed"])
+    stage = partial(show, "drawing twins of identifiers")
     twins, lost = twin_sets(rows, known, progress=stage, **shared)
     members, crossing = membership(examples, groups)
     count = counts(examples, found, canaries, members, units)
@@ -189,12 +190,6 @@ def checked(examples: Sequence[Example]) -> Sequence[Example]:
 # --- slices of rows -------------------------------------------------------------------
 
 
-def _stage(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
-    if progress is None:
-        return None
-    return lambda done, total: progress(what, done, total)
-
-
 def _tokenised(
     rows: Rows, vocab_size: int
 ) -> tuple[Texts, np.ndarray, dict[str, np.ndarray]]:
@@ -225,67 +220,6 @@ def _scored(
                 scores[name][at] = part.table.columns[name][own]
         remarks |= dict.fromkeys(part.notes)
     return scores, [f"reference: {note}" for note in remarks]
-
-
-def _matched(
-    rows: Rows,
-    scores: np.ndarray,
-    first: np.ndarray,
-    by_task: dict[str, np.ndarray],
-    labels: Sequence[str],
-    chosen: BuildSettings,
-    recorded: Mapping[str, Any],
-    *,
-    progress: Callable[[int, int], None] | None,
-) -> Found:
-    """Match, describe and count all rows.
-
-    Parameters
-    ----------
-    labels
-        Cluster of each row.
-    chosen, recorded
-        Settings as they were given, and as the manifest says them.
-    """
-    found = Found()
-    count = np.asarray(sum(by_task.values()))
-    before: dict[str, float] = {}
-    for low, part in rows.slices():
-        high = low + len(part)
-        own = scores[first[low] : first[high]]
-        texts = corpus(part, own, counts=count, before=before)
-        before = texts.after()
-        excluded = np.concatenate(
-            [
-                row.excluded(
-                    buffer=recorded["buffer"], exclude_template=chosen.exclude_template
-                )
-                for row in part
-            ]
-        )
-        pairs = match(
-            part,
-            texts,
-            (texts.unll >= 0) & ~excluded,
-            caliper=chosen.caliper,
-            distance=chosen.distance,
-            controls=chosen.controls,
-        )
-        unlikely = low_sensitivity(
-            part, texts, alpha=chosen.alpha, tau=chosen.tau, counts=by_task
-        )
-        found.add(
-            part,
-            texts,
-            first=low,
-            excluded=excluded,
-            low=unlikely,
-            labels=labels[low:high],
-            pairs=pairs,
-        )
-        if progress is not None:
-            progress(high, len(labels))
-    return found
 
 
 def reference_of(loaded: Loaded) -> Record:

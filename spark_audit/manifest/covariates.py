@@ -185,14 +185,14 @@ def pool(eligible: np.ndarray, texts: Corpus, spans: Ranges) -> Ranges:
     spans
         The PII spans: windows of their lengths are taken from their examples.
     """
-    parts = []
     cells = np.unique(np.stack([spans.example, spans.length], axis=1), axis=0)
-    for example, length in cells.tolist():
-        found = non_overlapping_windows(eligible[texts.of(example)], length)
-        parts.append(
-            np.stack([np.full_like(found, example), found, np.full_like(found, length)])
-        )
-    return Ranges(*np.concatenate([np.zeros((3, 0), np.int64), *parts], axis=1))
+    return Ranges.of(
+        [
+            (example, start, length)
+            for example, length in cells.tolist()
+            for start in non_overlapping_windows(eligible[texts.of(example)], length)
+        ]
+    )
 
 
 def covariates(texts: Corpus, ranges: Ranges) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from spark_audit.files import (
     write_atomically,
 )
 from spark_audit.manifest.consistency import MOST, check_joined
+from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestCanary,
@@ -104,15 +105,17 @@ def _checked(content: Mapping[str, Any], *, where: str) -> Manifest:
         head = canonical_json({**content, **dict.fromkeys(tables, ())})
         draft = Manifest.model_validate_json(head).having(**tables)
         check_joined(draft)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        place = field_path(first["loc"], Manifest.model_json_schema())
-        field = ".".join(filter(None, [*getattr(error, "__notes__", ()), place]))
-        # Whatever a check of ours says stands behind "Value error, ".
-        said = first["msg"].lower().removeprefix("value error, ")
-        raise _malformed(f"field {field}: {said}", where) from error
     except ValueError as error:
-        raise _malformed(str(error), where) from error
+        what = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_input=False, include_url=False)[0]
+            place = field_path(first["loc"], Manifest.model_json_schema())
+            field = ".".join(filter(None, [*getattr(error, "__notes__", ()), place]))
+            # Whatever a check of ours says stands behind "Value error, ".
+            said = first["msg"].lower().removeprefix("value error, ")
+            what = f"field {field}: {said}"
+        fix = "build the manifest again with this version of SPARK Audit"
+        raise InputError(what, where=where, fix=fix) from error
     return draft
 
 
@@ -123,11 +126,6 @@ def content_of(manifest: Manifest) -> dict[str, Any]:
         del tables["twins"]
     head = manifest.having(**dict.fromkeys(PARTS, []))
     return {**head.model_dump(mode="json"), **tables}
-
-
-def _malformed(what: str, where: str) -> InputError:
-    fix = "build the manifest again with this version of SPARK Audit"
-    return InputError(what, where=where, fix=fix)
 
 
 def redact(manifest: Manifest) -> Manifest:
@@ -204,8 +202,6 @@ def redact(manifest: Manifest) -> Manifest:
 
 def _numbers(manifest: Manifest) -> list[dict[str, str]]:
     """Words for rows, sources and clusters; none where ids identify nobody."""
-    from spark_audit.manifest.redaction import ids_identify
-
     words = {"id": "row", "source_id": "source", "cluster": "cluster"}
     named: list[dict[str, str]] = [{} for _ in words]
     if ids_identify(manifest):
@@ -280,8 +276,6 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
     """
     if isinstance(path, Manifest):
         return path
-    if not isinstance(path, str | Path):
-        raise TypeError(f"manifest: {type(path).__name__} is no path and no Manifest")
     path = Path(path).expanduser()
     content = _content_of_file(path)
     _check_heading(content, path)

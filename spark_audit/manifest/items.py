@@ -49,23 +49,14 @@ def items_for(
     manifest = load_manifest(manifest)
     encodings = _Encodings(manifest, loaded)
     # Passes that go through the same share it, as plain and noise do.
-    made: dict[str, dict[str, Any]] = {}
-    texts: list[tuple[Sequence[str], Texts]] = []
-    found: dict[Pass, Any] = {}
+    made: dict[tuple[str, tuple[str, ...]], Sequence[AnyItem]] = {}
+    found: dict[Pass, Sequence[Any]] = {}
     for wanted, keys in plan.items():
         kind = ITEMS[wanted.kind]
-        if kind == "texts":
-            alike = (own for known, own in texts if known == keys)
-            if (own := next(alike, None)) is None:
-                own = Texts(plain_items(encodings, keys))
-                texts.append((keys, own))
-            found[wanted] = own
-            continue
-        known = made.setdefault(kind, {})
-        fresh = [key for key in keys if key not in known]
-        for sequence in _MAKERS[kind](manifest, loaded, encodings, fresh):
-            known[sequence.key] = sequence
-        found[wanted] = [known[key] for key in keys]
+        own = kind, tuple(keys)
+        if own not in made:
+            made[own] = _MAKERS[kind](manifest, loaded, encodings, keys)
+        found[wanted] = made[own]
     return found
 
 
@@ -394,6 +385,9 @@ class _Encodings(dict[str, Encoding]):
 
 
 _MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
+    "texts": lambda manifest, loaded, encodings, keys: Texts(
+        plain_items(encodings, keys)
+    ),
     "prompts": prompt_items,
     "candidates": candidate_items,
     "continuations": asked_items,

@@ -71,7 +71,12 @@ def describe(manifest: Manifest) -> Description:
             "reference": manifest.reference.name,
             "reference dtype": manifest.reference.dtype,
             **_settings(manifest),
-            **_counts(manifest),
+            # A file has them by the alphabet.
+            **{
+                name.replace("_", " "): manifest.counts[name]
+                for name in dict.fromkeys((*COUNTS, *manifest.counts))
+                if name in manifest.counts
+            },
             **_pair_facts(train, manifest),
             **_gap_facts(manifest),
         },
@@ -114,22 +119,11 @@ def _spans(manifest: Manifest) -> pd.DataFrame:
     return found.astype({"matched": bool, "tokens": int, "distance": float})
 
 
-def _counts(manifest: Manifest) -> dict[str, int]:
-    """Counts in reading order; a file has them by the alphabet."""
-    given = manifest.counts
-    names = [name for name in COUNTS if name in given]
-    names += [name for name in given if name not in COUNTS]
-    return {name.replace("_", " "): given[name] for name in names}
-
-
 def _settings(manifest: Manifest) -> dict[str, Any]:
-    found = manifest.settings.model_dump()
     # None is no missing figure here.
-    if found["canary_contexts"] is None:
-        found["canary_contexts"] = "all"
-    if found["max_length"] is None:
-        found["max_length"] = "no limit"
-    return found
+    none = {"canary_contexts": "all", "max_length": "no limit"}
+    found = manifest.settings.model_dump()
+    return {name: none.get(name) if v is None else v for name, v in found.items()}
 
 
 def _by(spans: pd.DataFrame, group: str) -> list[Record]:

@@ -5,24 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from tempfile import TemporaryFile
+from typing import Any
 from weakref import finalize
 
 import numpy as np
 import pyarrow as pa
 
 from spark_audit.data.encoding import TokenSpan
-from spark_audit.data.examples import Example, Span
+from spark_audit.data.examples import REQUIRED, Example, Span
 from spark_audit.manifest.clusters import Clusters
 from spark_audit.manifest.covariates import (
     Corpus,
     Ranges,
     balance,
+    corpus,
     measured,
     pool,
     token_classes,
 )
 from spark_audit.manifest.layout import Layout
-from spark_audit.manifest.selection import CUT_OFF, Pairs, Record
+from spark_audit.manifest.selection import (
+    CUT_OFF,
+    Pairs,
+    Record,
+    low_sensitivity,
+    match,
+)
 from spark_audit.manifest.tables import packed
 from spark_audit.manifest.twins import Identifiers
 
@@ -72,13 +80,8 @@ def example_record(row: Layout, cluster: str) -> Record:
             }
         )
     return {
-        "id": example.id,
-        "task": example.task,
-        "source_id": example.source_id,
+        **{name: getattr(example, name) for name in (*REQUIRED, "source_id")},
         "cluster": cluster,
-        "split": example.split,
-        "prompt": example.prompt,
-        "response": example.response,
         "spans": spans,
         "canary_id": example.canary.id if example.canary else None,
         "template": [list(place) for place in row.template],
@@ -172,7 +175,16 @@ def _spans(row: Layout) -> Iterator[tuple[Span, TokenSpan | None]]:
 
 
 class Found:
-    """What came of the rows.
+    """What comes of the rows: matched, described and counted slice by slice.
+
+    Parameters
+    ----------
+    settings
+        As the manifest says them.
+    by_task
+        As :func:`spark_audit.manifest.selection.counts_by_task` of all rows.
+    labels
+        Cluster of each row.
 
     Attributes
     ----------
@@ -182,7 +194,15 @@ class Found:
         The rows that hold a canary, and micro-nats of their tokens.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        by_task: Mapping[str, np.ndarray],
+        labels: Sequence[str],
+    ) -> None:
+        self._settings, self._by_task, self._labels = settings, by_task, labels
+        self._tokens = np.asarray(sum(by_task.values()))
+        self._before: dict[str, float] = {}
         self.lists: dict[str, list[pa.Array]] = {
             name: [] for name in ("examples", "pairs", "unmatched")
         }
@@ -190,24 +210,25 @@ class Found:
         self.counted: Counter[str] = Counter()
         self.canary_rows: list[tuple[Layout, np.ndarray]] = []
 
-    def add(
-        self,
-        rows: Sequence[Layout],
-        texts: Corpus,
-        *,
-        first: int,
-        excluded: np.ndarray,
-        low: np.ndarray,
-        labels: Sequence[str],
-        pairs: Pairs,
-    ) -> None:
+    def add(self, rows: Sequence[Layout], scores: np.ndarray, *, first: int) -> None:
         """Take a slice of rows, of which the first has this number among all.
 
         Parameters
         ----------
-        excluded, low, labels
-            As :func:`example_records` takes them.
+        scores
+            As :func:`spark_audit.manifest.covariates.corpus` takes them.
         """
+        chosen, labels = self._settings, self._labels[first : first + len(rows)]
+        texts = corpus(rows, scores, counts=self._tokens, before=self._before)
+        self._before = texts.after()
+        rule = {name: chosen[name] for name in ("buffer", "exclude_template")}
+        excluded = np.concatenate([row.excluded(**rule) for row in rows])
+        eligible = (texts.unll >= 0) & ~excluded
+        rule = {name: chosen[name] for name in ("caliper", "distance", "controls")}
+        pairs = match(rows, texts, eligible, **rule)
+        low = low_sensitivity(
+            rows, texts, alpha=chosen["alpha"], tau=chosen["tau"], counts=self._by_task
+        )
         for name, records in (
             ("examples", example_records(rows, texts, excluded, low, labels)),
             ("pairs", pairs.pairs),
@@ -224,7 +245,7 @@ class Found:
                 "milp": pairs.solvers["milp"],
             }
         )
-        self.balance.add(rows, texts, (texts.unll >= 0) & ~excluded, pairs)
+        self.balance.add(rows, texts, eligible, pairs)
         self.identifiers.add(rows, texts, first=first)
         for i, row in enumerate(rows):
             if row.example.canary is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from spark_audit.manifest.consistency import MOST, ById, check_inside
-from spark_audit.manifest.tables import packing
+from spark_audit.manifest.tables import Packed
 from spark_audit.results.notebook import Shown
 
 Preset = Literal["robust", "paper"]
@@ -366,11 +366,11 @@ class Manifest(Shown, _Part):
     versions: dict[str, str]
     data: list[dict[str, Any]]
     counts: dict[str, Whole]
-    examples: Annotated[list[ManifestExample], *packing(ManifestExample)]
-    pairs: Annotated[list[ManifestPair], *packing(ManifestPair)]
-    unmatched: Annotated[list[UnmatchedSpan], *packing(UnmatchedSpan)]
-    canaries: Annotated[list[ManifestCanary], *packing(ManifestCanary)]
-    twins: Annotated[list[ManifestTwins], *packing(ManifestTwins)] = Field(
+    examples: Annotated[list[ManifestExample], Packed]
+    pairs: Annotated[list[ManifestPair], Packed]
+    unmatched: Annotated[list[UnmatchedSpan], Packed]
+    canaries: Annotated[list[ManifestCanary], Packed]
+    twins: Annotated[list[ManifestTwins], Packed] = Field(
         default=[], exclude_if=lambda v: not v
     )
     membership: Membership

@@ -227,7 +227,7 @@ def canary_sets(
     contexts: int | None,
     n: int,
     seed: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[Record], int]:
     """Candidates for every canary and part, each from a pool of its own.
 
@@ -277,8 +277,7 @@ def canary_sets(
                 )
             records.append(_canary(canary, part, whole, found))
             done += 1
-            if progress is not None:
-                progress(done, len(standing) * len(RANKED))
+            progress(done, len(standing) * len(RANKED))
     return records, cut
 
 

@@ -12,10 +12,10 @@ from functools import lru_cache, partial
 from itertools import islice
 from operator import eq
 from pathlib import Path
-from typing import IO, Any, Generic, TypeVar, overload
+from typing import IO, Any, Generic, TypeVar
 
 import pyarrow as pa
-from pydantic import AfterValidator, BaseModel, PlainSerializer, ValidationError
+from pydantic import BaseModel, ValidationError, WrapSerializer
 
 from spark_audit.data.examples import (
     Example,
@@ -87,16 +87,9 @@ class Table(Sequence[P], Generic[P]):
             error.add_note(f"{self.name}.{at}")
             raise
 
-    @overload
-    def __getitem__(self, at: int) -> P: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[P]: ...
-    def __getitem__(self, at: int | slice) -> P | list[P]:
-        if isinstance(at, slice):
-            return [self._held(i) for i in range(*at.indices(len(self)))]
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
-        return self._held(at % len(self))
+    def __getitem__(self, at: Any) -> Any:
+        rows = range(len(self))[at]
+        return [*map(self._held, rows)] if isinstance(at, slice) else self._held(rows)
 
     def __iter__(self) -> Iterator[P]:
         return map(self._held, range(len(self)))
@@ -136,16 +129,9 @@ def _chunks(lines: Iterator[bytes]) -> Iterator[pa.Array]:
         yield pa.array(chunk, pa.binary())
 
 
-def packing(kind: type[Any]) -> tuple[AfterValidator, PlainSerializer]:
-    """What makes a model's field of type ``list[kind]`` a table.
-
-    Files know nothing of it, and neither does type checking: whoever reads a list reads
-    this.
-    """
-    return (
-        AfterValidator(lambda parts: Table.of(kind, parts, name="")),
-        PlainSerializer(list, return_type=list[kind]),  # type: ignore[valid-type]
-    )
+Packed = WrapSerializer(lambda parts, serialised: serialised([*parts]))
+"""For a model's field of a list that may be a table: type checking knows nothing of
+it, and whoever reads a list reads either."""
 
 
 def stored_examples(*paths: Path) -> Table[Example]:

@@ -116,7 +116,7 @@ def twin_sets(
     *,
     encode: Encode,
     seed: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[Record], int]:
     """Identifiers with their twins, and how many had to be left out.
 
@@ -170,9 +170,9 @@ def twin_sets(
                         "dose": known[key].dose,
                     }
                 )
-            if progress is not None and len(records) < total:
+            if len(records) < total:
                 progress(len(records), total)
-    if progress is not None and total:
+    if total:
         progress(total, total)
     return records, lost
 
