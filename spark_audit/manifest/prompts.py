@@ -127,24 +127,19 @@ def asked_items(
 ) -> list[Continuation]:
     """Identifiers behind prompts, in the order of their keys."""
     known = {(one.example.id, one.span.start): one for one in _all_asked(manifest)}
-    places = [asked_place(key) for key in keys]
-    every = [known[example, start] for _, start, example in places]
-    questions = [
-        (one.question, one.text)
-        for one, (prompt, *_) in zip(every, places, strict=True)
-        if prompt == "association"
-    ]
-    joint = iter(encode(loaded.tokenizer, ["".join(parts) for parts in questions]))
     found = []
-    for key, one, (prompt, *_) in zip(keys, every, places, strict=True):
+    for key in keys:
+        prompt, place, example = asked_place(key)
+        one = known[example, place]
         if prompt == "association":
-            text, start = next(joint), len(one.question)
+            (text,) = encode(loaded.tokenizer, [one.question + one.text])
+            start = len(one.question)
             tokens = text.span(start, start + len(one.text))
             assert tokens is not None  # it is annotated, and so it shows something
             first, last = tokens.start, tokens.end
             before = text.ids[:first]
         else:
-            text, start = encodings[one.example.id], one.span.start
+            text, start = encodings[example], place
             assert one.span.tokens is not None
             first, last = one.span.tokens
             before = TAILS[prompt](one, encodings)
