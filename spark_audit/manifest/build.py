@@ -86,23 +86,14 @@ def build_manifest(
         If there are no examples, an id occurs twice, a number is out of range, the
         tokenizer gives no offsets, or ``loaded`` is no base.
     """
-    if loaded.base is not None:
-        raise InputError(
-            "an adapter cannot be the reference of a manifest",
-            where=f"checkpoint {loaded.name!r}",
-            fix="give its base, or save base and adapter merged",
-        )
     show = progress or (lambda what, done, total: None)
     chosen = replace(settings or BuildSettings(), **options)
     recorded = chosen.recorded(max_positions=loaded.max_positions)
     examples = checked(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=recorded["max_length"])
-    texts, first, by_task = _tokenised(rows, len(loaded.usable))
-    stage = partial(show, f"scoring {loaded.name}, tokens")
-    scores, remarks = _scored(
-        loaded, texts, first, store=store, batch_size=batch_size, progress=stage
+    scores, first, by_task, remarks = _scored(
+        rows, loaded, store=store, batch_size=batch_size, progress=show
     )
-    del texts
     groups = duplicates(rows)
     units = clusters(examples, groups)
     found = Found(recorded, by_task, units.labels)
@@ -111,26 +102,23 @@ def build_manifest(
         found.add(part, scores[first[low] : first[high]], first=low)
         show("matching, rows", high, len(examples))
     del scores
-    shared: Any = {
-        "encode": lambda strings: token_ids(loaded.tokenizer, strings),
-        "seed": recorded["seed"],
-    }
+    encode, seed = partial(token_ids, loaded.tokenizer), recorded["seed"]
     canaries, cut = canary_sets(
         found.canary_rows,
         contexts=recorded["canary_contexts"],
         n=recorded["n_candidates"],
+        encode=encode,
+        seed=seed,
         progress=partial(show, "drawing canary candidates"),
-        **shared,
     )
-    known = found.identifiers.known(examples, recorded["seed"])
+    known = found.identifiers.known(examples, seed)
     stage = partial(show, "drawing twins of identifiers")
-    twins, lost = twin_sets(rows, known, progress=stage, **shared)
+    twins, lost = twin_sets(rows, known, encode=encode, seed=seed, progress=stage)
     members, crossing = membership(examples, groups)
     count = counts(examples, found, canaries, members, units)
     count |= {"canary_rows_cut": cut, "rows_near_duplicate": crossing}
     count |= {"twins": len(twins), "twins_lost": lost}
     told = notes(count, found.counted, recorded["max_length"], canaries)
-
     return seal(
         {
             **heading(name, reference_of(loaded), recorded, data),
@@ -190,36 +178,39 @@ def checked(examples: Sequence[Example]) -> Sequence[Example]:
 # --- slices of rows -------------------------------------------------------------------
 
 
-def _tokenised(
-    rows: Rows, vocab_size: int
-) -> tuple[Texts, np.ndarray, dict[str, np.ndarray]]:
-    """What the model reads; where each row's tokens start; token counts by task."""
-    texts, ends = Texts(), [0]
+def _scored(
+    rows: Rows, loaded: Loaded, *, progress: Progress, **options: Any
+) -> tuple[np.ndarray, list[int], dict[str, np.ndarray], list[str]]:
+    """The reference model's scores of all rows' tokens (``SCORES``), and notes.
+
+    Between them: which is the first of each row's tokens, and token counts by task.
+    """
+    if loaded.base is not None:
+        raise InputError(
+            "an adapter cannot be the reference of a manifest",
+            where=f"checkpoint {loaded.name!r}",
+            fix="give its base, or save base and adapter merged",
+        )
+    texts, first = Texts(), [0]
     by_task: dict[str, np.ndarray] = {}
     for _, part in rows.slices():
         for row in part:
             texts.append(item(row.example.id, row.encoding, row.kept))
-            ends.append(ends[-1] + len(row.encoding))
-        for task, count in counts_by_task(part, vocab_size).items():
+            first.append(first[-1] + len(row.encoding))
+        for task, count in counts_by_task(part, len(loaded.usable)).items():
             by_task[task] = by_task.get(task, 0) + count
-    return texts, np.array(ends), by_task
-
-
-def _scored(
-    loaded: Loaded, texts: Texts, first: np.ndarray, **options: Any
-) -> tuple[np.ndarray, list[str]]:
-    """The reference model's scores of all rows' tokens (``SCORES``), and notes."""
     scores = np.zeros(first[-1], SCORES)
     scores["nll"] = np.nan
     remarks = dict.fromkeys(loaded.notes)
-    for part in score_slices(loaded, texts, **options):
-        for row, key in part.places.items():
-            own = part.table.rows(key)
-            at = first[row] + part.table.position[own]
+    stage = partial(progress, f"scoring {loaded.name}, tokens")
+    for scored in score_slices(loaded, texts, progress=stage, **options):
+        for i, key in scored.places.items():
+            own = scored.table.rows(key)
+            at = first[i] + scored.table.position[own]
             for name in SCORES.names or ():
-                scores[name][at] = part.table.columns[name][own]
-        remarks |= dict.fromkeys(part.notes)
-    return scores, [f"reference: {note}" for note in remarks]
+                scores[name][at] = scored.table.columns[name][own]
+        remarks |= dict.fromkeys(scored.notes)
+    return scores, first, by_task, [f"reference: {note}" for note in remarks]
 
 
 def reference_of(loaded: Loaded) -> Record:

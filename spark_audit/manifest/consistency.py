@@ -42,9 +42,6 @@ class ById(Mapping[str, E], Generic[E]):
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def __repr__(self) -> str:
-        return f"{len(self)} examples"
-
 
 def check_inside(field: str, ranges: Collection[tuple[int, int]], length: int) -> None:
     """Refuse a range that is empty, or outside of what is that long."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +19,6 @@ SLICE_ROWS = 512
 """Rows that are laid out together."""
 
 
-@dataclass(frozen=True)
 class Layout:
     """An example and its tokens.
 
@@ -34,14 +32,38 @@ class Layout:
         First token of the response.
     spans
         Tokens of each of the example's spans; ``None`` for one without any (blank).
+
+    Raises
+    ------
+    InputError
+        If it has no token, or a model that reads ``max_length`` tokens no room for it.
     """
 
-    example: Example
-    template: Ranges
-    encoding: Encoding
-    kept: tuple[int, int]
-    response_token: int
-    spans: tuple[TokenSpan | None, ...]
+    def __init__(
+        self,
+        example: Example,
+        encoding: Encoding,
+        *,
+        template: Ranges,
+        max_length: int | None,
+    ) -> None:
+        self.example, self.encoding, self.template = example, encoding, template
+        self.spans = tuple(
+            encoding.span(span.start, span.end) for span in example.spans
+        )
+        border = len(example.prompt)
+        answer = np.flatnonzero((encoding.end > border) & ~encoding.special)
+        try:
+            self.kept = kept_range(
+                encoding,
+                max_length=max_length,
+                response_start=border,
+                spans=[(span.start, span.end) for span in self.spans if span],
+            )
+        except InputError as error:
+            where = f"example {example.id!r}"
+            raise InputError(error.what, where=where, fix=error.fix) from error
+        self.response_token = int(answer[0]) if len(answer) else self.kept[1]
 
     @cached_property
     def pii(self) -> np.ndarray:
@@ -121,29 +143,11 @@ class Rows:
     def _laid(self, examples: Sequence[Example]) -> list[Layout]:
         encodings = encode(self._tokenizer, [example.text for example in examples])
         return [
-            self._layout(example, encoding)
+            Layout(
+                example,
+                encoding,
+                template=template_ranges(example, self.templates),
+                max_length=self._max_length,
+            )
             for example, encoding in zip(examples, encodings, strict=True)
         ]
-
-    def _layout(self, example: Example, encoding: Encoding) -> Layout:
-        spans = tuple(encoding.span(span.start, span.end) for span in example.spans)
-        border = len(example.prompt)
-        answer = np.flatnonzero((encoding.end > border) & ~encoding.special)
-        try:
-            kept = kept_range(
-                encoding,
-                max_length=self._max_length,
-                response_start=border,
-                spans=[(span.start, span.end) for span in spans if span is not None],
-            )
-        except InputError as error:
-            where = f"example {example.id!r}"
-            raise InputError(error.what, where=where, fix=error.fix) from error
-        return Layout(
-            example=example,
-            template=template_ranges(example, self.templates),
-            encoding=encoding,
-            kept=kept,
-            response_token=int(answer[0]) if len(answer) else kept[1],
-            spans=spans,
-        )

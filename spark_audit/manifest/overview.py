@@ -63,6 +63,7 @@ def describe(manifest: Manifest) -> Description:
     """
     spans = _spans(manifest)
     train = spans[spans["matched"] & (spans["split"] == "train")]
+    reasons: Any = spans[~spans["matched"]].groupby(["reason", "type"]).size()
     return Description(
         facts={
             "name": manifest.name,
@@ -82,9 +83,7 @@ def describe(manifest: Manifest) -> Description:
         },
         tables={
             **{f"spans by {name}": _by(spans, name) for name in GROUPS},
-            "unmatched spans": _records(
-                spans[~spans["matched"]].groupby(["reason", "type"]).size(), "spans"
-            ),
+            "unmatched spans": reasons.reset_index(name="spans").to_dict("records"),
             "balance": [row.model_dump() for row in manifest.balance],
             "effects to expect": _effects(manifest, train["cluster"].nunique()),
             "canaries": _canaries(manifest),
@@ -126,7 +125,7 @@ def _settings(manifest: Manifest) -> dict[str, Any]:
     return {name: none.get(name) if v is None else v for name, v in found.items()}
 
 
-def _by(spans: pd.DataFrame, group: str) -> list[Record]:
+def _by(spans: pd.DataFrame, group: str) -> Any:
     """Matched and unmatched spans and PII tokens by group."""
     grouped = spans.groupby(group)
     counts = {
@@ -135,14 +134,7 @@ def _by(spans: pd.DataFrame, group: str) -> list[Record]:
         "share": grouped["matched"].mean(),
         "tokens_matched": grouped["tokens"].sum(),
     }
-    return _records(pd.DataFrame(counts).rename_axis("group"))
-
-
-def _records(table: pd.DataFrame | pd.Series, name: str | None = None) -> list[Record]:
-    """Rows as plain data, the groups that they are of first."""
-    named = table.to_frame(name) if isinstance(table, pd.Series) else table
-    records: list[Record] = named.reset_index().to_dict("records")
-    return records
+    return pd.DataFrame(counts).rename_axis("group").reset_index().to_dict("records")
 
 
 def _pair_facts(

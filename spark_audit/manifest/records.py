@@ -16,12 +16,11 @@ from spark_audit.data.examples import REQUIRED, Example, Span
 from spark_audit.manifest.clusters import Clusters
 from spark_audit.manifest.covariates import (
     Corpus,
-    Ranges,
     balance,
-    corpus,
     measured,
     pool,
     token_classes,
+    token_ranges,
 )
 from spark_audit.manifest.layout import Layout
 from spark_audit.manifest.selection import (
@@ -110,7 +109,7 @@ class Balance(Mapping[tuple[str, str], np.ndarray]):
     ) -> None:
         """Take a slice's spans, windows and pairs."""
         spans, matched, controls = (
-            Ranges.of([at for at in places if rows[at[0]].example.split == "train"])
+            token_ranges([at for at in places if rows[at[0]].example.split == "train"])
             for places in (pairs.scored, pairs.matched, pairs.controls)
         )
         if not len(spans):
@@ -216,10 +215,10 @@ class Found:
         Parameters
         ----------
         scores
-            As :func:`spark_audit.manifest.covariates.corpus` takes them.
+            As :class:`spark_audit.manifest.covariates.Corpus` takes them.
         """
         chosen, labels = self._settings, self._labels[first : first + len(rows)]
-        texts = corpus(rows, scores, counts=self._tokens, before=self._before)
+        texts = Corpus(rows, scores, counts=self._tokens, before=self._before)
         self._before = texts.after()
         rule = {name: chosen[name] for name in ("buffer", "exclude_template")}
         excluded = np.concatenate([row.excluded(**rule) for row in rows])

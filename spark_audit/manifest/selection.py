@@ -76,18 +76,7 @@ def match(
     """
     found = Pairs()
     for i, row in enumerate(rows):
-        spans: dict[int, tuple[int, int]] = {}
-        reasons: dict[int, str] = {}
-        places = zip(row.example.spans, row.spans, strict=True)
-        for j, (span, tokens) in enumerate(places):
-            if span.part is not None:
-                continue
-            if tokens is None:
-                reasons[j] = NO_TOKEN
-            elif not row.within(tokens):
-                reasons[j] = CUT_OFF
-            else:
-                spans[j] = tokens.start, tokens.end
+        spans, reasons = _comparable(row)
         part = texts.of(i)
         unll = texts.unll[part]
         if spans:
@@ -126,6 +115,21 @@ def match(
                 }
             )
     return found
+
+
+def _comparable(row: Layout) -> tuple[dict[int, tuple[int, int]], dict[int, str]]:
+    """By number: the tokens of spans that are kept; why the others are not."""
+    spans, reasons = {}, {}
+    for j, (span, tokens) in enumerate(zip(row.example.spans, row.spans, strict=True)):
+        if span.part is not None:
+            continue
+        if tokens is None:
+            reasons[j] = NO_TOKEN
+        elif not row.within(tokens):
+            reasons[j] = CUT_OFF
+        else:
+            spans[j] = tokens.start, tokens.end
+    return spans, reasons
 
 
 def _pair(
@@ -183,26 +187,26 @@ def low_sensitivity(
     numpy.ndarray
         Shape ``(N,)``, bool.
     """
-    ids = np.concatenate([row.encoding.ids for row in rows])
-    special = np.concatenate([row.encoding.special for row in rows])
     pii = np.concatenate([row.pii for row in rows])
     fixed = np.concatenate([row.fixed for row in rows])
     stop = np.concatenate(
         [row.encoding.mask(stop_word_ranges(row.example.text)) for row in rows]
     )
     scored = texts.unll >= 0
-    low = np.zeros(len(ids), dtype=bool)
+    low = np.zeros(len(scored), dtype=bool)
     low[scored] = (
         sensitivity(
             texts.unll[scored] / 1e6,
-            score2({name: counts[name] for name in sorted(counts)})[ids[scored]],
+            score2({name: counts[name] for name in sorted(counts)})[
+                texts.tokens[scored]
+            ],
             alpha=alpha,
             pii_mask=pii[scored],
             zero_mask=(stop | fixed)[scored],
         )
         <= tau
     )
-    return np.asarray(low & ~pii & ~fixed & ~special)
+    return np.asarray(low & ~pii & ~fixed & ~texts.special)
 
 
 def counts_by_task(rows: Iterable[Layout], vocab_size: int) -> dict[str, np.ndarray]:
@@ -261,21 +265,22 @@ def canary_sets(
         whole = whole[:contexts]
         for part in RANKED:
             found = Candidates((), None, 0, CUT_OFF)
+            places = [
+                Context(row.example.text, *canary_ranges(row.example)[part])
+                for row in whole
+            ]
             if whole:
                 found = candidates(
                     canary.format,
                     parts,
                     part,
                     encode=encode,
-                    contexts=[
-                        Context(row.example.text, *canary_ranges(row.example)[part])
-                        for row in whole
-                    ],
+                    contexts=places,
                     seed=seed_for(seed, canary.id, part),
                     n=n,
                     pool=canary.pool,
                 )
-            records.append(_canary(canary, part, whole, found))
+            records.append(_canary(canary, part, whole, places, found))
             done += 1
             progress(done, len(standing) * len(RANKED))
     return records, cut
@@ -309,16 +314,19 @@ def _is_whole(row: Layout, unll: np.ndarray) -> bool:
 
 
 def _canary(
-    canary: Canary, part: Ranked, rows: Sequence[Layout], found: Candidates
+    canary: Canary,
+    part: Ranked,
+    rows: Sequence[Layout],
+    places: Sequence[Context],
+    found: Candidates,
 ) -> Record:
-    ranges = [canary_ranges(row.example)[part] for row in rows]
-    tokens = rows[0].encoding.span(*ranges[0]) if rows else None
+    tokens = rows[0].encoding.span(places[0].start, places[0].end) if rows else None
     return {
         "canary_id": canary.id,
         "part": part,
         "contexts": [
-            {"example": row.example.id, "char_start": start, "char_end": end}
-            for row, (start, end) in zip(rows, ranges, strict=True)
+            {"example": row.example.id, "char_start": at.start, "char_end": at.end}
+            for row, at in zip(rows, places, strict=True)
         ],
         "candidates": list(found.strings),
         "true_index": found.true_index,

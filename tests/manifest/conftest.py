@@ -12,7 +12,7 @@ import pytest
 
 from spark_audit.data.canaries import draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span
-from spark_audit.manifest.covariates import SCORES, Corpus, corpus
+from spark_audit.manifest.covariates import SCORES, Corpus
 from spark_audit.manifest.layout import Layout
 from spark_audit.manifest.selection import counts_by_task
 from spark_audit.scoring.slices import Slice
@@ -183,7 +183,7 @@ def make_corpus() -> Callable[[Sequence[Layout], TokenTable], Corpus]:
             for name in SCORES.names or ():
                 scores[name][start + table.position[own]] = table.columns[name][own]
         counts = np.asarray(sum(counts_by_task(rows, 300).values()))
-        return corpus(rows, scores, counts=counts, before={})
+        return Corpus(rows, scores, counts=counts, before={})
 
     return make
 
