@@ -267,12 +267,12 @@ def _canaries(manifest: Manifest) -> list[Record]:
         key = (canary.part, canary.dose, canary.held_out)
         groups.setdefault(key, []).append(canary)
     rows = []
-    for key, found in sorted(groups.items()):
+    for group, found in sorted(groups.items()):
         lengths = [c.n_tokens for c in found if c.n_tokens is not None]
         ok = [c for c in found if c.true_index is not None]
         rows.append(
             {
-                **dict(zip(("part", "dose", "held_out"), key, strict=True)),
+                **dict(zip(("part", "dose", "held_out"), group, strict=True)),
                 "canaries": len(found),
                 "rankable": len(ok),
                 "contexts": sum(len(c.contexts) for c in ok),

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spark_audit.data.occurrences import repeats
 from spark_audit.data.pii import annotate
@@ -75,7 +76,8 @@ def hidden_ranges(
     words of names. The ranges are in no order and may overlap.
     """
     text = example.text
-    typed = [(s.start, s.end, s.type) for s in (*example.spans, *annotate(text))]
+    spans: list[Any] = [*example.spans, *annotate(text)]
+    typed = [(span.start, span.end, span.type) for span in spans]
     known = [(start, end) for start, end, _ in typed]
     ranges = [*known, *repeats(text, known[: len(example.spans)])]
     folded = text.casefold()

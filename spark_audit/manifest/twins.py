@@ -146,7 +146,7 @@ def twin_sets(
             if len(records) == most:
                 break
             rng = np.random.default_rng(seed_for(seed, "twins", key))
-            places = [(rows[row], *at) for row, *at in known[key].places]
+            places = [(rows[place[0]], *place[1:]) for place in known[key].places]
             twins = _fresh(known[key], places, forms, known, encode, rng)
             if len(twins) < FEWEST:
                 lost += 1
@@ -224,12 +224,12 @@ def _fresh(
         fresh = fresh[: TWINS - len(found)]
         for row, start, end, low, high in places:
             text, own = row.example.text, row.encoding.ids.tolist()
-            size, edges = len(own), (own[:low], own[high:])
+            size, others = len(own), (own[:low], own[high:])
             ids = read(fresh, text[:start], text[end:])
             fresh = [
                 x
                 for x, y in zip(fresh, ids, strict=True)
-                if len(y) == size and (y[:low], y[high:]) == edges
+                if len(y) == size and (y[:low], y[high:]) == others
             ]
         found += fresh
         if len(found) == TWINS:
