@@ -54,7 +54,7 @@ def twins(
         *,
         seed: int = 0,
         max_length: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[list[dict[str, Any]], list[Layout], int]:
         laid = Rows(examples, tiny_tokenizer, max_length=max_length)
         rows = [*laid]
