@@ -38,7 +38,7 @@ from spark_audit.manifest.settings import BuildSettings
 from spark_audit.manifest.tables import Table
 from spark_audit.manifest.twins import twin_sets
 from spark_audit.provenance import sha256_file, versions
-from spark_audit.scoring.items import Texts
+from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import BatchSize, item
 from spark_audit.scoring.slices import score_slices
 
@@ -191,7 +191,7 @@ def _scored(
             where=f"checkpoint {loaded.name!r}",
             fix="give its base, or save base and adapter merged",
         )
-    texts, first = Texts(), [0]
+    texts, first = list[Item](), [0]
     by_task: dict[str, np.ndarray] = {}
     for _, part in rows.slices():
         for row in part:

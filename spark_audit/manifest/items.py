@@ -18,7 +18,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.prompts import asked_items, asked_place, place_of, slot_items
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt, Texts
+from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import ITEMS, Pass
 
@@ -38,8 +38,6 @@ def items_for(
     plan: Mapping[Pass, Sequence[str]],
 ) -> dict[Pass, Sequence[Any]]:
     """The items that a plan names, by pass, in the plan's order.
-
-    Texts are tokenised some at a time, and kept in flat arrays.
 
     Raises
     ------
@@ -385,9 +383,7 @@ class _Encodings(dict[str, Encoding]):
 
 
 _MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
-    "texts": lambda manifest, loaded, encodings, keys: Texts(
-        plain_items(encodings, keys)
-    ),
+    "texts": lambda manifest, loaded, encodings, keys: [*plain_items(encodings, keys)],
     "prompts": prompt_items,
     "candidates": candidate_items,
     "continuations": asked_items,
