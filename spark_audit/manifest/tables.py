@@ -139,13 +139,18 @@ def stored_examples(*paths: Path) -> Table[Example]:
 
     Parameters and errors are those of :func:`spark_audit.data.examples.read_examples`.
     """
-    lines: dict[str, bytes] = {}
-    for place, example in placed_examples(*paths):
-        if example.id in lines:
-            before = (at for at, one in placed_examples(*paths) if one.id == example.id)
-            raise id_twice(place, next(before))
-        lines[example.id] = as_json(example)
-    return Table(from_json, _chunks(lines[key] for key in sorted(lines)))
+    number: dict[str, int] = {}
+
+    def lines() -> Iterator[bytes]:
+        for i, (place, example) in enumerate(placed_examples(*paths)):
+            if number.setdefault(example.id, i) != i:
+                first = islice(placed_examples(*paths), number[example.id], None)
+                raise id_twice(place, next(first)[0])
+            yield as_json(example)
+
+    stored = pa.chunked_array([*_chunks(lines())], pa.binary())
+    order = pa.array([number[key] for key in sorted(number)], pa.int64())
+    return Table(from_json, stored.take(order).chunks)
 
 
 def write_arrow(content: Mapping[str, Any], path: Path) -> None:
