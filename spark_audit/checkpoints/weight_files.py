@@ -29,6 +29,7 @@ NO_WEIGHTS = (
     "frozen_noise",
     "state.safetensors",
 )
+CONFIGURATIONS = ("config.json", "adapter_config.json")
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
 State = dict[str, torch.Tensor]
@@ -178,8 +179,11 @@ def lone_file(
         return path if path.suffix in suffixes and path.is_file() else None
     if any((path / name).exists() for name in configurations):
         return None
-    names = [file for file in path.iterdir() if file.suffix in suffixes]
-    files = [file for file in names if not file.name.startswith(NO_WEIGHTS)]
+    files = [
+        file
+        for file in path.iterdir()
+        if file.suffix in suffixes and not file.name.startswith(NO_WEIGHTS)
+    ]
     return files[0] if len(files) == 1 else None
 
 

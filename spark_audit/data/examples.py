@@ -52,6 +52,8 @@ PII_TYPES = (
     "ID",
     "OTHER",
 )
+TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
+"""A type of identifiers: one of :data:`PII_TYPES`, or the user's own."""
 SPLIT_FIX = (
     "give `--split train` or `--split test`, or import a folder whose files are named"
     " train* and test* (or eval*, dev*)"
@@ -175,9 +177,9 @@ def _check_spans(ordered: list[tuple[int, Span]], length: int) -> None:
     last = 0
     for i, span in ordered:
         place, field = f"{span.start}:{span.end}", f"spans[{i}]"
-        if span.type not in PII_TYPES:
-            fix = f"use one of: {', '.join(PII_TYPES)}"
-            raise bad_field(f"{field}.type", "is no known type", fix=fix)
+        if not TYPE.fullmatch(span.type):
+            fix = f"use one of: {', '.join(PII_TYPES)}, or your own in capitals"
+            raise bad_field(f"{field}.type", "is no type", fix=fix)
         if span.origin not in get_args(Origin):
             raise bad_field(f"{field}.origin", "is neither 'natural' nor 'injected'")
         if span.part is not None and span.part not in get_args(Part):

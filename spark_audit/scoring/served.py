@@ -74,32 +74,24 @@ def run(
     if not items:
         return
     note(agreement(loaded, items))
+    plain = [item for item in items if isinstance(item, Item)]
     with _asking(loaded) as asked:
-        _emitted(items, kind, asked, emit)
-
-
-def _emitted(
-    items: Sequence[AnyItem],
-    kind: Pass,
-    asked: _Ask,
-    emit: Callable[[Any, dict[str, np.ndarray]], None],
-) -> None:
-    for item in items:
-        if isinstance(item, Candidates):
+        for item in (item for item in items if isinstance(item, Candidates)):
             fed = [np.append(item.prefix, row) for row in item.rows]
             pairs = zip(item.rows, asked(fed), strict=True)
             total = np.array([nll[-len(row) :].sum() for row, nll in pairs])
             count = np.array([len(row) for row in item.rows])
             columns = {"nll_sum": total, "nll_mean": total / count}
             emit(item, {k: v.astype(np.float32) for k, v in columns.items()})
-    plain = [item for item in items if isinstance(item, Item)]
-    for item, nll in zip(plain, asked([i.ids for i in plain]), strict=True):
-        unknown = np.full(len(nll), np.nan)
-        columns = {
-            name: (unknown if dtype.kind == "f" else np.zeros(len(nll))).astype(dtype)
-            for name, dtype in LAYOUTS[kind.kind].items()
-        }
-        emit(item, columns | {"nll": nll.astype(columns["nll"].dtype)})
+        for one, nll in zip(plain, asked([i.ids for i in plain]), strict=True):
+            unknown = np.full(len(nll), np.nan)
+            columns = {
+                name: (unknown if dtype.kind == "f" else np.zeros(len(nll))).astype(
+                    dtype
+                )
+                for name, dtype in LAYOUTS[kind.kind].items()
+            }
+            emit(one, columns | {"nll": nll.astype(columns["nll"].dtype)})
 
 
 @contextmanager
@@ -140,7 +132,11 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     texts = [one for one in texts if len(one.ids) > 1][:TEXTS]
     with _asking(loaded) as asked:
         theirs = list(asked([one.ids for one in texts]))
-    ours = [known[one.key] for one in texts] if known else _here(loaded, texts)
+    if known:
+        ours = [known[one.key] for one in texts]
+    else:
+        with loaded.active() as model:
+            ours = _scored(loaded, model, texts)
     every = np.concatenate(theirs)
     if len(every) > 1 and np.ptp(every) == 0:
         chance = np.isclose(every[0], np.log(len(loaded.usable)), atol=1e-4)
@@ -188,14 +184,10 @@ def _tabled(server: Server, texts: Sequence[Item]) -> dict[str, np.ndarray]:
     return found
 
 
-def _here(loaded: Loaded, texts: Sequence[Item]) -> list[np.ndarray]:
+def _scored(loaded: Loaded, model: Any, texts: Sequence[Item]) -> list[np.ndarray]:
     from spark_audit.scoring.passes.plain import Scorer
 
-    with loaded.active() as model:
-        return _scored(Scorer(loaded, model, texts[0], lambda _: None), texts)
-
-
-def _scored(scorer: Any, texts: Sequence[Item]) -> list[np.ndarray]:
+    scorer = Scorer(loaded, model, texts[0], lambda _: None)
     return [scorer.nll([one])[0].astype(np.float64) for one in texts]
 
 
@@ -203,12 +195,10 @@ def _is_base(
     loaded: Loaded, texts: Sequence[Item], theirs: Sequence[np.ndarray]
 ) -> bool:
     """Whether the server's scores are those of the module without its adapter."""
-    from spark_audit.scoring.passes.plain import Scorer
-
     off = getattr(loaded.model, "disable_adapter", None)
     if off is None:
         return False
     with loaded.active() as model, off():
-        base = _scored(Scorer(loaded, model, texts[0], lambda _: None), texts)
+        base = _scored(loaded, model, texts)
     pairs = zip(base, theirs, strict=True)
     return bool(max(np.abs(a - b).mean() for a, b in pairs) < APART)
