@@ -154,12 +154,9 @@ def _cells(path: Path, file: TextIO) -> Iterator[tuple[str, Row]]:
 
 def _text(path: Path) -> Iterator[tuple[str, Row]]:
     empty = True
-    for number, line in enumerate(byte_lines(path), start=1):
-        place = f"{path}:{number}"
-        if len(line) > LINE_BYTES:
-            raise InputError(f"is longer than {LINE_BYTES:,} bytes", where=place)
+    for place, line in byte_lines(path):
         try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            text = line.decode("utf-8-sig").strip()
         except UnicodeDecodeError as error:
             raise InputError(
                 "is not UTF-8", where=place, fix="save as UTF-8"
