@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import regex
 
@@ -399,83 +399,18 @@ def detector_of(
     name: str, patterns: Mapping[str, str] | None = None
 ) -> Callable[[str], list[Hit]]:
     """The detector of a name, as a function of a text; own patterns come first."""
-    own = [_by_pattern(*pair) for pair in (patterns or {}).items()]
-    find = _detector_of(name)
-    if not own:
-        return find
-    return lambda text: [*chain.from_iterable(f(text) for f in own), *find(text)]
-
-
-def _detector_of(name: str) -> Callable[[str], list[Hit]]:
     if name not in get_args(Detector):
         raise InputError(
             f"unknown detector {name!r}",
             where="option --detector",
             fix=choose(name, get_args(Detector)),
         )
-    if name == "rules":
-        return _by_rules
-    recognisers = _recognisers()
-    model = _language_model() if name == "presidio" else None
+    find: Callable[[str], list[Hit]] = _by_rules
+    if name != "rules":
+        from spark_audit.data.presidio import by_presidio
 
-    def find(text: str) -> list[Hit]:
-        hits = []
-        for recogniser, type in recognisers:
-            found = recogniser.analyze(text, recogniser.supported_entities, None)
-            found = [r for r in found or () if r.score >= _SCORE]
-            found.sort(key=lambda r: (-r.score, r.start, -r.end))
-            hits += [(r.start, r.end, type) for r in found]
-        if model is not None:
-            people = (e for e in model(text).ents if e.label_ == "PERSON")
-            hits += [(e.start_char, e.end_char, "NAME") for e in people]
-        return hits
-
-    return find
-
-
-_SCORE = 0.4
-"""Below it Presidio's patterns are bare digit runs that need a cue to mean anything."""
-_RECOGNISERS = (
-    ("EmailRecognizer", "EMAIL"),
-    ("CreditCardRecognizer", "CREDIT_CARD"),
-    ("UsSsnRecognizer", "SSN"),
-    ("UsItinRecognizer", "SSN"),
-    ("IbanRecognizer", "ID"),
-    ("IpRecognizer", "ID"),
-    ("PhoneRecognizer", "PHONE"),
-)
-_MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm")
-
-
-@lru_cache(maxsize=1)
-def _recognisers() -> tuple[tuple[Any, str], ...]:
-    """Presidio's pattern recognisers, called without its engine: no model, no network.
-
-    Its ``AnalyzerEngine`` would download a language model when there is none.
-    """
-    try:
-        from presidio_analyzer import predefined_recognizers
-    except ImportError as error:
-        raise InputError(
-            "Presidio is not installed",
-            where="option --detector",
-            fix="use `--detector rules`, or where spark-audit lies: "
-            "pip install '.[presidio]'",
-        ) from error
-    return tuple(
-        (getattr(predefined_recognizers, name)(), type) for name, type in _RECOGNISERS
-    )
-
-
-@lru_cache(maxsize=1)
-def _language_model() -> Any:
-    import spacy
-
-    for name in _MODELS:
-        if spacy.util.is_package(name):
-            return spacy.load(name)
-    raise InputError(
-        "Presidio finds names by a spaCy model, and none is installed",
-        where="option --detector",
-        fix="python -m spacy download en_core_web_lg, or use presidio-patterns",
-    )
+        find = by_presidio(names=name == "presidio")
+    own = [_by_pattern(*pair) for pair in (patterns or {}).items()]
+    if not own:
+        return find
+    return lambda text: [*chain.from_iterable(f(text) for f in own), *find(text)]
