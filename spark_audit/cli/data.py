@@ -22,7 +22,7 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import InputError
 from spark_audit.terminal.console import keep_apart, say
-from spark_audit.terminal.flags import Flag, Json, Quiet, Seed, command
+from spark_audit.terminal.flags import Flag, Json, Quiet, Seed
 
 FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 
@@ -50,7 +50,6 @@ def _numbers(text: str | None) -> list[int] | None:
     return [int(part) for part in parts] or None
 
 
-@command
 def import_(
     *,
     source: Annotated[str, typer.Argument(help="File, folder, or hf:OWNER/NAME.")],
@@ -93,7 +92,6 @@ def import_(
     )
 
 
-@command
 def annotate(
     *,
     data: Annotated[Path, typer.Argument(help="JSONL of `data import`, or a folder.")],
@@ -158,7 +156,6 @@ def annotate(
         )
 
 
-@command
 def inject(
     *,
     data: Annotated[
