@@ -14,6 +14,8 @@ COMMON = ("loss", "lora")
 REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
 """Settings of plain replay; distillation reads the whole group."""
 
+UNKNOWN = "the method does not declare which rows it reads outside its steps"
+
 
 @dataclass(frozen=True)
 class Method:
@@ -24,8 +26,7 @@ class Method:
     reads
         Names, or groups, of the settings that it reads beside the common ones.
     no_epsilon
-        Why no epsilon can be claimed for it under DP-SGD: empty where one can, None
-        where nothing is known.
+        Why no epsilon can be claimed for it under DP-SGD; empty where one can.
     summary
         Its first line is for ``spark-train methods``.
     """
@@ -33,5 +34,5 @@ class Method:
     name: str
     phases: Callable[[Stream], list[Phase]]
     reads: tuple[str, ...] = ()
-    no_epsilon: str | None = None
+    no_epsilon: str = UNKNOWN
     summary: str | None = None
