@@ -223,12 +223,9 @@ def test_remembered_canaries_are_found_and_nothing_else_is_claimed(
     assert "loud" in guard(result, "positive control").detail
     assert "quiet" not in guard(result, "positive control").detail
     assert guard(result, "base ranks canaries by chance").passed
-    assert "REMEMBERED" in said(result, "loud")
-    assert "planted canaries rank AHEAD of never-inserted ones" in said(result, "loud")
-    quiet = said(result, "quiet")
-    assert "no memory of canaries found" in quiet
-    assert "a share of 16.8%" in quiet
-    assert "bits or more would have been detected" in quiet
+    claims = {finding.checkpoint: finding.claim for finding in result.findings}
+    assert (claims["loud"], claims["quiet"]) == ("memory", "nothing_shown")
+    assert "a share of 16.8%" in said(result, "quiet")
     assert {row.status for row in result.rows} == {"ok"}
 
 
@@ -320,10 +317,8 @@ def test_over_suppression_is_a_signal_too(plant: Callable[..., Planted]) -> None
         loud=trained_only(2.5), pushed=trained_only(-2.5), all_low=-0.4
     )
     result = canary(tables, planted.manifest)
-    line = said(result, "pushed")
-    assert "FURTHER BACK" in line
-    assert "Over-suppression" in line
-    assert "REMEMBERED" not in line
+    claims = {finding.checkpoint: finding.claim for finding in result.findings}
+    assert claims["pushed"] == "betrays"
     records = {
         (r["checkpoint"], r["part"]): r for r in result.tables["canary_streisand"]
     }

@@ -65,9 +65,8 @@ def test_p_is_corrected_as_statsmodels_corrects_it() -> None:
         assert [one.p_adjusted for one in found] == pytest.approx(expected, abs=1e-15)
         for one, p in zip(found, expected, strict=True):
             assert one.detected == (p < 0.05)
-            words = "remembered." if one.detected else "nothing shown."
-            assert one.sentence.startswith(f"{one.checkpoint}: {words}")
-            assert ("removed this claim" in one.sentence) == (p >= 0.05 > one.p)
+            assert one.claim == ("memory" if p < 0.05 else "nothing_shown")
+            assert (one.alone == "memory") == (one.p < 0.05)
 
 
 def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests() -> None:
@@ -75,16 +74,11 @@ def test_a_claim_that_is_taken_away_comes_back_where_there_are_fewer_tests() -> 
     assert (alone[0].claim, alone[0].p_adjusted) == ("memory", 0.02)
     many = corrected([*alone, *(primary(0.5, f"m{i}") for i in range(3))])
     assert (many[0].claim, many[0].alone) == ("nothing_shown", "memory")
-    assert many[0].sentence == (
-        "x: nothing shown. The correction for 4 tests removed this claim: uncorrected "
-        "p 0.02, corrected 0.08, limit 0.05."
-    )
-    assert alone[0].sentence == "x: remembered."
     assert many[0].p_adjusted == pytest.approx(0.08)
     assert corrected(many) == many
     # What the audit's own correction left above the level was not there to take.
     above = {**REMEMBERED, "checkpoint": "x", "p": 0.09}
-    assert corrected([Finding(**above)])[0].sentence == "x: nothing shown."
+    assert corrected([Finding(**above)])[0].claim == "nothing_shown"
     assert corrected(many[:1]) == alone
     assert Finding.model_validate_json(many[0].model_dump_json()) == many[0]
 

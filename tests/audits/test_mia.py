@@ -217,7 +217,7 @@ def test_without_base_the_manifests_own_reference_scores_stand_in(
     assert row_of(alone, "base", "minkpp10").status == "not_estimable"
     assert change_of(alone, "ours", "base", "loss").low > 0
     assert "from the reference scores in the manifest" in alone.guards[0].detail
-    assert "membership was detected" in " ".join(alone.verdict)
+    assert finding_of(alone, "ours").claim == "membership"
 
 
 def test_small_tasks_are_left_out(make_world: Make) -> None:
@@ -272,7 +272,6 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
             assert row.status in ("ok", "not_resolvable")
             assert TEXTS in row.note
             assert row.metric != "auc" or row.low is not None
-    assert "INVALID" not in " ".join(result.verdict)
     sure, weak, none = (finding_of(result, name) for name in ("ours", "weak", "other"))
     assert (sure.claim, sure.of) == ("membership", "combined")
     blind = row_of(result, "ours", "blind")
@@ -284,8 +283,8 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
         and record["metric"] == "auc"
     )
     assert beside["says"] == "detected"
-    texts = f"of the texts alone {beside['texts']:.3f}"
-    assert f"{ours.value:.3f}, {texts}" in sure.sentence
+    assert sure.facts["score"].value == ours.value
+    assert sure.facts["texts"].value == pytest.approx(beside["texts"])
     design = Design.of(
         [key in world.members for key in sorted(world.logp)],
         [key[:5] for key in sorted(world.logp)],
@@ -294,13 +293,15 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
     assert frame is not None
     frame = frame[frame["checkpoint"] == "ours"].sort_values("example")
     apart, _ = auc_difference(design, frame["combined"], frame["texts"])
-    told = f"difference {apart.value:.3f} [{apart.low:.3f}, {apart.high:.3f}]"
-    assert told in sure.sentence
+    beyond = sure.facts["beyond"]
+    assert (beyond.value, beyond.low, beyond.high) == (
+        pytest.approx(apart.value),
+        pytest.approx(apart.low),
+        pytest.approx(apart.high),
+    )
     assert weak.claim == "confounded"
     assert row_of(result, "weak", weak.of).low > 0.5
-    assert texts in weak.sentence
     assert none.claim == "nothing_shown"
-    assert "membership was not detected" in none.sentence
     assert blind.value is not None
     assert blind.value > blind.null_high
     assert "permutation p 0.025, 39 permutations" in blind.note
@@ -317,7 +318,7 @@ def test_a_guard_that_fails_by_chance_hides_no_memory(
     result = run(make_world(seed=7), ours=0.5, still=0.0, blind_permutations=20)
     assert guard(result, "blind text classifier").passed is False
     assert finding_of(result, "ours").claim == "membership"
-    assert ", difference 0." in finding_of(result, "ours").sentence
+    assert finding_of(result, "ours").facts["beyond"].value > 0
     assert finding_of(result, "still").claim == "nothing_shown"
 
 
@@ -326,8 +327,8 @@ def test_less_familiar_rows_are_turned_round_before_the_texts(make_world: Make) 
     assert guard(result, "blind text classifier").passed is False
     found = finding_of(result, "ours")
     assert found.claim == "membership"
-    assert "look LESS familiar" in found.sentence
-    assert "`combined` 0.999 (turned round)" in found.sentence
+    assert found.of == "combined"
+    assert found.facts["turned"]
 
 
 def test_base_that_tells_members_is_noted(make_world: Make) -> None:
@@ -379,11 +380,10 @@ def test_help_for_a_topic_is_no_membership(make_world: Make, base: bool) -> None
     assert reference.status == "ok"
     assert UNGUARDED in reference.note
     assert change_of(result, "ours", "base", "loss").p < 0.01
-    assert "membership was detected" not in " ".join(result.verdict)
-    said = "the two sides differ before training, so a change can be generalisation"
-    assert said in result.verdict[0]
-    assert "of the texts alone 0.8" in result.verdict[0]
-    assert finding_of(result, "ours").claim == "confounded"
+    finding = finding_of(result, "ours")
+    assert finding.claim == "confounded"
+    assert finding.facts["differ_before"]
+    assert finding.facts["texts"].value > 0.8
     assert "`reference`" in guard(result, "untrained model", "loss:").detail
     if not base:
         # It has no figure of the untrained model.
@@ -422,10 +422,10 @@ def test_one_other_score_that_fails_is_doubted_alone(
     assert row_of(result, "ours", "reference").status == "ok"
     assert change_of(result, "ours", "base", "loss").note == ""
     assert APART in change_of(result, "ours", "base", "minkpp10").note
-    (line,) = result.verdict
-    assert "membership was detected" in line
-    assert "`minkpp10`" not in line
-    assert "of the texts alone" in line
+    (finding,) = result.findings
+    assert (finding.claim, finding.of) == ("membership", "combined")
+    assert "minkpp10" not in finding.facts["void"]
+    assert "beyond" in finding.facts
 
 
 def test_near_duplicates_do_not_hide_a_doubted_score(make_world: Make) -> None:
@@ -436,7 +436,7 @@ def test_near_duplicates_do_not_hide_a_doubted_score(make_world: Make) -> None:
     change = change_of(result, "ours", "base", "loss")
     assert change.status == "insensitive"
     assert APART in change.note
-    assert "membership was detected" not in result.verdict[0]
+    assert finding_of(result, "ours").claim != "membership"
 
 
 def test_perfect_separation_is_tested_and_the_declared_score_is_told(
@@ -446,13 +446,14 @@ def test_perfect_separation_is_tested_and_the_declared_score_is_told(
     result = run(make_world(members=40, others=30), ours=1.0)
     perfect = row_of(result, "ours", "reference")
     assert (perfect.value, perfect.interval) == (1.0, "clopper-pearson")
-    assert "membership was detected" in result.verdict[0]
+    finding = finding_of(result, "ours")
+    assert (finding.claim, finding.of) == ("membership", "combined")
     surer = change_of(result, "ours", "base", "minkpp10")
     assert surer.p < 2 * 0.5**30, "more significant than the exact test can be"
     assert surer.value < 0.5
-    assert "`combined` 1.000" in result.verdict[0]
-    assert "Void" not in result.verdict[0]
-    assert "Without a test" not in result.verdict[0]
+    assert finding.facts["score"].value == 1
+    assert not finding.facts.get("void")
+    assert not finding.facts.get("untested")
 
 
 def test_other_labels_void_the_response_score(make_world: Make) -> None:
