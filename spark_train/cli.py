@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -36,10 +36,6 @@ from spark_train.request import (
     TrainRequest,
     layer_names,
 )
-
-if TYPE_CHECKING:
-    from spark_train.methods.method import Method
-    from spark_train.privacy.protected import Option
 
 PROGRAM = "spark-train"
 SEVERAL = ("--data", "--set", "--lora-targets")
@@ -169,9 +165,18 @@ def methods(*, json: Json = False) -> None:
         from spark_train.privacy import PRIVACY
         from spark_train.privacy import groups as privacy_groups
 
+    tables: tuple[tuple[str, Mapping[str, Any], Callable[[str], Sequence[str]]], ...]
+    tables = ("methods", METHODS, groups), ("privacy", PRIVACY, privacy_groups)
     listed = {
-        "methods": _entries(METHODS, groups),
-        "privacy": _entries(PRIVACY, privacy_groups),
+        title: [
+            {
+                "name": name,
+                "summary": (choice.summary or "").partition("\n")[0],
+                "reads": list(reads(name)),
+            }
+            for name, choice in choices.items()
+        ]
+        for title, choices, reads in tables
     }
     settings = describe()
     if json:
@@ -184,7 +189,10 @@ def methods(*, json: Json = False) -> None:
         show_table(
             title,
             (name, "what it does", "settings"),
-            [(e["name"], e["summary"], ", ".join(e["reads"])) for e in listed[of]],
+            [
+                (str(e["name"]), str(e["summary"]), ", ".join(e["reads"]))
+                for e in listed[of]
+            ],
             remarks=remarks,
             figures=False,
         )
@@ -195,19 +203,6 @@ def methods(*, json: Json = False) -> None:
         remarks=["Settings without a dot in their name are every method's."],
         figures=False,
     )
-
-
-def _entries(
-    choices: Mapping[str, Method | Option], reads: Callable[[str], Sequence[str]]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "summary": (choice.summary or "").partition("\n")[0],
-            "reads": list(reads(name)),
-        }
-        for name, choice in choices.items()
-    ]
 
 
 @command

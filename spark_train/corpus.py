@@ -205,13 +205,7 @@ def answer_prompts(
     for example, encoding in zip(examples, encodings, strict=True):
         first = first_response_token(encoding, len(example.prompt))
         rows.append(
-            PromptRow(
-                key=example.id,
-                task=example.task,
-                encoding=encoding,
-                response_token=first,
-                response=example.response,
-            )
+            PromptRow(example.id, example.task, encoding, first, example.response)
         )
         keys = asked.setdefault(example.task, [])
         test = example.split == "test" and example.canary is None

@@ -32,7 +32,6 @@ from spark_audit.provenance import now, seed_for, sha256_file, versions
 from spark_train.data import encode_rows
 from spark_train.distributed import assemble
 from spark_train.known_identifiers import Annotated
-from spark_train.loop import State, run_phase
 from spark_train.model.lora import (
     ADAPTER,
     TRAINED_ON,
@@ -42,7 +41,7 @@ from spark_train.model.lora import (
     save_adapter,
 )
 from spark_train.model.student import Student
-from spark_train.phases.task import fine_tuning
+from spark_train.phases.task import fine_tuning, learn
 from spark_train.request import RelearnRequest
 from spark_train.stream import endless
 
@@ -132,16 +131,15 @@ def relearn(
             lr=request.lr,
             scope="full",
         )
-        losses: list[float] = []
-
-        def after(record: dict[str, Any], state: Callable[[], State]) -> None:
-            losses.append(record["loss"])
-            progress("relearning, steps", len(losses), steps)
-
-        progress("relearning, steps", 0, steps)
+        what = "relearning, steps"
+        progress(what, 0, steps)
         with processes.alike():
-            run_phase(
-                student, phase, seed=request.seed, processes=processes, after=after
+            losses = learn(
+                student,
+                phase,
+                seed=request.seed,
+                processes=processes,
+                progress=lambda done, total: progress(what, done, total),
             )
         left = Relearned(output, len(rows), left_out, tuple(losses))
         if processes.first:

@@ -26,12 +26,11 @@ from spark_train.corpus import Corpus, Note, accuracy, read_matrix, write_matrix
 from spark_train.distributed import assemble
 from spark_train.loop import Clock, Phase, State, run_phase
 from spark_train.methods import METHODS, groups
-from spark_train.methods.method import Method
+from spark_train.methods.method import Method, Protected
 from spark_train.model.lora import add_lora, load_adapter, replaced, save_adapter
 from spark_train.model.student import Student
 from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
-from spark_train.privacy.protected import Protected
 from spark_train.request import NONE, TrainRequest
 from spark_train.run_folder import Folder, RunRecord
 from spark_train.settings import Settings, names, parse
@@ -167,12 +166,6 @@ def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
 
 def _open(base: str, loading: Loading) -> Loaded:
     loaded = open_checkpoint(base, loading, name="base")
-    if loaded.base is not None:
-        raise InputError(
-            "is an adapter, not a base model",
-            where=base,
-            fix="give the model it was trained on; a new adapter begins there",
-        )
     if os.path.lexists(read_headers(base, loading).folder / NOISE):
         raise InputError(
             f"has frozen noise of its own ({NOISE}), which adapters on it do not carry",

@@ -219,11 +219,7 @@ class Settings(Group):
         return {name: value for name, value, _ in _leaves(self)}
 
 
-GROUPS = tuple(
-    name
-    for name, field in Settings.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, Group)
-)
+GROUPS = tuple(name for name, value in Settings() if isinstance(value, Group))
 
 
 def parse(

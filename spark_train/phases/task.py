@@ -12,6 +12,7 @@ import numpy as np
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_train.data import TrainRow, collate
+from spark_train.distributed import Processes
 from spark_train.loop import Each, Phase, State, Step, Sums, Term, run_phase
 from spark_train.losses import token_nll
 from spark_train.model.student import Student, targets
@@ -72,6 +73,36 @@ def fine_tuning(
     )
 
 
+def learn(
+    student: Student,
+    phase: Phase,
+    *,
+    seed: int,
+    processes: Processes | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[float]:
+    """Run a phase of its own; the loss of each step, nats per token.
+
+    Parameters
+    ----------
+    progress
+        Called after each step with the steps done and all steps.
+
+    Raises
+    ------
+    InputError
+        If a loss is not finite.
+    """
+    losses: list[float] = []
+
+    def after(record: dict[str, Any], state: Callable[[], State]) -> None:
+        losses.append(record["loss"])
+        progress(len(losses), phase.steps)
+
+    run_phase(student, phase, seed=seed, processes=processes, after=after)
+    return losses
+
+
 def fit(
     model: Any,
     rows: Sequence[TrainRow],
@@ -96,27 +127,13 @@ def fit(
         identifiers in prompts too: a positive control for audits).
     schedule
         Learning rate: half a cosine from ``lr`` to 0 over the run, or constant.
-    progress
-        Called after each step with the steps done and all steps.
 
     Returns
     -------
     list of float
-        The loss of each step, nats per token.
-
-    Raises
-    ------
-    InputError
-        If there is nothing to train on, or a loss is not finite.
+        As of :func:`learn`.
     """
-    student = Student(model)
-    if not rows or not student.trainable or min(epochs, batch_size) < 1:
-        raise InputError(
-            f"nothing to train: {len(rows)} rows, {len(student.trainable)} trainable "
-            f"tensors, {epochs} epochs, batches of {batch_size}",
-            where="fit",
-        )
-    an_epoch = math.ceil(len(rows) / batch_size)
+    student, an_epoch = Student(model), math.ceil(len(rows) / batch_size)
 
     def choose(step: int) -> list[TrainRow]:
         epoch, at = divmod(step, an_epoch)
@@ -133,14 +150,7 @@ def fit(
         scope=scope,
         cosine=schedule == "cosine",
     )
-    losses: list[float] = []
-
-    def after(record: dict[str, Any], state: Callable[[], State]) -> None:
-        losses.append(record["loss"])
-        progress(len(losses), phase.steps)
-
-    run_phase(student, phase, seed=seed, after=after)
-    return losses
+    return learn(student, phase, seed=seed, progress=progress)
 
 
 # --- a task of a stream ---------------------------------------------------------------

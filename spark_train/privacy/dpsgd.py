@@ -37,9 +37,8 @@ from torch import Tensor
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_train.loop import Clock, Phase, Step, backward, flat_gradient, set_gradient
-from spark_train.methods.method import Method
+from spark_train.methods.method import Method, Protected
 from spark_train.privacy.accounting import Stretch, accountant_name, epsilon, noise_for
-from spark_train.privacy.protected import Protected
 from spark_train.stream import Stream
 
 
@@ -57,7 +56,7 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     delta = settings.delta or 1 / total
     if delta > 1 / total:
         stream.note(f"dp.delta {delta:g} is above 1/N: a row may be given away whole")
-    rates = {phase.key: phase.each and phase.each.rates for phase in phases}
+    rates = {phase.key: phase.each.rates if phase.each else None for phase in phases}
     stretches: list[Stretch] = [
         (phase.steps, drawn) for phase in phases if (drawn := rates[phase.key])
     ]

@@ -20,8 +20,7 @@ from torch import Tensor
 from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.provenance import seed_for
-from spark_train.methods.method import Method
-from spark_train.privacy.protected import Protected
+from spark_train.methods.method import Method, Protected
 from spark_train.stream import CARRIED, Stream
 from spark_train.task_state import read_tensors, write_tensors
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from spark_audit.errors import OutputError
 from spark_train.model.lora import add_lora, projections, replaced, save_adapter
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -113,18 +112,3 @@ def test_an_adapter_says_which_base_it_was_trained_on(
     names = sorted(path.name for path in target.iterdir())
     assert names == ["adapter_config.json", "adapter_model.safetensors"]
     assert not list(tmp_path.glob(".*"))
-
-
-def test_an_adapter_that_cannot_be_written_leaves_nothing(
-    make: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import spark_train.model.lora as module
-
-    def full_disk(path: Path, write: object) -> None:
-        raise OutputError("no space", where=str(path))
-
-    monkeypatch.setattr(module, "write_atomically", full_disk)
-    with pytest.raises(OutputError, match="no space"):
-        with replaced(tmp_path / "out") as part:
-            save_adapter(add_lora(make("llama"), r=2), part, base="b")
-    assert list(tmp_path.iterdir()) == []

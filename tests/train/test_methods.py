@@ -69,22 +69,6 @@ def test_without_replay_the_old_anchor_keeps_its_rows(
             assert phase.choose(step).terms["old"].weight == 1
 
 
-def test_er_and_sd_replay_see_the_same_rows(
-    plan: Callable[..., list[Phase]],
-) -> None:
-    def ids(method: str) -> list[list[str]]:
-        found = []
-        for phase in plan(method):
-            if phase.part == "task":
-                phase.start()
-                for step in range(phase.steps):
-                    rows = phase.choose(step).rows.values()
-                    found.append([row.id for some in rows for row in some])
-        return found
-
-    assert ids("er") == ids("sd-replay") == ids("spark") == ids("er-ptpc")
-
-
 def run(
     make_model: Callable[..., Any], method: str, *assignments: str
 ) -> dict[str, tuple[dict[str, torch.Tensor], list[dict[str, Any]]]]:

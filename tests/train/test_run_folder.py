@@ -371,9 +371,6 @@ def stopped(half: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(half, tmp_path / "run"))
 
 
-COPY = "copy the run folder again, or remove it and train again"
-
-
 @pytest.mark.parametrize(
     "gone", ["accuracy.csv", "stages/1-yelp/task", "stages/1-yelp/priv"]
 )

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from plain_training import adapted, make_rows, make_stream
 
-from spark_train.stream import Stream, endless
+from spark_train.stream import Stream
 
 ROWS = make_rows(a=9, b=8, c=5, d=11)
 
@@ -23,17 +22,6 @@ def stream(make_model: Callable[..., Any]) -> Callable[..., Stream]:
         return make_stream(model, ROWS, *assignments)
 
     return make
-
-
-def test_endless_goes_round_and_round() -> None:
-    found = endless(5, 17, np.random.default_rng(0))
-    assert len(found) == 17
-    for start in (0, 5, 10):
-        assert sorted(found[start : start + 5]) == list(range(5))
-    assert found[:5].tolist() != found[5:10].tolist()
-    assert len(set(found[15:])) == 2
-    assert endless(0, 3, np.random.default_rng(0)).tolist() == []
-    assert endless(3, 0, np.random.default_rng(0)).tolist() == []
 
 
 @pytest.mark.parametrize("limit", [3, 6, 7, 1000])

@@ -102,11 +102,6 @@ def test_other_ratios(
         assert max(counts.values()) - min(counts.values()) <= 1 or ratio == "0.01"
 
 
-def test_a_ratio_always_leaves_a_current_row(phase: Callable[..., Phase]) -> None:
-    step = phase(1, "replay.ratio=0.9", "batch_size=2").choose(0)
-    assert sizes([step], "task") == sizes([step], "replay") == [1]
-
-
 def test_a_batch_of_one_row_has_no_room_for_replay(
     phase: Callable[..., Phase],
 ) -> None:

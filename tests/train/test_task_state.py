@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from plain_training import make_rows
 from run_training import train
 
 from spark_audit.errors import OutputError
 from spark_train.methods import METHODS, groups
 from spark_train.run import Outcome
 
-ROWS = make_rows(a=2, b=2, c=2, d=2)
 ORDER = "yelp,fomc,news,tips"
 SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
 WATCHED = (
