@@ -29,6 +29,7 @@ from spark_audit.checkpoints.sidecar import check_whole
 from spark_audit.checksums import BLANK, DAMAGED, Fact, fact_of, intact, sealed
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
+    alone,
     cannot_write,
     check_links,
     parse_json,
@@ -36,7 +37,6 @@ from spark_audit.files import (
     sweep,
     write_atomically,
 )
-from spark_audit.locks import alone
 from spark_audit.provenance import now, sha256_file, sha256_json, versions
 from spark_train.corpus import Corpus
 from spark_train.distributed import Processes

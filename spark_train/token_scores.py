@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from spark_audit.data.sensitivity_score import score2, sensitivity, token_counts
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.table import Pass, write_parquet
 from spark_train.data import TrainRow, collate, encode_rows
 from spark_train.known_identifiers import Annotated
 from spark_train.loop import pieces
@@ -110,20 +111,16 @@ def write_scores(
     OutputError
         If the file cannot be written.
     """
-    TokenTable.from_items(
-        [
-            (
-                row.id,
-                np.arange(1, len(row), dtype=np.int32),
-                {
-                    "score": score[1:],
-                    "pii": row.pii[1:],
-                    "response": row.response[1:],
-                },
-            )
-            for row, score in zip(rows, scores, strict=True)
-        ]
-    ).write(path)
+    sizes = [len(row) - 1 for row in rows]
+    example = pa.array(np.repeat([row.id for row in rows], sizes)).dictionary_encode()
+    parts = {
+        "position": [np.arange(1, len(row), dtype=np.int32) for row in rows],
+        "score": [score[1:] for score in scores],
+        "pii": [row.pii[1:] for row in rows],
+        "response": [row.response[1:] for row in rows],
+    }
+    columns = {name: np.concatenate(some) for name, some in parts.items()}
+    write_parquet(pa.table({"example": example, **columns}), path)
 
 
 # --- in training --------------------------------------------------------------------
