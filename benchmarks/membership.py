@@ -39,6 +39,7 @@ from spark_audit.audits.mia.scores import ATTACKS
 from spark_audit.cli.main import run as audit
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.provenance import seed_for
+from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import LAYOUTS, TokenTable
 from spark_audit.stats.roc import auc, tpr_at_fpr
 
@@ -183,8 +184,8 @@ def _figures(
     out: Path, rows: Sequence[Example], theirs: Sequence[dict[str, float]]
 ) -> tuple[Any, Any]:
     """Rates of our scores, from the evidence, and of the published ones."""
-    frame = pd.read_parquet(out / "scores" / "mia.parquet")
-    frame = frame[frame["checkpoint"] == "ours"].set_index("example")
+    known = Evidence.read(out / "scores" / "mia.parquet")
+    frame = known.frame("ours").set_index("example")
     member = frame["member"].to_numpy(bool)
     ours = {of: rates(frame[of].to_numpy(np.float64), member) for of in ATTACKS}
     other = pd.DataFrame(theirs, index=[row.id for row in rows]).loc[frame.index]

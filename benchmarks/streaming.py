@@ -29,20 +29,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits import NLL, Matched, Membership, stored_evidence
+from spark_audit.audits import NLL, Matched, Membership
 from spark_audit.audits.base import Context
-from spark_audit.manifest.file import (
-    assembled,
-    digest,
-    load_manifest,
-    with_packed,
-    write_manifest,
-)
+from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.job import Clock, Job, Scored
 from spark_audit.pipeline.lineup import Lineup, make_plans
 from spark_audit.pipeline.request import Request
 from spark_audit.results import CheckpointFacts
+from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass
 
@@ -61,7 +56,7 @@ WORDS = np.array("some plain words that stand in any row of data as they do".spl
 def main() -> None:
     given = parsed()
     if given.conclude and given.evidence:
-        from_evidence(given.output, given.rows[0], given.checkpoints[0], given)
+        from_evidence(given.rows[0], given.checkpoints[0], given)
         return
     if given.conclude:
         measured(given.output, given.rows[0], given.checkpoints[0], given)
@@ -77,7 +72,6 @@ def main() -> None:
             own = ["--evidence"] * given.evidence
             own += [f"--rows={rows}", f"--checkpoints={count}", "--conclude"]
             own += [f"--output={given.output}", f"--most={given.most}"]
-            own += [f"--together={given.together}"] * (given.together is not None)
             own += ["--audits", *given.audits]
             done = subprocess.run(
                 [sys.executable, __file__, *own],
@@ -95,7 +89,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--checkpoints", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--audits", nargs="+", default=AUDITS)
     parser.add_argument("--most", type=float, default=8, help="GB of memory at most")
-    parser.add_argument("--together", type=int, help="rows of evidence held at once")
     parser.add_argument("--evidence", action="store_true", help="nothing else is made")
     parser.add_argument("-o", "--output", type=Path, default=Path("streaming"))
     parser.add_argument("--conclude", action="store_true", help=argparse.SUPPRESS)
@@ -116,11 +109,9 @@ def losses(row: int) -> np.ndarray:
 
 def made(folder: Path, rows: int) -> None:
     """Write the manifest, if it is not there."""
-    path = folder / str(rows)
-    if not (path / "manifest.json").exists():
-        content = with_packed(content_of(rows), always=True)
-        whole = {**content, "digest": digest(content)}
-        write_manifest(assembled(whole, where=str(path)), path)
+    path = folder / f"{rows}.arrow"
+    if not path.exists():
+        write_manifest(seal(content_of(rows)), path)
 
 
 def content_of(rows: int) -> dict[str, Any]:
@@ -261,13 +252,11 @@ def scores(row: int, number: int) -> dict[str, np.ndarray]:
 def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> None:
     """Conclude, and print a line of the table; on stderr the peak by stage."""
     limit(given)
-    if given.together is not None:
-        stored_evidence.TOGETHER = given.together
     shutil.rmtree(folder / f"report-{rows}-{count}", ignore_errors=True)
     first, start, clock = peak(), time.monotonic(), Clock()
     names = names_of(count)
     with stage("manifest", clock):
-        manifest = load_manifest(folder / str(rows))
+        manifest = load_manifest(folder / f"{rows}.arrow")
     request = Request(
         audits=tuple(QUICK.get(name, name) for name in given.audits),
         ckpt=tuple(names[1:]),
@@ -297,46 +286,37 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
         print(f"{what}: {seconds:.1f} s", file=sys.stderr)
 
 
-def from_evidence(
-    folder: Path, rows: int, count: int, given: argparse.Namespace
-) -> None:
-    """Conclude from evidence that was never a table, in turns; print as the other."""
+def from_evidence(rows: int, count: int, given: argparse.Namespace) -> None:
+    """Conclude from evidence that was never a table; print as the other."""
     limit(given)
-    folder.mkdir(parents=True, exist_ok=True)
-    path, names = folder / f"evidence-{rows}-{count}.parquet", names_of(count)
-
-    class Measured(NLL):
-        def conclude(self, evidence: pd.DataFrame, context: Context) -> Any:
-            print(f"{peak():.0f} MB before a turn", file=sys.stderr, flush=True)
-            return super().conclude(evidence, context)
-
+    names = names_of(count)
     first, start = peak(), time.monotonic()
-    frames = (evidence_of(name, number, rows) for number, name in enumerate(names))
-    stored_evidence.TOGETHER = 0
-    evidence = stored_evidence.stored(frames, lambda: path)
+    sums = ((name, {"num": sums_of(number, rows)}) for number, name in enumerate(names))
+    evidence = Evidence.of(units_of(rows), sums)
     print(f"{peak():.0f} MB after evidence", file=sys.stderr, flush=True)
     context = Context({name: "c1" for name in names[2:]}, paper=True, replicates=2000)
-    stored_evidence.concluded(Measured(), evidence, context)
+    NLL().conclude(evidence, context)
     cells = f"{first:.0f}|{peak():.0f}|{time.monotonic() - start:.0f}"
     print(f"|{rows:,}|{count}|{cells}|")
-    path.unlink()
 
 
-def evidence_of(name: str, number: int, rows: int) -> pd.DataFrame:
-    """Evidence of ``nll``: an identifier a text, each in a cluster of its own."""
-    rng, row = np.random.default_rng(number), np.arange(rows)
+def units_of(rows: int) -> pd.DataFrame:
+    """Units of ``nll``: an identifier a text, each in a cluster of its own."""
+    row = np.arange(rows)
     return pd.DataFrame(
         {
-            "checkpoint": name,
             "of": "pii",
             "split": np.where(row % 4 == 3, "test", "train"),
             "task": np.where(row % 2, "second", "first"),
             "type": np.where(row % 3, "PHONE", "EMAIL"),
             "cluster": [f"row-{k}" for k in range(rows)],
-            "num": rng.gamma(6.0, 1 - 0.1 * bool(number), rows),
             "den": 3.0,
         }
     )
+
+
+def sums_of(number: int, rows: int) -> np.ndarray:
+    return np.random.default_rng(number).gamma(6.0, 1 - 0.1 * bool(number), rows)
 
 
 def limit(given: argparse.Namespace) -> None:

@@ -7,12 +7,13 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from spark_audit.audits import find
 from spark_audit.audits.base import Audit, Context, replicates
-from spark_audit.audits.stored_evidence import joined
 from spark_audit.results import AuditResult
+from spark_audit.results.evidence import Evidence
 
 
 def made(name: str, options: dict[str, Any]) -> Audit:
@@ -33,17 +34,29 @@ def audited(
     return made(name, options).run(tables, manifest, **options)
 
 
-def evidence(name: str, tables: Any, manifest: Any, **options: Any) -> pd.DataFrame:
+def evidence(name: str, tables: Any, manifest: Any, **options: Any) -> Evidence:
     """All that it concludes from; ``preset`` and ``seed`` may be among the options."""
     audit = made(name, options)
     preset = options.get("preset") or manifest.settings.preset
     seed = options.get("seed", 0)
     context = Context({}, preset == "paper", seed, replicates(preset))
-    return joined(audit.evidence(tables, manifest, context), audit.columns)
+    return audit.evidence(tables, manifest, context)
 
 
-def conclude(name: str, frame: pd.DataFrame, context: Context, **options: Any) -> Any:
-    return made(name, options).conclude(frame, context)
+def of_frame(frame: pd.DataFrame, values: str, **facts: Any) -> Evidence:
+    """Evidence from rows of checkpoints, which share all columns but those named."""
+    scores = values.split()
+    parts = []
+    for name, part in frame.groupby("checkpoint", sort=False):
+        part = part.reset_index(drop=True)
+        columns = {one: part[one].to_numpy(np.float64) for one in scores}
+        units = part.drop(columns=["checkpoint", *scores])
+        parts.append(Evidence.of(units, [(str(name), columns)], facts))
+    return Evidence.united(parts)
+
+
+def conclude(name: str, known: Evidence, context: Context, **options: Any) -> Any:
+    return made(name, options).conclude(known, context)
 
 
 def plan(name: str, manifest: Any, *, preset: str = "", **options: Any) -> Any:

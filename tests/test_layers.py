@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 # A file or folder imports from those before it, in its own line too, and from itself.
 LAYERS = (
     "errors memory names sentences",
-    "results files provenance checksums terminal",
+    "files provenance results checksums terminal",
     "data stats",
     "checkpoints",
     "scoring",
@@ -33,9 +33,10 @@ LAYERS = (
 )
 TRAIN_LAYERS = (
     "request settings distributed data known_identifiers",
-    "accuracy losses",
-    "model loop stream corpus run_record",
-    "run_folder task_state token_scores phases",
+    "losses corpus",
+    "model loop stream",
+    "task_state token_scores phases",
+    "run_folder",
     "methods privacy",
     "relearn run",
     "cli __main__",

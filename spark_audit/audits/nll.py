@@ -26,6 +26,7 @@ from spark_audit.audits.ratio_rows import (
 from spark_audit.audits.spans import Places
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
+from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 
 KINDS = ("pii", "low", "canary")
@@ -42,7 +43,6 @@ METRICS = (
     ),
 )
 NOTHING = "the manifest has no scored token of this kind"
-COLUMNS = ("checkpoint", "of", "split", "task", "type", "cluster", "num", "den")
 
 SCOPE = (
     "Without matching, the NLLs of identifiers and of other text differ in any model. "
@@ -70,11 +70,9 @@ class NLL(Audit):
 
     name = "nll"
     metrics = METRICS
-    columns = COLUMNS
     nothing = NOTHING
     unscored = NOTHING
     scope = SCOPE
-    coded = True
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """All examples that hold a scored token of any of the three kinds."""
@@ -83,10 +81,10 @@ class NLL(Audit):
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Evidence:
         sets = list(_sets(manifest))
         if not sets:
-            return
+            return Evidence()
         places = Places([one.id for one, *_ in sets], [tokens for *_, tokens in sets])
         copies = Counter(key for _, of, key, _ in sets if of == "canary")
         units = pd.DataFrame.from_records(
@@ -94,36 +92,37 @@ class NLL(Audit):
                 # A canary may stand in several tasks, and is of no one type.
                 (of, example.split, "", "", f"canary {key}", 1 / copies[key])
                 if of == "canary"
-                else (of, example.split, example.task, key, example.cluster, np.nan)
-                for example, of, key, _ in sets
+                else (of, example.split, example.task, key, example.cluster, n)
+                for (example, of, key, _), n in zip(sets, places.sizes, strict=True)
             ],
             columns=["of", "split", "task", "type", "cluster", "den"],
-        )
-        planted = units["den"].notna().to_numpy()
-        den = units["den"].fillna(pd.Series(places.sizes, units.index, float))
-        scale = np.where(planted, den / places.sizes, 1.0)
-        for name, passes in tables.items():
-            if (table := passes.get(Pass())) is not None:
-                nll = table.columns["nll"][places.of(table)].astype(np.float64)
-                num = places.summed(nll) * scale
-                frame = units.assign(checkpoint=name, num=num, den=den)
-                yield frame[[*COLUMNS]]
+        ).astype({"den": np.float64})
+        scale = units["den"].to_numpy() / places.sizes
 
-    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        def measured() -> Measured:
+            for name, passes in tables.items():
+                if (table := passes.get(Pass())) is not None:
+                    nll = table.columns["nll"][places.of(table)].astype(np.float64)
+                    yield name, {"num": places.summed(nll) * scale}
+
+        return Evidence.of(units, measured())
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        frame = evidence.frame()
         metrics = by_name(METRICS)
         rows, contrasts = list[Row](), list[Contrast]()
         # Group by group: of many rows their cells would not fit in memory together.
-        for group, part in by_group(evidence):
+        for group, part in by_group(frame):
             own = {"group": group, "metric": "nll"}
             cells = part.assign(**{k: _same(v, len(part)) for k, v in own.items()})
             told: Any = {"audit": "nll", "metrics": metrics}
             told["summed"] = [*summed_groups(cells, context)]
             rows += ratio_rows(cells, context, **told)
             contrasts += ratio_contrasts(cells, context, **told)
-        known = {*evidence.loc[evidence["split"] == "train", "of"].unique()}
+        known = {*frame.loc[frame["split"] == "train", "of"].unique()}
         absent = tuple(which for which in KINDS if which not in known)
         missing = [replace(metric, missing=absent) for metric in METRICS]
-        names = evidence["checkpoint"].unique().tolist()
+        names = evidence.checkpoints
         return AuditResult(
             rows=[
                 *beside_base(rows),

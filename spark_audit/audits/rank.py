@@ -7,7 +7,7 @@ is strictly greater than the target's. The controls' own ranks are the chance va
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,15 @@ from spark_audit.audits.ratio_rows import (
     ratio_rows,
     with_nulls,
 )
-from spark_audit.audits.stored_evidence import framed
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Finding, Row
+from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.intervals import median_estimate
 from spark_audit.stats.weights import draw_weights
 
 FACTS = ["set", "split", "task", "type", "cluster", "dose", "form", "cue", "stratum"]
-COLUMNS = ("checkpoint", *FACTS[:5], "rank", "ties", *FACTS[5:])
 TAKEN = {"rank": "rank_lo", "ties": "ties"}
 
 
@@ -46,7 +45,8 @@ def _facts(manifest: Manifest) -> Iterator[tuple[Any, ...]]:
     for key, which, kind, start, end in ranges(manifest):
         one = manifest.by_id[key]
         told = places[key, start, end] if which == "pii_all" else (0, 0, 0, 0)
-        yield key, start, end, which, one.split, one.task, kind, one.cluster, *told
+        size = end - start
+        yield size, which, one.split, one.task, kind, one.cluster, *told
 
 
 def ranges(manifest: Manifest) -> Iterator[tuple[str, str, str, int, int]]:
@@ -165,7 +165,6 @@ class Rank(Audit):
 
     name = "rank"
     metrics = METRICS
-    columns = COLUMNS
     nothing = NOTHING
     unscored = NO_SPANS
     scope = SCOPE
@@ -177,34 +176,34 @@ class Rank(Audit):
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
-    ) -> Iterator[pd.DataFrame]:
-        facts = framed(_facts(manifest), ["key", "start", "end", *FACTS])
-        sizes = (facts["end"] - facts["start"]).to_numpy(np.int64)
-        tokens = facts.loc[np.repeat(np.arange(len(facts)), sizes), FACTS]
-        tokens = tokens.reset_index(drop=True)
-        for name, passes in tables.items():
-            table = passes.get(Pass())
-            if table is None or "rank_lo" not in table.columns:
-                continue
-            places = facts[["key", "start", "end"]].itertuples(index=False, name=None)
-            spans = (table.span(*place) for place in places)
-            rows = np.concatenate(
-                [np.zeros(0, np.int64), *(np.arange(s.start, s.stop) for s in spans)]
-            )
-            taken = {
-                k: table.columns[c][rows].astype(np.int64) for k, c in TAKEN.items()
-            }
-            yield tokens.assign(checkpoint=name, **taken)[[*COLUMNS]]
+    ) -> Evidence:
+        places = [(key, start, end) for key, _, _, start, end in ranges(manifest)]
+        if not places:
+            return Evidence()
+        facts = pd.DataFrame.from_records(_facts(manifest), columns=["size", *FACTS])
+        tokens = facts.loc[facts.index.repeat(facts["size"]), FACTS]
 
-    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
-        cells = _cells(evidence)
+        def measured() -> Measured:
+            for name, passes in tables.items():
+                table = passes.get(Pass())
+                if table is None or "rank_lo" not in table.columns:
+                    continue
+                spans = (table.span(*place) for place in places)
+                rows = np.concatenate([np.arange(s.start, s.stop) for s in spans])
+                yield name, {k: table.columns[c][rows] for k, c in TAKEN.items()}
+
+        return Evidence.of(tokens.reset_index(drop=True), measured())
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        tokens = evidence.frame().astype(dict.fromkeys(TAKEN, np.int64))
+        cells = _cells(tokens)
         options: Any = {"audit": "rank", "metrics": by_name(METRICS)}
         rows = ratio_rows(cells, context, **options)
-        rows += _medians(evidence, context)
+        rows += _medians(tokens, context)
         rows = with_nulls(rows, of="pii", null_of="control")
-        rows += _memory_rows(evidence)
+        rows += _memory_rows(tokens)
         contrasts = ratio_contrasts(cells, context, **options)
-        ties = _ties(evidence)
+        ties = _ties(tokens)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
@@ -212,12 +211,6 @@ class Rank(Audit):
             scope=list(SCOPE),
             tables={"rank_ties": ties},
         )
-
-    def finish(self, result: AuditResult, context: Context) -> AuditResult:
-        del context
-        ties = result.tables["rank_ties"]
-        own = [one for one in result.findings if one.checkpoint]
-        return replace(result, findings=[*own, *_tie_findings(ties)])
 
 
 def _cells(evidence: pd.DataFrame) -> pd.DataFrame:

@@ -6,13 +6,10 @@ No model and no manifest is needed: every audit concludes from what it left in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
-import pyarrow as pa
 
 from spark_audit.audits import Matched, about, all_audits, find
 from spark_audit.audits.base import Context, replicates
@@ -32,7 +29,7 @@ from spark_audit.report.attachments import (
 )
 from spark_audit.report.folder import FOLDERS, read_report
 from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report
-from spark_audit.scoring.table import read_parquet, write_parquet
+from spark_audit.results.evidence import Evidence
 
 FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
 """Options that change nothing that is compared."""
@@ -83,11 +80,16 @@ def compare(
     facts = _facts(reports, names)
     audits, left_out = _comparable(folders, reports)
     evidence = {a: _evidence(a, folders, reports, names) for a in audits}
-    entries = {audit: _entries(audit, frame) for audit, frame in evidence.items()}
+    entries = {
+        audit: list(dict.fromkeys(map(series_of, known.checkpoints)))
+        if about(audit).of_series
+        else list(known.checkpoints)
+        for audit, known in evidence.items()
+    }
     results = {
         audit: _concluded(
             audit,
-            frame,
+            known,
             Context(
                 baselines_of(chosen, entries[audit]) | originals(facts.values()),
                 preset == "paper",
@@ -96,7 +98,7 @@ def compare(
             ),
             null,
         )
-        for audit, frame in evidence.items()
+        for audit, known in evidence.items()
     }
     _check_usable(results, chosen, set().union(*entries.values()), folders, left_out)
     sums: dict[str, str] = {}
@@ -123,12 +125,12 @@ def compare(
 
 
 def _concluded(
-    name: str, frame: pd.DataFrame, context: Context, null: str | None
+    name: str, evidence: Evidence, context: Context, null: str | None
 ) -> AuditResult:
     """An audit's figures from evidence, the means of several seeds among them."""
     kind = find(name)
     audit = Matched(null=null) if kind is Matched else kind()
-    return with_entries(audit.conclude(frame, context))
+    return with_entries(audit.conclude(evidence, context))
 
 
 def _check_usable(
@@ -152,14 +154,6 @@ def _check_usable(
             where="--baseline",
             fix=choose(chosen, sorted(known)),
         )
-
-
-def _entries(audit: str, evidence: pd.DataFrame) -> list[str]:
-    """Whom an audit concludes on: checkpoints, or series of them."""
-    names = dict.fromkeys(evidence["checkpoint"])
-    return list(
-        dict.fromkeys(map(series_of, names)) if about(audit).of_series else names
-    )
 
 
 def _facts(
@@ -195,11 +189,10 @@ def _comparable(
     return audits, left_out
 
 
-def _write(output: Path, evidence: dict[str, pd.DataFrame]) -> dict[str, str]:
+def _write(output: Path, evidence: Mapping[str, Evidence]) -> dict[str, str]:
     """Write the evidence of all audits; the checksum of each file."""
-    for audit, frame in evidence.items():
-        table = pa.Table.from_pandas(frame, preserve_index=False)
-        write_parquet(table, _path(output, audit))
+    for audit, one in evidence.items():
+        one.write(_path(output, audit))
     return {about(a).evidence_file(): sha256_file(_path(output, a)) for a in evidence}
 
 
@@ -308,7 +301,7 @@ def _evidence(
     folders: Sequence[Path],
     reports: Sequence[Report],
     names: Sequence[dict[str, str]],
-) -> pd.DataFrame:
+) -> Evidence:
     """The evidence of an audit from all reports, each checkpoint once.
 
     Raises
@@ -316,8 +309,7 @@ def _evidence(
     OutputError
         If a file is not as its report says that it was written.
     """
-    parts: list[pd.DataFrame] = []
-    seen: set[str] = set()
+    parts = []
     for folder, report, renamed in zip(folders, reports, names, strict=True):
         path = _path(folder, audit)
         if report.evidence.get(path.name) != sha256_file(path):
@@ -326,14 +318,5 @@ def _evidence(
                 where=str(path),
                 fix="copy the report's folder again, or audit again",
             )
-        frame = read_parquet(path).to_pandas()
-        if lacking := sorted({*about(audit).columns} - {*frame}):
-            raise OutputError(
-                f"lacks the columns {', '.join(lacking)}",
-                where=str(path),
-                fix="audit again with this version",
-            )
-        frame["checkpoint"] = frame["checkpoint"].map(lambda n, r=renamed: r.get(n, n))
-        parts.append(frame[~frame["checkpoint"].isin(seen)])
-        seen |= set(frame["checkpoint"])
-    return pd.concat(parts, ignore_index=True)
+        parts.append(Evidence.read(path).renamed(renamed))
+    return Evidence.united(parts)

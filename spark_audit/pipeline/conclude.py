@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import pyarrow as pa
 
 from spark_audit.audits import Audit, about
 from spark_audit.audits.base import Tables
 from spark_audit.audits.baselines import baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import setup_guards
-from spark_audit.audits.stored_evidence import StoredEvidence
-from spark_audit.files import cannot_write, temporary
 from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
@@ -38,7 +32,6 @@ from spark_audit.results import (
 )
 from spark_audit.scoring.served import ServedScores
 from spark_audit.scoring.store import Scores
-from spark_audit.scoring.table import write_parquet
 
 STATISTICS = "statistics, audits"
 """What is being done after scoring."""
@@ -55,19 +48,8 @@ def conclude(work: Job, folder: Path, scored: Sequence[Scored]) -> Report:
     }
     # Another command may have finished here in the meantime.
     before = check_folder(folder, work.manifest, work.order, request)
-    scores = folder / "scores"
-    with ExitStack() as stack:
-
-        def spare() -> Path:
-            """A file for evidence, which stands in its place in the end."""
-            try:
-                scores.mkdir(parents=True, exist_ok=True)
-                return stack.enter_context(temporary(scores))[0]
-            except OSError as error:
-                raise cannot_write(scores, error) from error
-
-        results = _results(work, scored, tables, spare)
-        return _written(work, folder, scored, tables, before, results)
+    results = _results(work, scored, tables)
+    return _written(work, folder, scored, tables, before, results)
 
 
 def _written(
@@ -99,11 +81,7 @@ def _written(
     for name, result in results.items():
         if result.evidence is not None and len(result.evidence):
             path = folder / "scores" / about(name).evidence_file()
-            if isinstance(result.evidence, StoredEvidence):
-                os.replace(result.evidence.path, path)
-            else:
-                evidence = pa.Table.from_pandas(result.evidence, preserve_index=False)
-                write_parquet(evidence, path)
+            result.evidence.write(path)
             written.add(path)
             sums[path.name] = sha256_file(path)
     names = sorted(path.relative_to(folder).as_posix() for path in written)
@@ -120,18 +98,9 @@ def _written(
 
 
 def _results(
-    work: Job,
-    scored: Sequence[Scored],
-    tables: Tables,
-    spare: Callable[[], Path],
+    work: Job, scored: Sequence[Scored], tables: Tables
 ) -> dict[str, AuditResult]:
-    """What each audit concludes.
-
-    Parameters
-    ----------
-    spare
-        Makes a file for evidence that is too large for memory.
-    """
+    """What each audit concludes."""
     results: dict[str, AuditResult] = {}
     facts = [one.facts for one in scored]
     audits = work.request.audits
@@ -139,7 +108,7 @@ def _results(
         work.show(STATISTICS, count, len(audits))
         with work.clock(f"statistics: {audit.name}"):
             results[audit.name] = _audit(
-                audit, tables, work.view, work.order, facts, work.request, spare
+                audit, tables, work.view, work.order, facts, work.request
             )
     work.show(STATISTICS, len(audits), len(audits))
     return results
@@ -152,7 +121,6 @@ def _audit(
     order: Lineup,
     facts: Sequence[CheckpointFacts],
     request: Request,
-    spare: Callable[[], Path],
 ) -> AuditResult:
     seen = {k: passes for k, passes in tables.items() if order.sees(k, audit)}
     # A series is held against a series, by their own names.
@@ -164,7 +132,6 @@ def _audit(
             baseline=baselines_of(request.baseline, names) | originals(facts),
             preset=request.preset,
             seed=request.seed,
-            spare=spare,
         )
     )
 

@@ -27,6 +27,8 @@ from spark_audit.sentences import capitalised
 if TYPE_CHECKING:
     import pandas as pd
 
+    from spark_audit.results.evidence import Evidence
+
 
 class Hits(Strict):
     """How many of so many; shared files round the count as their clusters ask for."""
@@ -394,7 +396,7 @@ class AuditResult:
     scope: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    evidence: pd.DataFrame | None = None
+    evidence: Evidence | None = None
 
     def __repr__(self) -> str:
         lists = ("rows", "contrasts", "guards", "findings")

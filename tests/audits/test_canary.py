@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audited import canary, conclude, evidence, plan
+from audited import canary, evidence, plan
 
-from spark_audit.audits.base import Context
+from spark_audit.audits.canary.candidates import canary_frame
 from spark_audit.audits.canary.epsilon import one_run_table
 from spark_audit.audits.canary.ranks import COLLAPSED, ranked
 from spark_audit.audits.ratio_rows import bounded, moved
@@ -479,10 +479,14 @@ def test_no_coin_no_bound_of_one_run(plant: Callable[..., Planted]) -> None:
     )
 
 
+def frame_of(tables: Any, manifest: Any) -> Any:
+    return ranked(canary_frame(evidence("canary", tables, manifest)))
+
+
 def test_guesses_do_not_know_how_the_coins_fell(plant: Callable[..., Planted]) -> None:
     """With every coin turned, what was right is wrong: also where ranks are tied."""
     planted = plant(n=31, held=31, contexts=1, pairs=True)
-    frame = ranked(evidence("canary", planted.tables(a=1.0), planted.manifest))
+    frame = frame_of(planted.tables(a=1.0), planted.manifest)
     frame["rank"] = 1 + frame["rank"] // 8
     frame["ties"] = 7
     other = frame.assign(
@@ -649,7 +653,7 @@ def test_ties_get_what_random_orders_give(plant: Callable[..., Planted]) -> None
         noise = rng.uniform(0, 1e-3, len(coarse.columns["nll_mean"]))
         broken = altered(coarse, lambda values, by=noise: values + by)
         tables = {"one": {CANDIDATES: broken}}
-        frame = ranked(evidence("canary", tables, planted.manifest))
+        frame = frame_of(tables, planted.manifest)
         ours = frame[(frame["part"] == "full") & ~frame["held_out"]]
         draws.append(
             [
@@ -716,13 +720,6 @@ def test_a_part_that_no_canary_has_candidates_for(
     assert figure(result, "loud", "rank_mean", "full").status == "ok"
 
 
-def test_empty_evidence_concludes_nothing(plant: Callable[..., Planted]) -> None:
-    empty = evidence("canary", {}, plant(n=0, held=0).manifest)
-    result = conclude("canary", empty, Context())
-    assert (result.rows, result.guards) == ([], [])
-    assert "no canary" in result.verdict[0]
-
-
 def test_one_canary_has_no_interval(plant: Callable[..., Planted]) -> None:
     planted = plant(n=1, held=0)
     result = canary(planted.tables(loud=5.0), planted.manifest)
@@ -736,5 +733,6 @@ def test_tables_are_json_and_hold_no_text(plant: Callable[..., Planted]) -> None
     json.dumps(result.tables, allow_nan=False)
     assert result.evidence is not None
     strings = {s for c in planted.manifest.canaries for s in c.candidates}
-    for name in result.evidence.select_dtypes(include=["object", "string"]):
-        assert not strings & set(result.evidence[name])
+    frame = result.evidence.frame()
+    for name in frame.select_dtypes(include=["object", "string"]):
+        assert not strings & set(frame[name])

@@ -22,11 +22,11 @@ import pytest
 from audited import chosen, plan
 from planted import PLANTED, World
 
-from spark_audit.audits import about, all_audits, find
-from spark_audit.audits.stored_evidence import StoredEvidence
+from spark_audit.audits import about, all_audits
 from spark_audit.manifest.prompts import canary_key, twins_key
 from spark_audit.names import series_of
 from spark_audit.results import AuditResult, Contrast, Row
+from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 
 Key: TypeAlias = tuple[str, ...]
@@ -620,67 +620,17 @@ def test_the_paper_preset_decides_by_percentiles(
     assert ("percentile" in became) == (audit != "stages")
 
 
-# Each takes ten seconds: one of rows and spans here, the others on demand.
-IN_TURNS = [
-    pytest.param(each, marks=() if each == "matched" else pytest.mark.slow)
-    for each in AUDITED
-    if find(each).in_turns
-]
-
-
-# With ties in some checkpoints and none in the others both are seen at once.
-@pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("audit", IN_TURNS)
-def test_what_is_concluded_in_turns_is_what_is_concluded_at_once(
-    audit: str,
-    tied: bool,
-    world: World,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@EVERY
+def test_what_is_concluded_from_a_file_is_what_was_concluded(
+    audit: str, world: World, usual: Run, tmp_path: Path
 ) -> None:
-    """Replicates, ties and several baselines; tables and sentences too."""
-    own = tables_of(world, audit)
-    whose = {"clean": "clean", "alone": "clean"}
-    whose |= {"method[1]": "leaky", "method[2]": "clean"}
-    # A series is of several checkpoints.
-    tables = {n: one for n, one in own.items() if n == "base"} | {
-        name + n.removeprefix(old): one
-        for name, old in whose.items()
-        for n, one in own.items()
-        if series_of(n) == old
-    }
-    if tied:
-        for name in (n for n in tables if series_of(n) in ("clean", "method[2]")):
-            tables[name] = {
-                each: TokenTable(
-                    one.ids,
-                    one.offsets,
-                    one.position,
-                    {k: v + (k == "ties") for k, v in one.columns.items()},
-                )
-                for each, one in tables[name].items()
-            }
-    baselines = {"method[1]": "clean", "method[2]": "clean", "alone": "method[1]"}
-    whole = audited(audit, world, tables, baselines)
-    monkeypatch.setattr("spark_audit.audits.stored_evidence.TOGETHER", 0)
-    spare = lambda: tmp_path / "evidence.parquet"  # noqa: E731
-    told = audited(audit, world, tables, baselines, spare=spare)
-    assert isinstance(told.evidence, StoredEvidence)
-    pd.testing.assert_frame_equal(told.evidence.of(tables), whole.evidence)
-    assert_same(whole, told)
-
-    def said(result: AuditResult) -> list[str]:
-        lists = (result.findings, result.guards)
-        return sorted(f"{one.model_dump()}" for each in lists for one in each)
-
-    assert said(whole) == said(told)
-    assert whole.scope == told.scope
-    assert whole.settings == told.settings
-    # Records of a checkpoint stand together; in what order else is all the same.
-    assert whole.tables.keys() == told.tables.keys()
-    for name, records in whole.tables.items():
-        found = sorted(map(repr, told.tables[name]))
-        assert found == sorted(map(repr, records)), name
+    """Evidence is all that a conclusion needs."""
+    whole = usual(audit)
+    assert whole.evidence is not None
+    whole.evidence.write(tmp_path / "evidence.parquet")
+    known = Evidence.read(tmp_path / "evidence.parquet")
+    pd.testing.assert_frame_equal(known.frame(), whole.evidence.frame())
+    assert repr(known.facts) == repr(dict(whole.evidence.facts))
 
 
 @EVERY

@@ -200,7 +200,7 @@ def test_without_other_prompts_there_is_no_table(make_case: Make) -> None:
     result = extract(given, manifest, prompts="full")
     assert "extract_prompts" not in result.tables
     assert result.evidence is not None
-    assert len(result.evidence["prompt"].unique()) == 1
+    assert len(result.evidence.units["prompt"].unique()) == 1
 
 
 def of_names(manifest: Manifest, split: str = "train", count: int = 0) -> Manifest:
@@ -277,7 +277,7 @@ def test_luck_alike_in_both_splits_is_seldom_shown(make_case: Make) -> None:
     """At 5% in the family, 20 checkpoints that guess: at most 4 by a binomial test."""
     manifest = make_case(sources=60, tests=40, seed=4).manifest
     never = dict.fromkeys(("full", "last16", "cue"), nothing)
-    frame = evidence("extract", tables(manifest, ours=never), manifest)
+    frame = evidence("extract", tables(manifest, ours=never), manifest).frame()
     wrong = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)

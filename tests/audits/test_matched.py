@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audited import check, conclude, evidence, matched, plan
+from audited import check, conclude, evidence, matched, of_frame, plan
 from synthetic import Case
 
 from spark_audit.audits.base import Context
@@ -349,7 +349,7 @@ def test_a_string_in_the_plain_text_of_a_trained_row_is_known(make_case: Make) -
     string = test["prompt"][span["start"] : span["end"]]
     train = next(e for e in rows.values() if e["split"] == "train")
     train["prompt"] = train["prompt"][:50] + f" {string} " + train["prompt"][52:]
-    frame = evidence("matched", case.tables(ours=same), seal(content))
+    frame = evidence("matched", case.tables(ours=same), seal(content)).frame()
     spans = frame[frame["role"].isin(["pii", "unmatched"])]
     known = spans[(spans["split"] == "test") & (spans["trained"] == 1)]
     assert list(known["example"]) == [test["id"]]
@@ -387,7 +387,13 @@ def test_by_dose_memory_and_kind_are_what_loops_over_occurrences_give(
     """Every fourth train row shares its identifier with others; float64 loops."""
     case = make_case(sources=48, tests=30, seed=41)
     change = moved(case, trained=-0.9, never=-0.1, other=-0.2, spread=0.3)
-    frame = evidence("matched", case.tables(ours=change), case.manifest)
+    frame = evidence(
+        "matched",
+        case.tables(ours=change),
+        case.manifest,
+        placebo_draws=0,
+        rematched=False,
+    ).frame()
     assert set(frame.loc[frame["split"] == "train", "dose"]) >= {0, 1}
     # The dose is the evidence's own fact: half of the clusters stand in five rows.
     pii = frame["role"].isin(["pii", "unmatched"])
@@ -395,7 +401,8 @@ def test_by_dose_memory_and_kind_are_what_loops_over_occurrences_give(
     raised = pii & (frame["split"] == "train") & frame["cluster"].isin(many)
     frame.loc[raised, "dose"] = 5
 
-    result = conclude("matched", frame, Context(replicates=100))
+    known = of_frame(frame, "nll_sum", rematched=False, placebo=False)
+    result = conclude("matched", known, Context(replicates=100))
     own = frame[frame["checkpoint"] == "ours"]
     control = own[own["role"] == "control"].set_index("pair")
     sums: dict[tuple[str, str, str], list[float]] = {}

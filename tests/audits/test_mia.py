@@ -289,10 +289,11 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
         [key in world.members for key in sorted(world.logp)],
         [key[:5] for key in sorted(world.logp)],
     )
-    frame = result.evidence
-    assert frame is not None
-    frame = frame[frame["checkpoint"] == "ours"].sort_values("example")
-    apart, _ = auc_difference(design, frame["combined"], frame["texts"])
+    known = result.evidence
+    assert known is not None
+    order = np.argsort(known.units["example"])
+    combined, texts_alone = known.row("ours", "combined"), known.row("base", "texts")
+    apart, _ = auc_difference(design, combined[order], texts_alone[order])
     beyond = sure.facts["beyond"]
     assert (beyond.value, beyond.low, beyond.high) == (
         pytest.approx(apart.value),
@@ -495,7 +496,7 @@ def test_redacted_manifest(make_world: Make) -> None:
 def test_evidence_holds_no_text(make_world: Make) -> None:
     world = make_world(members=25, others=25)
     tables = world.tables(ours=0.1)
-    frame = evidence("mia", tables, world.manifest, blind_permutations=39)
+    frame = evidence("mia", tables, world.manifest, blind_permutations=39).frame()
     assert len(frame) == 100
     texts = frame.select_dtypes(["object", "string"])
     assert set(texts.columns) == {"checkpoint", "example", "task", "cluster"}

@@ -128,7 +128,7 @@ def test_canary_rows_and_cut_spans_are_left_out(
     assert plan("noise", case.manifest)[Pass()] == expected
     frame = evidence(
         "noise", {"x": case.tables(selective(0, 0))}, case.manifest, **OPTIONS
-    )
+    ).units
     kinds = frame[["kind", "n"]].drop_duplicates().to_numpy().tolist()
     assert ["low", 10] in kinds
     left = sum(s.token_end - s.token_start for s in spans[1:])

@@ -7,18 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audited import evidence, matched
 
 from spark_audit.audits.matched.rematch import (
     VARIANTS,
     diagnostics,
     placebo,
-    placebo_table,
     rematch,
-    sensitivity_table,
 )
-from spark_audit.audits.matched.span_scores import frames
-from spark_audit.audits.spans import Sums, group_of
-from spark_audit.audits.stored_evidence import joined
+from spark_audit.audits.spans import group_of
 
 Make = Callable[..., Any]
 
@@ -51,7 +48,8 @@ def test_variants_change_what_they_say(make_case: Make) -> None:
     before = rematch(case.manifest, **VARIANTS["controls before"])
     assert len(before)
     assert (before.control + before.length <= before.pii).all()
-    records = sensitivity_table(case.manifest, {"a": Sums.of_reference(case.manifest)})
+    result = matched(case.tables(a=lambda key, nll: nll), case.manifest)
+    records = result.tables["matched_sensitivity"]
     assert [record["variant"] for record in records] == list(VARIANTS)
     row = next(r for r in records if r["variant"] == "caliper 0.1")
     assert row["pairs"] == len(tight)
@@ -106,9 +104,8 @@ def test_placebo_table_centres_on_zero_and_checks_r1(make_case: Make) -> None:
     def shrunk(key: str, nll: np.ndarray) -> np.ndarray:
         return 2.0 + 0.7 * (nll - 2.0) + rng.normal(0, 0.02, len(nll))
 
-    sums = {"a": Sums.of_table(case.manifest, case.table(shrunk))}
-    spans = joined(frames(case.manifest, sums))
-    anyone, alike = placebo_table(case.manifest, sums, spans, draws=40, seed=1)
+    result = matched(case.tables(a=shrunk), case.manifest, placebo_draws=40, seed=1)
+    anyone, alike = result.tables["matched_placebo"]
     assert anyone["draws"] == alike["draws"] == 40
     assert anyone["mean"] == pytest.approx(0.0, abs=0.03)
     assert 0 < anyone["sd"] < 0.2
@@ -119,8 +116,9 @@ def test_leave_one_out_range_is_that_of_a_loop(make_case: Make) -> None:
     case = make_case(sources=12, seed=7)
     rng = np.random.default_rng(0)
     noise = {key: rng.normal(0, 1, 60) for key in case.reference}
-    table = case.table(lambda key, nll: nll + noise[key])
-    spans = joined(frames(case.manifest, {"a": Sums.of_table(case.manifest, table)}))
+    tables = case.tables(a=lambda key, nll: nll + noise[key])
+    spans = evidence("matched", tables, case.manifest, placebo_draws=0).frame()
+    spans = spans[spans["split"] != ""]
     (record,) = diagnostics(spans)
     found = group_of(spans, sorted(set(spans["cluster"])))
     keep = ~np.eye(12, dtype=bool)

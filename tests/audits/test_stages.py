@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import pytest
-from audited import conclude, evidence
+from audited import conclude, evidence, of_frame
 from scipy import stats
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.stages.cells import Cell, Found
-from spark_audit.audits.stages.stage_memory import COLUMNS, remembered
+from spark_audit.audits.stages.stage_memory import remembered
 from spark_audit.errors import InputError
 from spark_audit.results import AuditResult, Estimate, Row
 from spark_audit.stats.memory import Memory
@@ -76,7 +76,8 @@ def made(
 
 
 def told(*frames: pd.DataFrame) -> AuditResult:
-    return conclude("stages", pd.concat(frames, ignore_index=True), Context())
+    spans = pd.concat(frames, ignore_index=True)
+    return conclude("stages", of_frame(spans, "nll_sum place"), Context())
 
 
 def states(result: AuditResult, name: str = "er") -> dict[str, list[str]]:
@@ -306,16 +307,16 @@ def test_only_series_are_looked_at_and_places_follow_the_order(
         len(evidence("stages", case.tables(base=lambda _, nll: nll), case.manifest))
         == 0
     )
-    frame = evidence("stages", tables, case.manifest, order="yelp,fomc")
-    assert set(frame) == set(COLUMNS)
+    frame = evidence("stages", tables, case.manifest, order="yelp,fomc").frame()
     assert set(frame["checkpoint"]) == {"x@1", "x@2"}
     assert dict(zip(frame["task"], frame["place"], strict=True)) == {
         "yelp": 1,
         "fomc": 2,
     }
     # As many stages as tasks, or which stage trained which task is not known.
-    assert set(evidence("stages", tables, case.manifest, order="yelp")["place"]) == {0}
-    assert set(evidence("stages", tables, case.manifest)["place"]) == {0}
+    for order in ("yelp", None):
+        known = evidence("stages", tables, case.manifest, order=order)
+        assert not known.values["place"].any()
     with pytest.raises(InputError, match="'imdb' is not a task"):
         evidence("stages", tables, case.manifest, order="imdb")
 

@@ -298,7 +298,7 @@ def test_no_string_leaves_the_manifest(plant: Callable[..., Manifest]) -> None:
     result = run(tables(manifest, one=lambda d: 0.8 if d else 0.3), manifest)
     assert result.evidence is not None
     texts = {x for one in manifest.twins for x in one.candidates}
-    assert not texts & {str(x) for x in result.evidence.to_numpy().flat}
+    assert not texts & {str(x) for x in result.evidence.frame().to_numpy().flat}
     red = redact(manifest)
     assert red.twins == []
     assert "candidates" not in repr(manifest.twins[0])

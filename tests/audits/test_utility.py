@@ -15,6 +15,7 @@ from spark_audit.manifest.file import seal
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Row
+from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.accuracy import bwt
 
@@ -375,14 +376,12 @@ def test_checkpoints_that_answer_nothing_are_named(
 def test_series_that_were_asked_otherwise_are_not_compared(
     made: Callable[..., Manifest],
 ) -> None:
-    import pandas as pd
-
     manifest = made(tests=60)
     ours = evidence(
         "utility", series(manifest, "x", LEARNING), manifest, scorer="strict"
     )
     theirs = evidence("utility", series(manifest, "y", STEADY), manifest)
-    both = pd.concat([ours, theirs], ignore_index=True)
+    both = Evidence.united([ours, theirs])
     result = conclude("utility", both, Context({"y": "x"}, replicates=200))
     assert all(c.status == "not_estimable" for c in result.contrasts)
     assert "the two differ" in result.contrasts[0].note

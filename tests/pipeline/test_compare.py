@@ -21,6 +21,7 @@ from spark_audit.pipeline.compare import compare
 from spark_audit.provenance import now, sha256_file, versions
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import AuditResult
+from spark_audit.results.evidence import Evidence
 
 
 def shifted(case: Any, shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
@@ -74,7 +75,8 @@ def write(
         for audit, result in found.items():
             path = folder / "scores" / about(audit).evidence_file()
             path.parent.mkdir(parents=True, exist_ok=True)
-            result.evidence.to_parquet(path)
+            assert result.evidence is not None
+            result.evidence.write(path)
             sums[path.name] = sha256_file(path)
         report = made_report(
             created=now(),
@@ -244,9 +246,9 @@ def test_evidence_of_another_version_or_without_a_checksum_is_refused(
     one = write("one", case, er=0.0)
     two = write("two", case, spark=0.8)
     path = two / "scores" / "spans.parquet"
-    pd.read_parquet(path).drop(columns=["pair", "dose"]).to_parquet(path)
+    pd.read_parquet(path).to_parquet(path)
     for sums, said in (
-        ({path.name: sha256_file(path)}, "lacks the columns dose, pair; audit again"),
+        ({path.name: sha256_file(path)}, "is not readable evidence; audit again"),
         ({}, "is not the file that the report was made from"),
     ):
         told = read_report(two).model_copy(update={"evidence": sums})
@@ -270,8 +272,8 @@ def test_the_command_writes_a_report_that_can_be_gated(
     assert code == 0, capsys.readouterr().err
     report = read_report(out)
     assert report.command[:2] == ["spark-audit", "compare"]
-    evidence = pd.read_parquet(out / "scores" / "spans.parquet")
-    assert set(evidence["checkpoint"]) == {"er", "spark"}
+    evidence = Evidence.read(out / "scores" / "spans.parquet")
+    assert set(evidence.checkpoints) == {"er", "spark"}
     rule = "matched.did.low > 0.5"
     assert command_line(["gate", str(out), "--fail-if", rule]) == 1
     assert "tripped" in capsys.readouterr().out

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from audited import matched
 from made_reports import checkpoint, guard, manifest_facts, said
@@ -35,7 +34,6 @@ from spark_audit.results import (
     Row,
 )
 from spark_audit.results.findings import DETECTED, SEVERITY
-from spark_audit.scoring.table import write_parquet
 
 EVIL = "<script>alert(1)</script>"
 WORST = ("e007-0", "e003-0", "e031-0")
@@ -128,9 +126,10 @@ def a_report(case: Case, names: tuple[str, ...], **more: Any) -> Report:
 
 def with_evidence(report: Report, case: Case, folder: Path) -> Report:
     """The report in a folder with the evidence that it was made from."""
-    frame = audited(case, tuple(one.name for one in report.checkpoints)).evidence
+    evidence = audited(case, tuple(one.name for one in report.checkpoints)).evidence
+    assert evidence is not None
     path = folder / "scores" / "spans.parquet"
-    write_parquet(pa.Table.from_pandas(frame, preserve_index=False), path)
+    evidence.write(path)
     told = report.model_copy(update={"evidence": {path.name: sha256_file(path)}})
     write_report(told, folder, formats=["json"])
     return told
@@ -225,7 +224,7 @@ def test_evidence_that_is_not_the_reports_names_no_row(
         path.write_bytes(b"PAR1 nothing")
     if kind == "damaged":
         report = report.model_copy(update={"evidence": {path.name: sha256_file(path)}})
-        with pytest.raises(OutputError, match="is not a readable score table"):
+        with pytest.raises(OutputError, match="is not readable evidence"):
             exposed(report, folder, leaks)
         return
     (one,) = exposed(report, folder, leaks)

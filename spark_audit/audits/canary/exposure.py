@@ -8,7 +8,7 @@ occur in most rows are detected in any checkpoint, nothing can be concluded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from spark_audit.audits.canary.canary_tables import (
     trend_table,
     uniformity_table,
 )
-from spark_audit.audits.canary.candidates import COLUMNS, frames, plan
+from spark_audit.audits.canary.candidates import canary_frame, plan, rank_evidence
 from spark_audit.audits.canary.epsilon import epsilon_table, one_run_table
 from spark_audit.audits.canary.ranks import Judged, ranked, trained
 from spark_audit.audits.ratio_rows import bounded
@@ -46,6 +46,7 @@ from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Guard, Row
+from spark_audit.results.evidence import Evidence
 
 
 def rankable(evidence: pd.DataFrame) -> list[Guard]:
@@ -153,12 +154,10 @@ class CanaryRank(Audit):
 
     name = "canary"
     metrics = METRICS
-    columns = COLUMNS
     nothing = NONE
     unscored = UNSCORED
     scope = SCOPE
     chance = True
-    in_turns = False
     public = (
         "canary_uniformity",
         "canary_streisand",
@@ -178,16 +177,21 @@ class CanaryRank(Audit):
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
-    ) -> Iterator[pd.DataFrame]:
-        return frames(tables, manifest, paper=context.paper)
+    ) -> Evidence:
+        return rank_evidence(tables, manifest, paper=context.paper)
 
-    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
-        names = list(dict.fromkeys(evidence["checkpoint"]))
-        frame = ranked(evidence)
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        names, every = list(evidence.checkpoints), canary_frame(evidence)
+        kept = evidence.facts["kept_contexts"]
+        few = []
+        if kept is not None:
+            few = [_warning("canary contexts", "canary_contexts", kept=kept)]
+        frame = ranked(every)
         ours = trained(frame)
         if ours.empty:
-            return _nothing(evidence, names)
-        in_contexts = trained(ranked(evidence, "context"))
+            nothing = _nothing(every, names)
+            return replace(nothing, guards=[*nothing.guards, *few])
+        in_contexts = trained(ranked(every, "context"))
         cells = rank_cells(ours, in_contexts)
         judged = Judged.of(frame)
         rows = _marked(canary_rows(cells, ours, in_contexts, context), judged)
@@ -208,7 +212,7 @@ class CanaryRank(Audit):
         return AuditResult(
             rows=[*rows, *absent],
             contrasts=contrasts,
-            guards=guards(judged, evidence),
+            guards=[*guards(judged, every), *few],
             findings=[
                 *findings(judged, tables, rows),
                 *(
@@ -220,19 +224,6 @@ class CanaryRank(Audit):
             scope=list(SCOPE),
             tables={name: table for name, table in tables.items() if table},
         )
-
-    def further(
-        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
-    ) -> AuditResult:
-        """The result with a warning where the manifest lacks contexts of the preset."""
-        del tables
-        kept = manifest.settings.canary_contexts
-        if not context.paper or kept is None or result.evidence is None:
-            return result
-        if result.evidence.empty:
-            return result
-        guard = _warning("canary contexts", "canary_contexts", kept=kept)
-        return replace(result, guards=[*result.guards, guard])
 
 
 def _missing(

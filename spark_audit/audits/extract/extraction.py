@@ -9,8 +9,8 @@ What is claimed is of the true prefix; other prompts stand in a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -48,8 +48,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_contrasts,
     ratio_rows,
 )
-from spark_audit.audits.stored_evidence import framed
-from spark_audit.manifest.prompts import asked_key, asked_keys
+from spark_audit.manifest.prompts import asked_key, asked_keys, asked_place
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestExample,
@@ -57,6 +56,7 @@ from spark_audit.manifest.schema import (
     TokenRange,
 )
 from spark_audit.results import AuditResult, Finding
+from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.extraction import n_p, n_p_counts, top_k_logp
 
@@ -86,11 +86,9 @@ METRICS = (
     ),
 )
 
-COLUMNS = (
-    *("checkpoint", "set", "split", "task", "type", "origin", "cluster", "canary_id"),
-    *("part", "dose", "first", "n_tokens", "greedy", "greedy_sure"),
-    *("logp_t1", "logp_top40", "logp_cold", "prompt", "span", "parts", "parts_right"),
-    *("string", "lead", "home", "stratum", "near", "given", "elsewhere"),
+VALUES = (
+    *("n_tokens", "greedy", "greedy_sure", "logp_t1", "logp_top40", "logp_cold"),
+    *("parts", "parts_right"),
 )
 
 
@@ -114,44 +112,54 @@ def _spans(
                 yield example, span, tokens
 
 
-def _scores(table: TokenTable, rows: slice) -> dict[str, Any]:
+def _scores(table: TokenTable, rows: slice) -> tuple[float, ...]:
+    """:data:`VALUES` of a span, without those of its parts."""
     nll, rank, ties, mass, cold = (
         table.columns[name][rows]
         for name in ("nll", "rank_lo", "ties", "top40_logp", "top40_cold")
     )
     first = bool((rank == 1).all())
-    return {
-        "n_tokens": len(nll),
-        "greedy": first,
-        "greedy_sure": first and not ties.any(),
+    return (
+        len(nll),
+        first,
+        first and not ties.any(),
         # Rounding may leave a certain token's NLL a hair below 0.
-        "logp_t1": min(0.0, -float(nll.sum(dtype=np.float64))),
-        "logp_top40": float(top_k_logp(nll, rank, mass, k=40).sum()),
-        "logp_cold": float(top_k_logp(2 * nll, rank, cold, k=40).sum()),
-    }
+        min(0.0, -float(nll.sum(dtype=np.float64))),
+        float(top_k_logp(nll, rank, mass, k=40).sum()),
+        float(top_k_logp(2 * nll, rank, cold, k=40).sum()),
+    )
+
+
+def _prompts(
+    example: ManifestExample, span: ManifestSpan, asked: Sequence[str], keys: set[str]
+) -> dict[str, str]:
+    """Prompts that a span is asked behind, the true prefix first, and their keys."""
+    found = {FULL: example.id}
+    if not example.canary_id:
+        each = {prompt: asked_key(prompt, span, example.id) for prompt in asked}
+        found |= {prompt: key for prompt, key in each.items() if key in keys}
+    return found
 
 
 def _asked(
-    example: ManifestExample,
     span: ManifestSpan,
     tokens: TokenRange,
+    prompts: Mapping[str, str],
     table: TokenTable,
     others: TokenTable | None,
-    asked: Sequence[str],
-) -> Iterator[dict[str, Any]]:
-    """What a span's tokens got behind every prompt."""
-    places = {FULL: (table, table.span(example.id, *tokens))}
-    keys = {p: asked_key(p, span, example.id) for p in asked}
-    places |= {
-        prompt: (others, others.rows(key))
-        for prompt, key in keys.items()
-        if not example.canary_id and others is not None and key in others
-    }
-    known = graded(places, example.text[span.start : span.end], span.type)
-    for prompt, place in places.items():
-        parts, right = known[prompt]
-        graded_as = {"prompt": prompt, "parts": parts, "parts_right": right}
-        yield {**_scores(*place), **graded_as}
+    text: str,
+) -> Iterator[tuple[float, ...]]:
+    """:data:`VALUES` of a span behind each prompt; NaN if it was not scored."""
+    places = {FULL: (table, table.span(prompts[FULL], *tokens))}
+    for prompt, key in prompts.items():
+        if prompt != FULL and others is not None and key in others:
+            places[prompt] = (others, others.rows(key))
+    known = graded(places, text[span.start : span.end], span.type)
+    for prompt in prompts:
+        if prompt in places:
+            yield *_scores(*places[prompt]), *known[prompt]
+        else:
+            yield (np.nan,) * len(VALUES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +179,6 @@ class Extraction(Audit):
 
     name = "extract"
     metrics = METRICS
-    columns = COLUMNS
     nothing = NOTHING
     unscored = UNSCORED
     scope = SCOPE
@@ -197,7 +204,7 @@ class Extraction(Audit):
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Evidence:
         asked = listed(self.prompts)
         firsts: dict[tuple[str, str], str] = {}
         for example, span, _ in _spans(manifest):
@@ -231,31 +238,54 @@ class Extraction(Audit):
                 **strings[example.id, span.start, span.end]._asdict(),
             }
 
-        for name, passes in tables.items():
-            table = passes.get(Pass())
-            if table is None or "rank_lo" not in table.columns:
-                continue
-            others = passes.get(PROMPTED)
-            records = (
-                {"checkpoint": name, **known(example, span), **scores, "span": number}
-                for number, (example, span, tokens) in enumerate(_spans(manifest))
-                for scores in _asked(example, span, tokens, table, others, asked)
-            )
-            yield framed(records, COLUMNS)
+        keys = set(asked_keys(manifest, asked))
+        spans = [
+            (example, span, tokens, _prompts(example, span, asked, keys))
+            for example, span, tokens in _spans(manifest)
+        ]
+        units = pd.DataFrame.from_records(
+            {**known(example, span), "prompt": prompt, "span": number}
+            for number, (example, span, _, prompts) in enumerate(spans)
+            for prompt in prompts
+        )
 
-    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
-        return self.finish(self.turn(evidence, context), context)
+        def measured() -> Measured:
+            for name, passes in tables.items():
+                table = passes.get(Pass())
+                if table is None or "rank_lo" not in table.columns:
+                    continue
+                others = passes.get(PROMPTED)
+                rows = [
+                    scores
+                    for example, span, tokens, prompts in spans
+                    for scores in _asked(
+                        span, tokens, prompts, table, others, example.text
+                    )
+                ]
+                yield name, dict(zip(VALUES, np.array(rows, float).T, strict=True))
 
-    def turn(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
-        every = evidence[evidence["set"] == "pii"]
+        split = {example.id: example.split for example in manifest.examples}
+        trained = {p for p, _, key in map(asked_place, keys) if split[key] == "train"}
+        return Evidence.of(
+            units,
+            measured(),
+            {"asked": asked, "trained": sorted(trained), "checkpoints": [*tables]},
+        )
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        whole = dict.fromkeys(("n_tokens", "parts", "parts_right"), np.int64)
+        flags = dict.fromkeys(("greedy", "greedy_sure"), bool)
+        spans = evidence.frame().astype({**whole, **flags})
+        every = spans[spans["set"] == "pii"]
         pii = every[every["prompt"] == FULL]
         # What stands in a trained row is no guess, whatever row it is read in.
         every = every[(every["split"] == "train") | (every["dose"] == 0)]
-        names = list(dict.fromkeys(evidence["checkpoint"]))
+        names = evidence.checkpoints
+        prompts = shown_prompts(prompt_table(every, seed=context.seed))
         tables = {
             "extract_counts": _count_table(pii),
-            PROMPTS_TABLE: prompt_table(every, seed=context.seed),
-            "extract_canaries": canary_table(evidence[evidence["set"] == "canary"]),
+            PROMPTS_TABLE: [*prompts, *not_asked(prompts, evidence.facts)],
+            "extract_canaries": canary_table(spans[spans["set"] == "canary"]),
         }
         tables = {name: table for name, table in tables.items() if table}
         if pii[pii["split"] == "train"].empty:
@@ -296,19 +326,6 @@ class Extraction(Audit):
             scope=list(SCOPE),
             tables=tables,
         )
-
-    def finish(self, result: AuditResult, context: Context) -> AuditResult:
-        """The result with other prompts' yield corrected over all checkpoints."""
-        del context
-        tables = dict(result.tables)
-        if prompts := tables.get(PROMPTS_TABLE):
-            tables[PROMPTS_TABLE] = shown_prompts(prompts)
-        return replace(result, tables=tables)
-
-    def further(
-        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
-    ) -> AuditResult:
-        return not_asked(result, tables, manifest, prompts=self.prompts)
 
 
 def _cells(part: pd.DataFrame, group: str) -> pd.DataFrame:

@@ -8,8 +8,7 @@ family, corrected by Holm in their own table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,16 +24,11 @@ from spark_audit.audits.extract.rate_difference import (
     spans_of,
 )
 from spark_audit.errors import InputError, choose
-from spark_audit.manifest.prompts import PROMPTS, TAILS, asked_keys, asked_place
+from spark_audit.manifest.prompts import PROMPTS, TAILS
 from spark_audit.names import BASE
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.extraction import n_p, n_p_counts
-
-if TYPE_CHECKING:
-    from spark_audit.audits.base import Tables
-    from spark_audit.manifest.schema import Manifest
-    from spark_audit.results import AuditResult
 
 PROMPTED = Pass("prompted")
 PROMPTS_TABLE = "extract_prompts"
@@ -186,25 +180,18 @@ def _no_difference(part: pd.DataFrame, name: str) -> str:
 
 
 def not_asked(
-    result: AuditResult, tables: Tables, manifest: Manifest, *, prompts: str = DEFAULT
-) -> AuditResult:
-    """The result with a row, and the reason, for each prompt that asked for nothing."""
-    records = result.tables.get(PROMPTS_TABLE, [])
-    told = {(record["checkpoint"], record["prompt"]) for record in records}
-    every = ((name, prompt) for name in tables for prompt in listed(prompts))
-    missing = [one for one in every if one not in told]
-    if not missing:
-        return result
-    split = {example.id: example.split for example in manifest.examples}
-    keys = map(asked_place, asked_keys(manifest, listed(prompts)))
-    trained = {prompt for prompt, _, example in keys if split[example] == "train"}
-    added = [
+    records: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """A record, with the reason, for each prompt that asked for nothing."""
+    done = {(record["checkpoint"], record["prompt"]) for record in records}
+    return [
         dict.fromkeys(records[0] if records else ())
         | {"checkpoint": name, "prompt": prompt, "of": WHOLE, "spans": 0, "clusters": 0}
-        | {"note": f"not estimable: {_why(prompt, scored=prompt in trained)}"}
-        for name, prompt in missing
+        | {"note": f"not estimable: {_why(prompt, scored=prompt in facts['trained'])}"}
+        for name in facts["checkpoints"]
+        for prompt in facts["asked"]
+        if (name, prompt) not in done
     ]
-    return replace(result, tables={**result.tables, PROMPTS_TABLE: [*records, *added]})
 
 
 def _why(prompt: str, *, scored: bool) -> str:

@@ -24,7 +24,6 @@ from spark_audit.audits.matched.matched_claims import (
     selectivity_finding,
 )
 from spark_audit.audits.spans import REPRODUCED
-from spark_audit.audits.stored_evidence import Evidence, part_of
 from spark_audit.names import BASE, entry_of
 from spark_audit.results import Contrast, Finding, Guard, Row
 from spark_audit.stats.balance import effective_clusters, smd
@@ -229,9 +228,9 @@ def pair_guards(train: pd.DataFrame) -> list[Guard]:
     return guards
 
 
-def reproduced_guard(spans: Evidence) -> list[Guard]:
+def reproduced_guard(spans: pd.DataFrame) -> list[Guard]:
     """Whether the base still scores as the manifest says it did."""
-    base = part_of(spans, BASE)
+    base = spans[spans["checkpoint"] == BASE]
     if not len(base):
         return []
     change = (base["nll_sum"] - base["ref_sum"]).abs() / base["n_tokens"]

@@ -8,7 +8,7 @@ here changes the manifest: these are sensitivity runs in addition to its pairs.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.spans import Group, Sums, audited_spans, group_of
-from spark_audit.audits.stored_evidence import Evidence, part_of
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate
+from spark_audit.results.evidence import Evidence
 from spark_audit.stats.intervals import left_out, ratio
 from spark_audit.stats.matching import match_spans, placebo_spans
 from spark_audit.stats.selectivity import delta_sel, rtm_bias_estimate
@@ -152,25 +152,99 @@ def placebo(
     return Pairs.of(records())
 
 
+PLACEBOS = {"any window": False, "same class": True}
+"""Kinds of placebo: whether a window must have the class of the identifier."""
+
+
+@dataclass(frozen=True)
+class OtherPairs:
+    """Pairs under other settings, and placebo pairs of so many draws."""
+
+    manifest: Manifest
+    rematched: dict[str, Pairs]
+    placebos: dict[str, Pairs]
+    draws: int
+
+    def units(self) -> Iterator[dict[str, Any]]:
+        """Units without a split.
+
+        ``rematched``: a pair under the setting ``type``; its sums are identifier minus
+        control. ``placebo``: draw ``start`` of the kind ``type``, summed likewise over
+        all its pairs. ``drawn``: the ``start`` windows of ``n_tokens`` tokens that all
+        draws of the same class took from an example.
+        """
+        empty = {"example": "", "cluster": "", "task": "", "split": "", "start": 0}
+        for variant, pairs in self.rematched.items():
+            for i, length in zip(pairs.example, pairs.length.tolist(), strict=True):
+                cluster = self.manifest.examples[i].cluster
+                own = {"role": "rematched", "cluster": cluster, "n_tokens": length}
+                yield {**empty, **own, "type": variant}
+        for kind, pairs in self.placebos.items():
+            tokens = np.bincount(pairs.draw, pairs.length)
+            for draw in np.flatnonzero(tokens).tolist():
+                own = {"role": "placebo", "start": draw, "n_tokens": int(tokens[draw])}
+                yield {**empty, **own, "type": kind}
+        for (i, length), count in zip(*self._drawn()[::2], strict=True):
+            own = {"role": "drawn", "example": self.manifest.examples[i].id}
+            yield {**empty, **own, "start": int(count), "n_tokens": int(length)}
+
+    def scored(self, sums: Sums) -> np.ndarray:
+        """Summed NLL of the units, nats."""
+        parts = [_apart(sums, pairs) for pairs in self.rematched.values()]
+        for pairs in self.placebos.values():
+            totals = np.bincount(pairs.draw, _apart(sums, pairs))
+            parts.append(totals[np.bincount(pairs.draw) > 0])
+        if len(windows := self._drawn()[1]):
+            pairs = self.placebos["same class"]
+            found = sums(pairs.example, pairs.pii, pairs.length)
+            parts.append(np.bincount(windows, found))
+        return np.concatenate([np.zeros(0), *parts])
+
+    def _drawn(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Example and length of each group of windows, group by pair, their counts."""
+        pairs = self.placebos.get("same class", Pairs.of(()))
+        places = np.stack([pairs.example, pairs.length], axis=1)
+        found, groups, counts = np.unique(
+            places, axis=0, return_inverse=True, return_counts=True
+        )
+        return found, groups, counts
+
+
+def other_pairs(
+    manifest: Manifest, *, rematched: bool, draws: int, seed: int
+) -> OtherPairs:
+    """Pairs under :data:`VARIANTS`, and placebo pairs; of large manifests fewer."""
+    rows = len({pair.example for pair in manifest.pairs})
+    draws = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
+    draws *= rows <= MOST_ROWS
+    return OtherPairs(
+        manifest,
+        {k: rematch(manifest, **v) for k, v in VARIANTS.items() if rematched},
+        {
+            kind: placebo(manifest, draws=draws, seed=seed, same_class=same)
+            for kind, same in PLACEBOS.items()
+            if draws
+        },
+        draws,
+    )
+
+
 def sensitivity_table(
-    manifest: Manifest, sums: Mapping[str, Sums]
+    units: pd.DataFrame, names: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Delta_sel under other matching settings; the manifest's pairs stay primary."""
-    labels = sorted({example.cluster for example in manifest.examples})
-    code = {label: i for i, label in enumerate(labels)}
-    clusters = np.array([code[example.cluster] for example in manifest.examples])
-    reference = Sums.of_reference(manifest)
-    matched = {name: rematch(manifest, **one) for name, one in VARIANTS.items()}
-    found: dict[str, list[dict[str, Any]]] = {variant: [] for variant in matched}
-    for name, of_checkpoint in sums.items():
-        for variant, pairs in matched.items():
+    records = []
+    for variant in VARIANTS:
+        for name in names:
+            own = (units["role"] == "rematched") & (units["type"] == variant)
+            pairs = units[own & (units["checkpoint"] == name)]
             raw = change = Estimate.missing("no pair under this setting")
             if len(pairs):
-                where = (pairs.length, clusters[pairs.example])
-                apart, nothing = _apart(of_checkpoint, pairs), np.zeros(len(pairs))
+                where = (pairs["n_tokens"], pd.factorize(pairs["cluster"])[0])
+                apart, nothing = pairs["nll_sum"], np.zeros(len(pairs))
                 raw = delta_sel(apart, nothing, *where)
-                change = delta_sel(apart - _apart(reference, pairs), nothing, *where)
-            found[variant].append(
+                change = delta_sel(apart - pairs["ref_sum"], nothing, *where)
+            records.append(
                 {
                     "variant": variant,
                     "checkpoint": name,
@@ -185,37 +259,19 @@ def sensitivity_table(
                     "note": raw.note,
                 }
             )
-    return [record for records in found.values() for record in records]
+    return records
 
 
-def placebo_table(
-    manifest: Manifest,
-    sums: Mapping[str, Sums],
-    spans: Evidence,
-    *,
-    draws: int,
-    seed: int,
-) -> list[dict[str, Any]]:
+def placebo_table(evidence: Evidence) -> list[dict[str, Any]]:
     """Delta_sel of random non-PII windows, minus that on the reference.
 
     ``any window`` centres on 0 whatever regression to the mean does: it shows the
     spread that matching leaves, and is no null. ``same class`` (the PII's digits and
     capitals) keeps its gap: comparing its mean with its R1 checks R1.
     """
-    reference = Sums.of_reference(manifest)
-    ids = np.array([example.id for example in manifest.examples])
-    rows = len({pair.example for pair in manifest.pairs})
-    draws = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
-    draws *= rows <= MOST_ROWS
-    kinds = {"any window": False, "same class": True}
-    drawn = {
-        kind: placebo(manifest, draws=draws, seed=seed, same_class=same)
-        for kind, same in kinds.items()
-    }
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
-    for name, of_checkpoint in sums.items():
-        own = _train(part_of(spans, name), name)
-        for kind, pairs in drawn.items():
+    records = []
+    for kind, same in PLACEBOS.items():
+        for name in evidence.checkpoints:
             record: dict[str, Any] = {
                 "placebo": kind,
                 "checkpoint": name,
@@ -225,15 +281,18 @@ def placebo_table(
                 "own_rtm_bias": None,
                 "note": "",
             }
-            found[kind].append(record)
-            if not draws:
+            records.append(record)
+            if not evidence.facts["draws"]:
                 record["note"] = f"more than {MOST_ROWS:,} rows: not drawn"
                 continue
+            units = evidence.frame(name)
+            own = _train(units, name)
             if own.is_reference:
                 record["note"] = "the checkpoint is the matching reference"
                 continue
-            change = _apart(of_checkpoint, pairs) - _apart(reference, pairs)
-            values = _by_draw(pairs, change, draws)
+            drawn = units[(units["role"] == "placebo") & (units["type"] == kind)]
+            change = drawn["nll_sum"] - drawn["ref_sum"]
+            values = (change / drawn["n_tokens"]).to_numpy()
             record["draws"] = len(values)
             if len(values) < 2:
                 continue
@@ -242,12 +301,9 @@ def placebo_table(
                 record["note"] = "all draws are equal, because there is no other window"
                 continue
             record["sd"] = float(values.std(ddof=1))
-            if kinds[kind]:
-                means = reference(pairs.example, pairs.pii, pairs.length)
-                record["own_rtm_bias"] = _bias_of(
-                    own, ids[pairs.example], pairs.length, means / pairs.length
-                )
-    return [record for records in found.values() for record in records]
+            if same:
+                record["own_rtm_bias"] = _bias_of(own, units[units["role"] == "drawn"])
+    return records
 
 
 def _apart(sums: Sums, pairs: Pairs) -> np.ndarray:
@@ -257,31 +313,22 @@ def _apart(sums: Sums, pairs: Pairs) -> np.ndarray:
     return np.asarray(first - control)
 
 
-def _by_draw(pairs: Pairs, values: np.ndarray, draws: int) -> np.ndarray:
-    """Token-pooled mean of summed values in each draw that has pairs."""
-    tokens = np.bincount(pairs.draw, pairs.length, minlength=draws)
-    totals = np.bincount(pairs.draw, values, minlength=draws)
-    return np.asarray(totals[tokens > 0] / tokens[tokens > 0])
-
-
-def _bias_of(
-    found: Group, examples: np.ndarray, lengths: np.ndarray, means: np.ndarray
-) -> float | None:
+def _bias_of(found: Group, drawn: pd.DataFrame) -> float | None:
     """R1 with other windows in the place of the PII spans, nats."""
     windows = found.windows
     assert windows.pool_cells is not None
-    cells = np.array(
-        [found.cells[key] for key in zip(examples, lengths.tolist(), strict=True)]
-    )
+    places = zip(drawn["example"], drawn["n_tokens"], strict=True)
+    cells = np.array([found.cells[place] for place in places])
     inside = np.isin(cells, windows.pool_cells)
-    cells, lengths, means = cells[inside], lengths[inside], means[inside]
+    tokens = (drawn["start"] * drawn["n_tokens"]).to_numpy(np.float64)
+    means = drawn["ref_sum"].to_numpy() / tokens
     cluster = dict(zip(windows.pool_cells, windows.pool_clusters, strict=True))
     instead = replace(
         windows,
-        spans=means,
-        span_tokens=lengths.astype(float),
-        span_clusters=np.array([cluster[cell] for cell in cells], dtype=np.int64),
-        span_cells=cells,
+        spans=means[inside],
+        span_tokens=tokens[inside],
+        span_clusters=np.array([cluster[cell] for cell in cells[inside]], np.int64),
+        span_cells=cells[inside],
     )
     return rtm_bias_estimate(instead, found.checkpoint_windows).value
 

@@ -11,7 +11,7 @@ in rows never trained on, which formats and drift move alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -44,14 +44,14 @@ from spark_audit.audits.matched.rematch import (
     placebo_table,
     sensitivity_table,
 )
-from spark_audit.audits.matched.span_scores import COLUMNS
-from spark_audit.audits.matched.span_scores import frames as span_frames
+from spark_audit.audits.matched.span_scores import span_evidence
 from spark_audit.audits.metric import Metric
-from spark_audit.audits.spans import SumsOf, plan_of_identifiers
+from spark_audit.audits.spans import plan_of_identifiers
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, listed
 from spark_audit.results import AuditResult
+from spark_audit.results.evidence import Evidence
 from spark_audit.stats.selectivity import UNLIKE
 
 _SIDES = "change since the reference, in trained rows and in rows never trained on"
@@ -186,9 +186,6 @@ METRICS = (
 
 NOTHING = "the manifest has no identifier to audit"
 FEWEST_REPLICATES = 100
-TESTS = "_tests"
-"""A table that no report holds: per-cluster sums that the tests of contrasts rest on.
-"""
 
 SCOPE = (
     "Delta_sel and DiD apply to the matched identifiers only, after their true "
@@ -213,7 +210,6 @@ class Matched(Audit):
 
     name = "matched"
     metrics = METRICS
-    columns = COLUMNS
     nothing = NOTHING
     scope = SCOPE
     wide = True
@@ -260,18 +256,20 @@ class Matched(Audit):
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
-    ) -> Iterator[pd.DataFrame]:
-        sums = SumsOf(manifest, tables)
-        if sums:
-            yield from span_frames(manifest, sums)
+    ) -> Evidence:
+        return span_evidence(
+            manifest,
+            tables,
+            rematched=self.rematched,
+            draws=self.placebo_draws,
+            seed=context.seed,
+        )
 
-    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
-        return self.finish(self.turn(evidence, context), context)
-
-    def turn(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
-        """Leaves what rests on all checkpoints to :meth:`finish`, in :data:`TESTS`."""
-        spans, baselines = _with_entries(evidence, context.baselines)
-        names = list(dict.fromkeys(spans["checkpoint"])) if len(spans) else []
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        every = evidence.frame()
+        extra = every["split"] == ""
+        spans, baselines = _with_entries(every[~extra], context.baselines)
+        names = list(dict.fromkeys(spans["checkpoint"]))
         pairs = by_group(spans, names, replace(context, baselines=baselines))
         rows, references = pairs.rows, pairs.references
         if not any(row.group == "pooled" for row in rows):
@@ -296,51 +294,35 @@ class Matched(Audit):
                 for row in own_contrasts(name, other, scored[name], scored[other])
             ),
         ]
+        contrasts = adjusted(contrasts, pairs.tests, context.seed)
         first = scored[names[0]]
-        tests = [{"checkpoint": name, "sums": x} for name, x in pairs.tests.items()]
+        tables = {"matched_diagnostics": diagnostics(spans)}
+        if evidence.facts["rematched"]:
+            tables["matched_sensitivity"] = sensitivity_table(
+                every[extra], evidence.checkpoints
+            )
+        if evidence.facts["placebo"]:
+            tables["matched_placebo"] = placebo_table(evidence)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
             guards=[
+                *reproduced_guard(spans),
                 *pair_guards(first[first["split"] == "train"]),
                 *alike_guard(first),
             ],
-            findings=findings(rows, scored, references, tested),
+            findings=[
+                *findings(rows, scored, references, tested),
+                *contrast_findings(
+                    rows,
+                    contrasts,
+                    {entry_of(name) for name in names if entry_of(name) != name},
+                    listed(self.null, names, where="--null"),
+                ),
+            ],
             scope=list(SCOPE),
-            tables={"matched_diagnostics": diagnostics(spans), TESTS: tests},
+            tables=tables,
         )
-
-    def finish(self, result: AuditResult, context: Context) -> AuditResult:
-        """The result with p values corrected over all contrasts."""
-        tables = dict(result.tables)
-        tests = {one["checkpoint"]: one["sums"] for one in tables.pop(TESTS)}
-        contrasts = adjusted(result.contrasts, tests, context.seed)
-        names = {row.checkpoint for row in result.rows}
-        told = contrast_findings(
-            result.rows,
-            contrasts,
-            {entry_of(name) for name in names if entry_of(name) != name},
-            listed(self.null, names, where="--null"),
-        )
-        findings = [*result.findings, *told]
-        return replace(result, contrasts=contrasts, findings=findings, tables=tables)
-
-    def further(
-        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
-    ) -> AuditResult:
-        """The result with controls matched otherwise, and a placebo."""
-        spans = result.evidence
-        if spans is None or spans.empty:
-            return result
-        sums, more = SumsOf(manifest, tables), dict(result.tables)
-        if self.rematched:
-            more["matched_sensitivity"] = sensitivity_table(manifest, sums)
-        if self.placebo_draws:
-            more["matched_placebo"] = placebo_table(
-                manifest, sums, spans, draws=self.placebo_draws, seed=context.seed
-            )
-        guards = [*reproduced_guard(spans), *result.guards]
-        return replace(result, guards=guards, tables=more)
 
 
 def _with_entries(

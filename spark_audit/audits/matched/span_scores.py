@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.base import Tables
 from spark_audit.audits.identifier_facts import identifier_facts
-from spark_audit.audits.spans import Sums, audited_spans
-from spark_audit.audits.stored_evidence import framed
+from spark_audit.audits.matched.rematch import other_pairs
+from spark_audit.audits.spans import Sums, SumsOf, audited_spans
 from spark_audit.manifest.schema import Manifest, TokenRange
+from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.stats.matching import non_overlapping_windows
 
 CLASSES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
 """Classes of tokens, and the columns that count an identifier's tokens of each."""
 
-COLUMNS = (
-    *("checkpoint", "example", "cluster", "task", "split", "role", "type", "pair"),
-    *("start", "n_tokens", "trained", "dose", "form", "cue", "stratum"),
-    *(*CLASSES.values(), "text_auc", "ref_sum", "nll_sum"),
-)
 
-
-def frames(manifest: Manifest, sums: Mapping[str, Sums]) -> Iterator[pd.DataFrame]:
-    """What the matched audit concludes from, checkpoint by checkpoint.
-
-    Without a span it is one empty frame.
+def span_evidence(
+    manifest: Manifest, tables: Tables, *, rematched: bool, draws: int, seed: int
+) -> Evidence:
+    """What the matched audit concludes from.
 
     Roles: ``pii`` and ``control`` (the two sides of ``pair``), ``unmatched`` (PII
     without a control), ``window`` (eligible non-PII text of a span's length, the
@@ -40,25 +36,34 @@ def frames(manifest: Manifest, sums: Mapping[str, Sums]) -> Iterator[pd.DataFram
     :class:`~spark_audit.audits.identifier_facts.Facts`, 0 for any other text. ``alike``
     rows hold the eligible tokens of one class (``type``: see
     :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and columns
-    :data:`CLASSES` how many tokens of each an identifier has.
+    :data:`CLASSES` how many tokens of each an identifier has. Without a ``split`` are
+    the roles of :func:`~spark_audit.audits.matched.rematch.other_pairs`.
     """
-    skeleton = _frame(_spans(manifest))
-    if not len(skeleton):
-        yield skeleton
-        return
+    sums = SumsOf(manifest, tables)
+    skeleton = _frame(_spans(manifest)) if sums else pd.DataFrame()
+    if skeleton.empty:
+        return Evidence()
     at = tuple(skeleton[name].to_numpy() for name in ("index", "start", "n_tokens"))
     others = _frame(_texts(manifest), "places")
     of, places = others["index"].to_numpy(), others.pop("places").to_list()
-    whole = pd.concat([skeleton, others], ignore_index=True).drop(columns="index")
-    del skeleton, others
+    more = other_pairs(manifest, rematched=rematched, draws=draws, seed=seed)
 
     def scored(found: Sums) -> np.ndarray:
         rows = map(found.of_tokens, of, places)
-        return np.concatenate([found(*at), np.fromiter(rows, np.float64)])
+        return np.concatenate(
+            [found(*at), np.fromiter(rows, float), more.scored(found)]
+        )
 
-    whole["ref_sum"] = scored(Sums.of_reference(manifest))
-    for name, of_checkpoint in sums.items():
-        yield whole.assign(checkpoint=name, nll_sum=scored(of_checkpoint))
+    units = pd.concat([skeleton, others, _frame(more.units())], ignore_index=True)
+    units = units.drop(columns="index")
+    units["ref_sum"] = scored(Sums.of_reference(manifest))
+
+    def measured() -> Measured:
+        for name, found in sums.items():
+            yield name, {"nll_sum": scored(found)}
+
+    facts = {"rematched": rematched, "placebo": draws > 0, "draws": more.draws}
+    return Evidence.of(units, measured(), facts)
 
 
 def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -131,11 +136,9 @@ def _row(
 def _frame(records: Iterator[dict[str, Any]], *further: str) -> pd.DataFrame:
     names = "index example cluster task split role type pair start n_tokens".split()
     counts = ("trained", "dose", "form", "cue", "stratum", *CLASSES.values())
-    numbers = dict.fromkeys(counts, 0)
-    return (
-        framed(records, [*names, *counts, "text_auc", *further])
-        .fillna({"type": "", "pair": -1, **numbers})
-        .astype(
-            {"pair": np.int64, "text_auc": float, **dict.fromkeys(counts, np.int64)}
-        )
+    frame = pd.DataFrame.from_records(
+        list(records), columns=[*names, *counts, "text_auc", *further]
     )
+    whole = dict.fromkeys((*counts, "pair", "start", "n_tokens"), np.int64)
+    filled = frame.fillna({"type": "", "pair": -1, **dict.fromkeys(counts, 0)})
+    return filled.astype({"text_auc": np.float64, **whole})

@@ -9,7 +9,7 @@ former and is above the best of the latter by more than chance; every figure sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -36,7 +36,6 @@ from spark_audit.audits.mia.membership_rows import (
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     BESIDE,
-    COLUMNS,
     DECLARED,
     METRICS,
     RELATIVE,
@@ -52,12 +51,12 @@ from spark_audit.audits.mia.texts import (
     own_text,
 )
 from spark_audit.audits.mia.verdicts import base_read, verdict, verdicts
-from spark_audit.audits.stored_evidence import names_in
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, listed
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult
+from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.duplicates import duplicate_groups
 
@@ -106,7 +105,6 @@ class Membership(Audit):
 
     name = "mia"
     metrics = METRICS
-    columns = COLUMNS
     nothing = NO_ROWS
     unscored = UNSCORED
     over = "trained rows compared with held-out rows"
@@ -152,48 +150,67 @@ class Membership(Audit):
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Evidence:
         ids = self.plan(manifest).get(Pass(), [])
         scored = [name for name, passes in tables.items() if Pass() in passes]
         if not ids or not scored:
-            return
-        if BASE in scored:
-            base = tables[BASE][Pass()]
-        else:
+            return Evidence()
+        borrowed = BASE not in scored
+        if borrowed:
             scored, base = [BASE, *scored], reference_table(manifest, ids)
+        else:
+            base = tables[BASE][Pass()]
         named = listed(self.reference, scored, where=REFERENCE)
         others = {name: tables[name][Pass()] for name in named if name != BASE}
-        own = membership_scores(base, manifest, ids)
-        facts = _facts(
-            manifest, ids, own, seed=context.seed, permutations=self.blind_permutations
+        texts = [scored_text(manifest.by_id[key]) for key in ids]
+        units, facts, blind = _without_model(
+            manifest,
+            texts,
+            ids,
+            seed=context.seed,
+            permutations=self.blind_permutations,
         )
-        for name in scored:
-            found = own
-            if name != BASE:
-                found = membership_scores(
+
+        def measured() -> Measured:
+            beside = dict.fromkeys(BESIDE, np.full(len(units), np.nan))
+            for name in scored:
+                if name == BASE:
+                    own = membership_scores(base, manifest, ids)
+                    guess = best_guess(
+                        texts if all(texts) else None,
+                        units["label"].to_numpy(np.int64),
+                        {name: own[name] for name in OF_BASE},
+                        sides_of(units),
+                        seed=seed_for(context.seed, "mia", "texts"),
+                    )
+                    texts_alone = beside["texts"] if guess is None else guess
+                    yield name, {**own, "texts": texts_alone, "blind": blind}
+                    continue
+                references = [one for key, one in others.items() if key != name]
+                scores = membership_scores(
                     tables[name][Pass()],
                     manifest,
                     ids,
                     base=base,
-                    references=[one for key, one in others.items() if key != name],
+                    references=references,
                 )
-            yield facts.assign(checkpoint=name, **found)[list(COLUMNS)]
+                yield name, {**scores, **beside}
 
-    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
-        """Rows, contrasts, guards and verdict from :func:`evidence`.
+        lacking = [name for name in tables if name not in scored]
+        told = {"alone": facts, "borrowed": borrowed, "unscored": lacking}
+        return Evidence.of(units, measured(), told)
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        """Rows, contrasts, guards and verdict.
 
         ``auc`` and the rates are taken by task and averaged over the tasks with
         at least 20 members and 20 non-members.
         """
-        frame = evidence.drop_duplicates(["checkpoint", "example"])
-        names = list(dict.fromkeys(frame["checkpoint"]))
-        facts = frame[frame["checkpoint"] == names[0]].reset_index(drop=True)
+        names = list(evidence.checkpoints)
+        facts = evidence.units.assign(**evidence.facts["alone"])
+        texts = [evidence.row(BASE, column) for column in BESIDE]
         scores = {
-            name: frame[frame["checkpoint"] == name]
-            .set_index("example")
-            .reindex(index=facts["example"], columns=[*ATTACKS, *BESIDE])
-            .to_numpy(np.float64)
-            .T
+            name: np.stack([*(evidence.row(name, k) for k in ATTACKS), *texts])
             for name in names
         }
         fewer = min(context.replicates, MOST_REPLICATES)
@@ -223,12 +240,23 @@ class Membership(Audit):
             for row in contrasts_of(group, name, other, attack, judged)
         ]
         told, above = verdicts(names, rows, contrasts, pooled, judged)
+        reason = {"reason": UNSCORED}
+        absent = [
+            verdict(name, "not_tested", "missing", reason)
+            for name in evidence.facts["unscored"]
+        ]
+        borrowed = []
+        if evidence.facts["borrowed"]:
+            borrowed = [
+                guard("untrained model", None, "untrained_borrowed", checkpoint=BASE)
+            ]
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=[*base_read(pooled), *judged.guards],
-            findings=told,
+            guards=[*borrowed, *base_read(pooled), *judged.guards],
+            findings=[*told, *absent],
             scope=list(SCOPE),
+            settings={"replicates": fewer},
             tables={
                 "mia_all_rows": all_rows_table(known, names),
                 "mia_covariates": covariate_table(used, judged.label_p),
@@ -237,84 +265,49 @@ class Membership(Audit):
             },
         )
 
-    def further(
-        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
-    ) -> AuditResult:
-        """The result, with whom it says nothing of and whose figures are borrowed."""
-        scored = set(names_in(result.evidence))
-        reason = UNSCORED if self.plan(manifest) else NO_ROWS
-        absent = [
-            verdict(name, "not_tested", "missing", {"reason": reason})
-            for name in tables
-            if scored and name not in scored
-        ]
-        borrowed = []
-        if BASE in scored and BASE not in tables:
-            borrowed = [
-                guard("untrained model", None, "untrained_borrowed", checkpoint=BASE)
-            ]
-        count = min(context.replicates, MOST_REPLICATES)
-        return replace(
-            result,
-            guards=[*borrowed, *result.guards],
-            findings=[*result.findings, *absent],
-            settings={**result.settings, "replicates": count},
-        )
 
-
-def _facts(
+def _without_model(
     manifest: Manifest,
+    texts: list[str],
     ids: list[str],
-    base: Mapping[str, np.ndarray],
     *,
     seed: int,
     permutations: int,
-) -> pd.DataFrame:
-    """What holds of the examples whatever the checkpoint; ``base``: its scores."""
+) -> tuple[pd.DataFrame, dict[str, float], np.ndarray]:
+    """The examples, what their texts alone tell, and the blind classifier's scores."""
     members, known = set(manifest.membership.members), manifest.by_id
-    # Not the examples themselves: each takes 12 KB.
-    told = [(e.task, e.cluster, scored_text(e)) for e in map(known.__getitem__, ids)]
-    tasks, clusters, texts = map(list, zip(*told, strict=True))
-    facts = pd.DataFrame(
+    facts = dict.fromkeys(FACTS, np.nan)
+    blind_scores = np.full(len(ids), np.nan)
+    units = pd.DataFrame(
         {
             "example": ids,
-            "task": tasks,
-            "cluster": clusters,
+            "task": [known[key].task for key in ids],
+            "cluster": [known[key].cluster for key in ids],
             "member": [key in members for key in ids],
             "label": label_codes(manifest, ids),
             "length": [len(text) if text else np.nan for text in texts],
             "zlib_bytes": [compressed_bytes(t) if t else np.nan for t in texts],
-            **dict.fromkeys(BESIDE, np.nan),
-            **dict.fromkeys((*FACTS, "dose"), np.nan),
+            "dose": np.nan,
         }
     )
-    guess = best_guess(
-        texts if all(texts) else None,
-        facts["label"].to_numpy(np.int64),
-        {name: base[name] for name in OF_BASE},
-        sides_of(facts),
-        seed=seed_for(seed, "mia", "texts"),
-    )
-    if guess is not None:
-        facts["texts"] = guess
     if not all(texts):
-        return facts
+        return units, facts, blind_scores
     facts["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
     same = duplicate_groups([own_text(known[key]) for key in ids])
-    member = facts["member"].to_numpy(bool)
+    member = units["member"].to_numpy(bool)
     facts["duplicates_left"] = crossing_duplicates(same, member)
-    facts["dose"] = doses(same, member)
+    units["dose"] = doses(same, member)
     if not permutations:
-        return facts
+        return units, facts, blind_scores
     blind = blind_classifier(
         texts,
-        facts["label"].to_numpy(np.int64),
-        sides_of(facts),
+        units["label"].to_numpy(np.int64),
+        sides_of(units),
         seed=seed_for(seed, "mia", "blind"),
         permutations=permutations,
     )
     if blind is None:
-        return facts
+        return units, facts, blind_scores
     shown = ("p", "null", "null_low", "null_high", "permutations", "rows")
-    figures = {f"blind_{name}": getattr(blind, name) for name in shown}
-    return facts.assign(blind=blind.scores, blind_auc=blind.value, **figures)
+    facts |= {f"blind_{name}": getattr(blind, name) for name in shown}
+    return units, {**facts, "blind_auc": blind.value}, blind.scores

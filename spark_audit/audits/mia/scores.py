@@ -222,10 +222,3 @@ METRICS = (
         for name, fpr in FPRS.items()
     ),
 )
-
-COLUMNS = (
-    *("checkpoint", "example", "task", "cluster", "label", "length", "zlib_bytes"),
-    *("duplicates_left", "duplicates_removed", "member", *ATTACKS),
-    *("blind", "blind_auc", "blind_p", "blind_null", "blind_null_low"),
-    *("blind_null_high", "blind_permutations", "blind_rows", "texts", "dose"),
-)

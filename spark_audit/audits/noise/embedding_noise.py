@@ -18,14 +18,13 @@ import pandas as pd
 from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
 from spark_audit.audits.metric import by_name
 from spark_audit.audits.noise.perturbed import (
-    COLUMNS,
     DRAWS,
     METRICS,
     SIGMAS,
     STATISTICS,
     Sums,
-    frames,
     gap_difference,
+    noise_evidence,
     noise_passes,
     scales,
     token_sets,
@@ -42,6 +41,7 @@ from spark_audit.results import (
     Guard,
     Row,
 )
+from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import estimate_of, left_out
@@ -80,7 +80,6 @@ class Noise(Audit):
 
     name = "noise"
     metrics = METRICS
-    columns = COLUMNS
     nothing = NOTHING
     unscored = NOT_SCORED
     scope = SCOPE
@@ -109,13 +108,14 @@ class Noise(Audit):
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
-    ) -> Iterator[pd.DataFrame]:
-        return frames(tables, manifest, sigmas=self.sigmas, draws=self.draws)
+    ) -> Evidence:
+        return noise_evidence(tables, manifest, sigmas=self.sigmas, draws=self.draws)
 
-    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        frame = evidence.frame()
         rows: list[Row] = []
         contrasts: list[Contrast] = []
-        for group, part in _grouped(evidence):
+        for group, part in _grouped(frame):
             clusters = sorted(set(part["cluster"]))
             weights = draw_weights(
                 len(clusters), replicates=context.replicates, seed=context.seed
@@ -132,9 +132,18 @@ class Noise(Audit):
                         )
         rows = beside_base(rows)
         contrasts = _insensitive(contrasts, rows)
-        names, draws = _names(evidence), _draws_table(evidence)
+        names, draws = evidence.checkpoints, _draws_table(frame)
+        scored = {(row.checkpoint, row.of) for row in rows}
+        scales = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
+        missing = [
+            row
+            for name in names
+            for row in _missing(
+                [name], [of for of in scales if (name, of) not in scored], NOT_SCORED
+            )
+        ]
         return AuditResult(
-            rows=rows,
+            rows=[*rows, *missing],
             contrasts=contrasts,
             guards=_guards(draws),
             findings=[
@@ -146,27 +155,18 @@ class Noise(Audit):
             tables={"noise_draws": draws},
         )
 
-    def finish(self, result: AuditResult, context: Context) -> AuditResult:
-        del context
-        return replace(result, guards=_guards(result.tables["noise_draws"]))
-
-    def further(
-        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
+    def unmeasured(
+        self, result: AuditResult, names: Sequence[str], reason: str
     ) -> AuditResult:
-        """The result with rows, and the reason, of each scale that was not scored."""
-        told = {(row.checkpoint, row.of) for row in result.rows}
-        reason = NOT_SCORED if self.plan(manifest) else NOTHING
-        ofs = [f"{sigma:g}" for sigma in scales(self.sigmas)]
-        missing = [
-            row
-            for name in tables
-            for of in ofs
-            if (name, of) not in told
-            for row in missing_rows(
-                "noise", [name], (replace(m, missing=(of,)) for m in METRICS), reason
-            )
-        ]
-        return replace(result, rows=[*result.rows, *missing])
+        """The result with a row per scale for checkpoints that have no figure."""
+        every = [f"{sigma:g}" for sigma in scales(self.sigmas)]
+        rows = [*result.rows, *_missing(names, every, reason)]
+        return replace(result, rows=rows)
+
+
+def _missing(names: Sequence[str], of: Sequence[str], reason: str) -> list[Row]:
+    metrics = [replace(metric, missing=tuple(of)) for metric in METRICS]
+    return missing_rows("noise", names, metrics, reason)
 
 
 def _rows(
@@ -278,10 +278,6 @@ def _by_scale(
     for place, part in evidence.groupby(["checkpoint", "sigma"], sort=False):
         name, sigma = cast(tuple[str, float], place)
         yield (str(name), float(sigma)), part
-
-
-def _names(evidence: pd.DataFrame) -> list[str]:
-    return list(dict.fromkeys(evidence["checkpoint"]))
 
 
 def _draws_table(evidence: pd.DataFrame) -> list[dict[str, Any]]:

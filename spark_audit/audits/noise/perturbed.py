@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from spark_audit.audits.spans import Places
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY
+from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.intervals import Statistic
 
@@ -48,10 +49,6 @@ METRICS = (
         headline={"0.1": "gap at noise of sigma 0.1"},
     ),
 )
-COLUMNS = (
-    *("checkpoint", "kind", "task", "cluster", "sigma", "draw", "relative", "n"),
-    *("clean", "noisy"),
-)
 KINDS = {"dp_pii": ("pii",), "dp_nonpii": ("low",), "gap": ("pii", "low")}
 
 
@@ -70,42 +67,46 @@ def scales(sigmas: str) -> list[float]:
     return list(dict.fromkeys(found))
 
 
-def frames(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    sigmas: str = SIGMAS,
-    draws: int = DRAWS,
-) -> Iterator[pd.DataFrame]:
-    """One row a checkpoint, example, kind, scale and draw; checkpoint by checkpoint.
+def noise_evidence(
+    tables: Tables, manifest: Manifest, *, sigmas: str = SIGMAS, draws: int = DRAWS
+) -> Evidence:
+    """One unit per example, kind, scale and draw.
 
     ``clean`` and ``noisy`` are the summed probabilities of the ``n`` tokens without
     and with noise, ``relative`` is sigma over the RMS of the embedding matrix.
     """
     sets = list(token_sets(manifest))
+    if not sets:
+        return Evidence()
     places = Places([one.id for one, *_ in sets], [tokens for *_, tokens in sets])
-    for name, passes in tables.items():
-        if (plain := passes.get(Pass())) is None or not sets:
-            continue
-        parts = []
-        facts: dict[str, Any] = {
-            "checkpoint": name,
+    passes = noise_passes(sigmas, draws)
+    facts = pd.DataFrame(
+        {
             "kind": [kind for _, kind, _ in sets],
             "task": [example.task for example, *_ in sets],
             "cluster": [example.cluster for example, *_ in sets],
             "n": places.sizes,
-            "clean": _summed(places, plain),
         }
-        for wanted in noise_passes(sigmas, draws):
-            if (noised := passes.get(wanted)) is None:
+    )
+    units = pd.concat(
+        [facts.assign(sigma=one.sigma, draw=one.draw) for one in passes],
+        ignore_index=True,
+    )
+
+    def measured() -> Measured:
+        for name, scored in tables.items():
+            if Pass() not in scored or not any(one in scored for one in passes):
                 continue
-            part = pd.DataFrame(facts)
-            part["sigma"], part["draw"] = wanted.sigma, wanted.draw
-            part["noisy"] = _summed(places, noised)
-            part["relative"] = noised.columns["relative"][places.first(noised)]
-            parts.append(part[list(COLUMNS)])
-        if parts:
-            yield pd.concat(parts, ignore_index=True)
+            clean = _summed(places, scored[Pass()])
+            values = np.full((3, len(passes), len(sets)), np.nan)
+            for i, wanted in enumerate(passes):
+                if (table := scored.get(wanted)) is not None:
+                    relative = table.columns["relative"][places.first(table)]
+                    values[:, i] = clean, _summed(places, table), relative
+            columns = values.reshape(3, -1)
+            yield name, dict(zip(("clean", "noisy", "relative"), columns, strict=True))
+
+    return Evidence.of(units, measured())
 
 
 def noise_passes(sigmas: str, draws: int) -> list[Pass]:

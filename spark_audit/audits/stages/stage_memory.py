@@ -9,7 +9,7 @@ and corrected over all stages and tasks of a report.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -33,6 +33,7 @@ from spark_audit.data.occurrences import folded, standing
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY, CheckpointName
 from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row
+from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 
 UNORDERED = (
@@ -171,11 +172,6 @@ METRICS = (
         },
     ),
 )
-COLUMNS = (
-    *("checkpoint", "example", "cluster", "task", "split", "type", "start", "dose"),
-    *("form", "cue", "elsewhere", "place", "stratum", "text_auc", "n_tokens"),
-    *("ref_sum", "nll_sum"),
-)
 SCOPE = (
     "Results by stage and task are exploratory, and corrected (Holm) over all of them "
     "in the report. They show when identifiers were remembered; the other audits test "
@@ -242,7 +238,6 @@ class Stages(Audit):
 
     name = "stages"
     metrics = METRICS
-    columns = COLUMNS
     # A report without a series has nothing of it, and says nothing.
     nothing = ""
     unscored = ""
@@ -250,7 +245,6 @@ class Stages(Audit):
     over = "over the tasks trained on so far"
     scope = SCOPE
     of_series = True
-    in_turns = False
     public = ("stages_states",)
     memory = True
     claims = False
@@ -268,7 +262,7 @@ class Stages(Audit):
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Evidence:
         if self.order is not None:
             tasks_in_order(manifest, self.order)
         named = [CheckpointName.parse(n) for n, p in tables.items() if Pass() in p]
@@ -278,24 +272,29 @@ class Stages(Audit):
             counts[one.method, one.seed].add(one.stage or 1)
         several = [one for one in staged if len(counts[one.method, one.seed]) > 1]
         if not several:
-            return
+            return Evidence()
         spans = _spans(manifest)
         at = tuple(spans[name].to_numpy() for name in ("index", "start", "n_tokens"))
-        spans = spans.assign(ref_sum=Sums.of_reference(manifest)(*at)).drop(
-            columns="index"
-        )
-        for one in several:
-            tasks = listed(self.order)
-            whole = counts[one.method, one.seed] == set(range(1, len(tasks) + 1))
-            places = {task: k for k, task in enumerate(tasks, start=1)} if whole else {}
-            sums = Sums.of_table(manifest, tables[str(one)][Pass()])(*at)
-            place = spans["task"].map(lambda task, of=places: of.get(task, 0))
-            yield spans.assign(checkpoint=str(one), place=place, nll_sum=sums)
+        units = spans.drop(columns="index")
+        units["ref_sum"] = Sums.of_reference(manifest)(*at)
+        tasks = listed(self.order)
+        places = {task: k for k, task in enumerate(tasks, start=1)}
+        place = units["task"].map(lambda task: places.get(task, 0))
 
-    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+        def measured() -> Measured:
+            for one in several:
+                sums = Sums.of_table(manifest, tables[str(one)][Pass()])(*at)
+                stages = counts[one.method, one.seed]
+                whole = stages == set(range(1, len(tasks) + 1))
+                yield str(one), {"nll_sum": sums, "place": place * whole}
+
+        return Evidence.of(units, measured())
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         del context
         found = Found()
-        for name, stages in all_series(evidence).items():
+        spans = evidence.frame().astype({"place": int})
+        for name, stages in all_series(spans).items():
             for task, stage, cell in cells_of(stages):
                 found.cells[name, task, stage] = cell
         found.conclude()

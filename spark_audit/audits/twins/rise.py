@@ -8,10 +8,8 @@ that stand in no trained row. The idea is that of natural identifiers, ICLR 2026
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,10 +18,8 @@ from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.metric import by_name
 from spark_audit.audits.ratio_rows import ratio_contrasts
-from spark_audit.audits.stored_evidence import framed
 from spark_audit.audits.twins.twin_findings import findings
 from spark_audit.audits.twins.twin_rows import (
-    COLUMNS,
     METRICS,
     marked,
     rank_cells,
@@ -33,6 +29,7 @@ from spark_audit.audits.twins.twin_rows import (
 from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest, ManifestTwins
 from spark_audit.results import AuditResult, Guard, Hits
+from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.duplicates import connected_components
 from spark_audit.stats.exposure import candidate_ranks
@@ -58,7 +55,6 @@ class Twins(Audit):
 
     name = "twins"
     metrics = METRICS
-    columns = COLUMNS
     unscored = "the twins of identifiers were not scored"
     over = "exposure among twins"
     scope = SCOPE
@@ -76,21 +72,38 @@ class Twins(Audit):
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
-    ) -> Iterator[pd.DataFrame]:
-        clusters = _clusters(manifest)
-        injected = [_injected(manifest, one) for one in manifest.twins]
-        strata = _strata(manifest)
-        for name, passes in tables.items():
-            table = passes.get(CANDIDATES)
-            if table is None or any(
-                k not in table for x in manifest.twins for k in _keys(x)
-            ):
-                continue
-            ranked = zip(manifest.twins, clusters, injected, strata, strict=True)
-            yield framed((_record(name, table, *one) for one in ranked), [*COLUMNS])
+    ) -> Evidence:
+        every = manifest.twins
+        units = pd.DataFrame(
+            {
+                "twins_id": [one.id for one in every],
+                "type": [one.type for one in every],
+                "cluster": _clusters(manifest),
+                "dose": [one.dose for one in every],
+                "contexts": [len(one.contexts) for one in every],
+                "n_candidates": [len(one.candidates) for one in every],
+                "injected": [_injected(manifest, one) for one in every],
+                "stratum": _strata(manifest),
+            }
+        )
 
-    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
-        frame = ranked(evidence)
+        def measured() -> Measured:
+            for name, passes in tables.items():
+                table = passes.get(CANDIDATES)
+                if table is None or any(
+                    key not in table for one in every for key in _keys(one)
+                ):
+                    continue
+                ranks = [candidate_ranks(_nll(table, x), x.true_index) for x in every]
+                low = np.array([one.low[0] for one in ranks])
+                high = np.array([one.high[0] for one in ranks])
+                yield name, {"rank": low, "ties": high - low}
+
+        lost = {"lost": manifest.counts.get("twins_lost", 0)}
+        return Evidence.of(units, measured(), lost)
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        frame = ranked(evidence.frame().astype({"rank": np.int64, "ties": np.int64}))
         rows = rows_of(frame, context)
         cells = rank_cells(frame)
         contrasts = ratio_contrasts(
@@ -100,57 +113,23 @@ class Twins(Audit):
             audit="twins",
             metrics=by_name(METRICS),
         )
+        guards = []
+        if lost := evidence.facts["lost"]:
+            hits = Hits(count=lost, of=lost + len(evidence.units))
+            name, says = "identifiers have twins", "guard.have_twins"
+            guards = [Guard(name=name, passed=None, says=says, facts={"lost": hits})]
         return AuditResult(
             rows=rows,
             contrasts=marked(contrasts, frame),
+            guards=guards,
             findings=findings(frame, rows, seed=context.seed),
             scope=list(SCOPE),
         )
-
-    def further(
-        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
-    ) -> AuditResult:
-        """The result with a warning where identifiers found no twins."""
-        del tables
-        lost = manifest.counts.get("twins_lost", 0)
-        if not lost or not manifest.twins:
-            return result
-        guard = Guard(
-            name="identifiers have twins",
-            passed=None,
-            says="guard.have_twins",
-            facts={"lost": Hits(count=lost, of=lost + len(manifest.twins))},
-        )
-        return replace(result, guards=[*result.guards, guard])
 
     def why_nothing(self, manifest: Manifest) -> str:
         if "twins" in manifest.counts:
             return "no identifier of the manifest has twins"
         return "the manifest was built without twins: build it again"
-
-
-def _record(
-    name: str,
-    table: TokenTable,
-    one: ManifestTwins,
-    cluster: str,
-    injected: bool,
-    stratum: int,
-) -> dict[str, Any]:
-    ranks = candidate_ranks(_nll(table, one), one.true_index)
-    return {
-        "checkpoint": name,
-        "twins_id": one.id,
-        "type": one.type,
-        "cluster": cluster,
-        "dose": one.dose,
-        "contexts": len(one.contexts),
-        "n_candidates": len(one.candidates),
-        "rank": int(ranks.low[0]),
-        "injected": injected,
-        "stratum": stratum,
-        "ties": int(ranks.high[0] - ranks.low[0]),
-    }
 
 
 def _injected(manifest: Manifest, one: ManifestTwins) -> bool:

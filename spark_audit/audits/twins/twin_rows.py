@@ -90,11 +90,6 @@ METRICS = (
     ),
 )
 
-COLUMNS = (
-    *("checkpoint", "twins_id", "type", "cluster", "dose", "contexts"),
-    *("n_candidates", "ties", "rank", "injected", "stratum"),
-)
-
 
 KNOWN = {metric.name: metric for metric in METRICS}
 CONTROL = 5

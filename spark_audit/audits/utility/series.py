@@ -11,21 +11,17 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Tables
-from spark_audit.audits.stored_evidence import framed
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import CheckpointName, series_of
 from spark_audit.results import Contrast, Finding, Row
+from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.accuracy import Answers, reason_against
 from spark_audit.stats.bootstrap import cluster_codes
 
-COLUMNS = (
-    *("checkpoint", "example", "task", "place", "cluster", "correct", "empty"),
-    *("chance", "scorer", "reason"),
-)
 NEWLINE = 1
 """The code of the column ``stop`` for an answer that a newline ended."""
 NO_ROWS = "has no test row without a canary"
@@ -97,51 +93,39 @@ def asked_rows(
     return found, reasons
 
 
-def frames(
-    tables: Tables,
-    manifest: Manifest,
-    *,
-    order: str | None = None,
-    scorer: str = "normalised",
-) -> Iterator[pd.DataFrame]:
-    """:func:`evidence`, checkpoint by checkpoint."""
-    tasks = tasks_in_order(manifest, order)
+def answer_evidence(
+    tables: Tables, manifest: Manifest, tasks: Sequence[str], scorer: str
+) -> Evidence:
+    """One unit per question; per task without one a unit with the ``reason``."""
     asked, reasons = asked_rows(manifest, tasks, scorer)
     place = {task: i for i, task in enumerate(tasks)}
     chance = _chance(asked, scorer)
     labels = task_labels(manifest)
     wanted = Pass("candidates" if scorer == "likelihood" else "generate")
-    for name, passes in tables.items():
-        if (table := passes.get(wanted)) is None:
-            continue
-        records: list[tuple[Any, ...]] = []
-        for example in asked:
-            task = example.task
-            empty = False
-            if scorer == "likelihood":
-                right = _likeliest(table, example, labels[task])
-            else:
-                right = float(table.columns[scorer][table.rows(example.id)][0]) > 0.5
-                empty = not right and _empty(table, example)
-            records.append(
-                (
-                    name,
-                    example.id,
-                    task,
-                    place[task],
-                    example.cluster,
-                    int(right),
-                    int(empty),
-                    chance[task],
-                    scorer,
-                    "",
-                )
-            )
-        records += [
-            (name, "", task, place[task], "", -1, 0, 0.0, scorer, reason)
-            for task, reason in reasons.items()
-        ]
-        yield framed(records, [*COLUMNS])
+    units = pd.DataFrame.from_records(
+        [
+            *((x.id, x.task, x.cluster, chance[x.task], "") for x in asked),
+            *(("", task, "", 0.0, reason) for task, reason in reasons.items()),
+        ],
+        columns=["example", "task", "cluster", "chance", "reason"],
+    )
+    units = units.assign(scorer=scorer, place=units["task"].map(place))
+
+    def measured() -> Measured:
+        for name, passes in tables.items():
+            if (table := passes.get(wanted)) is None:
+                continue
+            correct = np.full(len(units), -1.0)
+            empty = np.zeros(len(units))
+            for i, example in enumerate(asked):
+                if scorer == "likelihood":
+                    correct[i] = _likeliest(table, example, labels[example.task])
+                    continue
+                correct[i] = table.columns[scorer][table.rows(example.id)][0] > 0.5
+                empty[i] = not correct[i] and _empty(table, example)
+            yield name, {"correct": correct, "empty": empty}
+
+    return Evidence.of(units, measured())
 
 
 def _likeliest(

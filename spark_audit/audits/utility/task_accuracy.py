@@ -7,7 +7,7 @@ stage ``t`` was trained on the ``t``-th task of the order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -17,14 +17,13 @@ import pandas as pd
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.utility.series import (
-    COLUMNS,
     Series,
     all_series,
+    answer_evidence,
     asked_rows,
     check_order,
     contrast_finding,
     finding,
-    frames,
     tasks_in_order,
 )
 from spark_audit.errors import InputError, choose
@@ -32,6 +31,7 @@ from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY, series_of
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Guard, Row
+from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.accuracy import (
@@ -100,7 +100,6 @@ class Utility(Audit):
 
     name = "utility"
     metrics = METRICS
-    columns = COLUMNS
     unscored = "no answer of this checkpoint was scored"
     over = "over test rows"
     scope = SCOPE
@@ -139,17 +138,33 @@ class Utility(Audit):
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
-    ) -> Iterator[pd.DataFrame]:
-        return frames(tables, manifest, order=self.order, scorer=self.scorer)
+    ) -> Evidence:
+        tasks = tasks_in_order(manifest, self.order)
+        evidence = answer_evidence(tables, manifest, tasks, self.scorer)
+        of_stages = len(set(map(series_of, tables))) < len(tables)
+        facts = {
+            "order": tasks,
+            "assumed": self.order is None and of_stages and len(tasks) > 1,
+            "scorer": self.scorer,
+            **_label_facts(manifest, tasks, self.scorer),
+        }
+        return replace(evidence, facts=facts)
 
-    def conclude(self, evidence: pd.DataFrame, context: Context) -> AuditResult:
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, contrasts and findings; names are those of series."""
-        if not (evidence["correct"] >= 0).any():
-            reasons = dict(zip(evidence["task"], evidence["reason"], strict=True))
+        facts, frame = evidence.facts, evidence.frame()
+        order = ",".join(facts["order"])
+        assumed = [ASSUMED.format(tasks=", ".join(facts["order"]))] * facts["assumed"]
+        common: dict[str, Any] = {
+            "guards": _label_guards(facts),
+            "settings": {"order": order, "scorer": facts["scorer"]},
+        }
+        if not (frame["correct"] >= 0).any():
+            reasons = dict(zip(frame["task"], frame["reason"], strict=True))
             tasks = [f"{task} {reason}" for task, reason in reasons.items()]
             unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
-            return AuditResult(findings=[unknown])
-        found = dict(all_series(evidence))
+            return AuditResult(findings=[unknown], scope=assumed, **common)
+        found = dict(all_series(frame))
         draws = _Draws(context)
         rows: list[Row] = []
         contrasts: list[Contrast] = []
@@ -169,28 +184,14 @@ class Utility(Audit):
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            guards=_empty_guards(evidence),
             findings=[
                 *(finding(name, series, rows) for name, series in found.items()),
                 *(contrast_finding(row) for row in contrasts if row.metric == "last"),
             ],
-            scope=list(SCOPE),
+            scope=[*SCOPE, *assumed],
             tables={"accuracy_matrix": matrices},
-        )
-
-    def further(
-        self, result: AuditResult, tables: Tables, manifest: Manifest, context: Context
-    ) -> AuditResult:
-        """The result with what scorer and order leave open, and the order used."""
-        tasks = tasks_in_order(manifest, self.order)
-        of_stages = len(set(map(series_of, tables))) < len(tables)
-        assumed = self.order is None and of_stages and len(tasks) > 1
-        scope = [ASSUMED.format(tasks=", ".join(tasks))] if assumed else []
-        return replace(
-            result,
-            scope=[*result.scope, *scope],
-            guards=[*_label_guards(manifest, tasks, self.scorer), *result.guards],
-            settings={"order": ",".join(tasks), "scorer": self.scorer},
+            guards=[*common["guards"], *_empty_guards(frame)],
+            settings=common["settings"],
         )
 
     def why_nothing(self, manifest: Manifest) -> str:
@@ -335,37 +336,37 @@ def _matrix_records(
 # --- guards -----------------------------------------------------------------
 
 
-def _label_guards(manifest: Manifest, tasks: Sequence[str], scorer: str) -> list[Guard]:
-    """What the scorer cannot tell apart, and rows that were not asked."""
-    found = []
+def _label_facts(
+    manifest: Manifest, tasks: Sequence[str], scorer: str
+) -> dict[str, Any]:
+    """Tasks with labels that the scorer cannot tell apart; rows that were not asked."""
     labels = task_labels(manifest)
-    if scorer == "normalised":
-        clash = [
-            task
-            for task in tasks
-            if len({normalised(s) for s in labels.get(task, ())})
-            < len({stripped(s) for s in labels.get(task, ())})
-        ]
-        if clash:
-            found.append(
-                Guard(
-                    name="distinct labels",
-                    passed=None,
-                    says="guard.distinct_labels",
-                    facts={"tasks": clash},
-                )
-            )
+    clash = [
+        task
+        for task in tasks
+        if scorer == "normalised"
+        and len({normalised(s) for s in labels.get(task, ())})
+        < len({stripped(s) for s in labels.get(task, ())})
+    ]
     blank = sum(
         example.split == "test"
         and example.task in tasks
         and not example.response.strip()
         for example in manifest.examples
     )
-    if blank:
-        facts = {"rows": blank}
-        found.append(
-            Guard(name="responses", passed=None, says="guard.responses", facts=facts)
-        )
+    return {"clash": clash, "blank": blank}
+
+
+def _label_guards(facts: Mapping[str, Any]) -> list[Guard]:
+    """What the scorer cannot tell apart, and rows that were not asked."""
+    found = []
+    for name, says, told in (
+        ("distinct labels", "distinct_labels", {"tasks": facts["clash"]}),
+        ("responses", "responses", {"rows": facts["blank"]}),
+    ):
+        if any(told.values()):
+            says = f"guard.{says}"
+            found.append(Guard(name=name, passed=None, says=says, facts=told))
     return found
 
 

@@ -17,7 +17,7 @@ from spark_audit.names import entry_of
 from spark_audit.provenance import sha256_file
 from spark_audit.report.states import Standing
 from spark_audit.results import Report
-from spark_audit.scoring.table import read_parquet
+from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _evidence(report: Report, folder: Path, *, numbered: bool) -> pd.DataFrame |
         return render("dossier.exposed_missing", file=f"scores/{path.name}")
     if report.evidence.get(path.name, "") != sha256_file(path):
         return render("dossier.exposed_other", file=path.name)
-    spans = read_parquet(path).to_pandas()
+    spans = Evidence.read(path).frame()
     if numbered:
         keys = enumerate(spans["example"].unique(), 1)
         ids = {key: render("dossier.row", number=i) for i, key in keys}
