@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -124,16 +124,20 @@ def test_the_attack_reads_texts_from_the_files_that_are_kept_private(
     texts = texts_of(manifest)[:6]
     assert attacker.recovered(audited / "m.json", texts) >= set(texts)
     scores = audited / "report" / "scores"
-    for name in ("cases.parquet", "tables/base.plain.parquet"):
-        frame = read_parquet(scores / name).to_pandas()
-        column = "nll/base" if "nll/base" in frame else "nll"
-        whole = frame.dropna(subset=[column]).groupby("example")
-        for key, part in [*whole][:6]:
-            # Four decimals, and the last of two alike is enough for a whole text.
-            read = attacker.decode([figure(f"{nll:.4f}") for nll in part[column]])
-            text = attacker.tokenizer.decode(read)
-            example = manifest.by_id[key]
-            assert text == example.prompt + example.response
+
+    def decoded(nll: Iterable[float]) -> str:
+        # Four decimals, and the last of two alike is enough for a whole text.
+        read = attacker.decode([figure(f"{value:.4f}") for value in nll])
+        return str(attacker.tokenizer.decode(read))
+
+    cases = read_parquet(scores / "cases.parquet").to_pandas()
+    whole = cases.dropna(subset=["nll/base"]).groupby("example")
+    for key, part in [*whole][:6]:
+        example = manifest.by_id[key]
+        assert decoded(part["nll/base"]) == example.prompt + example.response
+    parts = [pd.read_parquet(path) for path in (scores / "store").glob("*.parquet")]
+    plain = [part["nll"] for part in parts if "rank_lo" in part and "mean_logp" in part]
+    assert {decoded(nll) for nll in pd.concat(plain)} >= set(texts)
     for path in scores.rglob("*"):
         assert path.is_dir() or path.stat().st_mode & 0o077 == 0, path
 
