@@ -18,7 +18,7 @@ from spark_audit.audits.base import Context
 from spark_audit.audits.metric import Metric
 from spark_audit.names import BASE
 from spark_audit.results import Contrast, Row
-from spark_audit.stats.bootstrap import cluster_sums, sign_flip
+from spark_audit.stats.bootstrap import cluster_sums, sign_flip, weighted_sums
 from spark_audit.stats.intervals import (
     estimate_of,
     rate_estimate,
@@ -26,7 +26,7 @@ from spark_audit.stats.intervals import (
     ratio_estimate,
 )
 from spark_audit.stats.power import with_mde
-from spark_audit.stats.weights import Weights, draw_weights
+from spark_audit.stats.weights import Totals, draw_weights
 
 CELLS = ("checkpoint", "group", "metric", "of", "cluster", "num", "den")
 """Columns of cells; several rows of one cluster are summed."""
@@ -51,8 +51,10 @@ def by_group(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         yield "split:test", frame[test]
 
 
-Summed: TypeAlias = tuple[str, Weights, dict[tuple[str, str, str], np.ndarray]]
-"""A group, its bootstrap weights, and its sums ``(C, 2)`` by figure."""
+Summed: TypeAlias = tuple[
+    str, dict[tuple[str, str, str], tuple[np.ndarray, np.ndarray]]
+]
+"""A group, and by figure its sums ``(C, 2)``, and those of resamples ``(B, 2)``."""
 
 
 def ratio_rows(
@@ -75,9 +77,9 @@ def ratio_rows(
         What :func:`summed_groups` made of the cells, where it is needed again.
     """
     found: dict[tuple[str, str, str, str], Row] = {}
-    for group, weights, sums in summed or summed_groups(frame, context):
-        for (checkpoint, metric, of), pair in sums.items():
-            known = metrics[metric]
+    for group, sums in summed or summed_groups(frame, context):
+        for (checkpoint, metric, of), (pair, drawn) in sums.items():
+            known, weights = metrics[metric], Totals(drawn)
             if known.rate:
                 estimate = rate_estimate(*pair.T, weights=weights)
             else:
@@ -117,17 +119,21 @@ def ratio_contrasts(
     sides to count the same, as they do on one manifest.
     """
     found: list[Contrast] = []
-    for group, weights, sums in summed or summed_groups(frame, context):
-        for (checkpoint, metric, of), ours in sums.items():
+    for group, sums in summed or summed_groups(frame, context):
+        for (checkpoint, metric, of), one in sums.items():
             baseline = context.baselines.get(checkpoint)
-            theirs = sums.get((str(baseline), metric, of))
-            if baseline is None or theirs is None:
+            other = sums.get((str(baseline), metric, of))
+            if baseline is None or other is None:
                 continue
+            (ours, theirs), drawn = (
+                (one[0], other[0]),
+                np.concatenate([one[1], other[1]], axis=1),
+            )
             estimate = estimate_of(
                 np.concatenate([ours, theirs], axis=1),
                 lambda both: np.asarray(ratio(both[..., :2]) - ratio(both[..., 2:])),
                 n=round(float(ours[:, 1].sum())),
-                weights=weights,
+                weights=Totals(drawn),
             )
             none = estimate.value is None
             found.append(
@@ -210,7 +216,15 @@ def summed_groups(frame: pd.DataFrame, context: Context) -> Iterator[Summed]:
         for key in figures.drop_duplicates().itertuples(index=False, name=None):
             at = where[key]
             sums[key] = cluster_sums(values[at], codes[at], len(clusters))
-        yield str(group), weights, sums
+        # One product for all figures: their weights are the same.
+        drawn = weighted_sums(weights, np.concatenate([*sums.values()], axis=1))
+        yield (
+            str(group),
+            {
+                key: (pair, drawn[:, 2 * i : 2 * i + 2])
+                for i, (key, pair) in enumerate(sums.items())
+            },
+        )
 
 
 def _p(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float | None:
