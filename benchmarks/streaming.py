@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,10 +39,9 @@ from spark_audit.manifest.file import (
     write_manifest,
 )
 from spark_audit.pipeline.conclude import conclude
-from spark_audit.pipeline.engines.contract import Call, Clock
+from spark_audit.pipeline.job import Clock, Job, Scored
 from spark_audit.pipeline.lineup import Lineup, make_plans
 from spark_audit.pipeline.request import Request
-from spark_audit.pipeline.score import Scored, Work
 from spark_audit.results import CheckpointFacts
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.store import Store
@@ -280,15 +278,19 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
         view, plans = make_plans(manifest, request.audits)
     order = Lineup((), frozenset(), frozenset())
     store = Store(folder / f"store-{rows}")
-    engine: Any = SimpleNamespace(call=Call((), request, clock, shown()))
-    work = Work(manifest, view, order, plans, store, request, engine)
+    report = folder / f"report-{rows}-{count}"
+    opening: Any = None
+    job = Job(
+        *(request, order, opening, manifest, view, plans, store, report, shown()),
+        clock,
+    )
     scored = [facts_of(name, number, rows) for number, name in enumerate(names)]
     with stage("concluding", clock):
-        conclude(work, folder / f"report-{rows}-{count}", scored)
+        conclude(job, report, scored)
     spent = time.monotonic() - start
     cells = f"{first:.0f}|{peak():.0f}|{spent:.0f}"
     print(f"|{rows:,}|{count}|{cells}|")
-    for what, seconds in clock.seconds.items():
+    for what, seconds in clock.items():
         print(f"{what}: {seconds:.1f} s", file=sys.stderr)
 
 

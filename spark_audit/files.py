@@ -350,3 +350,44 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise cannot_write(folder, error) from error
+
+
+@contextlib.contextmanager
+def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock file, after whoever holds it; nothing is left of it.
+
+    A folder that was made for it goes, too, if it stayed empty.
+
+    Raises
+    ------
+    InputError
+        If another process holds it and this one does not ``wait``.
+    OutputError
+        If the file cannot be made.
+    """
+    import filelock
+
+    made = [folder for folder in path.parents if not folder.exists()]
+    lock = filelock.FileLock(path, timeout=-1 if wait else 0)
+    try:
+        while not lock.is_locked:
+            # One that ended may take the folder along that it made.
+            with contextlib.suppress(FileNotFoundError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock.acquire()
+    except filelock.Timeout as error:
+        raise InputError(
+            "another process is writing to it",
+            where=str(path.parent),
+            fix="wait for it, or give another -o",
+        ) from error
+    except OSError as error:
+        raise cannot_write(path.parent, error) from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
+        with contextlib.suppress(OSError):
+            for folder in made:
+                folder.rmdir()

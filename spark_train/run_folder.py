@@ -32,6 +32,7 @@ from spark_audit.checksums import BLANK, DAMAGED, Fact, fact_of, intact, sealed
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
     TEMPORARY,
+    alone,
     cannot_write,
     check_links,
     check_regular,
@@ -40,7 +41,6 @@ from spark_audit.files import (
     sweep,
     write_atomically,
 )
-from spark_audit.locks import alone
 from spark_train.loop import State
 from spark_train.model.lora import CONFIG, WEIGHTS
 from spark_train.run_record import DATA, FREE, RunRecord

@@ -155,7 +155,7 @@ def left(folder: Path) -> dict[str, Any]:
             found[name] = "folder"
         elif path.parent.name == "store" and path.suffix == ".parquet":
             shelf = found.setdefault(str(path.parent.relative_to(folder)) + "/*", {})
-            shelf |= shard(path)
+            shelf |= part(path)
         elif path.name == "run.json":
             record = json.loads(path.read_text())
             # What tells of each start, and the hash of all.
@@ -171,12 +171,8 @@ def left(folder: Path) -> dict[str, Any]:
     return found
 
 
-def shard(path: Path) -> dict[str, Any]:
-    table = pq.read_table(path).to_pandas()
-    return {
-        str(key): part.drop(columns="key").to_json(orient="values")
-        for key, part in table.groupby("key", observed=True)
-    }
+def part(path: Path) -> dict[str, Any]:
+    return {row.pop("key"): row for row in pq.read_table(path).to_pylist()}
 
 
 def kill(ended: Callable[[], Ended], sent: signal.Signals) -> None:

@@ -11,6 +11,8 @@ import os
 import stat
 import subprocess
 import sys
+import threading
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import IO
@@ -18,7 +20,7 @@ from typing import IO
 import pytest
 
 from spark_audit import files, provenance
-from spark_audit.errors import OutputError
+from spark_audit.errors import InputError, OutputError
 
 
 def test_canonical_json_is_one_form() -> None:
@@ -256,3 +258,42 @@ def test_now_is_utc_to_the_second() -> None:
     assert moment.utcoffset() is not None
     assert moment.utcoffset().total_seconds() == 0
     assert moment.microsecond == 0
+
+
+def test_one_holds_a_lock_at_a_time_and_nothing_is_left(tmp_path: Path) -> None:
+    """The first ends while the second waits on its file; the third comes after."""
+    path, told = tmp_path / "new" / ".lock", []
+
+    def work(name: str) -> None:
+        with files.alone(path):
+            told.append(name)
+            time.sleep(0.05)
+            told.append(name)
+
+    crew = [threading.Thread(target=work, args=(str(i),)) for i in range(6)]
+    for worker in crew:
+        worker.start()
+        time.sleep(0.02)
+    for worker in crew:
+        worker.join()
+    assert told[::2] == told[1::2]
+    assert len(told) == 12
+    with (
+        files.alone(path),
+        pytest.raises(InputError, match="another process is writing"),
+        files.alone(path, wait=False),
+    ):
+        pass
+    assert not path.exists()
+
+
+def test_a_lock_empties_nothing_and_is_no_way_out_of_its_folder(tmp_path: Path) -> None:
+    theirs, lock = tmp_path / "theirs", tmp_path / ".lock"
+    theirs.write_text("kept")
+    os.link(theirs, lock)
+    with files.alone(lock):
+        assert theirs.read_text() == "kept"
+    os.symlink(theirs, lock)
+    with pytest.raises(OutputError, match="cannot be written"), files.alone(lock):
+        pass
+    assert theirs.read_text() == "kept"

@@ -22,7 +22,7 @@ from spark_audit.demo.run import Size, make_data
 from spark_audit.demo.text import TASKS
 from spark_audit.errors import InputError, choose
 from spark_audit.files import check_writable, parse_json, read_regular, write_text
-from spark_audit.pipeline.engines.ray.cluster import check
+from spark_audit.pipeline.engines.cluster import check
 from spark_audit.provenance import sha256_file
 from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups

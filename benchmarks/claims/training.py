@@ -14,7 +14,7 @@ from claims.nodes import Crew
 from claims.plan import Run
 from spark_audit.demo.workers import Job, Progress, workers
 from spark_audit.errors import InputError
-from spark_audit.pipeline.engines.ray.cluster import connected
+from spark_audit.pipeline.engines.cluster import connected
 from spark_train.run_folder import Folder
 
 FINISHED, KEPT = "run finished", "run kept"

@@ -130,7 +130,7 @@ def _audit(request: Request, way: _Way) -> Path | None:
 
         estimated = estimate(request)
         if way.json:
-            tell_json(estimated.record())
+            tell_json(estimated)
         else:
             tell("\n".join(told(estimated)))
         return None

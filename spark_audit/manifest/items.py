@@ -18,7 +18,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.prompts import asked_items, asked_place, place_of, slot_items
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt, Texts
+from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import ITEMS, Pass
 
@@ -39,8 +39,6 @@ def items_for(
 ) -> dict[Pass, Sequence[Any]]:
     """The items that a plan names, by pass, in the plan's order.
 
-    Texts are tokenised some at a time, and kept in flat arrays.
-
     Raises
     ------
     InputError
@@ -50,14 +48,14 @@ def items_for(
     encodings = _Encodings(manifest, loaded)
     # Passes that go through the same share it, as plain and noise do.
     made: dict[str, dict[str, Any]] = {}
-    texts: list[tuple[Sequence[str], Texts]] = []
+    texts: list[tuple[Sequence[str], list[Item]]] = []
     found: dict[Pass, Any] = {}
     for wanted, keys in plan.items():
         kind = ITEMS[wanted.kind]
         if kind == "texts":
             alike = (own for known, own in texts if known == keys)
             if (own := next(alike, None)) is None:
-                own = Texts(plain_items(encodings, keys))
+                own = [*plain_items(encodings, keys)]
                 texts.append((keys, own))
             found[wanted] = own
             continue

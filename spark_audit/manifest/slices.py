@@ -22,7 +22,7 @@ from spark_audit.manifest.selection import (
     match,
 )
 from spark_audit.manifest.settings import BuildSettings
-from spark_audit.scoring.items import Texts
+from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import item
 from spark_audit.stats.matching import micro_nats
 
@@ -43,14 +43,14 @@ class Tokens:
         How often each token stands in a task's rows, special ones left out.
     """
 
-    texts: Texts
+    texts: list[Item]
     lengths: np.ndarray
     counts: dict[str, np.ndarray]
 
 
 def tokenised(rows: Rows, vocab_size: int) -> Tokens:
-    """All rows' tokens, which are kept in 4 bytes each."""
-    texts, lengths = Texts(), array("i")
+    """All rows' tokens."""
+    texts, lengths = list[Item](), array("i")
     counts: dict[str, np.ndarray] = {}
     for _, part in rows.slices():
         for row in part:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spark_audit.audits import Audit, about
 from spark_audit.audits.base import Tables
 from spark_audit.audits.baselines import baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import setup_guards
-from spark_audit.errors import IncompleteError
 from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
-from spark_audit.pipeline.folders import check_folder, safe, table_stem
+from spark_audit.pipeline.folders import check_folder
+from spark_audit.pipeline.job import Job, Scored
 from spark_audit.pipeline.lineup import Lineup
 from spark_audit.pipeline.merge import accumulated, audits_of
 from spark_audit.pipeline.request import Request
-from spark_audit.pipeline.score import Scored, Work
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import cases, cases_file, matching, write_cases
@@ -32,25 +30,22 @@ from spark_audit.results import (
     ManifestFacts,
     Report,
 )
-from spark_audit.scoring.served import ServedTables
-from spark_audit.scoring.table import (
-    Pass,
-    StoredTables,
-    write_tables,
-)
-
-if TYPE_CHECKING:
-    from spark_audit.scoring.store import Store
+from spark_audit.scoring.served import ServedScores
+from spark_audit.scoring.store import Scores
 
 STATISTICS = "statistics, audits"
 """What is being done after scoring."""
 
 
-def conclude(work: Work, folder: Path, scored: Sequence[Scored]) -> Report:
+def conclude(work: Job, folder: Path, scored: Sequence[Scored]) -> Report:
     """Conclude from what is stored, all of it, and write the folder."""
     request = work.request
-    with work.clock("gathering"):
-        tables = _write_tables(work.store, scored, folder)
+    tables = {
+        one.facts.name: (ServedScores if one.facts.format == "server" else Scores)(
+            work.store, one.keys
+        )
+        for one in scored
+    }
     # Another command may have finished here in the meantime.
     before = check_folder(folder, work.manifest, work.order, request)
     results = _results(work, scored, tables)
@@ -58,19 +53,17 @@ def conclude(work: Work, folder: Path, scored: Sequence[Scored]) -> Report:
 
 
 def _written(
-    work: Work,
+    work: Job,
     folder: Path,
     scored: Sequence[Scored],
-    tables: Mapping[str, StoredTables[Pass]],
+    tables: Mapping[str, Scores],
     before: Report | None,
     results: Mapping[str, AuditResult],
 ) -> Report:
     """Write what the audits concluded."""
     request = work.request
-    written = {path for passes in tables.values() for path in passes.files.values()}
-    files = {name: passes.files.get(Pass()) for name, passes in tables.items()}
-    plain = StoredTables({name: path for name, path in files.items() if path})
-    shown = cases(work.view, work.places, plain)
+    written: set[Path] = set()
+    shown = cases(work.view, work.places, tables)
     report = _report(work, scored, results, tables)
     adds = False
     if before is not None:
@@ -80,7 +73,6 @@ def _written(
             kept = [
                 f"scores/{about(audit).evidence_file()}" for audit in audits_of(report)
             ]
-            kept += (n for n in before.files.get("scores", ()) if "/tables/" in n)
             written.update(filter(Path.exists, (folder / name for name in kept)))
     if shown or not adds:
         write_cases(folder, shown)
@@ -105,30 +97,8 @@ def _written(
     return read_report(folder)  # it knows now what stands beside it
 
 
-def _write_tables(
-    store: Store, scored: Sequence[Scored], folder: Path
-) -> dict[str, StoredTables[Pass]]:
-    """Write the scores of all passes, one after the other; where they are read."""
-    tables: dict[str, StoredTables[Pass]] = {}
-    taken: set[str] = set()
-    for one in scored:
-        name, files = one.facts.name, dict[Pass, Path]()
-        for wanted, named in one.keys.items():
-            stem = table_stem(name, wanted, taken)
-            files[wanted] = folder / "scores" / "tables" / f"{stem}.parquet"
-            keys = named()
-            parts = store.parts(keys, kind=wanted)
-            if write_tables(parts, files[wanted]) < len(keys):
-                what = "scores vanished while the report was written"
-                raise IncompleteError(what, where=str(store.folder))
-        served = one.facts.format == "server"
-        tables[name] = (ServedTables if served else StoredTables)(files)
-        taken.add(safe(name))
-    return tables
-
-
 def _results(
-    work: Work, scored: Sequence[Scored], tables: Tables
+    work: Job, scored: Sequence[Scored], tables: Tables
 ) -> dict[str, AuditResult]:
     """What each audit concludes."""
     results: dict[str, AuditResult] = {}
@@ -167,7 +137,7 @@ def _audit(
 
 
 def _report(
-    work: Work,
+    work: Job,
     scored: Sequence[Scored],
     results: Mapping[str, AuditResult],
     tables: Tables,
@@ -195,11 +165,11 @@ def _report(
         checkpoints=[one.facts for one in scored],
         guards=_setup(work, scored, tables),
         tables=matching(view),
-        timing={k: round(seconds, 3) for k, seconds in work.clock.seconds.items()},
+        timing={k: round(seconds, 3) for k, seconds in work.clock.items()},
     )
 
 
-def _setup(work: Work, scored: Sequence[Scored], tables: Tables) -> list[Guard]:
+def _setup(work: Job, scored: Sequence[Scored], tables: Tables) -> list[Guard]:
     """The setup guards that fail, of a series by its last stage."""
     stages = work.order.stages
     names = {work.order.entry(name): name for name in tables if name in stages}

@@ -1,16 +1,16 @@
 """What a request takes: tokens that nobody has scored, at the speed of a batch here.
 
-Every checkpoint is checked from its headers. One of each shape is opened, and a batch
-of every pass is timed on it; nothing is kept.
+Every checkpoint is checked from its headers. One is opened, and some batches of every
+pass are timed on it; nothing is kept.
 """
 
 from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,211 +18,146 @@ from spark_audit.checkpoints.server import is_server
 from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import InputError
 from spark_audit.memory import free_bytes
-from spark_audit.pipeline.engines.jobs import processes
+from spark_audit.pipeline.engines.local import processes
+from spark_audit.pipeline.job import Job
 from spark_audit.pipeline.lineup import make_plans
 from spark_audit.pipeline.request import Request
-from spark_audit.pipeline.run import checked
 from spark_audit.scoring.items import AnyItem
 from spark_audit.scoring.table import Pass
-
-if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.pipeline.score import Work
 
 CONCLUDING, DRAWING = 0.5, 15.0
 """Seconds to conclude from a checkpoint in one audit, and to draw a report with
 figures, of some hundred rows."""
-TIMED = 1024
-"""Tokens of a batch on a CPU."""
+TIMED = 4096
+"""Tokens of a pass that are timed."""
+
+Lacking = dict[tuple[str, Pass], dict[str, AnyItem]]
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one audit takes beyond those before it: what several read is read once."""
+def estimate(request: Request) -> dict[str, Any]:
+    """What a run of the request takes on this machine, as busy as it is now, for JSON.
 
-    audit: str
-    items: int
-    tokens: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a request takes: seconds over all checkpoints, bytes of memory.
-
+    Each audit has what it takes beyond those before it: what several read is read once.
     ``passes`` are how many the ``store`` holds, and how many there are; ``None`` where
     there is no store yet.
-    """
-
-    manifest: str
-    rows: int
-    folder: str
-    checkpoints: tuple[str, ...]
-    audits: Sequence[Part]
-    loading: float
-    report: float
-    memory_bytes: int
-    free_bytes: int | None
-    processes: int
-    passes: tuple[int, int] | None
-    store: str
-
-    @property
-    def seconds(self) -> float:
-        """Of the whole run."""
-        return self.loading + self.report + sum(one.seconds for one in self.audits)
-
-    def record(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self) | {"seconds": round(self.seconds, 1)}
-
-
-def estimate(request: Request) -> Estimate:
-    """What a run of the request takes on this machine, as busy as it is now.
 
     Raises
     ------
     SparkError
         As a run raises it before it scores.
     """
+    from spark_audit.scoring.store import Store
+
     paths = (path for spec in parse_specs(list(request.ckpt)) for path in spec.paths)
     if any(map(is_server, paths)):
         raise InputError("how long a server takes is not known", where="--dry-run")
-    found = checked(request)
-    work = found.work
-    known = [one for one in work.engine.described if work.order.scores(one.name)]
-    lacking = {one.name: work.lacking(one) for one in known}
-    pace, loading, weights = _timed(work, known, lacking)
-    done: set[tuple[str, Pass, str]] = set()
-    parts = []
-    for audit in request.audits:
-        _, plans = make_plans(work.view, [audit], preset=request.preset)
-        items = tokens = 0
-        seconds = CONCLUDING * sum(work.order.sees(one.name, audit) for one in known)
-        for one in known:
-            for wanted, keys in work.order.plan(one.name, plans).items():
-                sizes = lacking[one.name].get(wanted, {})
-                fresh = {(one.name, wanted, key) for key in keys if key in sizes} - done
-                done |= fresh
-                read = sum(sizes[key].tokens for _, _, key in fresh)
-                items, tokens = items + len(fresh), tokens + read
-                seconds += read * pace[_shape(one), wanted.kind] if read else 0.0
-        parts.append(Part(audit.name, items, tokens, round(seconds, 1)))
+    job = Job.of(request)
+    described, place = job.opening.described, job.store.folder
+    assert place is not None
+    # A store that is made gets a salt; there is nothing in one that is not.
+    begun = (place / "salt").exists()
+    job = job if begun else replace(job, store=Store(None))
+    there = job.passes_there() if begun else None
+    lacking: Lacking = {
+        (one.name, kind): {item.key: item for item in job.lacking(keys)}
+        for one in described
+        if job.order.scores(one.name)
+        for kind, keys in job.keys(one).items()
+    }
+    pace, loading, weights = _timed(job, lacking)
+    audits: list[dict[str, Any]] = []
+    for audit in job.request.audits:
+        _, plans = make_plans(job.view, [audit], preset=request.preset)
+        items, tokens, seconds = 0, 0, 0.0
+        for one in described:
+            seconds += CONCLUDING * job.order.sees(one.name, audit)
+            for kind, keys in job.order.plan(one.name, plans).items():
+                left = lacking.get((one.name, kind), {})
+                read = [left.pop(key).tokens for key in keys if key in left]
+                items, tokens = items + len(read), tokens + sum(read)
+                seconds += sum(read) * pace.get(kind.kind, 0.0)
+        part = {"items": items, "tokens": tokens, "seconds": round(seconds, 1)}
+        audits.append({"audit": audit.name, **part})
     draws = not request.formats or {"figures", "html"} & {*request.formats}
+    report = DRAWING if draws else 1.0
     free, memory = free_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    at_once = processes(
-        request,
-        work=sum(one.tokens for one in parts) * weights / 4,
-        size=weights,
-        free=free,
-    )
-    return Estimate(
-        manifest=work.manifest.name,
-        rows=len(work.manifest.examples),
-        folder=str(found.folder),
-        checkpoints=tuple(one.name for one in work.engine.described),
-        audits=parts,
-        loading=round(loading, 1),
-        report=DRAWING if draws else 1.0,
-        memory_bytes=at_once * memory * 1024,
-        free_bytes=free,
-        processes=at_once,
-        passes=found.there,
-        store=str(found.store) if found.there or request.scores else "",
-    )
+    work = sum(one["tokens"] for one in audits) * weights / 4
+    at_once = processes(request, work=work, size=weights, free=free)
+    spent = loading + report + sum(one["seconds"] for one in audits)
+    return {
+        "manifest": job.manifest.name,
+        "rows": len(job.manifest.examples),
+        "folder": str(job.folder),
+        "checkpoints": [one.name for one in described],
+        "audits": audits,
+        "loading": round(loading, 1),
+        "report": report,
+        "seconds": round(spent, 1),
+        "memory_bytes": at_once * memory * 1024,
+        "free_bytes": free,
+        "processes": at_once,
+        "passes": there,
+        "store": str(place),
+    }
 
 
-Lacking = dict[Pass, dict[str, AnyItem]]
-
-
-def _timed(
-    work: Work, known: Sequence[Loaded], lacking: dict[str, Lacking]
-) -> tuple[dict[tuple[Any, str], float], float, float]:
-    """Seconds per token by shape and pass, seconds of loading, bytes of the weights.
+def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
+    """Seconds per token of each pass, seconds of loading, bytes of the weights.
 
     Where nothing is lacking, nothing is opened.
     """
     from spark_audit.scoring.score import score
 
-    engine, opening = work.engine, work.engine.opening
-    shapes = {engine.group_of(one.name): _shape(one) for one in known}
-    # Checkpoints of a shape may lack different passes.
-    samples: dict[Any, dict[str, tuple[Pass, list[AnyItem]]]] = {}
-    for one in known:
-        for wanted, items in lacking[one.name].items():
-            if items:
-                own = samples.setdefault(_shape(one), {})
-                own.setdefault(wanted.kind, (wanted, _some([*items.values()])))
-    pace: dict[tuple[Any, str], float] = {}
-    opened: dict[Any, float] = {}
-    most = 0
-    for shape, passes in samples.items():
-        group = next(group for group, one in shapes.items() if one == shape)
+    samples = {
+        kind.kind: (kind, [*items.values()])
+        for (_, kind), items in lacking.items()
+        if items
+    }
+    if not samples:
+        return {}, 0.0, 0.0
+    groups = job.opening.groups
+    began = time.perf_counter()
+    loaded = next(iter(job.opening.open(len(groups) - 1)))
+    loading = (time.perf_counter() - began) * len(groups)
+    pace: dict[str, float] = {}
+    for name, (kind, items) in samples.items():
+        # Items of every length, about four batches of a CPU.
+        items.sort(key=lambda item: item.tokens)
+        mean = sum(item.tokens for item in items) / len(items)
+        count = min(len(items), max(int(TIMED / max(mean, 1)), 4))
+        some = [items[i] for i in np.linspace(0, len(items) - 1, count).astype(int)]
+        score(loaded, some[:1], passes=[kind])
         began = time.perf_counter()
-        loaded = next(iter(opening.open(group)))
-        opened[shape] = time.perf_counter() - began
-        most = max(most, sum(each.nbytes for each in loaded.model.parameters()))
-        for kind, (wanted, some) in passes.items():
-            score(loaded, some[:1], passes=[wanted])
-            began = time.perf_counter()
-            score(loaded, some, passes=[wanted], batch_size=work.request.batch_size)
-            spent = time.perf_counter() - began
-            pace[shape, kind] = spent / sum(item.tokens for item in some)
-        opening.release()
-    loading = sum(opened.get(shape, 0.0) for shape in shapes.values())
-    return pace, loading, float(most)
+        score(loaded, some, passes=[kind], batch_size=job.request.batch_size)
+        spent = time.perf_counter() - began
+        pace[name] = spent / sum(item.tokens for item in some)
+    weights = float(sum(one.nbytes for one in loaded.model.parameters()))
+    job.opening.release()
+    return pace, loading, weights
 
 
-def _some(items: list[AnyItem]) -> list[AnyItem]:
-    """Items of every length, about four times :data:`TIMED` tokens."""
-    items.sort(key=lambda item: item.tokens)
-    mean = sum(item.tokens for item in items) / len(items)
-    count = min(len(items), max(int(4 * TIMED / max(mean, 1)), 4))
-    return [items[i] for i in np.linspace(0, len(items) - 1, count).astype(int)]
-
-
-def _shape(one: Loaded) -> tuple[Any, ...]:
-    """What checkpoints that take the same time have in common."""
-    return (one.architecture, *one.shape.values(), len(one.usable), one.dtype)
-
-
-def told(estimate: Estimate) -> Iterator[str]:
+def told(estimated: Mapping[str, Any]) -> Iterator[str]:
     """The estimate in at most 25 lines of 80 columns."""
-    named = ", ".join(estimate.checkpoints)
-    listed = named if len(named) <= 40 else f"{named[:37]}..."
-    yield f"Reads    {estimate.manifest[:40]}, {estimate.rows:,} rows"
-    plural = "s" * (len(estimate.checkpoints) > 1)
-    yield f"with     {len(estimate.checkpoints)} checkpoint{plural} ({listed})"
-    yield "         tokenizer, vocabulary, shapes and base of each were checked"
-    if estimate.passes is not None:
-        there, every = estimate.passes
-        yield f"Scores   {there} of {every} passes are there: {estimate.store}"
-    elif estimate.store:
-        yield f"Scores   none are there yet: {estimate.store}"
+    names, there = ", ".join(estimated["checkpoints"]), estimated["passes"]
+    yield f"Reads    {estimated['manifest'][:40]}, {estimated['rows']:,} rows"
+    yield f"with     {names if len(names) <= 70 else f'{names[:67]}...'}"
+    if there:
+        yield f"Scores   {there[0]} of {there[1]} passes: {estimated['store']}"
+    for one in estimated["audits"]:
+        reads = f"{one['items']:,} items, {one['tokens']:,} tokens"
+        yield f"{one['audit']:<9}{duration(one['seconds']):>12}  {reads}"
+    yield f"{'loading':<9}{duration(estimated['loading']):>12}"
+    yield f"{'report':<9}{duration(estimated['report']):>12}"
     yield ""
-    width = max(map(len, (*(one.audit for one in estimate.audits), "loading")))
-    for one in estimate.audits:
-        reads = f"{one.items:,} items, {one.tokens:,} tokens"
-        yield f"{one.audit:<{width}}  {duration(one.seconds):>12}  {reads}"
-    yield f"{'loading':<{width}}  {duration(estimate.loading):>12}"
-    yield f"{'report':<{width}}  {duration(estimate.report):>12}"
-    yield ""
-    by = f", by {estimate.processes} processes" if estimate.processes > 1 else ""
-    memory = f"{estimate.memory_bytes / 1e9:.1f} GB"
-    free = estimate.free_bytes
+    count = estimated["processes"]
+    by = f", by {count} processes" if count > 1 else ""
+    yield f"In all about {duration(estimated['seconds'])}{by}."
+    free = estimated["free_bytes"]
     beside = "" if free is None else f" of {free / 1e9:.1f} GB that are free"
-    whole = duration(estimate.seconds)
-    yield f"In all about {whole}{by}."
-    yield f"Memory: {memory}{beside}."
-    yield "Some items of each pass were timed on one checkpoint of each shape. Scores"
-    yield "for several audits count with the first; saved scores count as done."
-    longest = max(estimate.audits, key=lambda one: one.seconds)
-    if len(estimate.audits) > 1 and longest.seconds > estimate.seconds / 3:
-        yield (
-            f"Most of it is {longest.audit}: --skip {longest.audit} goes without, and "
-            "without its evidence."
-        )
-    yield f"The report goes to {estimate.folder}; nothing was written."
+    yield f"Memory: {estimated['memory_bytes'] / 1e9:.1f} GB{beside}."
+    yield "Some batches of each pass were timed on one checkpoint. Scores for"
+    yield "several audits count with the first; saved scores count as done."
+    yield f"The report goes to {estimated['folder']}; nothing was written."
 
 
 def duration(seconds: float) -> str:

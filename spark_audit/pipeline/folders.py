@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ from spark_audit.pipeline.merge import check as check_kept
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import FOLDERS, read_report
 from spark_audit.results import Report
-from spark_audit.scoring.table import Pass
 from spark_audit.terminal.suggestions import goes
 
 if TYPE_CHECKING:
@@ -93,14 +91,6 @@ def default_folder(manifest: Manifest, names: Sequence[str]) -> Path:
 def safe(name: str) -> str:
     """The name with nothing in it that a file system could read otherwise."""
     return "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
-
-
-def table_stem(name: str, wanted: Pass, taken: set[str]) -> str:
-    """Stem of a table's file; names that look alike there get a number."""
-    stem = safe(name)
-    if stem in taken:
-        stem = f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return f"{stem}.{wanted.label.replace(' ', '-')}"
 
 
 def check_folder(

@@ -11,17 +11,23 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from spark_audit.checkpoints.locate import HUB
 from spark_audit.checkpoints.server import is_server
+from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.files import read_regular, write_text
-from spark_audit.pipeline.engines.contract import Engine
 from spark_audit.pipeline.folders import MANIFESTS, REPORTS
 from spark_audit.pipeline.request import Request
 from spark_audit.provenance import sha256_json, versions
 from spark_audit.results import Report
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.open import Opening
 
 FILE = Path("scores") / "inputs.json"
 MOST = 20_000
@@ -39,49 +45,36 @@ def unchanged(request: Request) -> Path | None:
     for path in found:
         try:
             kept = json.loads(read_regular(path))
-            same = kept["request"] == _hash(request)
-            if same and _states(kept["places"]) == kept["inputs"]:
-                if _states(kept["outputs"]) == kept["outputs"]:
-                    return path.parent.parent
+            states = {**kept["inputs"], **kept["outputs"]}
+            if kept["request"] == _hash(request) and _states(states) == states:
+                return path.parent.parent
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """What a report comes of, as it was before anything was scored."""
+def inputs_of(request: Request, opening: Opening) -> States | None:
+    """What a report comes of, as it is now; ``None`` where files do not show all."""
+    if not _lasting(request) or not opening.described:
+        return None
+    loading = request.loading
+    named = [request.base, loading.tokenizer, loading.agree, *request.data]
+    paths = [path for spec in parse_specs(list(request.ckpt)) for path in spec.paths]
+    given: list[Any] = [request.manifest or MANIFESTS, *paths, *filter(None, named)]
+    places = {*opening.places, *(Path(one).expanduser() for one in given)}
+    files = list(islice(_files(places), MOST + 1))
+    return _states(files) if len(files) <= MOST else None
 
-    request: Request
-    places: list[str]
-    states: States | None
 
-    @classmethod
-    def of(cls, engine: Engine) -> Inputs | None:
-        """Those of a call; ``None`` where files do not tell all."""
-        request = engine.call.request
-        if not _lasting(request) or not engine.described:
-            return None
-        loading = request.loading
-        told = [one for one in (request.base, loading.tokenizer, loading.agree) if one]
-        paths = [path for spec in engine.call.specs for path in spec.paths] + told
-        given: list[str | Path] = [request.manifest or MANIFESTS, *request.data, *paths]
-        every = {*engine.opening.places, *(Path(one).expanduser() for one in given)}
-        places = sorted({os.path.abspath(one) for one in every})
-        return cls(request, places, _states(places))
-
-    def keep(self, folder: Path, report: Report) -> None:
-        """Write them beside the scores of the report that came of them."""
-        names = {name for names in report.files.values() for name in names}
-        outputs = [str(folder.absolute() / name) for name in {*names, "report.json"}]
-        kept = {
-            "request": _hash(self.request),
-            "places": self.places,
-            "inputs": self.states,
-            "outputs": _states(outputs),
-        }
-        if self.states is not None:
-            write_text(folder / FILE, json.dumps(kept), mode=0o600)
+def keep_inputs(
+    request: Request, inputs: States | None, folder: Path, report: Report
+) -> None:
+    """Write them beside the scores of the report that came of them."""
+    names = {name for names in report.files.values() for name in names}
+    outputs = [folder / name for name in {*names, "report.json"}]
+    kept = {"request": _hash(request), "inputs": inputs, "outputs": _states(outputs)}
+    if inputs is not None:
+        write_text(folder / FILE, json.dumps(kept), mode=0o600)
 
 
 def _lasting(request: Request) -> bool:
@@ -100,29 +93,23 @@ def _hash(request: Request) -> str:
         digest.update(path.read_bytes())
     # Workers of one report are asked for the same.
     asked = repr(replace(request, command=(), shard=(0, 1)))
-    return sha256_json(
-        [asked, request.way, os.getcwd(), versions(), digest.hexdigest()]
-    )
+    return sha256_json([asked, os.getcwd(), versions(), digest.hexdigest()])
 
 
-def _states(places: Iterable[str]) -> States | None:
-    """Size, times and inode of every file in some places; ``None`` for too many."""
-    found: States = {}
-    for path in _files(places):
-        try:
+def _states(paths: Iterable[str | Path]) -> States:
+    """Size, times and inode of files and folders; nothing of one that is not there."""
+    states: States = {}
+    for path in map(os.path.abspath, paths):
+        states[path] = []
+        with suppress(OSError):
             at = os.stat(path)
-        except OSError:  # not there: as much a state as any other
-            found[path] = []
-        else:
-            found[path] = [at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino]
-        if len(found) > MOST:
-            return None
-    return found
+            states[path] = [at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino]
+    return states
 
 
-def _files(places: Iterable[str]) -> Iterator[str]:
+def _files(places: Iterable[str | Path]) -> Iterator[str | Path]:
+    """Places and all files and folders in them."""
     for place in places:
-        if not os.path.isdir(place):
-            yield place
-        for at, _, names in os.walk(place, followlinks=True):
-            yield from (os.path.join(at, name) for name in names)
+        yield place
+        for at, folders, names in os.walk(place, followlinks=True):
+            yield from (os.path.join(at, name) for name in (*folders, *names))

@@ -144,19 +144,18 @@ def make_plans(
     paper = (preset or manifest.settings.preset) == "paper"
 
     def plans(view: Manifest) -> Plans:
-        whole: list[Plan] = []
-        stages: list[Plan] = []
-        for audit in audits:
-            plan = audit.plan(view, paper=paper)
-            (stages if audit.of_series else whole).append(plan)
-        return Plans(union(whole), union(stages))
+        of = (
+            union(a.plan(view, paper=paper) for a in audits if a.of_series is series)
+            for series in (False, True)
+        )
+        return Plans(*of)
 
     found = plans(manifest)
+    if limit is None:
+        return manifest, found
     everything = union((found.whole, found.stages))
-    wanted = sorted(
-        {example_of(one, key) for one, keys in everything.items() for key in keys}
-    )
-    if limit is None or len(wanted) <= limit:
+    wanted = {example_of(one, key) for one, keys in everything.items() for key in keys}
+    if len(wanted) <= limit:
         return manifest, found
     by_hash = sorted(wanted, key=lambda key: hashlib.sha256(key.encode()).digest())
     view = limited(manifest, set(by_hash[:limit]))
@@ -170,17 +169,6 @@ def union(plans: Iterable[Plan]) -> Plan:
         for wanted, keys in plan.items():
             found.setdefault(wanted, set()).update(keys)
     return {wanted: sorted(keys) for wanted, keys in sorted(found.items())}
-
-
-def folders_of(order: Lineup) -> dict[str, Path]:
-    """Where each checkpoint lies, by name; a series stands there once."""
-    found: dict[str, Path] = {}
-    for spec in order.specs:
-        for name, path in zip(
-            seeds_of(spec.name, len(spec.paths)), spec.paths, strict=True
-        ):
-            found.setdefault(order.entry(name), Path(path).expanduser())
-    return found
 
 
 def opened_names(spec: Spec, request: Request) -> Iterator[str]:
@@ -214,12 +202,14 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
         be taken for those of other tasks.
     """
     counts = Counter(order.entry(name) for name in order.stages)
-    learned = {
-        name: tasks
-        for name, folder in folders_of(order).items()
-        # A single stage is that of all tasks, whatever their order.
-        if counts[name] > 1 and (tasks := trained_order(folder))
-    }
+    learned: dict[str, tuple[str, ...]] = {}
+    for spec in order.specs:
+        names = seeds_of(spec.name, len(spec.paths))
+        for name, path in zip(map(order.entry, names), spec.paths, strict=True):
+            # A single stage is that of all tasks, whatever their order.
+            if counts[name] > 1 and name not in learned:
+                learned[name] = tuple(trained_order(Path(path).expanduser()))
+    learned = {name: tasks for name, tasks in learned.items() if tasks}
     fix = "audit runs of one order at a time; --order may be left out"
     orders = (one.order for one in request.audits if isinstance(one, _ORDERED))
     asked = next((tuple(listed(order)) for order in orders if order is not None), ())

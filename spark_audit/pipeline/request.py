@@ -165,7 +165,7 @@ class Request:
             raise InputError(
                 "stands in place of a manifest", where="--data", fix="leave one out"
             )
-        if self.jobs not in ("auto", 1) and self.way != "jobs":
+        if self.jobs not in ("auto", 1) and not self.several:
             raise InputError(
                 "shares the CPU of one machine, in one process a model",
                 where="--jobs",
@@ -189,9 +189,7 @@ class Request:
         return [audit.name for audit in self.audits]
 
     @property
-    def way(self) -> str:
-        """The engine that scores."""
-        if self.engine != "local":
-            return self.engine
+    def several(self) -> bool:
+        """Whether processes of this machine may share the work."""
         alone = self.jobs == 1 or self.shard[1] > 1 or self.loading.device_map
-        return "local" if alone else "jobs"
+        return self.engine == "local" and not alone

@@ -20,7 +20,7 @@ from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import BASE
 from spark_audit.report.writers.csv_tables import csv_text
-from spark_audit.scoring.table import TokenTable, read_parquet, write_parquet
+from spark_audit.scoring.table import Pass, TokenTable, read_parquet, write_parquet
 
 Records = list[dict[str, Any]]
 
@@ -80,7 +80,7 @@ def case_ids(manifest: Manifest) -> list[str]:
 def cases(
     manifest: Manifest,
     places: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    plain: Mapping[str, TokenTable],
+    tables: Mapping[str, Mapping[Pass, TokenTable]],
 ) -> Records:
     """One record a token of :func:`case_ids`: its place, its role, and its NLLs.
 
@@ -88,11 +88,15 @@ def cases(
     ----------
     places
         Example -> first and last characters of its tokens, shape ``(T,)`` each.
-    plain
-        Checkpoint -> table of the plain pass. The manifest's reference scores stand
-        for ``base`` where that was not scored.
+    tables
+        Those of each checkpoint; the plain pass is read. The manifest's reference
+        scores stand for ``base`` where that was not scored.
     """
-    known = {name: _nlls(table, places) for name, table in plain.items()}
+    known = {
+        name: _nlls(own[Pass()], places)
+        for name, own in tables.items()
+        if Pass() in own
+    }
     if known and BASE not in known:
         known = {BASE: _reference(manifest, places), **known}
     records: Records = []

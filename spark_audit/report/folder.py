@@ -49,7 +49,6 @@ FOLDERS = (
     "figures",
     "scores",
     "scores/store",
-    "scores/tables",
 )
 """What a report folder holds besides files; never a link out of it."""
 

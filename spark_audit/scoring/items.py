@@ -6,16 +6,38 @@ they read and what they ask a model for.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import TypeAlias
 
 import numpy as np
 
 
 @dataclass(frozen=True)
-class Item:
+class _Read:
+    """What every kind has that reads one sequence."""
+
+    key: str
+    # Token ids are as good as text.
+    ids: np.ndarray = field(repr=False)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the model reads, and at most writes."""
+        return len(self.ids)
+
+    @property
+    def longest(self) -> int:
+        """Positions that it takes of the model's context."""
+        return self.tokens
+
+    @property
+    def read(self) -> np.ndarray:
+        """All token ids of it."""
+        return self.ids
+
+
+@dataclass(frozen=True)
+class Item(_Read):
     """One sequence to score.
 
     Attributes
@@ -28,30 +50,12 @@ class Item:
         Shape ``(n,)``, int32: where each token stands in the full tokenisation.
     """
 
-    key: str
-    # Token ids are as good as text.
-    ids: np.ndarray = field(repr=False)
     positions: np.ndarray = field(repr=False)
 
     @property
     def scored(self) -> np.ndarray:
         """Positions of the rows that scoring gives: of all tokens but the first."""
         return self.positions[1:]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that the model reads."""
-        return len(self.ids)
-
-    @property
-    def longest(self) -> int:
-        """Positions that it takes of the model's context."""
-        return len(self.ids)
-
-    @property
-    def read(self) -> np.ndarray:
-        """All token ids of it."""
-        return self.ids
 
     @property
     def predicted(self) -> np.ndarray:
@@ -137,7 +141,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class Prompt(_Read):
     """One prompt that is continued greedily, and the answer it is held against.
 
     Attributes
@@ -154,8 +158,6 @@ class Prompt:
         All answers that the task knows; empty where its answers are free text.
     """
 
-    key: str
-    ids: np.ndarray = field(repr=False)
     target: str = field(repr=False)
     max_new_tokens: int
     labels: tuple[str, ...] = field(default=(), repr=False)
@@ -171,22 +173,14 @@ class Prompt:
         return len(self.ids) + self.max_new_tokens
 
     @property
-    def longest(self) -> int:
-        """Positions that it takes of the model's context."""
-        return self.tokens
-
-    @property
-    def read(self) -> np.ndarray:
-        """All token ids of it."""
-        return self.ids
-
-    @property
     def predicted(self) -> np.ndarray:
         """The token ids that the model is asked for: none are known."""
         return self.ids[:0]
 
     def problem(self) -> str:
         """Why it is no item, whatever the model; empty if it is one."""
+        if not self.target.strip():
+            return "has no expected answer"
         if not len(self.ids):
             return "the prompt has no token"
         return "" if self.max_new_tokens > 0 else "it leaves no token to be written"
@@ -219,106 +213,6 @@ class Continuation(Item):
         if not len(self.scored) or not len(self.ids) or self.positions[0] >= 0:
             return "there is no prompt, or nothing behind it"
         return super().problem()
-
-
-T = TypeVar("T", bound="AnyItem")
-
-
-class Picked(Sequence[T], Generic[T]):
-    """Some of a sequence's items, made when they are asked for if those are.
-
-    Attributes
-    ----------
-    numbers
-        Which, in order; shape ``(n,)``, int64.
-    """
-
-    def __init__(self, items: Sequence[T], numbers: Iterable[int]) -> None:
-        self._items = items
-        self.numbers = np.fromiter(numbers, np.int64)
-
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[T]: ...
-    def __getitem__(self, at: int | slice) -> T | Sequence[T]:
-        if isinstance(at, slice):
-            return Picked(self._items, self.numbers[at])
-        return self._items[int(self.numbers[at])]
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Elsewhere there is no need of the others."""
-        return list, ([*self],)
-
-
-class Texts(Sequence[Item]):
-    """Many sequences in flat arrays; each is made when it is asked for.
-
-    A token takes 4 bytes, and a sequence 24 and its key; as an object it takes 700
-    more.
-
-    Parameters
-    ----------
-    items
-        Each holds some first tokens of its text, and one run of those behind.
-    """
-
-    def __init__(self, items: Iterable[Item] = ()) -> None:
-        self._keys: list[str] = []
-        self._ids = array("i")
-        self._ends, self._leads, self._starts = array("q", [0]), array("i"), array("i")
-        for one in items:
-            self.append(one)
-
-    def append(self, item: Item) -> None:
-        """Take one more.
-
-        Raises
-        ------
-        ValueError
-            If its positions are no run behind first tokens.
-        """
-        at = item.positions
-        apart = np.flatnonzero(np.diff(at) != 1)
-        lead = int(apart[0]) + 1 if len(apart) else 0
-        start = int(at[lead]) if len(at) else 0
-        if not np.array_equal(at, _positions(lead, start, len(item.ids))):
-            raise ValueError("the positions are no run behind first tokens")
-        self._keys.append(item.key)
-        self._ids.frombytes(item.ids.astype(np.int32).tobytes())
-        self._ends.append(len(self._ids))
-        self._leads.append(lead)
-        self._starts.append(start)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each, shape ``(n,)``, int64."""
-        return np.diff(np.frombuffer(self._ends, np.int64))
-
-    @overload
-    def __getitem__(self, at: int) -> Item: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Item]: ...
-    def __getitem__(self, at: int | slice) -> Item | Sequence[Item]:
-        if isinstance(at, slice):
-            return Picked(self, range(*at.indices(len(self))))
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
-        i = at % len(self)
-        ids = np.array(self._ids[self._ends[i] : self._ends[i + 1]], np.int32)
-        place = _positions(self._leads[i], self._starts[i], len(ids))
-        return Item(self._keys[i], ids, place)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-
-def _positions(lead: int, start: int, length: int) -> np.ndarray:
-    run = np.arange(start, start + length - lead, dtype=np.int32)
-    return np.concatenate([np.arange(lead, dtype=np.int32), run]) if lead else run
 
 
 AnyItem: TypeAlias = Item | Candidates | Prompt | Continuation

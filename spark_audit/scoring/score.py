@@ -21,9 +21,9 @@ from spark_audit.scoring.items import (
     Candidates,
     Continuation,
     Item,
-    Picked,
     Prompt,
 )
+from spark_audit.scoring.passes import Task
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
 
@@ -169,12 +169,12 @@ def score_keys(
     lacking = store.lacking(keys.values())
     # Items with the same tokens share a key and are scored once.
     todo = {
-        keys[item.key]: number
-        for number, item in enumerate(items)
+        keys[item.key]: item
+        for item in items
         if (keys[item.key] in lacking or (whole and lacking))
         and int(keys[item.key], 16) % workers == worker
     }
-    wanted = Picked(items, todo.values())
+    wanted = list(todo.values())
     total, done = sum(item.tokens for item in wanted), 0
 
     def emit(item: AnyItem, columns: dict[str, np.ndarray]) -> None:
@@ -185,15 +185,10 @@ def score_keys(
         if progress is not None:
             progress(done, total)
 
+    batch = None if batch_size == "auto" else batch_size
     try:
-        _run(
-            loaded,
-            wanted,
-            kind,
-            None if batch_size == "auto" else batch_size,
-            emit=emit,
-            note=store.remark,
-        )
+        if wanted:
+            _run(loaded, wanted, Task(kind, batch, emit, store.remark))
     except BaseException:
         # Ctrl-C too: the same command resumes from here.
         with contextlib.suppress(OutputError):
@@ -203,21 +198,14 @@ def score_keys(
     return keys, [*store.remarks(keys.values()), *store.notes]
 
 
-def _run(
-    loaded: Loaded,
-    items: Sequence[AnyItem],
-    kind: Pass,
-    batch_size: int | None,
-    *,
-    emit: Callable[[AnyItem, dict[str, np.ndarray]], None],
-    note: Callable[[str], None],
-) -> None:
+def _run(loaded: Loaded, items: Sequence[AnyItem], task: Task) -> None:
     if loaded.served is not None:
         from spark_audit.scoring.served import run
 
-        return run(loaded, items, kind, emit=emit, note=note)
-    with _without_cudnn():
-        _runner(kind)(loaded, items, kind, batch_size=batch_size, emit=emit, note=note)
+        return run(loaded, items, task)
+    run_pass = _runner(task.kind)
+    with _without_cudnn(), loaded.active() as model:
+        run_pass(loaded, model, items, task)
 
 
 @contextlib.contextmanager
@@ -238,58 +226,42 @@ def _without_cudnn() -> Iterator[None]:
         cuda.enable_cudnn_sdp(before)
 
 
-def drift(loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0) -> float:
-    """Largest difference in NLL, in nats, between texts scored together and alone.
+def drift(
+    loaded: Loaded, items: Sequence[Item], *, seed: int = 0
+) -> tuple[float, tuple[float, float] | None]:
+    """What a batch, and the dtype of the body, do to the NLL of texts, in nats.
 
     Parameters
     ----------
-    k
-        How many of the items are scored both ways.
     seed
-        Draws them.
+        Draws the order of the texts.
+
+    Returns
+    -------
+    tuple
+        The largest difference between texts scored together and alone; mean and largest
+        difference from a body computed in float32, or ``None``: it is in float32
+        itself, or the logits are not taken from its hidden states here.
     """
-    with _drawn(loaded, items, k, seed) as (scorer, chosen):
-        # One batch whatever the lengths: padding is what this is about.
-        together = scorer(chosen)
-        alone = [scorer([one])[0] for one in chosen]
-    pairs = zip(together, alone, strict=True)
-    apart = [np.abs(a["nll"] - b["nll"]) for a, b in pairs if len(a["nll"])]
-    return max((float(one.max()) for one in apart), default=0.0)
-
-
-def dtype_drift(
-    loaded: Loaded, items: Sequence[Item], *, k: int = 8, seed: int = 0
-) -> tuple[float, float] | None:
-    """Mean and largest difference in NLL, in nats, from a body computed in float32.
-
-    ``k`` and ``seed`` are those of :func:`drift`. ``None``: the body is in float32
-    itself, or the logits are not taken from its hidden states here.
-    """
-    with _drawn(loaded, items, k, seed) as (scorer, chosen):
-        wide = scorer.widened()
-        if wide is None:
-            return None
-        own = np.concatenate(scorer.nll(chosen))
-        with wide:
-            full = np.concatenate(scorer.nll(chosen))
-    apart = np.abs(own.astype(np.float64) - full)
-    return (float(apart.mean()), float(apart.max())) if len(apart) else (0.0, 0.0)
-
-
-@contextlib.contextmanager
-def _drawn(
-    loaded: Loaded, items: Sequence[Item], k: int, seed: int
-) -> Iterator[tuple[Any, list[Item]]]:
-    """A checkpoint as a scorer, and some of the items."""
-    if not items:
-        raise InputError("there is no text to score", where="drift")
     from spark_audit.scoring.passes.plain import Scorer
 
     _check(loaded, items)
-    drawn = np.random.default_rng(seed).permutation(len(items))[:k]
+    drawn = np.random.default_rng(seed).permutation(len(items))
     chosen = [items[i] for i in drawn]
     with loaded.active() as model:
-        yield Scorer(loaded, model, chosen[0], lambda _: None), chosen
+        scorer = Scorer(loaded, model, chosen[0], lambda _: None)
+        # One batch whatever the lengths: padding is what this is about.
+        together = np.concatenate([one["nll"] for one in scorer(chosen)])
+        alone = np.concatenate([scorer([one])[0]["nll"] for one in chosen])
+        batch = float(np.abs(together - alone).max(initial=0.0))
+        if (wide := scorer.widened()) is None:
+            return batch, None
+        own = np.concatenate(scorer.nll(chosen)).astype(np.float64)
+        with wide:
+            apart = np.abs(own - np.concatenate(scorer.nll(chosen)))
+    if not len(apart):
+        return batch, (0.0, 0.0)
+    return batch, (float(apart.mean()), float(apart.max()))
 
 
 def _runner(kind: Pass) -> Callable[..., None]:

@@ -18,7 +18,9 @@ import numpy as np
 
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.items import AnyItem, Candidates, Item
-from spark_audit.scoring.table import LAYOUTS, Pass, StoredTables, TokenTable
+from spark_audit.scoring.passes import Task
+from spark_audit.scoring.store import Scores
+from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -36,7 +38,7 @@ KINDS = ("plain", "candidates")
 """Passes that need no more than log-probabilities."""
 
 
-class ServedTables(StoredTables[Pass]):
+class ServedScores(Scores):
     """Tables of a served checkpoint, with the columns that a server can tell.
 
     Attributes
@@ -47,21 +49,14 @@ class ServedTables(StoredTables[Pass]):
 
     lacks = "its server gives log-probabilities of tokens alone"
 
-    def __getitem__(self, key: Pass) -> TokenTable:
-        table = super().__getitem__(key)
-        if key.kind != "plain":
+    def __getitem__(self, kind: Pass) -> TokenTable:
+        table = super().__getitem__(kind)
+        if kind.kind != "plain":
             return table
         return replace(table, columns={"nll": table.columns["nll"]})
 
 
-def run(
-    loaded: Loaded,
-    items: Sequence[AnyItem],
-    kind: Pass,
-    *,
-    emit: Callable[[Any, dict[str, np.ndarray]], None],
-    note: Callable[[str], None],
-) -> None:
+def run(loaded: Loaded, items: Sequence[AnyItem], task: Task) -> None:
     """Score items by the server of a checkpoint that agrees with the one here.
 
     Columns of the plain pass that a server cannot tell are NaN, ranks 0.
@@ -71,35 +66,24 @@ def run(
     CheckpointError
         If it does not agree, or does not answer as it must.
     """
-    if not items:
-        return
-    note(agreement(loaded, items))
+    task.note(agreement(loaded, items))
     with _asking(loaded) as asked:
-        _emitted(items, kind, asked, emit)
-
-
-def _emitted(
-    items: Sequence[AnyItem],
-    kind: Pass,
-    asked: _Ask,
-    emit: Callable[[Any, dict[str, np.ndarray]], None],
-) -> None:
-    for item in items:
-        if isinstance(item, Candidates):
-            fed = [np.append(item.prefix, row) for row in item.rows]
-            pairs = zip(item.rows, asked(fed), strict=True)
-            total = np.array([nll[-len(row) :].sum() for row, nll in pairs])
-            count = np.array([len(row) for row in item.rows])
-            columns = {"nll_sum": total, "nll_mean": total / count}
-            emit(item, {k: v.astype(np.float32) for k, v in columns.items()})
-    plain = [item for item in items if isinstance(item, Item)]
-    for item, nll in zip(plain, asked([i.ids for i in plain]), strict=True):
-        unknown = np.full(len(nll), np.nan)
-        columns = {
-            name: (unknown if dtype.kind == "f" else np.zeros(len(nll))).astype(dtype)
-            for name, dtype in LAYOUTS[kind.kind].items()
-        }
-        emit(item, columns | {"nll": nll.astype(columns["nll"].dtype)})
+        for item in items:
+            if isinstance(item, Candidates):
+                fed = [np.append(item.prefix, row) for row in item.rows]
+                pairs = zip(item.rows, asked(fed), strict=True)
+                total = np.array([nll[-len(row) :].sum() for row, nll in pairs])
+                count = np.array([len(row) for row in item.rows])
+                columns = {"nll_sum": total, "nll_mean": total / count}
+                task.emit(item, {k: v.astype(np.float32) for k, v in columns.items()})
+        plain = [item for item in items if isinstance(item, Item)]
+        for one, nll in zip(plain, asked([i.ids for i in plain]), strict=True):
+            layout = LAYOUTS[task.kind.kind]
+            columns = {
+                name: np.full(len(nll), np.nan if dtype.kind == "f" else 0, dtype)
+                for name, dtype in layout.items()
+            }
+            task.emit(one, columns | {"nll": nll.astype(layout["nll"])})
 
 
 @contextmanager

@@ -7,14 +7,14 @@ one that was not interrupted, and so with the same scores.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from spark_audit.provenance import sha256_json, versions
-from spark_audit.scoring.items import Texts
+from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import BatchSize, score_keys
 from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
@@ -43,7 +43,7 @@ class Slice:
 
 def score_slices(
     loaded: Loaded,
-    texts: Texts,
+    texts: Sequence[Item],
     *,
     store: Store | None = None,
     batch_size: BatchSize = "auto",
@@ -69,7 +69,8 @@ def score_slices(
     _, index, inverse = np.unique(digests, return_index=True, return_inverse=True)
     first = index[inverse]
     alike = np.argsort(first, kind="stable")
-    lengths, leaders = texts.lengths, np.sort(index)
+    lengths = np.array([text.tokens for text in texts], np.int64)
+    leaders = np.sort(index)
     batches = Batches(
         leaders.tolist(),
         lambda number: int(lengths[number]),

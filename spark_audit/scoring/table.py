@@ -6,17 +6,15 @@ it, only the item's key (an example id) and the position in the full tokenisatio
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_audit.errors import InputError, OutputError
@@ -78,7 +76,7 @@ class TokenTable:
         if len(self.offsets) != len(self.ids) + 1 or len(self.position) != n:
             raise ValueError("offsets, ids and positions disagree")
         # A file's columns are as long as its positions, and not read yet.
-        given = {} if isinstance(self.columns, _Columns) else self.columns
+        given = {} if isinstance(self.columns, Columns) else self.columns
         for name, values in given.items():
             if len(values) != n:
                 raise ValueError(f"column {name} has {len(values)} rows, not {n}")
@@ -155,70 +153,70 @@ class TokenTable:
 
     def write(self, path: Path) -> None:
         """Write Parquet whole or not at all, readable by the owner only."""
-        write_tables([self], path)
+        write_parquet(self.arrow(), path)
 
-    def _arrow(self) -> pa.Table:
-        lengths = np.diff(self.offsets)
-        # 32-bit indices: pyarrow would otherwise pick int8 and fail at 128 items.
-        index = pa.array(np.repeat(np.arange(len(self.ids), dtype=np.int32), lengths))
-        names = pa.array(list(self.ids), type=pa.string())
-        data = {
-            "example": pa.DictionaryArray.from_arrays(index, names),
-            "position": pa.array(self.position),
-            **{k: pa.array(v) for k, v in self.columns.items()},
-        }
-        return pa.table(data)
+    def arrow(self) -> pa.Table:
+        """One row per item: its key, and lists of positions and of each column."""
+        ends = pa.array(self.offsets, pa.int32())
+        lists = {"position": self.position, **self.columns}
+        return pa.table(
+            {"key": pa.array(self.ids, pa.string())}
+            | {
+                name: pa.ListArray.from_arrays(ends, pa.array(values))
+                for name, values in lists.items()
+            }
+        )
 
     @classmethod
     def read(cls, path: Path) -> TokenTable:
-        """Read what :meth:`write` or :func:`write_tables` wrote.
+        """Read what :meth:`write` wrote.
 
         Columns are read when they are asked for, and kept as long as the table is.
         """
-        ids: list[str] = []
-        starts = [np.zeros(0, np.int64)]
-        rows = 0
         with _opened(path) as file:
-            for part in range(file.num_row_groups):
-                keys = file.read_row_group(part, ["example"])["example"]
-                codes, names = _codes(keys)
-                first = np.flatnonzero(np.diff(codes, prepend=-1))
-                # An item may begin in the part before.
-                if len(first) and ids and names[codes[0]] == ids[-1]:
-                    first = first[1:]
-                ids += names[codes[first]].tolist()
-                starts.append(first + rows)
-                rows += len(codes)
-            known = [n for n in file.schema_arrow.names if n not in _PLACES]
-            # Items without any row have none that could hold their key.
-            said = (file.metadata.metadata or {}).get(b"empty", b"[]")
-            empty = [str(key) for key in json.loads(said)]
-        ends = np.full(len(empty) + 1, rows)
-        columns = _Columns(path, tuple(known))
+            names = [n for n in file.schema_arrow.names if n not in _PLACES]
+            place = file.read(_PLACES)
         return cls(
-            ids=(*ids, *empty),
-            offsets=np.concatenate([*starts, ends]).astype(np.int64),
-            position=columns.read("position"),
-            columns=columns,
+            ids=tuple(place["key"].to_pylist()),
+            offsets=_offsets(place["position"]),
+            position=flat(place["position"]),
+            columns=Columns(names, partial(read_column, path)),
         )
 
 
-_PLACES = ("example", "position")
+_PLACES = ["key", "position"]
 
 
-class _Columns(Mapping[str, np.ndarray]):
-    """The columns of a file, each read when it is first asked for."""
+def read_column(path: Path, name: str) -> np.ndarray:
+    """One column of what :meth:`TokenTable.write` wrote, shape ``(n,)``."""
+    with _opened(path) as file:
+        return flat(file.read([name])[name])
 
-    def __init__(self, path: Path, names: Sequence[str]) -> None:
-        self._path, self._names = path, names
-        self._known: dict[str, np.ndarray] = {}
+
+def flat(lists: pa.ChunkedArray) -> np.ndarray:
+    """The values of a column of lists, one after the other."""
+    values = [chunk.flatten().to_numpy() for chunk in lists.chunks]
+    return np.concatenate(values or [np.zeros(0)])
+
+
+def _offsets(lists: pa.ChunkedArray) -> np.ndarray:
+    lengths = pc.list_value_length(lists).to_numpy()
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+class Columns(Mapping[str, np.ndarray]):
+    """Columns of which each is read when it is first asked for."""
+
+    def __init__(self, names: Sequence[str], read: Callable[[str], np.ndarray]) -> None:
+        self._names, self._read = names, read
+        self._held: dict[str, np.ndarray] = {}
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._names:
-            raise KeyError(name)
-        if name not in self._known:
-            self._known[name] = self.read(name)
-        return self._known[name]
+        if name not in self._held:
+            if name not in self._names:
+                raise KeyError(name)
+            self._held[name] = self._read(name)
+        return self._held[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -228,79 +226,6 @@ class _Columns(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-    def read(self, name: str) -> np.ndarray:
-        """Read one column, piece by piece, without keeping it."""
-        with _opened(self._path) as file:
-            kind = file.schema_arrow.field(name).type.to_pandas_dtype()
-            found, at = np.empty(file.metadata.num_rows, kind), 0
-            for batch in file.iter_batches(columns=[name]):
-                found[at : at + len(batch)] = batch.column(0)
-                at += len(batch)
-        return found
-
-
-Key = TypeVar("Key")
-
-
-class StoredTables(Mapping[Key, TokenTable]):
-    """Tables that lie in files: each is read when it is asked for, and not kept.
-
-    So no more of them are in memory than whoever asks holds at a time.
-    """
-
-    def __init__(self, files: Mapping[Key, Path]) -> None:
-        self.files = files
-
-    def __getitem__(self, key: Key) -> TokenTable:
-        return TokenTable.read(self.files[key])
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.files
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self.files)
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-
-def write_tables(parts: Iterable[TokenTable], path: Path) -> int:
-    """Write tables of one pass as one file, whole or not at all; how many items.
-
-    Parameters
-    ----------
-    parts
-        One at least. No two hold the same item. One at a time is in memory.
-    """
-    count, empty = 0, list[str]()
-    rest = iter(parts)
-    first = next(rest)
-
-    def write(file: IO[bytes]) -> None:
-        nonlocal count
-        with pq.ParquetWriter(file, first._arrow().schema) as writer:
-            for part in chain([first], rest):
-                # Of more than 2^20 rows Arrow would make several groups.
-                writer.write_table(part._arrow(), row_group_size=max(len(part), 1))
-                count += len(part.ids)
-                lengths = zip(part.ids, np.diff(part.offsets), strict=True)
-                empty.extend(key for key, length in lengths if not length)
-            if empty:
-                writer.add_key_value_metadata({"empty": json.dumps(empty)})
-
-    write_atomically(path, write, mode=0o600)
-    return count
-
-
-def _codes(keys: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Codes and names of a column of text, whether or not it is a dictionary."""
-    if not pa.types.is_dictionary(keys.type):
-        keys = keys.dictionary_encode()
-    whole = keys.unify_dictionaries().combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):  # no row at all
-        return np.zeros(0, np.int32), np.zeros(0, object)
-    return whole.indices.to_numpy(), whole.dictionary.to_numpy(zero_copy_only=False)
 
 
 def _join(parts: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:

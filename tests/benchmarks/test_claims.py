@@ -25,7 +25,7 @@ from scipy import stats
 
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.errors import InputError, SparkError
-from spark_audit.locks import alone
+from spark_audit.files import alone
 from spark_audit.report.folder import read_report
 from spark_audit.results import Contrast, Row
 

@@ -23,7 +23,7 @@ from typing import Any
 
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link")
 STILL = (
-    "spark_audit.pipeline.engines.contract",
+    "spark_audit.pipeline.job",
     "spark_audit.scoring.store",
     "spark_train.loop",
 )

@@ -108,6 +108,9 @@ def changed(value: Any, rng: Rng) -> Any:
     if like and isinstance(value, int | float):
         near = [value + 1, value - 1, -value, value * 2, value / 2]
         return one(rng, (*near, *NUMBERS))
+    if like and isinstance(value, list) and value:
+        at = int(rng.integers(len(value)))
+        return [*value[:at], changed(value[at], rng), *value[at + 1 :]]
     if like and isinstance(value, str):
         return one(rng, (value + "x", value[:-1], value.upper(), *TEXTS))
     return one(rng, (*OTHERS, *NUMBERS, *TEXTS))

@@ -12,6 +12,7 @@ from typing import Any
 
 from gguf_files import written
 
+from spark_audit import Pass, manifest_items, open_checkpoint, score
 from spark_audit.cli.main import run as audit
 from spark_audit.data.examples import write_examples
 from spark_audit.demo import run as demo
@@ -64,7 +65,7 @@ class Scene:
         self.room.mkdir()
         made = self.room / folder.name
         # A store is opened by one family only, which copies it itself.
-        shutil.copytree(folder, made, ignore=shutil.ignore_patterns("store", "tables"))
+        shutil.copytree(folder, made, ignore=shutil.ignore_patterns("store"))
         return made
 
     def file(self, name: str, content: bytes) -> Path:
@@ -127,6 +128,10 @@ def make_scene(folder: Path, base: Path, make_adapter: Callable[..., Path]) -> S
         *("--baseline", "ours", "-o", folder / "report", *AUDIT, "--quiet"),
         *("--format", "json"),
     )
+    for name, path in (("base", folder / "base"), ("ours", folder / "lora")):
+        loaded = open_checkpoint(str(path), base=str(base), device="cpu")
+        scores = score(loaded, manifest_items(folder / "m.json", loaded))
+        scores[Pass()].write(folder / f"{name}.parquet")
     return Scene(folder, folder / "room")
 
 

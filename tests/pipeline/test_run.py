@@ -26,8 +26,7 @@ from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.manifest.items import items_for
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline import conclude as pipeline
-from spark_audit.pipeline.engines import jobs
-from spark_audit.pipeline.engines.contract import Engine
+from spark_audit.pipeline.engines import local
 from spark_audit.pipeline.estimate import estimate
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
@@ -223,9 +222,8 @@ def test_scores_of_another_report_are_counted_and_taken(
     for place in (report, report / "scores", report / "scores" / "store"):
         request = request_of(scores=place, output=tmp_path / "other", seed=1)
         found = estimate(replace(request, audits=("matched", "canary", "extract")))
-        assert found.passes is not None
-        assert 2 == found.passes[0] < found.passes[1]
-        assert found.store == str(report / "scores" / "store")
+        assert 2 == found["passes"][0] < found["passes"][1]
+        assert found["store"] == str(report / "scores" / "store")
     capsys.readouterr()
     run(request)
     assert "2 of 2 passes are there: " in capsys.readouterr().err
@@ -285,40 +283,42 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """These help with nothing: one waits to be ended, the other fails at once."""
-    begin, score, begun = jobs.Jobs._start, Engine.score, []
+    begin, score, begun = local.start, local.score_keys, []
 
-    def start(self: Any, *given: int) -> Any:
-        begun.append(begin(self, *given))
+    def start(*given: Any) -> Any:
+        begun.append(begin(*given))
         return begun[-1]
 
-    def then(self: Any, *given: Any, **options: Any) -> None:
+    def then(*given: Any, **options: Any) -> Any:
         if len(begun) == 1:
             raise KeyboardInterrupt
         begun[1].wait(10)
-        score(self, *given, **options)
+        return score(*given, **options)
 
-    monkeypatch.setattr(jobs.Jobs, "_start", start)
-    monkeypatch.setattr(Engine, "score", then)
+    monkeypatch.setattr(local, "start", start)
+    monkeypatch.setattr(local, "score_keys", then)
     code = "import os, sys\nsys.stdin.buffer.read()\nos._exit(9)"
-    monkeypatch.setattr(jobs, "HELP", code)
+    monkeypatch.setattr(local, "HELP", code)
     with pytest.raises(KeyboardInterrupt):
         run(request_of(jobs=2))
     assert begun[0].poll() == 9
     assert not capsys.readouterr().err
-    monkeypatch.setattr(jobs, "HELP", "raise SystemExit(3)")
+    monkeypatch.setattr(local, "HELP", "raise SystemExit(3)")
     assert run(request_of(jobs=2)).report is not None
     assert "1 of 2 processes ended early (code 3;" in capsys.readouterr().err
 
 
 THREE = """
-import fcntl, os, sys, time
+import os, sys, time
+import filelock
 from pathlib import Path
 import spark_audit.scoring.passes.plain
 from spark_audit.checkpoints import open as checkpoints
 from spark_audit.cli import main as cli
 from spark_audit.pipeline import conclude as pipeline
 
-out, write, flock = Path(sys.argv[-1]), pipeline.write_report, fcntl.flock
+out, write = Path(sys.argv[-1]), pipeline.write_report
+acquire = filelock.FileLock.acquire
 begins = {"nll": out, "rank": out / "nll writes", "matched": out / "report.json"}
 awaited = {"nll": "rank waits", "rank": "matched waits", "matched": "matched writes"}
 
@@ -332,11 +332,12 @@ def slowly(*args, **options):
     time.sleep(0.5)
     return write(*args, **options)
 
-def told(*args):
-    (out / f"{audit} waits").touch()
-    flock(*args)
+def told(self, *args, **options):
+    if self.lock_file.endswith(".report.lock"):
+        (out / f"{audit} waits").touch()
+    return acquire(self, *args, **options)
 
-pipeline.write_report, fcntl.flock = slowly, told
+pipeline.write_report, filelock.FileLock.acquire = slowly, told
 for audit, sign in begins.items():
     if not os.fork():
         until(sign)
@@ -485,13 +486,13 @@ def test_rendered_again_a_page_has_no_text_but_from_the_manifest(
     assert "is not the manifest of this report" in capsys.readouterr().err
 
 
-def test_evidence_and_tables_are_for_the_owner_only(
+def test_evidence_and_scores_are_for_the_owner_only(
     request_of: Callable[..., Request], tmp_path: Path
 ) -> None:
     run(request_of())
     scores = tmp_path / "report" / "scores"
     assert (scores / "spans.parquet").exists()
-    assert (scores / "tables" / "ours.plain.parquet").exists()
+    assert [*(scores / "store").glob("*.parquet")]
     for path in scores.rglob("*"):
         if path.is_file():
             assert path.stat().st_mode & 0o077 == 0, path
@@ -673,10 +674,10 @@ def test_a_dry_run_counts_the_tokens_that_are_scored(
     plan = union((plans.whole, plans.stages))
     items = items_for(manifest, checkpoint, plan)
     read = sum(one.tokens for some in items.values() for one in some)
-    told = sum(one.tokens for one in found.audits)
+    told = sum(one["tokens"] for one in found["audits"])
     assert told == pytest.approx(2 * read, rel=0.01)
-    assert found.checkpoints == ("base", "ours")
-    assert found.seconds > max(one.seconds for one in found.audits)
+    assert found["checkpoints"] == ["base", "ours"]
+    assert found["seconds"] > max(one["seconds"] for one in found["audits"])
     with pytest.raises(SparkError, match="did you mean"):
         estimate(replace(request, ckpt=(str(workshop / "loar"),)))
 
@@ -699,9 +700,8 @@ def test_a_dry_run_where_checkpoints_lack_different_passes(
             output=tmp_path / "other report",
         )
     )
-    assert all(one.tokens > 0 for one in found.audits)
-    assert found.passes is not None
-    assert 0 < found.passes[0] < found.passes[1]
+    assert all(one["tokens"] > 0 for one in found["audits"])
+    assert 0 < found["passes"][0] < found["passes"][1]
 
 
 def test_json_on_stdout_is_the_report(
@@ -880,12 +880,12 @@ def test_a_finished_report_is_not_lost_without_a_word(
     assert run(more).report is not None
 
 
-@pytest.mark.parametrize("name", ["scores", "scores/tables", "tables"])
+@pytest.mark.parametrize("name", ["scores", "scores/store", "tables"])
 def test_a_report_folder_from_others_leads_nowhere_else(
     name: str, request_of: Callable[..., Request], tmp_path: Path
 ) -> None:
     request, theirs = request_of(), tmp_path / "theirs"
-    for kept in ("spans.parquet", "tables/ours.plain.parquet", "results.csv"):
+    for kept in ("spans.parquet", "tables/a.csv", "results.csv"):
         (theirs / kept).parent.mkdir(parents=True, exist_ok=True)
         (theirs / kept).write_text("kept")
     assert request.output is not None
@@ -901,9 +901,7 @@ def test_of_scores_too_only_what_the_report_named_goes(
     request_of: Callable[..., Request], workshop: Path, tmp_path: Path
 ) -> None:
     folder = run(request_of(audits=("nll",))).folder
-    tables = folder / "scores" / "tables"
-    shutil.copy(tables / "ours.plain.parquet", folder / "scores" / "mine.parquet")
-    shutil.copy(tables / "ours.plain.parquet", tables / "mine.parquet")
+    shutil.copy(folder / "report.json", folder / "scores" / "mine.parquet")
     assert read_report(folder).files["scores"][:2] == [
         "scores/cases.csv",
         "scores/cases.parquet",
@@ -911,7 +909,6 @@ def test_of_scores_too_only_what_the_report_named_goes(
     lora = workshop / "lora"
     two = (f"ours={lora}", f"more={_link(tmp_path, lora)}")
     run(request_of(audits=("nll",), ckpt=two))
-    assert (tables / "more.plain.parquet").exists()
     report = read_report(folder)
     # As if it had been of other checkpoints: what it named goes with it.
     named = report.files | {"scores": [*report.files["scores"], "scores/old.parquet"]}
@@ -920,25 +917,7 @@ def test_of_scores_too_only_what_the_report_named_goes(
     (folder / "report.json").write_text(text)
     run(request_of(audits=("nll",), ckpt=two))
     assert not (folder / "scores" / "old.parquet").exists()
-    for place in (folder / "scores", tables):
-        assert (place / "mine.parquet").exists()
-
-
-def test_names_that_look_alike_in_files_keep_tables_of_their_own(
-    request_of: Callable[..., Request], workshop: Path
-) -> None:
-    lora = workshop / "lora"
-    (workshop / "m").mkdir(exist_ok=True)
-    links = []
-    for name in ("m/a b", "m/a_b"):
-        link = workshop / name
-        if not link.exists():
-            link.symlink_to(lora)
-        links.append(str(link))
-    report = run(request_of(audits=("nll",), ckpt=tuple(links)))
-    assert report.report is not None
-    tables = {path.name for path in (report.folder / "scores" / "tables").iterdir()}
-    assert len(tables) == 3
+    assert (folder / "scores" / "mine.parquet").exists()
 
 
 def test_python_takes_paths_and_names_the_argument_that_is_wrong(

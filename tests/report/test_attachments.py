@@ -23,7 +23,7 @@ from spark_audit.report.attachments import (
     united_cases,
     write_cases,
 )
-from spark_audit.scoring.table import write_parquet
+from spark_audit.scoring.table import Pass, write_parquet
 
 Make = Callable[..., Any]
 
@@ -55,8 +55,8 @@ def test_records_hold_places_roles_and_every_checkpoints_nll(make_case: Make) ->
     case = make_case(sources=30)
     keys = case_ids(case.manifest)
     tables = {
-        "base": case.table(lambda key, nll: nll),
-        "ours": case.table(lambda key, nll: nll + 1),
+        "base": {Pass(): case.table(lambda key, nll: nll)},
+        "ours": {Pass(): case.table(lambda key, nll: nll + 1)},
     }
     found = cases(case.manifest, places_of(case, keys), tables)
     assert list(dict.fromkeys(r["example"] for r in found)) == keys
@@ -97,7 +97,7 @@ def test_records_hold_places_roles_and_every_checkpoints_nll(make_case: Make) ->
 def test_reference_scores_stand_for_a_base_that_was_not_scored(make_case: Make) -> None:
     case = make_case(sources=10)
     keys = case_ids(case.manifest)
-    tables = {"ours": case.table(lambda key, nll: nll + 1)}
+    tables = {"ours": {Pass(): case.table(lambda key, nll: nll + 1)}}
     found = cases(case.manifest, places_of(case, keys), tables)
     known = [r for r in found if r["nll/base"] is not None]
     assert known
@@ -156,7 +156,7 @@ def test_token_scores_are_kept_apart_and_for_the_owner(
     make_case: Make, tmp_path: Path
 ) -> None:
     case = make_case(sources=10)
-    tables = {"ours": case.table(lambda key, nll: nll + 1)}
+    tables = {"ours": {Pass(): case.table(lambda key, nll: nll + 1)}}
     places = places_of(case, case_ids(case.manifest))
     found = cases(case.manifest, places, tables)
     assert read_cases(tmp_path) == []

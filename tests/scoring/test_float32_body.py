@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from spark_audit.scoring.passes.plain import Scorer
-from spark_audit.scoring.score import dtype_drift
+from spark_audit.scoring.score import drift
 
 SIZES: dict[str, Any] = {
     "vocab_size": 300,
@@ -63,7 +63,7 @@ def test_drift_is_that_from_a_float32_copy(
         assert one.dtype == before[name].dtype
         assert torch.equal(one, before[name])
     apart = np.abs(np.concatenate(own) - np.concatenate(full))
-    found = dtype_drift(loaded, items)
+    _, found = drift(loaded, items)
     assert found is not None
     # The same texts in another order: half precision rounds a batch its own way.
     np.testing.assert_allclose(found, (apart.mean(), apart.max()), rtol=0.3)
@@ -80,4 +80,4 @@ def test_float32_has_no_drift(
 ) -> None:
     auto: Any = AutoModelForCausalLM
     model = auto.from_config(CONFIGS["llama"]).eval()
-    assert dtype_drift(make_loaded(model), make_items([5])) is None
+    assert drift(make_loaded(model), make_items([5]))[1] is None

@@ -18,8 +18,9 @@ from spark_audit.errors import CheckpointError, InputError
 from spark_audit.manifest.items import items_for
 from spark_audit.manifest.tasks import task_manifest
 from spark_audit.scoring.items import Prompt
-from spark_audit.scoring.passes import generate
+from spark_audit.scoring.passes import Task, generate
 from spark_audit.scoring.passes.generate import EOS, LENGTH, NEWLINE
+from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
 
 Run = dict[str, dict[str, np.ndarray]]
@@ -69,10 +70,10 @@ def ran(
         assert item.key not in found
         found[item.key] = columns
 
-    settings = Pass("generate")
-    generate.run(
-        loaded, items, settings, batch_size=batch_size, emit=emit, note=notes.append
-    )
+    task = Task(Pass("generate"), batch_size, emit, notes.append)
+    if items:
+        with loaded.active() as model:
+            generate.run(loaded, model, items, task)
     return found, notes
 
 
@@ -494,14 +495,13 @@ def test_what_cannot_be_asked_is_refused(
     make_model: Callable[..., Any], make_loaded: Callable[..., Any]
 ) -> None:
     loaded = make_loaded(make_model("llama"), tokenizer=Spelled())
-    (item,) = prompts((5,))
+    (item,), passes = prompts((5,)), [Pass("generate")]
     with pytest.raises(InputError, match=r"'t00': has no expected answer"):
-        ran(loaded, [replace(item, target=" \n")])
-    with pytest.raises(InputError, match=r"'t00': has no prompt"):
-        ran(loaded, [replace(item, ids=item.ids[:0])])
+        score(loaded, [replace(item, target=" \n")], passes=passes)
+    with pytest.raises(InputError, match=r"'t00': the prompt has no token"):
+        score(loaded, [replace(item, ids=item.ids[:0])], passes=passes)
     with pytest.raises(InputError, match="17 tokens do not fit the context of 16"):
-        ran(replace(loaded, max_positions=16), [item])
-    assert ran(loaded, []) == ({}, [])
+        score(replace(loaded, max_positions=16), [item], passes=passes)
 
 
 def test_the_head_of_an_adapted_model_is_not_copied_for_each_row(

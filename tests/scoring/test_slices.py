@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from spark_audit.scoring import slices, store
-from spark_audit.scoring.items import Item, Texts
-from spark_audit.scoring.passes import plain
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.passes import Task, plain
 from spark_audit.scoring.score import score
 from spark_audit.scoring.slices import score_slices
 from spark_audit.scoring.store import Store
@@ -47,16 +46,14 @@ class Fed:
         self.most = 10**9
         before = plain.run
 
-        def run(loaded: Any, items: Any, settings: Pass, **options: Any) -> None:
-            emit = options.pop("emit")
-
+        def run(loaded: Any, model: Any, items: Any, task: Task) -> None:
             def count(item: Item, columns: Any) -> None:
                 if len(self.seen) == self.most:
                     raise KeyboardInterrupt
                 self.seen.append(item.key)
-                emit(item, columns)
+                task.emit(item, columns)
 
-            before(loaded, items, settings, emit=count, **options)
+            before(loaded, model, items, replace(task, emit=count))
 
         monkeypatch.setattr(plain, "run", run)
 
@@ -72,7 +69,7 @@ def scored(
     """Text -> its columns, of all slices."""
     kept = None if folder is None else Store(folder, own=True)
     found = {}
-    for part in score_slices(loaded, Texts(items), store=kept, **options):
+    for part in score_slices(loaded, items, store=kept, **options):
         for number, key in part.places.items():
             assert number not in found
             found[number] = columns(part.table, key)
@@ -158,21 +155,6 @@ def test_a_store_that_commands_share_is_used_for_any_texts(
 ) -> None:
     score(loaded, items[:6], store=Store(tmp_path))
     fed.seen = []
-    for _ in score_slices(loaded, Texts(items[:6]), store=Store(tmp_path)):
+    for _ in score_slices(loaded, items[:6], store=Store(tmp_path)):
         pass
     assert fed.seen == []
-
-
-def test_texts_are_kept_in_little_and_given_back(items: list[Item]) -> None:
-    cut = Item("cut", np.arange(5, dtype=np.int32), np.array([0, 7, 8, 9, 10]))
-    texts = Texts([*items, cut])
-    assert texts.lengths.tolist() == [len(one.ids) for one in (*items, cut)]
-    for found, given in zip(texts, [*items, cut], strict=True):
-        assert found.key == given.key
-        assert found.content() == given.content()
-    assert texts[-1].key == "cut"
-    assert [one.key for one in texts[-2:]] == ["again", "cut"]
-    with pytest.raises(IndexError):
-        texts[len(texts)]
-    with pytest.raises(ValueError, match="no run"):
-        texts.append(Item("gap", cut.ids, np.array([0, 7, 8, 9, 11])))

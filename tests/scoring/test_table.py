@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import stat
-import weakref
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from spark_audit.errors import InputError, OutputError
@@ -16,9 +13,7 @@ from spark_audit.scoring.table import (
     COLUMNS,
     LAYOUTS,
     Pass,
-    StoredTables,
     TokenTable,
-    write_tables,
 )
 
 Item = tuple[str, np.ndarray, dict[str, np.ndarray]]
@@ -103,58 +98,11 @@ def test_an_item_without_rows_is_in_the_table_and_in_the_file(tmp_path: Path) ->
         assert one.position[one.rows("b")].tolist() == [1]
 
 
-def test_tables_written_one_after_the_other_are_one_file(tmp_path: Path) -> None:
-    # More names than 8 bits number, in either part, and an item of no row in both.
-    items = [make_item(f"x{i:05d}", [1, 2, 5][: i % 4], seed=i) for i in range(700)]
-    parts = [TokenTable.from_items(part) for part in (items[:300], items[300:])]
-    path = tmp_path / "t.parquet"
-    assert write_tables(parts, path) == len(items)
-    read, whole = TokenTable.read(path), TokenTable.from_items(items)
-    assert set(read.ids) == set(whole.ids)
-    for key in whole.ids:
-        ours, theirs = read.rows(key), whole.rows(key)
-        np.testing.assert_array_equal(read.position[ours], whole.position[theirs])
-        for name, values in whole.columns.items():
-            np.testing.assert_array_equal(read.columns[name][ours], values[theirs])
-
-
-@pytest.mark.parametrize("rows", [1, 2, 7])
-def test_items_that_a_file_cuts_in_two_are_whole_again(
-    rows: int, tmp_path: Path
-) -> None:
-    # Regression: Arrow cuts what it writes after 2^20 rows, in the midst of an item.
-    table = TokenTable.from_items(
-        [make_item(f"x{i}", [1, 2, 5, 6], seed=i) for i in range(9)]
-    )
-    table.write(tmp_path / "whole.parquet")
-    path = tmp_path / "cut.parquet"
-    whole = pq.read_table(tmp_path / "whole.parquet")
-    pq.write_table(whole, path, row_group_size=rows)
-    assert_same(TokenTable.read(path), table)
-
-
-def test_what_is_written_is_cut_nowhere(tmp_path: Path) -> None:
-    key, _, columns = make_item("a", [0])
-    long = {name: np.repeat(values, 1 << 20) for name, values in columns.items()}
-    items = [(f"{key}{k}", np.arange(1 << 20, dtype=np.int32), long) for k in range(2)]
-    table = TokenTable.from_items(items)
-    table.write(tmp_path / "t.parquet")
-    assert pq.ParquetFile(tmp_path / "t.parquet").num_row_groups == 1
-    assert_same(TokenTable.read(tmp_path / "t.parquet"), table)
-
-
-def test_stored_tables_are_read_when_asked_for_and_not_kept(tmp_path: Path) -> None:
-    files = {key: tmp_path / f"{key}.parquet" for key in "ab"}
-    tables = StoredTables(files)
-    assert ("a" in tables, "c" in tables, [*tables]) == (True, False, ["a", "b"])
-    for key, path in files.items():
-        TokenTable.from_items([make_item(key, [1, 2])]).write(path)
-    known = weakref.ref(tables["a"].columns)
-    gc.collect()
-    assert known() is None
-    read = tables["a"]
-    files["a"].unlink()
-    # What was not asked for was not read; of a column that is not there it is told.
+def test_columns_are_read_when_asked_for(tmp_path: Path) -> None:
+    TokenTable.from_items([make_item("a", [1, 2])]).write(tmp_path / "t.parquet")
+    read = TokenTable.read(tmp_path / "t.parquet")
+    (tmp_path / "t.parquet").unlink()
+    # What was not asked for was not read.
     with pytest.raises(OutputError, match="not a readable score table"):
         read.columns["nll"]
     with pytest.raises(KeyError):

@@ -26,15 +26,9 @@ from spark_audit.errors import SparkError
 from spark_audit.memory import out_of_memory
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Candidates
-from spark_audit.scoring.passes.plain import (
-    Note,
-    Scorer,
-    check_finite,
-    padded,
-    unwrapped,
-)
+from spark_audit.scoring.passes import Task
+from spark_audit.scoring.passes.plain import Scorer, check_finite, padded, unwrapped
 from spark_audit.scoring.prefix_cache import PrefixCache
-from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -43,49 +37,29 @@ CPU_CACHE, GPU_CACHE = 2**28, 2**32
 """Bytes that the keys and values of a prefix may take, repeated for a batch."""
 
 R = TypeVar("R")
-Emit = Callable[[Candidates, dict[str, np.ndarray]], None]
 
 
 def run(
-    loaded: Loaded,
-    items: Sequence[Candidates],
-    settings: Pass,
-    *,
-    batch_size: int | None,
-    emit: Emit,
-    note: Note,
+    loaded: Loaded, model: torch.nn.Module, items: Sequence[Candidates], task: Task
 ) -> None:
-    """Score sets of candidates and hand each set's columns over.
+    """Hand each set's ``nll_sum`` and ``nll_mean`` over: one row per candidate, nats.
 
-    Parameters
-    ----------
-    settings
-        The pass; ``candidates`` has nothing to set.
-    batch_size
-        Candidates a batch, at most; ``None``: by tokens and by the cache's memory.
-    emit
-        Called once a set with ``nll_sum`` and ``nll_mean``, one row a candidate, nats.
-    note
-        Called with what a reader of the report must know.
+    A batch has as many candidates as the cache's memory and the tokens allow.
     """
-    del settings
-    if not items:
-        return
     # The longest set first: what it verifies holds for the shorter ones, windows too.
     items = sorted(items, key=lambda item: -item.longest)
-    with loaded.active() as model:
-        scorer = Scorer(loaded, model, items[0].first, note)
-        way = _Way(scorer, batch_size)
-        reason = _unfit(model) or way.verify(_telling(items))
-        if reason:
-            note(f"candidates are read whole, each with its prefix: {reason}")
-        call = way.whole if reason else way.cached
-        for item in items:
-            total = call(item, range(len(item.rows)))
-            check_finite(total, where=f"candidates {item.key!r}")
-            count = np.array([len(row) for row in item.rows])
-            columns = {"nll_sum": total, "nll_mean": total / count}
-            emit(item, {k: v.astype(np.float32) for k, v in columns.items()})
+    scorer = Scorer(loaded, model, items[0].first, task.note)
+    way = _Way(scorer, task.batch_size)
+    reason = _unfit(model) or way.verify(_telling(items))
+    if reason:
+        task.note(f"candidates are read whole, each with its prefix: {reason}")
+    call = way.whole if reason else way.cached
+    for item in items:
+        total = call(item, range(len(item.rows)))
+        check_finite(total, where=f"candidates {item.key!r}")
+        count = np.array([len(row) for row in item.rows])
+        columns = {"nll_sum": total, "nll_mean": total / count}
+        task.emit(item, {k: v.astype(np.float32) for k, v in columns.items()})
 
 
 def _telling(items: Sequence[Candidates]) -> Candidates:

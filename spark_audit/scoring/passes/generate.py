@@ -27,11 +27,11 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.models import entry_device
-from spark_audit.errors import CheckpointError, InputError
+from spark_audit.errors import CheckpointError
 from spark_audit.memory import out_of_memory
 from spark_audit.scoring.answers import begins_with, normalised, stripped
 from spark_audit.scoring.batching import Batches, room
-from spark_audit.scoring.table import Pass
+from spark_audit.scoring.passes import Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -47,68 +47,42 @@ PROBE_TOKENS = 8
 CONTEXT_TOKENS = 8
 """Prompt tokens that an answer is decoded behind: more than one character has."""
 
-Emit = Callable[["Prompt", dict[str, np.ndarray]], None]
 Note = Callable[[str], None]
 
 
 def run(
-    loaded: Loaded,
-    items: Sequence[Prompt],
-    settings: Pass,
-    *,
-    batch_size: int | None,
-    emit: Emit,
-    note: Note,
+    loaded: Loaded, model: torch.nn.Module, items: Sequence[Prompt], task: Task
 ) -> None:
     """Continue prompts greedily and hand over what became of each.
 
     An answer ends at an EOS of the model or the tokenizer, at a newline more than the
-    expected answer has **[ours]**, or after ``max_new_tokens``.
-
-    Parameters
-    ----------
-    settings
-        The pass; ``generate`` has nothing to set.
-    batch_size
-        Prompts a batch, at most; ``None``: by tokens.
-    emit
-        Called once an item with ``strict`` (int8: equal after stripping),
-        ``normalised`` (int8: equal after :func:`normalised`, or :func:`begins_with`),
-        ``stop`` (int8: :data:`EOS`, :data:`NEWLINE`, :data:`LENGTH`) and ``n_tokens``
-        (int32: tokens written, an EOS not counted), each of shape ``(1,)``. No text is
-        kept.
-    note
-        Called with what a reader of the report must know.
+    expected answer has **[ours]**, or after ``max_new_tokens``. Handed over are
+    ``strict`` (int8: equal after stripping), ``normalised`` (int8: equal after
+    :func:`normalised`, or :func:`begins_with`), ``stop`` (int8: :data:`EOS`,
+    :data:`NEWLINE`, :data:`LENGTH`) and ``n_tokens`` (int32: tokens written, an EOS not
+    counted), each of shape ``(1,)``. No text is kept.
 
     Raises
     ------
-    InputError
-        If a prompt has no token or no expected answer, or does not fit the context.
     CheckpointError
         If a logit is NaN or infinite, naming the item.
     """
-    del settings
-    if not items:
-        return
-    for item in items:
-        _check(loaded, item)
-    with loaded.active() as model:
-        writer = Writer(loaded, model, items[0], note)
-        space = room(writer.device)
-        if writer.device.type == "cpu":
-            space = replace(space, tokens=space.tokens * MORE)
-        if not writer.pads:
-            # Of one length where padding would change what the model reads.
-            space = replace(space, ratio=1.0)
-        batches = Batches(
-            items,
-            lambda item: item.tokens if writer.pads else len(item.ids),
-            room=space,
-            rows=batch_size,
-        )
-        for batch, answers in batches.run(writer, shrink=lambda: False):
-            for item, answer in zip(batch, answers, strict=True):
-                emit(item, answer.columns())
+    writer = Writer(loaded, model, items[0], task.note)
+    space = room(writer.device)
+    if writer.device.type == "cpu":
+        space = replace(space, tokens=space.tokens * MORE)
+    if not writer.pads:
+        # Of one length where padding would change what the model reads.
+        space = replace(space, ratio=1.0)
+    batches = Batches(
+        items,
+        lambda item: item.tokens if writer.pads else len(item.ids),
+        room=space,
+        rows=task.batch_size,
+    )
+    for batch, answers in batches.run(writer, shrink=lambda: False):
+        for item, answer in zip(batch, answers, strict=True):
+            task.emit(item, answer.columns())
 
 
 class Answer:
@@ -317,20 +291,3 @@ def _eos_ids(base: Any, tokenizer: Any) -> frozenset[int]:
         if ids is not None:
             found |= {int(i) for i in (ids if isinstance(ids, list | tuple) else [ids])}
     return frozenset(found)
-
-
-def _check(loaded: Loaded, item: Prompt) -> None:
-    where = f"example {item.key!r}"
-    if not item.target.strip():
-        raise InputError(
-            "has no expected answer",
-            where=where,
-            fix="give every row a response, or leave the row out",
-        )
-    if not len(item.ids) or item.max_new_tokens < 1:
-        raise InputError("has no prompt, or no room for an answer", where=where)
-    longest = loaded.max_positions
-    if longest is not None and item.tokens > longest:
-        raise InputError(
-            f"{item.tokens} tokens do not fit the context of {longest}", where=where
-        )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,13 +27,12 @@ from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Item
-from spark_audit.scoring.passes.plain import Note, Scorer
+from spark_audit.scoring.passes import Task
+from spark_audit.scoring.passes.plain import Scorer
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-
-Emit = Callable[[Item, dict[str, np.ndarray]], None]
 
 
 def check(settings: Pass) -> None:
@@ -45,58 +44,34 @@ def check(settings: Pass) -> None:
 
 
 def run(
-    loaded: Loaded,
-    items: Sequence[Item],
-    settings: Pass,
-    *,
-    batch_size: int | None,
-    emit: Emit,
-    note: Note,
+    loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
 ) -> None:
     """Score items under noise and hand each one's columns over.
 
-    Parameters
-    ----------
-    settings
-        ``sigma``: the noise's standard deviation, in units of the embeddings; ``draw``:
-        which draw of it.
-    batch_size
-        Items a batch, at most; ``None``: by tokens.
-    emit
-        Called once an item with ``nll`` in nats and ``relative``, sigma over the root
-        mean square of the embedding matrix (its rows that are tokens).
-    note
-        Called with what a reader of the report must know.
-
-    Raises
-    ------
-    InputError
-        If sigma is not a positive finite number.
+    ``sigma`` of the pass is the noise's standard deviation, in units of the embeddings,
+    ``draw`` which draw of it. Handed over are ``nll`` in nats and ``relative``, sigma
+    over the root mean square of the embedding matrix (its rows that are tokens).
     """
-    check(settings)
-    if not items:
-        return
-    sigma = settings.sigma
-    with loaded.active() as model:
-        scorer = Scorer(loaded, model, items[0], note)
-        weight = weight_of(model.get_input_embeddings())  # type: ignore[operator]
-        assert weight is not None
-        relative = np.float32(sigma / _rms(weight, loaded.usable))
-        width = weight.shape[1]
+    kind = task.kind
+    scorer = Scorer(loaded, model, items[0], task.note)
+    weight = weight_of(model.get_input_embeddings())  # type: ignore[operator]
+    assert weight is not None
+    relative = np.float32(kind.sigma / _rms(weight, loaded.usable))
+    width = weight.shape[1]
 
-        def call(batch: list[Item]) -> list[np.ndarray]:
-            noise = torch.zeros(len(batch), max(item.longest for item in batch), width)
-            for row, item in enumerate(batch):
-                noise[row, : item.longest] = unit_normals(item, settings.draw, width)
-            with added(model, noise.mul_(sigma)):
-                return scorer.nll(batch)
+    def call(batch: list[Item]) -> list[np.ndarray]:
+        noise = torch.zeros(len(batch), max(item.longest for item in batch), width)
+        for row, item in enumerate(batch):
+            noise[row, : item.longest] = unit_normals(item, kind.draw, width)
+        with added(model, noise.mul_(kind.sigma)):
+            return scorer.nll(batch)
 
-        batches = Batches(
-            items, lambda item: item.longest, room=scorer.room, rows=batch_size
-        )
-        for batch, found in batches.run(call, shrink=scorer.columns.shrink):
-            for item, nll in zip(batch, found, strict=True):
-                emit(item, {"nll": nll, "relative": np.full_like(nll, relative)})
+    batches = Batches(
+        items, lambda item: item.longest, room=scorer.room, rows=task.batch_size
+    )
+    for batch, found in batches.run(call, shrink=scorer.columns.shrink):
+        for item, nll in zip(batch, found, strict=True):
+            task.emit(item, {"nll": nll, "relative": np.full_like(nll, relative)})
 
 
 def unit_normals(item: Item, draw: int, width: int) -> torch.Tensor:

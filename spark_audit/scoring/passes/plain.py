@@ -33,7 +33,8 @@ from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.float32_body import widened
 from spark_audit.scoring.head import Columns, Head, Transform
-from spark_audit.scoring.table import COLUMNS, Pass
+from spark_audit.scoring.passes import Task
+from spark_audit.scoring.table import COLUMNS
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -68,43 +69,20 @@ DIVIDED_HEADS = frozenset(
 
 SELF_TEST_TOKENS = 8
 
-Emit = Callable[["Item", dict[str, np.ndarray]], None]
 Note = Callable[[str], None]
 
 
 def run(
-    loaded: Loaded,
-    items: Sequence[Item],
-    settings: Pass,
-    *,
-    batch_size: int | None,
-    emit: Emit,
-    note: Note,
+    loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
 ) -> None:
-    """Score items and hand each one's columns over as soon as they are known.
-
-    Parameters
-    ----------
-    settings
-        The pass; ``plain`` has nothing to set.
-    batch_size
-        Items a batch, at most; ``None``: by tokens.
-    emit
-        Called once an item with arrays of shape ``(len(item.ids) - 1,)``.
-    note
-        Called with what a reader of the report must know.
-    """
-    del settings
-    if not items:
-        return
-    with loaded.active() as model:
-        scorer = Scorer(loaded, model, items[0], note)
-        batches = Batches(
-            items, lambda item: len(item.ids), room=scorer.room, rows=batch_size
-        )
-        for batch, found in batches.run(scorer, shrink=scorer.columns.shrink):
-            for item, columns in zip(batch, found, strict=True):
-                emit(item, columns)
+    """Hand each item's columns over, arrays of shape ``(len(item.ids) - 1,)``."""
+    scorer = Scorer(loaded, model, items[0], task.note)
+    batches = Batches(
+        items, lambda item: len(item.ids), room=scorer.room, rows=task.batch_size
+    )
+    for batch, found in batches.run(scorer, shrink=scorer.columns.shrink):
+        for item, columns in zip(batch, found, strict=True):
+            task.emit(item, columns)
 
 
 class Scorer:

@@ -7,37 +7,28 @@ One row a token of the string, as in the plain pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from spark_audit.scoring.passes import plain
-from spark_audit.scoring.table import LAYOUTS, Pass
+from spark_audit.scoring.passes import Task, plain
+from spark_audit.scoring.table import LAYOUTS
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.scoring.items import Continuation, Item
+    from spark_audit.scoring.items import Continuation
 
 
 def run(
-    loaded: Loaded,
-    items: Sequence[Continuation],
-    settings: Pass,
-    *,
-    batch_size: int | None,
-    emit: Callable[[Continuation, dict[str, np.ndarray]], None],
-    note: Callable[[str], None],
+    loaded: Loaded, model: torch.nn.Module, items: Sequence[Continuation], task: Task
 ) -> None:
-    """Score strings behind prompts and hand over the columns of their tokens.
+    """Score strings behind prompts and hand over the columns of their tokens."""
 
-    Parameters and errors are those of the plain pass.
-    """
-    by_key = {item.key: item for item in items}
+    def behind(item: Continuation, columns: dict[str, np.ndarray]) -> None:
+        first = len(item.ids) - 1 - len(item.scored)
+        task.emit(item, {name: columns[name][first:] for name in LAYOUTS["prompted"]})
 
-    def behind(item: Item, columns: dict[str, np.ndarray]) -> None:
-        own = by_key[item.key]
-        first = len(item.ids) - 1 - len(own.scored)
-        emit(own, {name: columns[name][first:] for name in LAYOUTS["prompted"]})
-
-    plain.run(loaded, items, settings, batch_size=batch_size, emit=behind, note=note)
+    plain.run(loaded, model, items, replace(task, emit=behind))

@@ -8,7 +8,7 @@ import pytest
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
-from spark_audit.pipeline.engines import jobs
+from spark_audit.pipeline.engines import local
 from spark_audit.pipeline.request import Request
 
 GB = 10**9
@@ -37,10 +37,10 @@ def test_as_many_as_cores_and_memory_allow(
     count: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs, "cores", lambda: 4)
+    monkeypatch.setattr(local, "cores", lambda: 4)
     request = Request(audits=("nll",), ckpt=("x",), **fields)
     given = {"work": 1e13, "size": GB // 100, "free": 8 * GB, **about}
-    assert jobs.processes(request, **given) == count
+    assert local.processes(request, **given) == count
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,240 @@
+"""On this machine: one process, a worker of ``--shard``, or processes that share a job.
+
+Products of small matrices do not keep several cores busy: two processes of one thread
+score 1.2 to 1.6 times what one of two threads does. Each process scores the items whose
+keys fall to it. The first one waits for the others, scores what one that died has left,
+and alone reports and concludes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+from spark_audit.errors import InputError
+from spark_audit.memory import free_bytes
+from spark_audit.pipeline.job import Job, Scored, drift_probes, drift_remarks
+from spark_audit.pipeline.request import Request
+from spark_audit.scoring.score import score_keys
+from spark_audit.scoring.speed import cores, use_threads
+from spark_audit.scoring.table import Pass
+from spark_audit.terminal.console import say
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.scoring.store import Keys
+
+MOST = 8
+"""Processes that a job takes unasked at most: of more nothing was measured."""
+OWN = 1_500_000_000
+"""Bytes of a process besides its weights: libraries, a manifest, what is computed."""
+WORTH = 5e11
+"""Tokens times weights of a pass over all checkpoints that is worth more processes: 15
+seconds of a core, about, where one needs 6 to begin."""
+GRACE = 10.0
+"""Seconds that a process has to keep what it has scored, before it is ended."""
+HELP = """
+from spark_audit.pipeline.engines.local import asked
+from spark_audit.pipeline.run import run
+run(asked(), concludes=False)
+"""
+
+
+def processes(request: Request, *, work: float, size: float, free: int | None) -> int:
+    """How many processes score a job on this machine's CPU.
+
+    Unasked one per core, :data:`MOST` at most, as far as each has memory of its own.
+
+    Parameters
+    ----------
+    work
+        Tokens times weights of all that is asked first.
+    size, free
+        Bytes of a model, and of memory before any is loaded, if that is known.
+    """
+    if not request.several or not work:
+        return 1
+    if isinstance(request.jobs, int):
+        return request.jobs
+    if work < WORTH:
+        return 1
+    copies = 1 + bool(request.loading.quantize)
+    room = MOST if free is None else int(free / (copies * size + OWN))
+    return max(min(cores(), MOST, room), 1)
+
+
+def score(job: Job) -> list[Scored]:
+    """Score what falls to this process; all of the job, unless it is a worker's part.
+
+    Checkpoints are opened one after the other, and returned without their models.
+    """
+    return Local(job).score()
+
+
+class Local:
+    """One process, and those that help it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._shard = job, job.request.shard
+        self._helpers: list[subprocess.Popen[bytes]] = []
+        self._threads = 0
+
+    def score(self) -> list[Scored]:
+        """See :func:`score`."""
+        try:
+            scored = self._all()
+            if self._helpers:
+                self._wait()
+                self._shard = (0, 1)
+                if self._job.missing(scored):
+                    self._all()
+            return scored
+        finally:
+            self._end()
+
+    def _all(self) -> list[Scored]:
+        scored = []
+        for checkpoint in self._opened():
+            if self._job.order.scores(checkpoint.name):
+                scored.append(self._job.scored(checkpoint))
+                for kind, keys in scored[-1].keys.items():
+                    self._score(checkpoint, kind, keys)
+            del checkpoint
+        return scored
+
+    def _opened(self) -> Iterator[Loaded]:
+        opened = self._job.opening.each()
+        while True:
+            with self._job.clock("loading"):
+                checkpoint = next(opened, None)
+            if checkpoint is None:
+                return
+            yield checkpoint
+            # Let go of full weights before the next checkpoint is loaded.
+            del checkpoint
+
+    def _score(self, checkpoint: Loaded, kind: Pass, keys: Keys) -> None:
+        """Score this process's part of a pass."""
+        job, store = self._job, self._job.store
+        what = f"scoring {checkpoint.name}, {kind.label}, tokens"
+        store.refresh()
+        tokens = sum(item.tokens for item in job.lacking(keys))
+        if tokens and job.request.several and not self._helpers:
+            self._begin(checkpoint, tokens)
+        with job.clock(f"scoring: {kind.kind}"):
+            if tokens and not self._shard[0]:
+                probes = drift_probes(kind, keys, job.request.seed)
+                for remark in drift_remarks(checkpoint, probes):
+                    store.remark(remark)
+            score_keys(
+                checkpoint,
+                keys.items,
+                kind=kind,
+                store=store,
+                batch_size=job.request.batch_size,
+                shard=self._shard,
+                progress=lambda done, total: job.show(what, done, total),
+            )
+
+    def _begin(self, checkpoint: Loaded, tokens: int) -> None:
+        """Start processes that help, once a pass is worth them."""
+        request, opening = self._job.request, self._job.opening
+        if checkpoint.device != "cpu" or checkpoint.served is not None:
+            if isinstance(request.jobs, int):
+                place = "a server" if checkpoint.served else checkpoint.device
+                raise InputError(
+                    f"shares the cores of a CPU; {checkpoint.name} is on {place}",
+                    where="--jobs",
+                    fix="leave it out",
+                )
+            return
+        weights = list(checkpoint.model.parameters())
+        size, free = sum(one.nbytes for one in weights), free_bytes()
+        checkpoints = sum(map(len, opening.groups))
+        count = processes(
+            request,
+            work=tokens * checkpoints * sum(one.numel() for one in weights),
+            size=size,
+            free=None if free is None else free + size,
+        )
+        if count > 1:
+            threads = max(cores() // count, 1)
+            self._threads = use_threads(threads)
+            self._shard = (0, count)
+            for part in range(1, count):
+                mine = replace(request, jobs=1, shard=(part, count))
+                self._helpers.append(start(mine, threads))
+
+    def _wait(self) -> None:
+        """Wait for those that help."""
+        with self._job.clock("waiting"):
+            for number, one in enumerate(self._helpers, start=1):
+                what = "waiting for other processes"
+                self._job.show(what, number, len(self._helpers))
+                one.wait()
+        codes = [one.returncode for one in self._helpers]
+        if ended := [code for code in codes if code]:
+            say(
+                f"{len(ended)} of {len(codes) + 1} processes ended early (code "
+                f"{ended[0]}; out of memory?): this one does their work"
+            )
+
+    def _end(self) -> None:
+        """End those that help; they keep what they have scored."""
+        for one in self._helpers:
+            assert one.stdin is not None
+            with suppress(OSError):
+                one.stdin.close()
+        for one in self._helpers:
+            try:
+                one.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                one.kill()
+                one.wait()
+        if self._threads:
+            use_threads(self._threads)
+
+
+def start(request: Request, threads: int) -> subprocess.Popen[bytes]:
+    """A process that scores its part of a request; its stdin is open while it shall."""
+    helper = subprocess.Popen(
+        # Modules are found where they are here, and not in this folder.
+        [sys.executable, "-P", "-c", HELP],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # An interrupt at the terminal is for this process.
+        process_group=0,
+        env=os.environ
+        | {"OMP_NUM_THREADS": str(threads)}
+        | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert helper.stdin is not None
+    with suppress(OSError):  # it died: others do its part
+        pickle.dump(request, helper.stdin)
+        helper.stdin.flush()
+    return helper
+
+
+def asked() -> Request:
+    """What one that helps is asked comes by stdin, whose end is an interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    request: Request = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    return request
+
+
+def _end_with_stdin() -> NoReturn:
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(GRACE)
+    os._exit(1)

@@ -1,1 +1,0 @@
-"""Ray: actors on the nodes of a cluster score units; what they find comes back."""

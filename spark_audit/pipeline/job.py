@@ -1,0 +1,294 @@
+"""A request, checked from headers: what its checkpoints score, and what is lacking."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from spark_audit.checkpoints.specs import Loading, parse_specs
+from spark_audit.errors import InputError
+from spark_audit.files import check_writable
+from spark_audit.manifest.compatibility import check_fit
+from spark_audit.manifest.file import load_manifest, original
+from spark_audit.manifest.items import items_for, token_places
+from spark_audit.manifest.schema import Manifest
+from spark_audit.pipeline.folders import check_folder, default_folder, manifest_for
+from spark_audit.pipeline.lineup import (
+    Lineup,
+    Plans,
+    check_baseline,
+    learned_order,
+    lineup,
+    make_plans,
+    with_order,
+)
+from spark_audit.pipeline.request import Request
+from spark_audit.report.attachments import case_ids
+from spark_audit.report.folder import check_formats, folder_of
+from spark_audit.results import CheckpointFacts
+from spark_audit.scoring.items import AnyItem
+from spark_audit.scoring.served import KINDS
+from spark_audit.scoring.table import Pass
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.loaded import Loaded
+    from spark_audit.checkpoints.open import Opening
+    from spark_audit.scoring.store import Keys, Store
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+DRIFT_ROWS = 8
+
+
+class Clock(dict[str, float]):
+    """Seconds by stage."""
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Count the time of the block."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self[stage] = self.get(stage, 0.0) + time.monotonic() - start
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A checkpoint after its passes, without its model; how its scores are stored."""
+
+    facts: CheckpointFacts
+    keys: Mapping[Pass, Keys]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all checkpoints of a request have in common.
+
+    Attributes
+    ----------
+    manifest, view
+        The whole manifest, and the part that ``--limit`` leaves.
+    folder
+        Of the report.
+    places
+        The characters of the tokens of the examples that reports show.
+    """
+
+    request: Request
+    order: Lineup
+    opening: Opening
+    manifest: Manifest
+    view: Manifest
+    plans: Plans
+    store: Store
+    folder: Path
+    show: Progress
+    clock: Clock = field(default_factory=Clock)
+    places: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    _items: dict[str, dict[Pass, Sequence[Any]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: Request, progress: Progress | None = None) -> Job:
+        """Refuse what headers show to be wrong; nothing is written.
+
+        Raises
+        ------
+        SparkError
+            For anything that the user gave and that cannot be used.
+        """
+        from spark_audit.checkpoints.open import Opening
+        from spark_audit.scoring.store import Store
+
+        check_formats(request.formats)
+        order = lineup(parse_specs(list(request.ckpt)), request.audits)
+        learned = learned_order(order, request)
+        check_baseline(request.baseline, order.names)
+        for audit in request.audits:
+            audit.check_names(order.names)
+        if not order.stages and all(audit.alone for audit in request.audits):
+            raise InputError(
+                request.audits[0].alone,
+                where="--ckpt",
+                fix="give the folder of a series, or its stages as [PATH,PATH,...]",
+            )
+        if request.engine == "ray":
+            from spark_audit.pipeline.engines.cluster import check
+
+            check(request.address)
+        manifest = None
+        if request.manifest is not None:
+            # Before headers are read: both are refused in a second.
+            manifest = original(load_manifest(request.manifest))
+            folder = _report_folder(manifest, order, request)
+        elif request.output is not None:
+            check_writable(request.output)
+        opening = Opening(order.specs, loading_of(request))
+        if manifest is None:
+            # Own code is known after it is loaded only.
+            first = next(iter(opening.described or opening.each()))
+            manifest = original(manifest_for(first, request))
+            del first
+            opening.release()
+            folder = _report_folder(manifest, order, request)
+        for one in opening.described:
+            check_fit(manifest, one, base_sha256=one.base_sha256)
+        if opening.described:
+            names = [*order.names, *(one.name for one in opening.described)]
+            check_baseline(request.baseline, names)
+        request = with_order(request, learned, manifest)
+        view, plans = make_plans(
+            manifest, request.audits, preset=request.preset, limit=request.limit
+        )
+        store = Store(store_of(request.scores) or folder / "scores" / "store")
+        show = progress or (lambda what, done, total: None)
+        return cls(request, order, opening, manifest, view, plans, store, folder, show)
+
+    def keys(self, checkpoint: Loaded) -> dict[Pass, Keys]:
+        """By pass, the items that a checkpoint scores and what the store calls them."""
+        plan = self.order.plan(checkpoint.name, self.plans)
+        if checkpoint.served is not None:
+            plan = {kind: keys for kind, keys in plan.items() if kind.kind in KINDS}
+        # All checkpoints with one tokenizer share them.
+        items = self._items.setdefault(checkpoint.tokenizer_sha256, {})
+        if fresh := {kind: keys for kind, keys in plan.items() if kind not in items}:
+            with self.clock("tokenising"):
+                items.update(items_for(self.view, checkpoint, fresh))
+        # All checkpoints of a manifest cut its texts alike.
+        shown = case_ids(self.view) if Pass() in plan and not self.places else []
+        if shown:
+            self.places.update(token_places(self.view, checkpoint, shown))
+        return {kind: self.store.named(checkpoint, items[kind], kind) for kind in plan}
+
+    def lacking(self, keys: Keys) -> list[AnyItem]:
+        """Items that nobody has scored, as far as the store was read; each once."""
+        names = keys()
+        items = {names[item.key]: item for item in keys.items}
+        lacking = self.store.lacking(items)
+        return [item for key, item in items.items() if key in lacking]
+
+    def passes_there(self) -> tuple[int, int] | None:
+        """How many passes of the checkpoints are in the store, and how many there are.
+
+        ``None`` where a checkpoint's id is known after loading only.
+        """
+        scored = [one for one in self.opening.described if self.order.scores(one.name)]
+        if not all(one.model_id for one in scored):
+            return None
+        every = [keys for one in scored for keys in self.keys(one).values()]
+        return sum(not self.lacking(keys) for keys in every), len(every)
+
+    def scored(self, checkpoint: Loaded) -> Scored:
+        """What a report says of a checkpoint, and where its scores will be."""
+        fit = check_fit(self.manifest, checkpoint, base_sha256=checkpoint.base_sha256)
+        notes = [*checkpoint.notes, *fit]
+        return Scored(facts_of(checkpoint, notes), self.keys(checkpoint))
+
+    def missing(self, scored: Sequence[Scored]) -> int:
+        """How many items nobody has scored yet."""
+        self.store.refresh()
+        named = [[*keys().values()] for one in scored for keys in one.keys.values()]
+        return sum(
+            key in lacking
+            for keys, lacking in ((keys, self.store.lacking(keys)) for keys in named)
+            for key in keys
+        )
+
+    def noted(self, scored: Sequence[Scored]) -> list[Scored]:
+        """With what was remarked while they were scored."""
+        self.store.refresh()
+        noted = []
+        for one in scored:
+            notes = dict.fromkeys(one.facts.notes)
+            for keys in one.keys.values():
+                notes |= dict.fromkeys(self.store.remarks(keys().values()))
+            notes |= dict.fromkeys(self.store.notes if one.keys else ())
+            # A folder and its copy: one path twice was refused, stages may be alike.
+            notes |= dict.fromkeys(
+                f"the same model as {other.facts.name!r}"
+                for other in scored
+                if other.facts.model_id == one.facts.model_id and other is not one
+                if not {one.facts.name, other.facts.name} & self.order.stages
+            )
+            facts = one.facts.model_copy(update={"notes": [*notes]})
+            noted.append(replace(one, facts=facts))
+        return noted
+
+
+def facts_of(checkpoint: Loaded, notes: Sequence[str] = ()) -> CheckpointFacts:
+    """What a report says of a checkpoint."""
+    own = {
+        name: getattr(checkpoint, name)
+        for name in CheckpointFacts.model_fields
+        if name != "notes"
+    }
+    return CheckpointFacts(**own, notes=[*notes])
+
+
+def drift_probes(kind: Pass, keys: Keys, seed: int) -> list[AnyItem]:
+    """Texts of which it is measured what a batch does to them."""
+    if kind != Pass():
+        return []
+    drawn = np.random.default_rng(seed).permutation(len(keys.items))[:DRIFT_ROWS]
+    return [keys.items[i] for i in drawn]
+
+
+def drift_remarks(loaded: Loaded, probes: Sequence[Any]) -> list[str]:
+    """What a reader must know of batches; nothing without texts to measure it on."""
+    from spark_audit.scoring.score import drift
+
+    if not probes or loaded.served is not None:
+        return []
+    count, (batch, dtype) = len(probes), drift(loaded, probes)
+    remarks = [
+        f"{count} texts scored alone and in one batch differ by at most "
+        f"{batch:.1e} nats per token"
+    ]
+    if dtype:
+        remarks.append(
+            f"{count} texts scored in {loaded.dtype} and in float32 differ by "
+            f"{dtype[0]:.1e} nats per token in the mean, {dtype[1]:.1e} at most"
+        )
+    return remarks
+
+
+def loading_of(request: Request) -> Loading:
+    """How all checkpoints of a request are opened."""
+    given = request.base is not None
+    return replace(request.loading, base=request.base, include_base=given)
+
+
+def _report_folder(manifest: Manifest, order: Lineup, request: Request) -> Path:
+    folder = request.output or default_folder(manifest, order.names)
+    check_folder(folder, manifest, order, request)
+    return folder
+
+
+def store_of(scores: Path | None) -> Path | None:
+    """The store that ``--scores`` names: itself, or that of a report folder.
+
+    Raises
+    ------
+    InputError
+        If it is a file, or a folder of something else.
+    """
+    if scores is None:
+        return None
+    place = folder_of(scores)
+    within = [place / "scores" / "store", place / "store"]
+    found = next((one for one in within if (one / "salt").exists()), place)
+    foreign = place.is_dir() and not (found / "salt").exists() and any(place.iterdir())
+    if found == place and (place.is_file() or foreign):
+        raise InputError(
+            "holds no scores",
+            where=f"--scores {scores}",
+            fix="give a report folder with scores/store, or a folder for scores",
+        )
+    return found
