@@ -26,7 +26,7 @@ from spark_audit.terminal.console import (
     show_table,
     tell,
 )
-from spark_audit.terminal.flags import Json, Only, Quiet, command
+from spark_audit.terminal.flags import Json, Only, Quiet
 from spark_train.request import (
     OPENED,
     Opening,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from spark_train.run import Outcome
 
 PROGRAM = "spark-train"
-SEVERAL = ("--data", "--set", "--lora-targets")
-"""Options that accept both ``--x A B`` and ``--x A --x B``."""
 EXAMPLES = {
     "run": (
         "run --method spark --base models/base --data data/injected "
@@ -73,7 +71,6 @@ def run(arguments: Sequence[str]) -> int:
         arguments,
         program=PROGRAM,
         app=lambda _: _app(),
-        several=SEVERAL,
         anew=("relearn", "score"),
         others={name: f"spark-audit {name}" for name in AUDITING},
     )
@@ -103,7 +100,6 @@ def _app() -> typer.Typer:
 # --- run ------------------------------------------------------------------------------
 
 
-@command
 def train_run(
     context: typer.Context,
     *,
@@ -196,7 +192,6 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
 # --- methods --------------------------------------------------------------------------
 
 
-@command
 def methods(*, json: Json = False) -> None:
     """Methods, privacy options and their settings, with defaults and sources."""
     from spark_audit.checkpoints.offline import quiet as silence
@@ -254,7 +249,6 @@ def _entries(
 # --- relearn --------------------------------------------------------------------------
 
 
-@command
 def relearn(
     *,
     request: RelearnRequest,
@@ -303,7 +297,6 @@ def relearn(
 # --- score ----------------------------------------------------------------------------
 
 
-@command
 def score(
     *,
     request: ScoreRequest,

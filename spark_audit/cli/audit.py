@@ -1,10 +1,10 @@
-"""The commands that audit: common flags, and each audit's own from its signature."""
+"""The commands that audit: common flags, and each audit's own from its fields."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,15 +18,19 @@ from spark_audit.sentences import spoken
 from spark_audit.terminal.commands import given, write_config
 from spark_audit.terminal.console import say, tell, tell_json
 from spark_audit.terminal.flags import (
+    KEYWORD,
     Flag,
     Json,
-    Option,
+    Only,
     Quiet,
     Verbose,
-    build,
-    options,
-    with_parameters,
+    signed,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request(Request):
+    audits: tuple[Audit, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,79 +52,65 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     is asked for.
     """
     several = len(audits) > 1
-    of_series = not several and audits[0].of_series
-    common = [one for one in options(Request) if one.field != "data" or of_series]
-    by_audit = {audit.name: list(_own(audit, named=several)) for audit in audits}
-    audit_options = list(
-        {one.field: one for each in by_audit.values() for one in each}.values()
-    )
+    names = [audit.name for audit in audits]
+    name = ALL if several else names[0]
     slow = [audit.name for audit in audits if several and audit.slow]
-    loading, way = options(Loading), options(_Way)
-    name = ALL if several else audits[0].name
-    left = [_skip(list(by_audit)), _also(slow)] if several else []
 
-    def command(context: typer.Context, **flags: Any) -> None:
-        out, also = (one.taken_from(flags) for one in left) if left else ((), ())
+    def command(
+        context: typer.Context,
+        *,
+        request: Request,
+        loading: Loading,
+        way: _Way,
+        skip: Sequence[str] = (),
+        also: Sequence[str] = (),
+        **asked: Audit,
+    ) -> None:
         typed = {*given(context)}
         waiting = [
-            each
-            for each in slow
-            if each not in (*out, *also)
-            and not typed & {one.name for one in by_audit[each]}
+            name
+            for name in slow
+            if name not in (*skip, *also)
+            and not typed & {field.name for field in fields(asked[name])}
         ]
-        values = {one.field: one.taken_from(flags) for one in audit_options}
-        request = build(
-            Request,
-            common,
-            flags,
-            audits=tuple(
-                audit(**{one.field: values[one.field] for one in by_audit[audit.name]})
-                for audit in audits
-                if audit.name not in (*out, *waiting)
-            ),
-            loading=build(Loading, loading, flags),
+        left = (*skip, *waiting)
+        request = replace(
+            request,
+            audits=tuple(audit for name, audit in asked.items() if name not in left),
+            loading=loading,
             command=(PROGRAM, *context.obj),
         )
-        asked = build(_Way, way, flags)
-        folder = _audit(request, asked)
-        if waiting and not asked.quiet:
+        folder = _audit(request, way)
+        if waiting and not way.quiet:
             listed = " ".join(waiting)
             say(f"left out, as it takes most of the time: {listed} (--also {listed})")
         if folder is not None:
             path = folder / f"command-{name}.toml"
             write_config(path, given(context), command=f"{PROGRAM} {name}")
 
-    shown = [
-        one.parameter() for one in (*common, *left, *way, *audit_options, *loading)
-    ]
-    own_context = inspect.signature(command).parameters["context"]
-    return with_parameters(command, [own_context, *shown])
-
-
-def _skip(names: Sequence[str]) -> Option:
-    """``--skip`` of the command for all audits."""
-    flag = Flag("Audits to leave out.", metavar="AUDIT...", choices=names)
-    return Option("skip", tuple[str, ...], flag, ())
-
-
-def _also(slow: Sequence[str]) -> Option:
-    """``--also`` of the command for all audits: what it leaves out by itself."""
-    text = "Audits that `all` leaves out as they take most of the time."
-    flag = Flag(text, metavar="AUDIT...", choices=slow)
-    return Option("also", tuple[str, ...], flag, ())
-
-
-def _own(audit: type[Audit], *, named: bool) -> Iterator[Option]:
-    """The options of an audit.
-
-    Parameters
-    ----------
-    named
-        Whether their help says whose they are.
-    """
-    for one in options(audit):
-        text = f"{audit.name}: {one.flag.help}" if named else one.flag.help
-        yield replace(one, flag=replace(one.flag, help=text))
+    of_series = audits[0].of_series and not several
+    common = [one.name for one in fields(Request) if one.name != "data" or of_series]
+    kinds: dict[str, Any] = {
+        "context": typer.Context,
+        "request": Annotated[_Request, Only(common)],
+    }
+    if several:
+        skips = Flag("Audits to leave out.", metavar="AUDIT...", choices=names)
+        text = "Audits that `all` leaves out as they take most of the time."
+        adds = replace(skips, help=text, choices=slow)
+        kinds["skip"] = Annotated[tuple[str, ...], skips]
+        kinds["also"] = Annotated[tuple[str, ...], adds]
+    kinds["way"] = _Way
+    for audit in audits:
+        kinds[audit.name] = Annotated[audit, Only(prefix=f"{audit.name}: " * several)]
+    kinds["loading"] = Loading
+    return signed(
+        command,
+        [
+            Parameter(name, KEYWORD, annotation=kind, default=())
+            for name, kind in kinds.items()
+        ],
+    )
 
 
 def _audit(request: Request, way: _Way) -> Path | None:

@@ -22,7 +22,7 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import InputError
 from spark_audit.terminal.console import keep_apart, say
-from spark_audit.terminal.flags import Flag, Json, Quiet, Seed, command
+from spark_audit.terminal.flags import Flag, Json, Quiet, Seed
 
 FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 
@@ -48,7 +48,6 @@ def _numbers(text: str | None) -> list[int] | None:
     return [int(part) for part in parts] or None
 
 
-@command
 def import_(
     *,
     source: Annotated[str, typer.Argument(help="File, folder, or hf:OWNER/NAME.")],
@@ -91,7 +90,6 @@ def import_(
     )
 
 
-@command
 def annotate(
     *,
     data: Annotated[Path, typer.Argument(help="JSONL of `data import`, or a folder.")],
@@ -136,7 +134,6 @@ def annotate(
         say(NAMES_MISSED[detector])
 
 
-@command
 def inject(
     *,
     data: Annotated[

@@ -39,6 +39,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "stages --ckpt runs/mine --base models/base",
         "stages --ckpt 'mine=[run/step1,run/step2]' --base models/base --order t1,t2",
     ),
+    "utility": ("utility --ckpt runs/mine --data data/test.jsonl",),
     "report": (
         "report reports/reviews-mine --format html,md",
         "report reports/reviews-mine/report.html --manifest manifests/reviews.json",
@@ -50,11 +51,5 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "gate reports/reviews-mine --fail-if 'claim >= memory except base'",
     ),
 }
-SERIES = "{name} --ckpt runs/mine --data data/test.jsonl"
-ANY = "{name} --ckpt runs/mine --base models/base"
-
-
-def examples_of(command: str, *, of_stages: bool = False) -> Sequence[str]:
-    """The examples of a command; of an audit those that every audit has."""
-    examples = EXAMPLES.get(command)
-    return examples or ((SERIES if of_stages else ANY).format(name=command),)
+ANY = "--ckpt runs/mine --base models/base"
+"""The example of an audit that has none here."""

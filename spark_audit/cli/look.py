@@ -10,7 +10,7 @@ import typer
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError
 from spark_audit.terminal.console import show_facts
-from spark_audit.terminal.flags import Flag, Json, Only, Quiet, Seed, Verbose, command
+from spark_audit.terminal.flags import Flag, Json, Only, Quiet, Seed, Verbose
 
 OPENED = (
     *("device", "dtype", "device_map"),
@@ -18,7 +18,6 @@ OPENED = (
 )
 
 
-@command
 def inspect(
     *,
     ckpt: Annotated[str, typer.Argument(help="Checkpoint to inspect.")],
@@ -50,7 +49,6 @@ def inspect(
         raise CheckpointError("; ".join(seen.problems))
 
 
-@command
 def demo(
     *,
     output: Annotated[Path, Flag("Report folder.", metavar="DIR", short="-o")] = Path(

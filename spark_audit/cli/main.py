@@ -6,16 +6,16 @@ Only what is called gets imported, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spark_audit.cli import ALL, PROGRAM, look, report
-from spark_audit.cli.examples import examples_of
+from spark_audit.cli.examples import ANY, EXAMPLES
 from spark_audit.terminal.commands import add
 from spark_audit.terminal.console import root, run_command
 
@@ -24,18 +24,6 @@ if TYPE_CHECKING:
 
 OUTSIDE = "spark_audit.audits"
 """Entry point of other packages' audits."""
-SEVERAL = (
-    "--data",
-    "--ckpt",
-    "--skip",
-    "--also",
-    "--fail-if",
-    "--set",
-    "--map",
-    "--quantize",
-    "--named",
-)
-"""Options that accept both ``--x A B`` and ``--x A --x B``."""
 GROUPS = {
     "data": "Import, annotate and inject data.",
     "manifest": "Build and look at manifests.",
@@ -66,7 +54,6 @@ def run(arguments: Sequence[str]) -> int:
         arguments,
         program=PROGRAM,
         app=_app,
-        several=SEVERAL,
         others={"audit": f"{PROGRAM} {ALL}"}
         | {name: f"spark-train {name}" for name in TRAINING}
         | {"claims": "python benchmarks/claims"},
@@ -85,7 +72,8 @@ def _app(argv: Sequence[str]) -> typer.Typer:
         "data it was trained on.",
     )
     app.callback()(root)
-    _add(app, "demo", look.demo)
+    put = partial(_add, app)
+    put("demo", look.demo)
     for name, text in GROUPS.items():
         group = typer.Typer(no_args_is_help=True)
         if name in argv:
@@ -93,29 +81,27 @@ def _app(argv: Sequence[str]) -> typer.Typer:
             for one, function in commands.items():
                 _add(group, one, function, within=f"{name} ")
         app.add_typer(group, name=name, help=text)
-    _add(app, "inspect", look.inspect)
-    titles = AUDITS
-    audits: Mapping[str, type[Audit]] = {}
+    put("inspect", look.inspect)
+    titles, audits = AUDITS, dict[str, "type[Audit]"]()
     if {ALL, *AUDITS} & {*argv} or entry_points(group=OUTSIDE):
         from spark_audit.audits import all_audits
-        from spark_audit.cli.audit import audit_command
 
-        audits = all_audits()
+        audits = dict(all_audits())
         titles = {
             name: (one.__doc__ or "").split("\n")[0] for name, one in audits.items()
         }
-    made: Callable[..., None]
-    for name, text in titles.items():
-        called = name in argv
-        made = audit_command([audits[name]]) if called else _not_called
-        of_series = called and audits[name].of_series
-        _add(app, name, made, help=text, of_stages=of_series)
-    made = audit_command(list(audits.values())) if ALL in argv else _not_called
-    _add(app, ALL, made, help="All audits from one scoring pass; noise if asked for.")
-    _add(app, "report", report.report)
-    _add(app, "compare", report.compare)
+    whole = "All audits from one scoring pass; noise if asked for."
+    for name, text in {**titles, ALL: whole}.items():
+        made: Callable[..., None] = _not_called
+        if name in argv:
+            from spark_audit.cli.audit import audit_command
+
+            made = audit_command([*audits.values()] if name == ALL else [audits[name]])
+        put(name, made, help=text)
+    put("report", report.report)
+    put("compare", report.compare)
     helps = "gate" in argv and {"-h", "--help"} & {*argv}
-    _add(app, "gate", report.gate, notes=tuple(_rules()) if helps else ())
+    put("gate", report.gate, notes=tuple(_rules()) if helps else ())
     return app
 
 
@@ -129,13 +115,10 @@ def _add(
     function: Callable[..., None],
     *,
     within: str = "",
-    help: str | None = None,
-    of_stages: bool = False,
-    notes: Sequence[str] = (),
+    **more: Any,
 ) -> None:
-    examples = examples_of(within + name, of_stages=of_stages)
-    put = partial(add, app, name, function, program=PROGRAM, help=help)
-    put(examples=examples, notes=notes)
+    examples = EXAMPLES.get(within + name, (f"{name} {ANY}",))
+    add(app, name, function, program=PROGRAM, examples=examples, **more)
 
 
 def _rules() -> Iterator[str]:

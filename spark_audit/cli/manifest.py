@@ -15,7 +15,7 @@ from spark_audit.manifest.file import redact as redacted
 from spark_audit.manifest.overview import Description, describe
 from spark_audit.manifest.settings import BuildSettings
 from spark_audit.terminal.console import keep_apart, show_facts, tell
-from spark_audit.terminal.flags import BatchSize, Flag, Json, Only, Quiet, command
+from spark_audit.terminal.flags import BatchSize, Flag, Json, Only, Quiet
 
 BRIEF = ("spans by type", "unmatched spans")
 """Tables of a manifest that `manifest build` ends with."""
@@ -27,7 +27,6 @@ OPENED = (
 File = Annotated[Path, typer.Argument(help="File or folder of `manifest build`.")]
 
 
-@command
 def build(
     *,
     base: Annotated[str, Flag("Reference model.", metavar="MODEL")],
@@ -81,7 +80,6 @@ def build(
     tell(f"Manifest: {output}")
 
 
-@command
 def show(*, manifest: File, json: Json = False) -> None:
     """Balance, unmatched spans and why, and the effects that could be detected."""
     description = describe(load_manifest(manifest))
@@ -102,7 +100,6 @@ def show(*, manifest: File, json: Json = False) -> None:
     _show(description, only=tuple(description.tables))
 
 
-@command
 def verify(
     *,
     manifest: File,
@@ -121,7 +118,6 @@ def verify(
         tell(f"{base}: is the reference of this manifest")
 
 
-@command
 def export(
     *,
     manifest: File,

@@ -20,7 +20,6 @@ from spark_audit.terminal.flags import (
     Seed,
     ShowText,
     Verbose,
-    command,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ Named = Annotated[
 ]
 
 
-@command
 def report(
     *,
     folder: Folder,
@@ -73,11 +71,14 @@ def report(
     from spark_audit.cli.show import show_tables
     from spark_audit.report.folder import folder_of, read_report, write_report
 
-    _check_alone(
-        named=bool(named) and against is None,
-        text=show_text and manifest is None,
-        dossier=prepared_by is not None and "dossier" not in formats,
-    )
+    if named and against is None:
+        raise InputError("needs --against", where="--named", fix="add it")
+    if show_text and manifest is None:
+        what = "the text is in the manifest"
+        raise InputError(what, where="--show-text", fix="add --manifest")
+    if prepared_by is not None and "dossier" not in formats:
+        what = "is read only for a dossier"
+        raise InputError(what, where="--prepared-by", fix="--format dossier")
     folder = folder_of(folder)
     content = read_report(folder)
     source = None if manifest is None else _manifest_of(content, manifest)
@@ -108,20 +109,6 @@ def report(
         show_tables([block], figures=False)
 
 
-def _check_alone(*, named: bool, text: bool, dossier: bool) -> None:
-    """Refuse an option that is read only with another, which is not given."""
-    if named:
-        raise InputError("needs --against", where="--named", fix="add it")
-    if text:
-        raise InputError(
-            "the text is in the manifest", where="--show-text", fix="add --manifest"
-        )
-    if dossier:
-        raise InputError(
-            "is read only for a dossier", where="--prepared-by", fix="--format dossier"
-        )
-
-
 def _manifest_of(content: Report, path: Path) -> Manifest:
     """The manifest that a report was made with."""
     from spark_audit.manifest.file import load_manifest, original
@@ -136,7 +123,6 @@ def _manifest_of(content: Report, path: Path) -> Manifest:
     return manifest
 
 
-@command
 def compare(
     context: typer.Context,
     *,
@@ -193,7 +179,6 @@ def compare(
             say_where(output)
 
 
-@command
 def gate(
     *,
     folder: Folder,

@@ -17,19 +17,7 @@ from spark_audit.provenance import now, versions
 from spark_audit.report.attachments import MATCHING
 from spark_audit.report.coverage import untested
 from spark_audit.results import AuditResult, Guard, Report, by_severity
-
-SCOPE = (
-    "If identifiers became less likely after known prefixes, this is no differential "
-    "privacy and no erasure from the parameters, and it protects neither from "
-    "extraction nor from membership inference.",
-    "Intervals are over sources for one trained checkpoint each. They include the "
-    "variation between training seeds only in rows marked `seeds` or `both`.",
-    "Claims of memory, extraction and membership are corrected for all their tests of "
-    "all checkpoints, as one family declared beforehand, and the pooled DiD over "
-    "checkpoints. All other figures are exploratory: among many, some are extreme by "
-    "chance.",
-)
-"""Statements that stand in every report (SPARK, Scope of the Privacy Evidence)."""
+from spark_audit.sentences import render
 
 Records = list[dict[str, Any]]
 
@@ -61,6 +49,7 @@ def assemble(
     findings += untested(findings, audited)
     settings = {**facts.pop("settings", {}), TESTS: len(family(findings))}
     given = tables or {}
+    of_audits = chain(*(part.scope for part in parts))
     own = {n: (audit, t) for audit, r in results.items() for n, t in r.tables.items()}
     return Report.model_validate(
         {
@@ -71,9 +60,7 @@ def assemble(
             "results": at_level(chain(*(part.rows for part in parts)), findings),
             "contrasts": at_level(chain(*(part.contrasts for part in parts)), findings),
             "guards": told,
-            "scope": list(
-                dict.fromkeys([*SCOPE, *chain(*(p.scope for p in parts)), *scope])
-            ),
+            "scope": list(dict.fromkeys([*scope_of_all(), *of_audits, *scope])),
             "tables": {**given, **{name: table for name, (_, table) in own.items()}},
             "origins": {
                 **{name: "manifest" for name in MATCHING if name in given},
@@ -82,6 +69,11 @@ def assemble(
             **facts,
         }
     )
+
+
+def scope_of_all() -> list[str]:
+    """Statements that stand in every report (SPARK, Scope of the Privacy Evidence)."""
+    return [render(f"limit.{name}") for name in ("prefixes", "seeds", "family")]
 
 
 def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:

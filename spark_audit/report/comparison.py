@@ -13,13 +13,8 @@ from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of
 from spark_audit.report.cells import Cell, Line, Table, figure
 from spark_audit.results import Report, Row
+from spark_audit.sentences import render
 
-LEAD = (
-    "The figures of the other report are for orientation only: they are of other "
-    "checkpoints, other data and another manifest, and no test compares the two."
-)
-"""Stands above every table of :func:`against`."""
-HEADER = ("checkpoint", "figure", "here", "there", "differences (here / there)")
 OVER = ("both", "sources", "seeds")
 """Of a method with several seeds the first that there is is shown."""
 
@@ -70,11 +65,11 @@ def against(
             fix="run the audits that the other report holds",
         )
     return Table(
-        title=f"Next to {other.manifest.name}",
-        header=HEADER,
+        title=render("against.title", name=other.manifest.name),
+        header=("checkpoint", "figure", "here", "there", render("against.differences")),
         rows=tuple(lines),
         remarks=tuple(other.scope),
-        lead=LEAD,
+        lead=render("against.lead"),
     )
 
 

@@ -24,19 +24,13 @@ from spark_audit.files import (
     field_path,
     parse_json,
     read_regular,
+    write_text,
 )
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.cells import Rendering, Table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.theme import Drawing
-from spark_audit.report.writers import (
-    card,
-    csv_tables,
-    figures,
-    json_file,
-    latex,
-    markdown,
-)
+from spark_audit.report.writers import card, csv_tables, latex, markdown
 from spark_audit.report.writers.dossier import page as dossier
 from spark_audit.report.writers.html_page import page
 from spark_audit.results import Report
@@ -53,13 +47,29 @@ FOLDERS = (
 """What a report folder holds besides files; never a link out of it."""
 
 
+def _json(report: Report, folder: Path, how: Rendering) -> list[Path]:
+    """``report.json`` (schema: ``schemas/report.json`` of the package)."""
+    path = folder / "report.json"
+    # Its figures are not rounded, and its findings not withheld.
+    write_text(path, report.model_dump_json(indent=1) + "\n", mode=0o600)
+    return [path]
+
+
+def _figures(report: Report, folder: Path, how: Rendering) -> list[Path]:
+    """``figures/``: every figure that the report has data for."""
+    from spark_audit.report.figures.gallery import each, save
+
+    drawn = each(report) if how.drawn is None else how.drawn()
+    return [path for drawing in drawn for path in save(drawing, folder / "figures")]
+
+
 WRITERS: Mapping[str, Writer] = {
     "html": page.write,
     "md": markdown.write,
     "csv": csv_tables.write,
     "latex": latex.write,
-    "json": json_file.write,
-    "figures": figures.write,
+    "json": _json,
+    "figures": _figures,
     "dossier": dossier.write,
     "card": card.write,
 }

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
 
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.claims import faults
@@ -25,6 +26,7 @@ from spark_audit.report.disclosure import disclosed
 from spark_audit.results import Contrast, Report, Row, number
 from spark_audit.results.findings import SEVERITY
 from spark_audit.results.rows import WITHHELD
+from spark_audit.sentences import render
 
 FIELDS = ("value", "low", "high", "p")
 OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
@@ -55,6 +57,9 @@ SHAPE = (
 )
 
 
+State: TypeAlias = Literal["ok", "tripped", "missing", "left_out"]
+
+
 @dataclass(frozen=True)
 class Rule:
     """One rule as it was read: of one checkpoint, or of all but some.
@@ -63,14 +68,14 @@ class Rule:
     """
 
     text: str
-    audit: str
-    metric: str
-    of: str
-    field: str
     operator: str
     bound: float
     checkpoint: str | None
     but: str | None
+    audit: str = ""
+    metric: str = ""
+    of: str = ""
+    field: str = ""
     claim: str = ""
 
 
@@ -80,7 +85,7 @@ class Finding:
 
     rule: str
     checkpoint: str
-    state: Literal["ok", "tripped", "missing", "left_out"]
+    state: State
     detail: str
 
 
@@ -94,68 +99,34 @@ def parse_rule(text: str) -> Rule:
         the known ones are listed.
     """
     where = f"--fail-if {text!r}"
-    if (match := _CLAIM.fullmatch(text)) is not None:
-        return _claim_rule(text, match, where)
-    match = _RULE.fullmatch(text)
+    match = _CLAIM.fullmatch(text) or _RULE.fullmatch(text)
     if match is None:
         raise InputError("is no rule", where=where, fix=SHAPE)
+    rule = partial(
+        Rule,
+        text=text.strip(),
+        operator=match["operator"],
+        checkpoint=match["names"] if match["scope"] == "for" else None,
+        but=match["names"] if match["scope"] == "except" else None,
+    )
+    if match.re is _CLAIM:
+        claim = match["claim"]
+        if claim not in SEVERITY:
+            fix = choose(claim, SEVERITY)
+            raise InputError(f"unknown claim {claim!r}", where=where, fix=fix)
+        return rule(bound=SEVERITY[claim], claim=claim)
     audit, _, rest = match["figure"].partition(".")
     if audit not in all_audits():
-        raise InputError(
-            f"unknown audit {audit!r}",
-            where=where,
-            fix=choose(audit, all_audits()),
-        )
+        fix = choose(audit, all_audits())
+        raise InputError(f"unknown audit {audit!r}", where=where, fix=fix)
     rest, _, field = rest.rpartition(".")
     if field not in FIELDS:
-        raise InputError(
-            f"{field!r} is no field of a figure",
-            where=where,
-            fix=f"end the figure with one of: {', '.join(FIELDS)}",
-        )
-    if not math.isfinite(float(match["bound"])):
+        fix = f"end the figure with one of: {', '.join(FIELDS)}"
+        raise InputError(f"{field!r} is no field of a figure", where=where, fix=fix)
+    if not math.isfinite(bound := float(match["bound"])):
         raise InputError("its bound is not finite", where=where, fix=SHAPE)
     metric, of = _named(rest, audit, where)
-    return Rule(
-        text=text.strip(),
-        audit=audit,
-        metric=metric,
-        of=of,
-        field=field,
-        operator=match["operator"],
-        bound=float(match["bound"]),
-        **_scope(match),
-    )
-
-
-def _scope(match: re.Match[str]) -> dict[str, Any]:
-    names = match["names"]
-    return {
-        "checkpoint": names if match["scope"] == "for" else None,
-        "but": names if match["scope"] == "except" else None,
-    }
-
-
-def _claim_rule(text: str, match: re.Match[str], where: str) -> Rule:
-    """``claim OP CLAIM``."""
-    claim = match["claim"]
-    if claim not in SEVERITY:
-        raise InputError(
-            f"unknown claim {claim!r}",
-            where=where,
-            fix=choose(claim, SEVERITY),
-        )
-    return Rule(
-        text=text.strip(),
-        audit="",
-        metric="",
-        of="",
-        field="",
-        operator=match["operator"],
-        bound=SEVERITY[claim],
-        **_scope(match),
-        claim=claim,
-    )
+    return rule(audit=audit, metric=metric, of=of, field=field, bound=bound)
 
 
 def _named(text: str, audit: str, where: str) -> tuple[str, str]:
@@ -205,14 +176,13 @@ def judged(found: Sequence[Finding]) -> list[str]:
     lines = []
     for rule in dict.fromkeys(one.rule for one in found):
         mine = [one for one in found if one.rule == rule and one.checkpoint != NOBODY]
-        out = [one for one in mine if one.state == "left_out"]
-        reasons: dict[str, list[str]] = {}
-        for one in out:
-            reasons.setdefault(one.detail, []).append(one.checkpoint)
-        line = f"{rule}: judged {len(mine) - len(out)} of {len(mine)} checkpoints"
-        for reason, names in reasons.items():
-            line += f"; left out: {', '.join(names)} ({reason})"
-        lines.append(line)
+        out: dict[str, list[str]] = {}
+        for one in mine:
+            if one.state == "left_out":
+                out.setdefault(one.detail, []).append(one.checkpoint)
+        counted = len(mine) - sum(map(len, out.values()))
+        facts = {"rule": rule, "judged": counted, "all": len(mine), "left_out": out}
+        lines.append(render("gate.judged", **facts))
     return lines
 
 
@@ -226,53 +196,46 @@ def _check(
     found = []
     for name in names:
         mine = [row for row in rows if row.checkpoint == name]
-        reason = None if name in chosen else "by the rule"
+        reason = None if name in chosen else render("gate.rule")
         if reason is None and rule.checkpoint is None and not mine:
             reason = _impossible(report, rule, rows, name)
         if reason is not None:
             found.append(Finding(rule.text, name, "left_out", reason))
             continue
         if rule.claim:
-            one = _claimed(report, rule, name)
+            state, detail = _claimed(report, rule, name)
         else:
             own = [row for row in told if row.checkpoint == name]
-            one = _finding(report, rule, name, mine, own)
+            state, detail = _measured(report, rule, mine, own)
         if failed := faults(shared.guards, name):
             why = "; ".join(f"{guard.name}: {guard.detail}" for guard in failed)
-            if one.state == "tripped":
-                one = replace(one, detail=f"{one.detail}; {why}")
-            else:
-                one = replace(one, state="missing", detail=why)
-        if one.state == "missing" and not allow_missing:
-            one = replace(one, state="tripped")
-        found.append(one)
+            detail = f"{detail}; {why}" if state == "tripped" else why
+            state = "tripped" if state == "tripped" else "missing"
+        if state == "missing" and not allow_missing:
+            state = "tripped"
+        found.append(Finding(rule.text, name, state, detail))
     if all(one.state == "left_out" for one in found):
-        state: Literal["missing", "tripped"] = "missing" if allow_missing else "tripped"
-        found.append(Finding(rule.text, NOBODY, state, "no checkpoint to check"))
+        state = "missing" if allow_missing else "tripped"
+        found.append(Finding(rule.text, NOBODY, state, render("gate.nobody")))
     return found
 
 
 def _chosen(rule: Rule, names: Sequence[str]) -> set[str]:
     """Whom a rule speaks of; a method that is left out takes its seeds along."""
-    if rule.checkpoint is not None:
-        return set(_known([rule.checkpoint], rule, names))
-    if rule.but is None:
-        return set(names)
-    # A name may hold a comma itself.
-    texts = [rule.but] if rule.but in names else rule.but.split(",")
-    but = set(_known([text.strip() for text in texts], rule, names))
-    return {name for name in names if not {name, entry_of(name)} & but}
-
-
-def _known(texts: Sequence[str], rule: Rule, names: Sequence[str]) -> Sequence[str]:
-    for text in texts:
+    texts = [rule.checkpoint or rule.but or ""]
+    if rule.but is not None and rule.but not in names:
+        # A name may hold a comma itself.
+        texts = [text.strip() for text in rule.but.split(",")]
+    for text in filter(None, texts):
         if text not in names:
             raise InputError(
                 f"{text!r} is none of the report's checkpoints",
                 where=f"--fail-if {rule.text!r}",
                 fix=choose(text, names),
             )
-    return texts
+    if rule.checkpoint is not None:
+        return {rule.checkpoint}
+    return {name for name in names if not {name, entry_of(name)} & {*texts}}
 
 
 def _impossible(
@@ -280,20 +243,20 @@ def _impossible(
 ) -> str | None:
     """Why there is no such figure of a checkpoint, whatever is measured."""
     if rule.claim:
-        return "trained on nothing" if name == BASE else None
+        return render("gate.base") if name == BASE else None
     contrasts = [row for row in rows if isinstance(row, Contrast)]
     if contrasts:
         baseline = report.settings.get("baseline")
         others = {baseline} if baseline else {row.baseline for row in contrasts}
         if {name, entry_of(name)} & {BASE, *others}:
-            return "compared with nothing"
+            return render("gate.baseline")
     if name == BASE and (here := [row for row in rows if row.checkpoint == BASE]):
         measured = any(row.value is not None for row in rows if row.checkpoint != BASE)
         if measured and all(row.value is None for row in here):
             return here[0].note  # such as: it is the reference itself
     rounded = {one.name for one in report.checkpoints if one.quantised_from is not None}
     if name in rounded and about(rule.audit).of_series:
-        return "stages are not rounded"
+        return render("gate.stages")
     return None
 
 
@@ -315,77 +278,61 @@ def _names(report: Report) -> list[str]:
 
 def _rows(report: Report, rule: Rule) -> list[Row]:
     """Pooled rows of the rule's figure; p values stand with contrasts only."""
-    contrasts: list[Row] = list(report.contrasts)
-    results: list[Row] = list(report.results)
-    places = [contrasts] if rule.field == "p" else [results, contrasts]
-    for rows in places:
-        found = [
-            row
-            for row in rows
-            if (row.audit, row.metric, row.of, row.group)
-            == (rule.audit, rule.metric, rule.of, "pooled")
-        ]
-        if found:
-            return found
-    return []
+    wanted = (rule.audit, rule.metric, rule.of, "pooled")
+    results: Sequence[Row] = () if rule.field == "p" else report.results
+    places: Iterable[Sequence[Row]] = (results, report.contrasts)
+    found = (
+        [r for r in rows if (r.audit, r.metric, r.of, r.group) == wanted]
+        for rows in places
+    )
+    return next(filter(None, found), [])
 
 
-def _finding(
-    report: Report, rule: Rule, name: str, rows: Sequence[Row], shared: Sequence[Row]
-) -> Finding:
+def _measured(
+    report: Report, rule: Rule, rows: Sequence[Row], shared: Sequence[Row]
+) -> tuple[State, str]:
     """What a rule comes to, in the figures of ``shared``: many read the logs."""
     sound = [
         (value, WITHHELD if told.withheld else number(_value(told, rule.field), 4))
         for row, told in zip(rows, shared, strict=True)
         if row.status == "ok" and (value := _value(row, rule.field)) is not None
     ]
-    values = [value for value, _ in sound]
     shown = f"{rule.field} " + ", ".join(told for _, told in sound)
     # What was measured trips, whatever is missing beside it.
-    if any(OPERATORS[rule.operator](value, rule.bound) for value in values):
-        return Finding(rule.text, name, "tripped", shown)
+    if any(OPERATORS[rule.operator](value, rule.bound) for value, _ in sound):
+        return "tripped", shown
     if report.status == "partial":
-        return Finding(rule.text, name, "missing", "the report is partial (--limit)")
+        return "missing", render("gate.partial")
     if not rows:
-        return Finding(rule.text, name, "missing", "was not measured")
+        return "missing", render("gate.unmeasured")
     lost = next((row for row in rows if row.status != "ok"), None)
     if lost is not None:
         state = lost.status.replace("_", " ")
-        detail = f"{state}: {lost.note}" if lost.note else state
-        return Finding(rule.text, name, "missing", detail)
-    if not values:
-        return Finding(rule.text, name, "missing", f"has no {rule.field}")
-    return Finding(rule.text, name, "ok", shown)
+        return "missing", f"{state}: {lost.note}" if lost.note else state
+    return ("ok", shown) if sound else ("missing", f"has no {rule.field}")
 
 
-def _claimed(report: Report, rule: Rule, name: str) -> Finding:
+def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
     """What is claimed of a checkpoint; one whose memory was not tested is missing."""
     own = [one for one in report.findings if one.checkpoint == name]
-    # One of several claims of the same severity is meant by its name.
-    tripped = [
-        one
-        for one in own
-        if (
-            (one.claim == rule.claim) == (rule.operator == "==")
-            if rule.operator in ("==", "!=")
-            else OPERATORS[rule.operator](one.severity, rule.bound)
-        )
-    ]
+    holds = OPERATORS[rule.operator]
+    tripped = [one for one in own if holds(one.severity, rule.bound)]
+    if rule.operator in ("==", "!="):
+        # One of several claims of the same severity is meant by its name.
+        equal = rule.operator == "=="
+        tripped = [one for one in own if (one.claim == rule.claim) is equal]
     told = dict.fromkeys(f"{one.claim} ({one.audit})" for one in tripped or own)
-    shown = ", ".join(told) or "nothing"
+    shown = ", ".join(told) or render("gate.nothing")
     if tripped:
-        return Finding(rule.text, name, "tripped", shown)
+        return "tripped", shown
     if report.status == "partial":
-        return Finding(rule.text, name, "missing", "the report is partial (--limit)")
+        return "missing", render("gate.partial")
     if untested(report.findings, [name]):
-        return Finding(rule.text, name, "missing", "its memory was not tested")
+        return "missing", render("gate.untested")
     if passed := [one for one in own if one.detected]:
         least = min(passed, key=lambda one: one.severity).claim
-        shown += (
-            f"; passes, although detected: the rule leaves it out, --fail-if 'claim >= "
-            f"{least}' does not"
-        )
-    return Finding(rule.text, name, "ok", shown)
+        shown = render("gate.passes", shown=shown, least=least)
+    return "ok", shown
 
 
 def _value(row: Row, field: str) -> float | None:

@@ -22,29 +22,8 @@ from spark_audit.report.cells import (
 from spark_audit.report.figures.entries import palette
 from spark_audit.results import Contrast, Report, Row, number
 
-METHODS = {
-    "jackknife-t": "the cluster jackknife with t quantiles",
-    "percentile": "percentiles of the cluster bootstrap",
-    "korn-graubard": "Korn and Graubard's exact limits",
-    "clopper-pearson": "Clopper and Pearson's exact limits",
-    "delong": "DeLong's variance",
-    "beta-binomial": "the exact beta-binomial distribution",
-}
-"""What readers see for the method of an interval."""
-
-
 DRAWN = ("mia_roc",)
 """Further tables that are there to be drawn: no reader is shown them as tables."""
-
-
-PRIVATE = (
-    "As private as the data are `scores/` (with the base model, a text can be read "
-    "from its tokens' scores), the manifest, and whatever shows words of examples; "
-    "`report.json` holds figures that are not rounded. All of these are for their "
-    "owner only. Tables, figures, and pages without words hold no figure of a single "
-    "token or span: those of few clusters are withheld, all others rounded."
-)
-"""Which files of a report can be shared; stands in every format for people."""
 
 
 def entries(report: Report) -> dict[str, int]:
@@ -61,12 +40,7 @@ def entries(report: Report) -> dict[str, int]:
 
 # --- all tables -----------------------------------------------------------------------
 
-GROUPS = (
-    ("dose", "by dose: trained rows that contain an identifier"),
-    ("type", "by PII type"),
-    ("task", "by task"),
-    ("split", "on test rows"),
-)
+GROUPS = ("dose", "type", "task", "split")
 
 
 def tables(report: Report, *, brief: bool = False) -> list[Table]:
@@ -84,7 +58,7 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
         if part := [row for row in contrasts if not brief or row.group == "pooled"]:
             made.append(_contrasts(audit, part))
     if not brief and (records := report.tables.get("matching_by_type")):
-        title = "matching, both splits: spans with and without a control"
+        title = sentences.render("table.matching")
         names = {"type": "type", "matched": "matched", "unmatched": "unmatched"}
         header = names | {"reasons": "why"}
         made.append(
@@ -107,8 +81,12 @@ def audit_tables(
     ]
     if not brief:
         parts += [
-            (title, [row for row in rows if row.grouping[0] == kind], True)
-            for kind, title in GROUPS
+            (
+                sentences.render(f"table.by_{kind}"),
+                [row for row in rows if row.grouping[0] == kind],
+                True,
+            )
+            for kind in GROUPS
         ]
     layout = _by_column if wide else _by_variant
     return [layout(audit, part, title, grouped=g) for title, part, g in parts if part]
@@ -335,7 +313,7 @@ def _contrasts(audit: str, contrasts: Sequence[Contrast]) -> Table:
         rows=tuple(lines),
         **_title(
             audit,
-            "paired change relative to the baseline",
+            sentences.render("table.change"),
             end="" if primary else " (exploratory)",
         ),
     )
@@ -378,20 +356,11 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(remarks)
 
 
-GENERAL = {
-    "NLL": "mean negative log-likelihood, nats per token; lower = more likely.",
-    "MDE": "the smallest effect that this many clusters detect with 80% power, smaller "
-    "ones cannot be excluded: at the level that a claim must pass where a claim rests "
-    "on the figure, else of one test at 5%.",
-}
-
-
 def definitions(report: Report) -> Iterator[tuple[str, str]]:
     """Term and meaning, of the audits that the report holds."""
-    yield from GENERAL.items()
+    yield from general(report)
     for audit in dict.fromkeys(row.audit for row in report.results):
         yield from definitions_of(audit)
-    yield intervals(report)
 
 
 def definitions_of(audit: str) -> Iterator[tuple[str, str]]:
@@ -400,12 +369,14 @@ def definitions_of(audit: str) -> Iterator[tuple[str, str]]:
         yield from metric.definitions.items()
 
 
-def intervals(report: Report) -> tuple[str, str]:
-    """What the report's intervals are over, and how they were made."""
-    used = {row.interval for row in report.results} - {"none"}
-    names = ", ".join(METHODS.get(name, name) for name in sorted(used)) or "none"
-    return "intervals", (
-        "95%, over clusters (rows that share a source, a canary, an identifier or "
-        f"nearly all words), by {names}. Percentile bootstrap limits are in "
-        "tables/results.csv as parity_low and parity_high."
-    )
+def general(report: Report) -> Iterator[tuple[str, str]]:
+    """Term and meaning of what several audits give; what intervals were made by."""
+    methods = methods_of(report.results)
+    for name in ("NLL", "MDE", "intervals"):
+        yield name, sentences.render(f"definition.{name}", methods=methods)
+
+
+def methods_of(rows: Iterable[Row]) -> list[str]:
+    """What readers see for the methods of the rows' intervals."""
+    used = sorted({row.interval for row in rows} - {"none"})
+    return [sentences.render(f"interval.{name}") for name in used]

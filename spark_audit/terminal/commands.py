@@ -10,8 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +19,7 @@ from typer.core import TyperCommand
 
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import read_regular, write_text
-from spark_audit.terminal.flags import panel_of, with_parameters
+from spark_audit.terminal.flags import KEYWORD, command, panel_of
 from spark_audit.terminal.suggestions import elsewhere, expanded, nearest
 
 PATHS = ("ckpt", "base", "tokenizer", "source")
@@ -42,6 +41,10 @@ class Command(TyperCommand):
             option.rich_help_panel = panel_of("config")
         return option
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what was typed, several values behind one option too."""
+        return super().parse_args(ctx, spread(args, several=several(self)))
+
     def invoke(self, ctx: Any) -> Any:
         """Run it with paths as a shell would have made them of ``~`` and patterns.
 
@@ -49,17 +52,17 @@ class Command(TyperCommand):
         """
         for one in self.get_params(ctx):
             value, where = ctx.params.get(one.name), max(one.opts, key=len)
-            several = isinstance(value, list | tuple)
-            parts = [*value] if several else [value]
+            listed = isinstance(value, list | tuple)
+            parts = [*value] if listed else [value]
             for part in parts:
                 if fix := elsewhere(part):
                     raise InputError("is no path on this machine", where=where, fix=fix)
             if any(isinstance(p, Path) or (p and one.name in PATHS) for p in parts):
                 parts = [path for part in parts for path in expanded(part)]
-                if not several and len(parts) > 1:
+                if not listed and len(parts) > 1:
                     what = f"{value} is {len(parts)} files"
                     raise InputError(what, where=where, fix="give one")
-                ctx.params[one.name] = parts if several else parts[0]
+                ctx.params[one.name] = parts if listed else parts[0]
         return super().invoke(ctx)
 
 
@@ -74,21 +77,40 @@ def add(
     notes: Sequence[str] = (),
 ) -> None:
     """Give an application a command, with ``--config``, and examples in its help."""
-    parameters = inspect.signature(function).parameters.values()
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    config = inspect.Parameter("config", keyword, default=None, annotation=Config)
-
-    @wraps(function)
-    def run(*, config: None = None, **options: Any) -> Any:
-        # What the file says has become options by now.
-        return function(**options)
-
     lines = [f"  {program} {one}" for one in examples]
     shown = ["Examples", *lines] if lines else []
     epilog = "\n".join([*shown, *notes]).replace("[", "\\[") or None
-    app.command(name, cls=Command, help=help, epilog=epilog)(
-        with_parameters(run, [*parameters, config])
-    )
+    config = inspect.Parameter("config", KEYWORD, default=None, annotation=Config)
+    app.command(name, cls=Command, help=help, epilog=epilog)(command(function, config))
+
+
+def several(command: Any) -> set[str]:
+    """Options that accept both ``--x A B`` and ``--x A --x B``."""
+    params = (one for one in command.params if getattr(one, "multiple", False))
+    return {name for one in params for name in one.opts}
+
+
+def spread(arguments: Sequence[str], *, several: Collection[str]) -> list[str]:
+    """Allow snake case options, and several values after one option.
+
+    With ``--ckpt`` among ``several``, ``--ckpt A B --batch_size 4`` becomes
+    ``--ckpt A --ckpt B --batch-size 4``.
+    """
+    words: list[str] = []
+    option, values = "", 0
+    for position, argument in enumerate(arguments):
+        if argument == "--":
+            return [*words, *arguments[position:]]
+        if argument.startswith("-") and len(argument) > 1:
+            name, equals, value = argument.partition("=")
+            if name.startswith("--"):
+                name = name.replace("_", "-")
+            option, values = name if name in several and not equals else "", 0
+            words.append(f"{name}{equals}{value}")
+        else:
+            words += [option] * (option != "" and values > 0) + [argument]
+            values += 1
+    return words
 
 
 # --- options from a file --------------------------------------------------------------

@@ -73,7 +73,6 @@ def run_command(
     *,
     program: str,
     app: Callable[[Sequence[str]], typer.Typer],
-    several: Collection[str],
     anew: Collection[str] = (),
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
@@ -88,89 +87,79 @@ def run_command(
     program
         Its name, for messages and log files.
     app
-        Makes the application from the spread arguments.
-    several
-        Options that accept several values.
+        Makes the application from what was typed.
     anew
         Commands that keep nothing of work that was interrupted.
     others
         Commands that are called otherwise, or of another program, by what people type.
     """
-    _open_streams()
+    for stream, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, stream) is None:  # or its number would be the next file's
+            setattr(sys, stream, open(os.devnull, mode))
+    name, code = next(iter(arguments), ""), 0
+    verb = "start again" if name in anew else "resume"
     with one_interrupt():
-        name = next(iter(arguments), "")
-        if name in others:
-            meant = f"did you mean `{others[name]}`?"
-            say(f"{program}: error: No such command {name!r}; {meant}")
-            return 2
-        return _run(arguments, program=program, app=app, several=several, anew=anew)
-
-
-def _run(
-    arguments: Sequence[str],
-    *,
-    program: str,
-    app: Callable[[Sequence[str]], typer.Typer],
-    several: Collection[str],
-    anew: Collection[str],
-) -> int:
-    code = 0
-    verb = "start again" if {*arguments[:1]} & {*anew} else "resume"
-    try:
-        argv = spread(arguments, several=several)
-        command = typer.main.get_command(app(argv))
-        left = command.main(
-            args=argv, prog_name=program, standalone_mode=False, obj=list(arguments)
-        )
-        # What a command came to stands, also where nobody can be told.
-        code = left if isinstance(left, int) else 0
-        sys.stdout.flush()
-        if code == 130:
-            # Typer turns an interrupt into this code; older ones into Abort.
-            raise KeyboardInterrupt
-        return code
-    except (KeyboardInterrupt, typer.Abort):
-        return say_interrupted(program, arguments, verb=verb)
-    except (BrokenPipeError, SystemExit):
-        # Whoever read our output has enough (Typer leaves by SystemExit then, with
-        # code 1, which is the gate's).
-        _drop_output()
-        return code
-    except BaseException as error:
-        if not isinstance(error, Exception) and not panicked(error):
-            raise
-        if interrupted():  # and a library made something else of it
-            return say_interrupted(program, arguments, verb=verb)
-        if not isinstance(error, IncompleteError) and out_of_memory(error):
-            error = IncompleteError(
-                "out of memory",
-                where=getattr(error, "where", None),
-                fix="end other programs, or use another device or a larger machine",
+        try:
+            if name in others:
+                meant = f"did you mean `{others[name]}`?"
+                raise InputError(f"No such command {name!r}; {meant}")
+            left = typer.main.get_command(app(arguments)).main(
+                args=list(arguments),
+                prog_name=program,
+                standalone_mode=False,
+                obj=list(arguments),
             )
-        if isinstance(error, IncompleteError):
-            say(f"{program}: {error}\n{again(program, arguments, verb=verb)}")
-            return error.exit_code
-        if isinstance(error, SparkError):
-            say(f"{program}: error: {error}")
-            return error.exit_code
-        usage = getattr(error, "format_message", None)
-        if usage is not None:
-            # Without any command typer has nothing to say but the help it has shown.
-            message = _suggested(error, usage() or "no command was given")
-            place = getattr(getattr(error, "ctx", None), "command_path", program)
-            message = f"{message.rstrip('.')}{'' if message.endswith('?') else ';'}"
-            say(f"{program}: error: {message} see {place} --help")
-            return 2
-        if isinstance(error, OSError):
-            say(f"{program}: error: {error.filename or 'I/O'}: {error.strerror}")
+            # What a command came to stands, also where nobody can be told.
+            code = left if isinstance(left, int) else 0
+            sys.stdout.flush()
+            if code == 130:
+                # Typer turns an interrupt into this code; older ones into Abort.
+                raise KeyboardInterrupt
+            return code
+        except (KeyboardInterrupt, typer.Abort):
+            return say_interrupted(program, arguments, verb=verb)
+        except (BrokenPipeError, SystemExit):
+            # Whoever read our output has enough (Typer leaves by SystemExit then, with
+            # code 1, which is the gate's).
+            _drop_output()
+            return code
+        except BaseException as error:
+            if not isinstance(error, Exception) and not panicked(error):
+                raise
+            if interrupted():  # and a library made something else of it
+                return say_interrupted(program, arguments, verb=verb)
+            text, failed = _told(error, program)
+            if failed == IncompleteError.exit_code:
+                text += f"\n{again(program, arguments, verb=verb)}"
+            say(f"{program}: {text}")
             try:
                 sys.stdout.flush()
             except OSError:
                 _drop_output()
-            return code or 4
-        kind = type(error).__name__
-        say(f"{program}: a defect of ours ({kind}); {_log(error, program)}")
-        return 70
+            return code or failed
+
+
+def _told(error: BaseException, program: str) -> tuple[str, int]:
+    """What is said of an error, and the exit code."""
+    if not isinstance(error, IncompleteError) and out_of_memory(error):
+        error = IncompleteError(
+            "out of memory",
+            where=getattr(error, "where", None),
+            fix="end other programs, or use another device or a larger machine",
+        )
+    if isinstance(error, SparkError):
+        head = "" if isinstance(error, IncompleteError) else "error: "
+        return f"{head}{error}", error.exit_code
+    if (usage := getattr(error, "format_message", None)) is not None:
+        # Without any command typer has nothing to say but the help it has shown.
+        message = _suggested(error, usage() or "no command was given").rstrip(".")
+        message += "" if message.endswith("?") else ";"
+        place = getattr(getattr(error, "ctx", None), "command_path", program)
+        return f"error: {message} see {place} --help", 2
+    if isinstance(error, OSError):
+        return f"error: {error.filename or 'I/O'}: {error.strerror}", 4
+    kind = type(error).__name__
+    return f"a defect of ours ({kind}); {_log(error, program)}", 70
 
 
 def _suggested(error: BaseException, said: str) -> str:
@@ -189,13 +178,6 @@ def _suggested(error: BaseException, said: str) -> str:
         first = f"give one {asked[0]} alone, and " if asked else ""
         said += f"; {first}a value behind its option, as in --ckpt PATH"
     return " ".join(said.split())
-
-
-def _open_streams() -> None:
-    """Have all three streams: a closed one's number would be the next file's."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))
 
 
 def _drop_output() -> None:
@@ -218,35 +200,6 @@ def _log(error: BaseException, program: str) -> str:
 
 
 # --- reading what was typed -----------------------------------------------------------
-
-
-def spread(arguments: Sequence[str], *, several: Collection[str]) -> list[str]:
-    """Allow snake case options, and several values after one option.
-
-    With ``--ckpt`` among ``several``, ``--ckpt A B --batch_size 4`` becomes
-    ``--ckpt A --ckpt B --batch-size 4``.
-    """
-    words: list[str] = []
-    option: str | None = None
-    fresh = False
-    for position, argument in enumerate(arguments):
-        if argument == "--":
-            return [*words, *arguments[position:]]
-        if argument.startswith("--"):
-            name, equals, value = argument.partition("=")
-            name = name.replace("_", "-")
-            option = name if name in several and not equals else None
-            fresh = True
-            words.append(f"{name}{equals}{value}")
-        elif argument.startswith("-") and len(argument) > 1:
-            option = None
-            words.append(argument)
-        else:
-            if option is not None and not fresh:
-                words.append(option)
-            fresh = False
-            words.append(argument)
-    return words
 
 
 def keep_apart(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:

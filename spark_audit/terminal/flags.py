@@ -15,9 +15,9 @@ parameters say to typer itself is left as it is.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import partial, wraps
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 from typing import get_type_hints as hints_of
@@ -27,6 +27,9 @@ from spark_audit.sentences import LANGUAGES
 
 T = TypeVar("T")
 
+KEYWORD, EMPTY = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
+"""What stands for a value where its flag does not say."""
 WIDE = 16
 """Characters of a value's name that a terminal of 80 columns does not break."""
 
@@ -82,10 +85,11 @@ class Flag:
 class Only:
     """The flags of a dataclass that a command takes: ``Annotated[Loading, Only(..)]``.
 
-    The other fields keep their defaults.
+    The other fields keep their defaults. ``prefix`` stands before each help.
     """
 
-    names: Collection[str]
+    names: Collection[str] = ()
+    prefix: str = ""
 
 
 Tokenizer: TypeAlias = Annotated[
@@ -172,6 +176,11 @@ class Option:
         """What a user types."""
         return f"--{self.name.replace('_', '-')}"
 
+    @property
+    def several(self) -> bool:
+        """Whether it takes several values."""
+        return self.flag.read is None and get_origin(self.kind) is tuple
+
     def parameter(self) -> inspect.Parameter:
         """The parameter of a function that typer reads."""
         import typer
@@ -180,17 +189,14 @@ class Option:
         text, metavar = flag.help, flag.metavar or self._metavar()
         if flag.choices and len(metavar) > WIDE:
             # A narrow column would break them in the middle of a name.
-            parts = [flag.help] if flag.help else []
-            text = " ".join([*parts, f"One of: {', '.join(flag.choices)}."])
+            text = f"{flag.help or ''} One of: {', '.join(flag.choices)}.".lstrip()
             metavar = self.name.upper()
-        if flag.read is not None:
-            default = default if isinstance(default, str) else None
-            kind = str | None if default is None else str
-        elif flag.choices and get_origin(kind) is not tuple:
-            kind = str | None if default is None else str
-        elif get_origin(kind) is tuple:
+        if self.several:
             kind = list[get_args(kind)[0]]  # type: ignore[misc]
             kind, default = (kind | None, None) if default == () else (kind, default)
+        elif flag.read is not None or flag.choices:
+            default = default if isinstance(default, str) else None
+            kind = str | None if default is None else str
         elif default is True:
             typed = f"{typed}/--no-{typed[2:]}"
         make: Any = typer.Argument if flag.positional else typer.Option
@@ -205,103 +211,92 @@ class Option:
             autocompletion=self._completed if flag.choices else None,
         )
         return inspect.Parameter(
-            self.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if default is MISSING else default,
-            annotation=Annotated[kind, option],
+            self.name, KEYWORD, default=default, annotation=Annotated[kind, option]
         )
 
     def _metavar(self) -> str:
         """What stands for the value where nothing is said of it."""
         if self.flag.choices:
             return "|".join(self.flag.choices)
-        kinds = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
-        metavars = (
-            kinds[one] for one in (self.kind, *get_args(self.kind)) if one in kinds
-        )
-        return next(metavars, " ")
+        kinds = (self.kind, *get_args(self.kind))
+        return next((METAVARS[one] for one in kinds if one in METAVARS), " ")
 
     def _completed(self, incomplete: str) -> list[str]:
         return [one for one in self.flag.choices if one.startswith(incomplete)]
 
-    def taken_from(self, flags: dict[str, Any]) -> Any:
-        """The field's value, taken out of what was typed.
+    def read(self, value: Any) -> Any:
+        """The field's value, of what was typed.
 
         Raises
         ------
         InputError
             If it is none of the choices.
         """
-        value = flags.pop(self.name)
         if self.flag.read is not None:
             return self.flag.read(value)
-        several = get_origin(self.kind) is tuple
-        for one in (value or ()) if several else (value,):
+        for one in (value or ()) if self.several else (value,):
             if self.flag.choices and one is not None:
                 one_of(one, self.typed, self.flag.choices)
-        return tuple(value or ()) if several else value
+        return tuple(value or ()) if self.several else value
 
 
-def option(field: str, hint: Any, default: Any) -> Option | None:
-    """The flag of a field or parameter, if its annotation says that it is one."""
-    if get_origin(hint) is not Annotated:
-        return None
-    kind, *notes = get_args(hint)
-    flag = next((note for note in notes if isinstance(note, Flag)), None)
-    if flag is None and isinstance(notes[0], str):
-        flag = Flag(notes[0])
-    if default is inspect.Parameter.empty:
-        default = MISSING
-    return None if flag is None else Option(field, kind, flag, default)
-
-
-def options(kind: Any, *, only: Collection[str] = ()) -> list[Option]:
+def options(kind: Any, only: Only = Only()) -> Iterator[Option]:
     """The flags of a dataclass."""
     hints = hints_of(kind, include_extras=True)
-    every = (option(f.name, hints[f.name], f.default) for f in fields(kind))
-    return [one for one in every if one and (not only or one.field in only)]
+    for one in fields(kind):
+        default = EMPTY if one.default is MISSING else one.default
+        option = _option(one.name, hints[one.name], default, only.prefix)
+        if option is not None and one.name in (only.names or hints):
+            yield option
 
 
-def build(
-    kind: Callable[..., T], from_: Iterable[Option], flags: dict[str, Any], **more: Any
-) -> T:
-    """The object of a dataclass; the options' values are taken out of ``flags``."""
-    return kind(**{one.field: one.taken_from(flags) for one in from_}, **more)
+def _option(field: str, hint: Any, default: Any, prefix: str = "") -> Option | None:
+    """The flag of a field or parameter, if its annotation says that it is one."""
+    for note in getattr(hint, "__metadata__", ()):
+        if isinstance(note, Flag | str):
+            flag = Flag(note) if isinstance(note, str) else note
+            flag = replace(flag, help=f"{prefix}{flag.help}") if prefix else flag
+            return Option(field, get_args(hint)[0], flag, default)
+    return None
 
 
-def command(function: Callable[..., T]) -> Callable[..., T]:
-    """The function as typer reads it: options in place of dataclasses and flags."""
+def command(function: Callable[..., T], *more: inspect.Parameter) -> Callable[..., T]:
+    """The function as typer reads it: options in place of dataclasses and flags.
+
+    ``more`` are parameters that the function does not get. Of an option that several
+    dataclasses have, the last one's help is shown.
+    """
+    shown: dict[str, inspect.Parameter] = {}
+    made: dict[str, tuple[Callable[..., Any], list[Option]]] = {}
     hints = hints_of(function, include_extras=True)
-    shown: list[inspect.Parameter] = []
-    made: dict[str, Callable[[dict[str, Any]], Any]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        hint = hints[name]
-        kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        kind, *notes = get_args(hints[name]) or (hints[name],)
         if isinstance(kind, type) and is_dataclass(kind):
-            only = next((note.names for note in notes if isinstance(note, Only)), ())
-            flags = options(kind, only=only)
-            shown += [one.parameter() for one in flags]
-            made[name] = partial(build, kind, flags)
-        elif (one := option(name, hint, parameter.default)) is not None:
-            shown.append(one.parameter())
-            made[name] = one.taken_from
+            only = next((note for note in notes if isinstance(note, Only)), Only())
+            made[name] = kind, list(options(kind, only))
+        elif one := _option(name, hints[name], parameter.default):
+            made[name] = lambda **value: [*value.values()][0], [one]
         else:
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            shown.append(parameter.replace(kind=keyword, annotation=hint))
+            shown[name] = parameter.replace(kind=KEYWORD, annotation=hints[name])
+        for one in made[name][1] if name in made else ():
+            shown[one.name] = one.parameter()
 
     @wraps(function)
     def run(**typed: Any) -> T:
-        values = {name: make(typed) for name, make in made.items()}
-        return function(**values, **typed)
+        values = {
+            name: make(**{one.field: one.read(typed[one.name]) for one in flags})
+            for name, (make, flags) in made.items()
+        }
+        return function(**{k: typed[k] for k in hints if k in typed} | values)
 
-    return with_parameters(run, shown)
+    return signed(run, sorted([*shown.values(), *more], key=_place))
 
 
-def with_parameters(
-    function: Callable[..., T], shown: Iterable[inspect.Parameter]
+def signed(
+    function: Callable[..., T], parameters: Iterable[inspect.Parameter]
 ) -> Callable[..., T]:
-    """The function with the parameters that typer is to read, panel by panel."""
-    signature = inspect.Signature(sorted(shown, key=_place))
+    """The function with other parameters than it has."""
+    signature = inspect.Signature([*parameters])
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__annotations__ = {
         name: one.annotation for name, one in signature.parameters.items()
@@ -316,9 +311,9 @@ def panel_of(name: str) -> str:
 
 def _place(parameter: inspect.Parameter) -> int:
     """Which panel a parameter is in."""
-    notes = getattr(parameter.annotation, "__metadata__", ())
-    shown = (getattr(note, "rich_help_panel", None) for note in notes)
-    return [None, *PANELS].index(next((one for one in shown if one), None))
+    notes = getattr(parameter.annotation, "__metadata__", (None,))
+    panel = getattr(notes[0], "rich_help_panel", None)
+    return [None, *PANELS].index(panel)
 
 
 def one_of(value: Any, where: str, known: Collection[Any]) -> Any:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_audit.cli.main import SEVERAL, run
+from spark_audit.cli.main import run
 from spark_audit.data.examples import PII_TYPES
 from spark_audit.errors import InputError
 from spark_audit.pipeline.request import shard_of
-from spark_audit.terminal.console import spread
 
 
 def test_worker_part_comes_from_flag_or_launcher(
@@ -34,11 +33,6 @@ def test_worker_part_comes_from_flag_or_launcher(
     for text in ("3/3", "1", "a/b", "-1/2"):
         with pytest.raises(InputError, match="is no part of a whole"):
             shard_of(text)
-
-
-def test_options_that_take_several_values() -> None:
-    for name in SEVERAL:
-        assert spread([name, "a", "b"], several=SEVERAL) == [name, "a", name, "b"]
 
 
 def test_help_lists_audits_without_importing_numpy() -> None:

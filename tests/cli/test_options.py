@@ -12,19 +12,18 @@ import typer
 
 from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.cli import audit
-from spark_audit.cli.examples import EXAMPLES, examples_of
-from spark_audit.cli.main import SEVERAL, _app, run
+from spark_audit.cli.examples import ANY, EXAMPLES
+from spark_audit.cli.main import _app, run
 from spark_audit.data.canaries import PIECES, SPARE
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.errors import InputError
 from spark_audit.pipeline.request import Request
 from spark_audit.results.findings import SEVERITY
 from spark_audit.scoring import high_temperature
-from spark_audit.terminal.commands import write_config
-from spark_audit.terminal.console import spread
+from spark_audit.terminal.commands import several, spread, write_config
 from spark_audit.terminal.flags import PANELS
 
-COMMANDS = (*EXAMPLES, "matched", "utility")
+COMMANDS = (*EXAMPLES, "matched")
 
 
 @pytest.fixture
@@ -57,20 +56,18 @@ def test_help_has_panels_whole_choices_and_examples(
 
 
 def test_every_example_is_a_command_that_can_be_read() -> None:
-    for command in COMMANDS:
-        for line in examples_of(command):
-            argv = spread(shlex.split(line), several=SEVERAL)
-            group: Any = typer.main.get_command(_app(argv))
-            name, left = group.name, argv
-            while hasattr(group, "commands"):
-                name, *left = left
-                group = group.commands[name]
-            context = group.context_class(group, info_name=name)
-            group.make_parser(context).parse_args(left)
+    for line in (*sum(EXAMPLES.values(), ()), f"matched {ANY}"):
+        argv = left = shlex.split(line)
+        group: Any = typer.main.get_command(_app(argv))
+        while hasattr(group, "commands"):
+            name, *left = left
+            group = group.commands[name]
+        context = group.context_class(group, info_name=name)
+        group.make_parser(context).parse_args(spread(left, several=several(group)))
 
 
 def test_the_example_of_a_series_names_its_stages() -> None:
-    (line,) = [one for one in examples_of("stages") if "--order" in one]
+    (line,) = [one for one in EXAMPLES["stages"] if "--order" in one]
     argv = shlex.split(line)
     (spec,) = parse_specs([argv[argv.index("--ckpt") + 1]])
     assert (spec.name, spec.paths) == ("mine", ("run/step1", "run/step2"))

@@ -12,9 +12,10 @@ from made_reports import checkpoint, made_report
 from spark_audit.audits import about
 from spark_audit.cli.main import run
 from spark_audit.errors import InputError
-from spark_audit.report.comparison import LEAD, against, parse_named
+from spark_audit.report.comparison import against, parse_named
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import Report, Row
+from spark_audit.sentences import render
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "reports" / "paper"
@@ -83,7 +84,7 @@ def test_the_command_prints_the_papers_figures_and_keeps_nothing(
     named = ["--named", "mine=spark", "er=er-ptpc"]
     assert run([*call, "--against", str(PAPER), *named]) == 0
     shown = capsys.readouterr().out
-    assert shown.index(LEAD[:40]) < shown.index("ER+PTPC")
+    assert shown.index(render("against.lead")[:40]) < shown.index("ER+PTPC")
     text = (tmp_path / "report.md").read_text()
     assert "0.746 [0.385, 1.169] (SPARK)" in text
     assert run(call) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,9 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
 
 
 def test_every_detection_outcome_and_attack_has_its_words() -> None:
-    templates = [page._asset(f"dossier{of}.html") for of in ("", ".de")]
+    folder = files("spark_audit.report.writers").joinpath("templates")
+    names = [f"dossier{of}.html" for of in ("", ".de")]
+    templates = [folder.joinpath(name).read_text("utf-8") for name in names]
     detections = {claim for claim, severity in SEVERITY.items() if severity >= DETECTED}
     for key in (*detections, *OUTCOMES, *SHAPES):
         assert all(f'  "{key}": "' in template for template in templates)

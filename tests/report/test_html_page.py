@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -536,7 +537,8 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_colours_can_be_read() -> None:
-    style = html_page._asset("page.css")
+    templates = files("spark_audit.report.writers").joinpath("templates")
+    style = templates.joinpath("page.css").read_text("utf-8")
     cells = dict(re.findall(r"\.(h\d) \{ background: (#\w{6})", style))
     assert list(cells) == [f"h{k}" for k in range(len(EDGES) + 1)]
     assert all(contrast("#14171a", colour) >= 4.5 for colour in cells.values())

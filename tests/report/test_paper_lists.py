@@ -25,7 +25,6 @@ from claims.rules import VERDICTS
 import spark_audit.cli.main
 import spark_train.cli
 from spark_audit.report.folder import read_report
-from spark_audit.terminal.console import spread
 from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
 from spark_train.settings import Settings, parse
@@ -127,8 +126,6 @@ def parsed(call: list[str]) -> dict[str, Any]:
         assert argv[0] == "benchmarks/claims"
         return vars(parser().parse_args(argv[1:]))
     train = program == "spark-train"
-    cli = spark_train.cli if train else spark_audit.cli.main
-    argv = spread(argv, several=cli.SEVERAL)
     app = spark_train.cli._app() if train else spark_audit.cli.main._app(argv)
     command: Any = typer.main.get_command(app)
     context = command.make_context(program, list(argv), resilient_parsing=True)

@@ -17,12 +17,12 @@ import pytest
 import typer
 
 from spark_audit.errors import CheckpointError, IncompleteError, InputError, OutputError
+from spark_audit.terminal.commands import spread
 from spark_audit.terminal.console import (
     keep_apart,
     run_command,
     show_facts,
     show_table,
-    spread,
 )
 from spark_audit.terminal.flags import one_of
 from spark_audit.terminal.interrupts import SIGNALS
@@ -60,7 +60,7 @@ def call(action: Callable[[], None], arguments: list[str] | None = None) -> int:
         return made
 
     arguments = ["do"] if arguments is None else arguments
-    return run_command(arguments, program="try", app=app, several=())
+    return run_command(arguments, program="try", app=app)
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -202,7 +202,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
         "    made.callback()(lambda: None)\n"
         "    made.command('do')(lambda: print('line\\n' * 100_000))\n"
         "    return made\n"
-        "sys.exit(run_command(['do'], program='try', app=app, several=()))\n"
+        "sys.exit(run_command(['do'], program='try', app=app))\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -228,7 +228,7 @@ def test_what_a_command_came_to_stands_where_nobody_can_be_told(output: str) -> 
         "    made.callback()(lambda: None)\n"
         "    made.command('do')(do)\n"
         "    return made\n"
-        "sys.exit(run_command(['do'], program='try', app=app, several=()))\n"
+        "sys.exit(run_command(['do'], program='try', app=app))\n"
     )
     line = f"{shlex.join([sys.executable, '-c', code])} {output}"
     shell = ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"]

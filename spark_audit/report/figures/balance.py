@@ -2,69 +2,59 @@
 
 from __future__ import annotations
 
-from spark_audit.report.figures.forest import Forest
-from spark_audit.report.figures.forest_marks import Line, Mark, Section
-from spark_audit.report.figures.picture import DASHED, MISSING, Look, plain
+from spark_audit.report.figures.forest import Forest, Line, Mark, Section
+from spark_audit.report.figures.picture import DASHED, MISSING, Look, plain, wrapped
 from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report
+from spark_audit.sentences import render
 
 ENOUGH = 0.1
 """|SMD| up to which a covariate counts as balanced (Austin, Stat. Med. 28, 2009)."""
 TICKS = (0.0, ENOUGH, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 SIDES = {
-    "smd_before": Look(marker="o", dashes="none", hollow=True),
-    "smd_after": Look("", INK, "D", "none"),
+    "before": Look(marker="o", dashes="none", hollow=True),
+    "after": Look("", INK, "D", "none"),
 }
 
 
 def draw(report: Report) -> Forest | None:
     """|SMD| of every covariate, sorted by what it was before matching."""
     table = report.tables.get("balance", [])
-    records = [r for r in table if any(r.get(side) is not None for side in SIDES)]
-    if not records:
+    smds = {r["covariate"]: [r.get(f"smd_{side}") for side in SIDES] for r in table}
+    known = {name: both for name, both in smds.items() if both != [None, None]}
+    if not known:
         return None
-    records.sort(key=lambda r: -abs(r.get("smd_before") or 0.0))
-    sizes = {s: [abs(r[s]) for r in records if r.get(s) is not None] for s in SIDES}
-    end = max(*sizes["smd_before"], *sizes["smd_after"], ENOUGH) * 1.25
-    beyond = ", ".join(
-        f"{sum(v > ENOUGH for v in sizes[side])} of {len(sizes[side])} {when} matching"
-        for side, when in (("smd_before", "before"), ("smd_after", "after"))
-        if sizes[side]
-    )
-    lines = []
-    for record in records:
-        smds = {side: record.get(side) for side in SIDES}
-        words = (MISSING if v is None else plain(v, 2) for v in smds.values())
-        marks = [
-            Mark(None if smd is None else abs(smd), look=SIDES[side])
-            for side, smd in smds.items()
-        ]
-        name = record["covariate"].replace("_", " ")
-        lines.append(Line(name, Look(), marks, text=" → ".join(words), joined=True))
+    lines, sizes = [], {side: list[float]() for side in SIDES}
+    for name in sorted(known, key=lambda name: -abs(known[name][0] or 0.0)):
+        words, marks = [], []
+        for (side, look), smd in zip(SIDES.items(), known[name], strict=True):
+            sizes[side] += [] if smd is None else [abs(smd)]
+            words.append(MISSING if smd is None else plain(smd, 2))
+            marks.append(Mark(None if smd is None else abs(smd), look=look))
+        label = name.replace("_", " ")
+        lines.append(Line(label, Look(), marks, " → ".join(words), joined=True))
+    end = max(*sizes["before"], *sizes["after"], ENOUGH) * 1.25
+    facts = {
+        "enough": f"{ENOUGH:g}",
+        "missing": [name for name in smds if name not in known],
+        "counts": {
+            side: (sum(v > ENOUGH for v in values), len(values))
+            for side, values in sizes.items()
+        },
+    }
     section = Section(
         lines,
-        f"beyond {ENOUGH:g}: {beyond}",
-        f"|standardised mean difference| (lower = more alike), log from {ENOUGH:g} on",
+        wrapped(render("figure.balance.beyond", **facts), width=40),
+        wrapped(render("figure.balance.axis", **facts), width=42),
         limits=(-0.01, end),
         ticks=[at for at in TICKS if at <= end],
         linear=ENOUGH,
         references={ENOUGH: DASHED},
     )
-    missing = [r["covariate"] for r in table if r not in records]
+    keys = {render(f"figure.balance.{side}"): look for side, look in SIDES.items()}
     return Forest(
         audit="manifest",
-        title="Balance of the matching",
-        caption="Standardised mean differences between identifiers and other text, "
-        "before matching (all eligible windows) and after it (the controls); at the "
-        f"right with their sign. At most {ENOUGH:g} counts as balanced.",
-        remark=f"Without an SMD: {', '.join(missing)}." if missing else "",
-        shows="Love plot of standardised mean differences before → after matching, "
-        f"where at most {ENOUGH:g} counts as balanced; {section.title}",
+        facts=facts,
         sections=[section],
-        keys={
-            "before matching": SIDES["smd_before"],
-            "after matching": SIDES["smd_after"],
-            f"|SMD| {ENOUGH:g}": DASHED,
-        },
-        width=5.4,
+        keys=keys | {f"|SMD| {ENOUGH:g}": DASHED},
     )

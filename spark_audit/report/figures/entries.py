@@ -6,17 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_audit.names import BASE, entry_of, series_of
-from spark_audit.report.figures.theme import GLYPHS, HOLLOW, LIGHT
+from spark_audit.report.figures.theme import LIGHT, MARKERS
 from spark_audit.results import Contrast, Report, Row
 
 R = TypeVar("R", bound=Row)
-
-
-OVER = {
-    "sources": "over sources",
-    "seeds": "over training seeds",
-    "both": "over sources and training seeds",
-}
 
 
 def names_of(report: Report) -> dict[str, str]:
@@ -109,85 +102,18 @@ def known(records: Iterable[dict[str, Any]], *columns: str) -> list[dict[str, An
     return [r for r in records if all(r.get(c) is not None for c in columns)]
 
 
-def replicates_said(report: Report, *, apart: str = "") -> str:
-    """A sentence for the caption where methods were trained with several seeds.
-
-    ``apart`` is what each seed has of its own, where seeds are not shown by their mean.
-    """
-    if all(name == entry for name, entry in names_of(report).items()):
-        return ""
-    if apart:
-        return f"Of methods with several seeds each seed has {apart}."
-    return "Methods with several training seeds are shown by the mean of their seeds."
-
-
-def intervals_said(rows: Sequence[Row]) -> str:
-    """What the intervals of these rows are, for the caption; of no rows, nothing."""
-    if not rows:
-        return ""
-    bounded = [r for r in rows if r.value is not None and r.low is not None]
-    if not bounded:
-        return "No interval can be given."
-    levels = " and ".join(f"{100 * v:g}%" for v in sorted({r.level for r in bounded}))
-    over = " or ".join(OVER[o] for o in OVER if any(r.over == o for r in bounded))
-    text = f"Bars: {levels} intervals {over}."
-    if any(r.value is not None and r.low is None for r in rows):
-        text += " A mark without a bar has no interval."
-    return text
-
-
-VOID = ("invalid", "insensitive")
-"""Statuses that hold for what is drawn, too, whatever it is drawn from."""
-
-
-def void_said(report: Report, audit: str) -> str:
-    """Whose pooled figures of an audit are void, for caption and spoken text.
-
-    Curves and heat maps are drawn from tables, which have no status of their own.
-    """
-    found = []
-    for status in VOID:
-        rows = [
-            row
-            for row in (*report.results, *report.contrasts)
-            if (row.audit, row.group, row.status) == (audit, "pooled", status)
-        ]
-        names = dict.fromkeys(entry_of(row.checkpoint) for row in rows)
-        if names:
-            found.append(f"{status.upper()}, no finding: {', '.join(names)}.")
-    return "".join(f" {text}" for text in found)
-
-
-def statuses_said(rows: Sequence[Row]) -> str:
-    """Why marks are hollow and figures missing, for the caption."""
-    found = []
-    hollow = sorted({r.status for r in rows} & set(HOLLOW))
-    if hollow:
-        found.append(f"Hollow marks: {', '.join(s.replace('_', ' ') for s in hollow)}.")
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if row.status == "not_estimable":
-            reasons.setdefault(row.note, []).append(row.checkpoint)
-    found += [
-        f"Not estimable for {', '.join(dict.fromkeys(names))}: {reason}."
-        for reason, names in reasons.items()
-    ]
-    return " ".join(found)
-
-
 def palette(report: Report) -> dict[str, tuple[int, str]]:
     """Colour (0 to 7, as in ``LIGHT`` and ``--c0`` ...) and marker of each checkpoint.
 
     Replicates share those of their entry. From the ninth checkpoint on, colours come
     again with another marker, from the fifteenth, markers with another colour.
     """
-    markers = list(GLYPHS)
     places: dict[str, tuple[int, str]] = {}
     found = {}
     for name, entry in names_of(report).items():
         place = len(places)
         if entry not in places:
-            places[entry] = (place % len(LIGHT), markers[place % len(markers)])
+            places[entry] = (place % len(LIGHT), MARKERS[place % len(MARKERS)])
         found[name] = places[entry]
         found.setdefault(entry, places[entry])
     return found

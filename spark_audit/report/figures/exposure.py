@@ -19,10 +19,7 @@ from spark_audit.report.figures.picture import (
     spanned,
 )
 from spark_audit.results import Report, Row
-
-TITLES = {"full": "full (name, password and SSN together)"}
-"""What readers see of a part; any other goes by its own name."""
-CEILING = "ceiling: every canary ranked first"
+from spark_audit.sentences import optional, render
 
 Records = list[dict[str, Any]]
 Dose = tuple[bool, float]
@@ -52,23 +49,14 @@ def draw(report: Report) -> Curves | None:
     ]
     return Curves(
         audit="canary",
-        title="Exposure by dose",
-        caption="Mean exposure of the planted canaries, by part and by how many "
-        "training rows they stood in (n: canaries of a dose); canaries that were held "
-        "out (left of the dotted line) were never trained on. Within the grey band are "
-        "95% of the means that a model gives that remembers nothing: it is as wide as "
-        "the canaries are few.",
-        shows="Mean exposure by dose; at the highest dose, in bits",
         panels=panels,
         dodge=0.72 * gap,
         most=1,
         tall=1.5,
         grid="y",
         names=[look[name] for name in runs],
-        keys={"chance: 95% range of guessing": AREA}
-        | ({} if top is None else {CEILING: DASHED}),
-        label="dose: training rows that a canary stood in (log scale)",
-        side="mean exposure, bits\n(higher = more remembered)",
+        keys={render("figure.exposure.chance"): AREA}
+        | ({} if top is None else {render("figure.exposure.ceiling"): DASHED}),
         digits=1,
     )
 
@@ -109,7 +97,7 @@ def _panel(
             high = max(record["chance_exposure_high"] for record in bounds)
             bands.append(Band(edges[place : place + 2], [low] * 2, [high] * 2))
         sizes = {record["canaries"] for record in known(records, "canaries")}
-        label = f"{dose[1]:g}" if dose[0] else "held out"
+        label = f"{dose[1]:g}" if dose[0] else render("figure.exposure.held_out")
         ticks[x] = f"{label}\nn {spanned(sizes)}" if sizes else label
     curves = [
         curve
@@ -121,7 +109,7 @@ def _panel(
     ceiling = [] if top is None else [("y", top, DASHED)]
     return Panel(
         curves,
-        TITLES.get(part, part),
+        optional(f"figure.exposure.{part}") or part,
         x=Axis(limits=(edges[0], edges[-1]), ticks=ticks),
         bands=bands,
         references=[*apart, *ceiling],

@@ -1,105 +1,180 @@
-"""Forests: rows with values and intervals on one scale, in sections.
+"""Forests: lines with values and intervals on one scale, in sections below each other.
 
-A mark is a point with its interval, a bar, or a cell that darkens with its value.
+They are narrow enough for a phone: names and figures stand above the marks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from spark_audit.report.figures.forest_marks import (
-    Line,
-    Mark,
-    Section,
-    columns,
-    frame,
-    line_of,
-    words,
-)
 from spark_audit.report.figures.picture import (
+    BAND,
+    MISSING,
     TITLE,
+    ZERO,
     Look,
     Picture,
     Told,
-    grid_of,
     inches,
     lines_of,
     plain,
+    tidy,
 )
+from spark_audit.report.figures.theme import HOLLOW, INK, MUTED, PAPER
 from spark_audit.results import Row
 
-CELL, TALL = 0.33, 0.21
-"""Inches of a cell."""
-DENSE = 0.16
-"""Inches of a line without a name."""
-LANE, LETTERS = 0.32, 0.15
-"""Inches of the marks of a line whose name stands above them, and of a line of text."""
-LEAST = 1.25
-"""Inches that a section is wide at least."""
+LANE, LETTERS = 0.16, 0.15
+"""Inches of a line's marks (twice that with light ones), and of a line of text."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point of a line; an interval is drawn where both its ends are known.
+
+    ``light`` marks stand below the main one, smaller and paler. ``look`` is the mark's
+    where it is not the line's.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    row: Row | None = None
+    light: bool = False
+    look: Look | None = None
+
+    @classmethod
+    def of(cls, row: Row | None, *, light: bool = False) -> Mark:
+        """The mark of a row; of nothing, where there is none."""
+        return (
+            cls(None) if row is None else cls(row.value, row.low, row.high, row, light)
+        )
+
+    @property
+    def hollow(self) -> bool:
+        """Whether it must not be read as found."""
+        return self.row is not None and self.row.status in HOLLOW
+
+    def words(self) -> str:
+        """Value and interval; of a void one, its status."""
+        if self.value is None:
+            return MISSING
+        text = plain(self.value)
+        if self.row is not None and self.hollow:
+            return f"{text} {self.row.status.replace('_', ' ').upper()}"
+        if self.low is None or self.high is None:
+            return text
+        return f"{text} [{plain(self.low)}, {plain(self.high)}]"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a forest: a label, marks, a row whose interval is a band behind them.
+
+    ``text`` stands at its right; ``joined`` marks have a thin line between them.
+    """
+
+    label: str
+    look: Look
+    marks: Sequence[Mark]
+    text: str
+    behind: Row | None = None
+    joined: bool = False
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """Ends of what stands behind the marks."""
+        row = self.behind
+        if row is None or row.low is None or row.high is None:
+            return None
+        return row.low, row.high
+
+    @property
+    def several(self) -> bool:
+        """Whether marks stand below each other."""
+        return any(m.light and m.value is not None for m in self.marks)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Lines on one axis, with upright ``references`` (where -> look).
+
+    Without ``limits`` the axis holds all values, and of the intervals what is not far
+    out. With ``linear`` it is logarithmic from there on.
+    """
+
+    lines: Sequence[Line]
+    title: str
+    label: str
+    limits: tuple[float, float] | None = None
+    ticks: Sequence[float] | None = None
+    linear: float | None = None
+    references: Mapping[float, Look] = field(default_factory=lambda: {0.0: ZERO})
+
+    @property
+    def marks(self) -> list[Mark]:
+        """All marks that have a value."""
+        return [m for x in self.lines for m in x.marks if m.value is not None]
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Ends of the axis."""
+        if self.limits is not None:
+            return self.limits
+        values = [
+            *self.references,
+            *(m.value for m in self.marks if m.value is not None),
+        ]
+        values += [end for line in self.lines for end in line.band or ()]
+        low, high = min(values), max(values)
+        bounds = [
+            (m.low, m.high)
+            for m in self.marks
+            if m.low is not None and m.high is not None
+        ]
+        if bounds:
+            # One interval of a group with two sources must not flatten all others.
+            widths = sorted(b - a for a, b in bounds)
+            reach = max(0.35 * (high - low), 2.0 * widths[len(widths) // 2])
+            low = min(low, max(min(a for a, _ in bounds), low - reach))
+            high = max(high, min(max(b for _, b in bounds), high + reach))
+        room = (high - low) * 0.05 or 0.05
+        return low - room, high + room
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forest(Picture):
-    """Sections below each other, or up to ``most`` side by side.
-
-    Sections that share one ``label`` share their scale too; neighbours with the same
-    lines name them once. ``columns`` name the places of cells. In a ``stacked`` one,
-    narrow enough for a phone, names and figures stand above the marks.
-    """
+    """Sections of lines; on a page a screen of 390 px wide, letters as the page's."""
 
     sections: Sequence[Section]
-    most: int = 1
-    columns: Sequence[str] = ()
-    stacked: bool = False
+    width: float = 3.0
 
     @property
-    def _across(self) -> int:
-        edge = inches(x.label for s in self.sections for x in s.lines) + 0.2
-        least, room = LEAST, self.width - edge
-        if self.columns:
-            least, room = CELL * len(self.columns) + edge, self.width - 0.2
-        return grid_of(len(self.sections), most=self.most, width=room, least=least)[1]
+    def _lane(self) -> float:
+        several = any(x.several for section in self.sections for x in section.lines)
+        return LANE * (1 + several)
 
     @property
     def _line(self) -> float:
         """Inches of a line."""
         lines = [line for section in self.sections for line in section.lines]
-        if self.stacked:
-            return LANE + LETTERS * lines_of(self._above(line)[0] for line in lines)
-        if not any(line.label for line in lines):
-            return DENSE
-        few = max(len(section.lines) for section in self.sections) <= 6
-        least = (0.28 if few else 0.22) + 0.06 * any(line.several for line in lines)
-        least = TALL if self.columns else least
-        return max(least, 0.15 * lines_of(line.label for line in lines) + 0.04)
-
-    @property
-    def _bands(self) -> list[Sequence[Section]]:
-        """Sections that stand side by side."""
-        across = self._across
-        starts = range(0, len(self.sections), across)
-        return [self.sections[start : start + across] for start in starts]
+        return self._lane + LETTERS * lines_of(self._above(line)[0] for line in lines)
 
     @property
     def height(self) -> float:
         """Inches, less the legend."""
-        shared = bool(self.label or self.columns)
-        ticks = 0.7 * inches(self.columns) + 0.1 if self.columns else 0.22
-        # Sections above a gap in the last row have their ticks below them too.
-        ragged = len(self.sections) % self._across != 0
-        total = ticks * (1 + ragged) if shared else 0.0
-        for band in self._bands:
-            total += max(len(section.lines) for section in band) * self._line + 0.12
-            total += TITLE * lines_of(section.title for section in band)
-            total += 0.0 if shared else ticks + 0.2
-            total += LETTERS * max(s.label.count("\n") for s in band)
+        total = 0.0
+        for section in self.sections:
+            total += len(section.lines) * self._line + 0.54
+            total += TITLE * lines_of([section.title])
+            total += LETTERS * section.label.count("\n")
         return total
 
     def _above(self, line: Line) -> tuple[str, str]:
-        """What stands above a stacked line, at the left and at the right."""
+        """What stands above a line's marks, at the left and at the right."""
         if inches([line.label]) + inches([line.text]) + 0.5 < self.width:
             return line.label, line.text
         return f"{line.label}\n{line.text}", ""
@@ -111,106 +186,117 @@ class Forest(Picture):
                 yield from ((line.look, mark.row) for mark in line.marks)
 
     def told(self) -> Iterator[tuple[str, list[Told]]]:
-        """Of each line the main mark; of cells those of a titled section's last."""
+        """Of each line the words at its right, by its first mark."""
         for section in self.sections:
-            if self.columns:
-                chosen = section.lines[-1:] if section.title else section.lines
-                for line in chosen:
-                    cells = [
-                        (self.columns[m.column or 0].replace("\n", ""), m.value)
-                        for m in line.marks
-                        if m.value is not None
-                    ]
-                    values = [(x, v, plain(v, self.digits)) for x, v in cells]
-                    yield section.title or line.label, values
-                continue
-            every = [line.marks for line in section.lines]
-            main = next(
-                (
-                    place
-                    for place in range(max(map(len, every)))
-                    if any(m[place].value is not None for m in every if m[place:])
-                ),
-                0,
-            )
             title = section.title if len(self.sections) > 1 else ""
-            found = (self._told(x, x.marks[main:]) for x in section.lines)
-            yield title, [values for values in found if values]
-
-    def _told(self, line: Line, marks: Sequence[Mark]) -> Told | None:
-        if not marks or marks[0].value is None:
-            return None
-        value, words = marks[0].value, line.text or marks[0].words(self.digits)
-        if marks[0].start is not None:
-            value = max((m.value for m in marks if m.value is not None), key=abs)
-            words = marks[0].words(self.digits) if len(marks) == 1 else ""
-            words = words or f"{plain(value, self.digits)}, {line.text}"
-        return line.look.name or line.label, value, words
+            lines = [(x, x.marks[0].value) for x in section.lines]
+            yield (
+                title.replace("\n", " "),
+                [
+                    (x.look.name or x.label, value, x.text)
+                    for x, value in lines
+                    if value is not None
+                ],
+            )
 
     def leaves(self) -> bool:
-        """Whether an interval goes on beyond its axis."""
-        for section in self.sections:
-            low, high = self._limits(section)
-            for mark in section.marks:
-                if mark.low is not None and mark.high is not None:
-                    if mark.low < low or mark.high > high:
-                        return True
-        return False
-
-    def _limits(self, section: Section) -> tuple[float, float]:
-        if self.columns:
-            return -0.5, len(self.columns) - 0.5
-        return section.limits or span(self.sections if self.label else [section])
+        """Whether an interval continues beyond its axis."""
+        return any(
+            mark.low < section.span[0] or mark.high > section.span[1]
+            for section in self.sections
+            for mark in section.marks
+            if mark.low is not None and mark.high is not None
+        )
 
     def paint(self, figure: Figure) -> None:
         """Draw all sections."""
-        across = self._across
-        most = [max(len(section.lines) for section in band) for band in self._bands]
-        grid = figure.subplots(
-            len(most), across, squeeze=False, gridspec_kw={"height_ratios": most}
-        )
-        for place, section in enumerate(self.sections):
-            axes, left = grid.flat[place], self.sections[place - 1 : place]
-            lines = [(line.label, line.look) for line in section.lines]
-            again = place % across and left
-            if again and lines == [(line.label, line.look) for line in left[0].lines]:
-                bare = [replace(line, label="") for line in section.lines]
-                section = replace(section, lines=bare)
-            axes.set_xlim(*self._limits(section))
-            # Lines are as high in a short section as in the long one beside it.
-            axes.set_ylim(most[place // across] - 0.45, -0.55)
-            frame(axes, section, bare=self.stacked)
+        counts = [len(section.lines) for section in self.sections]
+        ratios = {"height_ratios": counts}
+        grid = figure.subplots(len(counts), squeeze=False, gridspec_kw=ratios)
+        for axes, section in zip(grid.flat, self.sections, strict=True):
+            tidy(axes, grid="x")
+            axes.set(xlim=section.span, ylim=(len(section.lines) - 0.45, -0.55))
+            axes.set(yticks=[], xlabel=section.label, title=section.title)
+            axes.spines["left"].set_visible(False)
+            if section.linear is not None:
+                axes.set_xscale("symlog", linthresh=section.linear)
+                axes.set_xlim(*section.span)
+            if section.ticks is not None:
+                axes.set_xticks(section.ticks, [f"{at:g}" for at in section.ticks])
+                axes.set_xticks([], minor=True)
+            for at, look in section.references.items():
+                axes.axvline(at, **look.line, zorder=1.5 if look == ZERO else 2.2)
+            lane = self._lane / self._line
             for at, line in enumerate(section.lines):
-                if self.stacked:
-                    lane = LANE / self._line
-                    words(axes, line, at - 0.5 + lane / 5, self._above(line))
-                    line_of(axes, line, at + 0.5 - lane / 2, room=lane)
-                else:
-                    line_of(axes, line, at)
-            if self.columns:
-                columns(axes, self.columns, len(section.lines))
-            if self.label or self.columns:
-                bottom = place + across >= len(self.sections)
-                axes.tick_params(axis="x", labelbottom=bottom)
-        for axes in grid.flat[len(self.sections) :]:
-            axes.remove()
+                _words(axes, line, at - 0.5 + lane / 5, self._above(line))
+                _line(axes, line, at + 0.5 - lane / 2, room=lane)
 
 
-def span(sections: Sequence[Section]) -> tuple[float, float]:
-    """Ends of an axis: all values, and of the intervals what is not far out."""
-    lines = [line for section in sections for line in section.lines]
-    marks = [mark for section in sections for mark in section.marks]
-    values = [at for section in sections for at in section.references]
-    values += [at for m in marks for at in (m.value, m.start) if at is not None]
-    values += [end for line in lines for end in line.band or ()]
-    low, high = min(values), max(values)
-    bounds = [(m.low or 0.0, m.high or 0.0) for m in marks if m.bounded]
-    widths = sorted(b - a for a, b in bounds)
-    if widths:
-        # One interval of a group with two sources must not flatten all others.
-        reach = max(0.35 * (high - low), 2.0 * widths[len(widths) // 2])
-        low = min(low, max(min(a for a, _ in bounds), low - reach))
-        high = max(high, min(max(b for _, b in bounds), high + reach))
-    room = (high - low) * 0.05 or 0.05
-    bars = all(m.start is not None for m in marks)
-    return (low if bars and low == 0.0 else low - room), high + room
+def _words(axes: Axes, line: Line, top: float, texts: tuple[str, str]) -> None:
+    """Name and figures above a line's marks, on the ground's own colour."""
+    for text, at, side in zip(texts, (0.0, 1.0), ("left", "right"), strict=True):
+        if text:
+            said = axes.text(
+                at,
+                top,
+                text,
+                transform=axes.get_yaxis_transform(),
+                ha=side,
+                va="top",
+                color=MUTED if side == "right" and text[0].isalpha() else INK,
+                bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
+                zorder=2.4,
+            )
+            line.look.owns(said)
+
+
+def _line(axes: Axes, line: Line, place: float, *, room: float) -> None:
+    """The band and the marks; ``room`` is the share of the line's height they have."""
+    if line.band is not None:
+        left, right = line.band
+        bars = axes.barh(
+            place, right - left, left=left, height=0.72 * room, zorder=1, **BAND
+        )
+        line.look.owns(*bars)
+    low, high = axes.get_xlim()
+    values = [mark.value for mark in line.marks if mark.value is not None]
+    if line.joined and len(values) > 1:
+        joint = axes.plot(values, [place] * len(values), color=MUTED, lw=0.8, zorder=2)
+        line.look.owns(*joint)
+    for mark in line.marks:
+        if mark.value is None:
+            continue
+        at = place + ((0.2 if mark.light else -0.12) * room if line.several else 0.0)
+        look = replace(mark.look or line.look, name=line.look.name, dashes="none")
+        if mark.low is not None and mark.high is not None:
+            bar = axes.plot(
+                (max(mark.low, low), min(mark.high, high)),
+                [at, at],
+                color=look.colour,
+                linewidth=1.0 if mark.light else 1.6,
+                alpha=0.55 if mark.light else 1.0,
+                solid_capstyle="butt",
+                zorder=2.5,
+            )
+            look.owns(*bar)
+            for out, limit, arrow in (
+                (mark.low < low, low, "<"),
+                (mark.high > high, high, ">"),
+            ):
+                if out:
+                    _put(
+                        axes, Look(look.name, look.colour, arrow, "none", 4), limit, at
+                    )
+        beyond = "<" if mark.value < low else ">" if mark.value > high else ""
+        look = replace(
+            look,
+            marker=beyond or look.marker,
+            size=3.6 if mark.light else 6.0,
+            hollow=look.hollow or mark.hollow,
+            alpha=0.55 if mark.light and not mark.hollow else 1.0,
+        )
+        _put(axes, look, min(max(mark.value, low), high), at)
+
+
+def _put(axes: Axes, look: Look, at: float, place: float) -> None:
+    look.owns(*axes.plot(at, place, zorder=3, clip_on=False, **look.line))

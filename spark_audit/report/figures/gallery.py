@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -11,7 +10,6 @@ from typing import IO, TYPE_CHECKING
 from spark_audit.errors import InputError, choose
 from spark_audit.files import write_atomically
 from spark_audit.report.figures import (
-    accuracy,
     balance,
     exposure,
     roc,
@@ -19,7 +17,6 @@ from spark_audit.report.figures import (
     stages,
     utility,
 )
-from spark_audit.report.figures.entries import void_said
 from spark_audit.report.figures.picture import Draw
 from spark_audit.report.figures.svg import rendered
 from spark_audit.report.figures.theme import (
@@ -42,7 +39,7 @@ FIGURES: Mapping[str, Draw] = {
     "exposure": exposure.draw,
     "roc": roc.draw,
     "utility": utility.draw,
-    "accuracy": accuracy.draw,
+    "accuracy": stages.accuracy,
 }
 """In the order of reading."""
 
@@ -69,10 +66,6 @@ def each(report: Report, *, only: Collection[str] | None = None) -> Iterator[Dra
             if picture is None:
                 continue
             drawing = picture.drawing(name, report)
-            void = void_said(report, drawing.audit)
-            drawing = replace(
-                drawing, caption=drawing.caption + void, alt=drawing.alt + void
-            )
             # Once is enough: the layout is the same in every format.
             drawing.figure.draw_without_rendering()
             drawing.figure.set_layout_engine("none")

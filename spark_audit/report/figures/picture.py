@@ -22,12 +22,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import TextToPath
 
-from spark_audit.report.figures.entries import (
-    intervals_said,
-    palette,
-    replicates_said,
-    statuses_said,
-)
+from spark_audit.names import entry_of
+from spark_audit.report.figures.entries import names_of, palette
 from spark_audit.report.figures.theme import (
     CHECKPOINT,
     HOLLOW,
@@ -38,6 +34,7 @@ from spark_audit.report.figures.theme import (
     Drawing,
 )
 from spark_audit.results import Report, Row, number
+from spark_audit.sentences import optional, render
 
 WIDTH = 6.5
 """Inches of a figure over both columns of a page."""
@@ -57,9 +54,10 @@ DASHES: tuple[Any, ...] = (
     (0, (3, 1, 1, 1, 1, 1)),
     (0, (2, 1)),
 )
-HATCHES = ("", "///", "\\\\\\", "---", "xxx", "|||", "+++")
-OVER = {"sources": "sources", "seeds": "seeds", "both": "sources and seeds"}
+OVER = ("sources", "seeds", "both")
 MISSING = "not estimable"
+SIDE = 42
+"""Letters of a line of a label beside all panels."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,6 @@ class Look:
     colour: str = MUTED
     marker: str = "none"
     dashes: Any = "-"
-    hatch: str = ""
     size: float = 5.0
     width: float = 1.4
     alpha: float = 1.0
@@ -98,15 +95,9 @@ class Look:
     @property
     def sample(self) -> Artist:
         """What stands for it in the legend."""
-        if not self.area:
-            return Line2D([], [], **self.line)
-        return Patch(
-            facecolor=PAPER if self.hollow else self.colour,
-            edgecolor=self.colour if self.hollow else PAPER,
-            hatch=self.hatch,
-            alpha=self.alpha,
-            linewidth=0.6 * self.hollow,
-        )
+        if self.area:
+            return Patch(facecolor=self.colour, edgecolor=PAPER, alpha=self.alpha)
+        return Line2D([], [], **self.line)
 
     def owns(self, *artists: Artist) -> None:
         """Mark artists as the checkpoint's."""
@@ -128,8 +119,7 @@ def looks(report: Report, **options: Any) -> dict[str, Look]:
     found = {}
     for name, (index, marker) in palette(report).items():
         place = places.setdefault((index, marker), len(places))
-        dashes, hatch = (some[place % len(some)] for some in (DASHES, HATCHES))
-        look = Look(name, LIGHT[index], marker, dashes, hatch)
+        look = Look(name, LIGHT[index], marker, DASHES[place % len(DASHES)])
         found[name] = replace(look, **options)
     return found
 
@@ -186,14 +176,11 @@ def tidy(axes: Axes, *, grid: str) -> None:
     axes.yaxis.label.set_rotation_mode("anchor")
 
 
-def grid_of(
-    count: int, *, most: int, width: float = WIDTH, least: float = 0.1
-) -> tuple[int, int]:
-    """Rows and columns of small multiples, columns at least ``least`` inches wide."""
-    columns = max(1, min(count, most, int(width / least)))
+def grid_of(count: int, *, most: int) -> tuple[int, int]:
+    """Rows and columns of small multiples."""
     # No row with a single panel where two rows can be even.
-    columns = math.ceil(count / math.ceil(count / columns))
-    return math.ceil(count / columns), columns
+    rows = math.ceil(count / most)
+    return rows, math.ceil(count / rows)
 
 
 # ------------------------------------------------------------------ a declaration
@@ -204,42 +191,35 @@ Told = tuple[str, float, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Picture(ABC):
-    """A figure as it is declared.
+    """A figure as it is declared; its words are the sentences ``figure.NAME``.
+
+    Of these ``title``, ``caption`` and ``shows``, how the alt text begins, are needed;
+    ``remark`` follows what the caption says of intervals, ``label`` and ``side`` are of
+    axes that all panels share.
 
     Parameters
     ----------
     audit
         An audit's name, ``manifest`` or ``training``.
-    caption
-        What is shown; what intervals, hollow marks and seeds are is added to it.
-    remark
-        Sentences of the caption after that on the intervals.
-    shows
-        How the alt text begins, before the values.
+    facts
+        Of the sentences.
     names
         Looks that are named in the legend, and below them ``keys``, by their labels.
-    label, side
-        Of an axis that all panels share; the lower one stands above the legend.
     width
         Inches.
     digits
         Decimals of the values in the alt text.
     apart
-        What each seed has ("a curve") where replicates are not shown by their mean.
+        Whether each seed has a curve where others are shown by their mean.
     """
 
     audit: str
-    title: str
-    caption: str
-    shows: str
-    remark: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
     names: Sequence[Look] = ()
     keys: Mapping[str, Look] = field(default_factory=dict)
-    label: str = ""
-    side: str = ""
     width: float = WIDTH
     digits: int = 3
-    apart: str = ""
+    apart: bool = False
 
     @property
     @abstractmethod
@@ -264,20 +244,27 @@ class Picture(ABC):
 
     def drawing(self, name: str, report: Report) -> Drawing:
         """Lay it out, draw it, and say what it shows."""
+        facts = {**self.facts, "name": name, **self._facts(report)}
+        label, side = (optional(f"figure.{name}.{part}") for part in ("label", "side"))
         owned = {look.name: look for look in self.names}
-        entries = {**owned, **self.keys, **self._notes()}
+        entries = {**owned, **self.keys}
+        if facts["levels"]:
+            entries[render("figure.interval", **facts)] = Look(width=1.6)
+        if facts["hollow"]:
+            hollow = Look(marker="o", dashes="none", hollow=True)
+            entries[render("figure.hollow", **facts)] = hollow
         labels = [wrapped(label, width=ENTRY_WIDTH) for label in entries]
         columns = max(1, min(int((self.width - 0.3) / (inches(labels) + 0.65)), 4))
         down = math.ceil(len(labels) / columns)
         legend = 0.12 + (0.03 + 0.16 * lines_of(labels)) * down if labels else 0.0
-        legend += 0.2 if self.label else 0.0
+        legend += 0.2 if label else 0.0
         figure = Figure(figsize=(self.width, self.height + legend))
         figure.set_layout_engine(
             "constrained", w_pad=0.06, h_pad=0.05, wspace=0.04, hspace=0.04
         )
         self.paint(figure)
-        if self.side:
-            figure.supylabel(self.side, fontsize=FONT)
+        if side:
+            figure.supylabel(wrapped(side, width=SIDE), fontsize=FONT)
         if labels:
             # A label of the figure itself would stand in the legend's place.
             drawn = figure.legend(
@@ -289,7 +276,7 @@ class Picture(ABC):
                 handlelength=2.6,
                 columnspacing=1.6,
                 labelspacing=0.45 if columns > 1 else 0.8,
-                title=self.label or None,
+                title=label or None,
                 title_fontsize=FONT,
                 alignment="center",
             )
@@ -299,38 +286,48 @@ class Picture(ABC):
         return Drawing(
             name=name,
             audit=self.audit,
-            title=self.title,
-            caption=self._caption(report),
-            alt=self._alt(),
+            title=render(f"figure.{name}.title", **facts),
+            caption=render("figure.caption", **facts),
+            alt=f"{self._alt(render(f'figure.{name}.shows', **facts))} "
+            f"{render('figure.void', **facts)}".rstrip(),
             figure=figure,
         )
 
-    def _notes(self) -> dict[str, Look]:
-        """Keys of the legend: what the intervals are, and why marks are hollow."""
+    def _facts(self, report: Report) -> dict[str, Any]:
+        """What a caption says of intervals, hollow marks, missing figures and seeds."""
         rows = [row for _, row in self.shown() if row]
-        found = {}
         bounded = [r for r in rows if r.value is not None and r.low is not None]
-        if bounded:
-            levels = [f"{100 * x:g}%" for x in sorted({r.level for r in bounded})]
-            over = [OVER[o] for o in OVER if any(r.over == o for r in bounded)]
-            told = f"{' and '.join(levels)} interval over {' / '.join(over)}"
-            found[told] = Look(width=1.6)
-        statuses = sorted({r.status for r in rows} & set(HOLLOW))
-        if statuses:
-            words = ", ".join(statuses).replace("_", " ")
-            found[f"hollow: {words}"] = Look(marker="o", dashes="none", hollow=True)
-        return found
+        lacking: dict[str, dict[str, None]] = {}
+        for row in rows:
+            if row.status == "not_estimable":
+                lacking.setdefault(row.note, {})[row.checkpoint] = None
+        pooled = [
+            r for r in (*report.results, *report.contrasts) if r.group == "pooled"
+        ]
+        # Curves are drawn from tables, which have no status of their own.
+        void = {
+            status: dict.fromkeys(
+                entry_of(row.checkpoint)
+                for row in pooled
+                if (row.audit, row.status) == (self.audit, status)
+            )
+            for status in ("invalid", "insensitive")
+        }
+        owned = any(look.name for look, _ in self.shown())
+        return {
+            "rows": rows,
+            "levels": [f"{100 * x:g}%" for x in sorted({r.level for r in bounded})],
+            "over": [o for o in OVER if any(r.over == o for r in bounded)],
+            "bare": any(r.value is not None and r.low is None for r in rows),
+            "hollow": sorted({r.status for r in rows} & set(HOLLOW)),
+            "lacking": lacking,
+            "leaves": self.leaves(),
+            "seeds": owned and any(k != v for k, v in names_of(report).items()),
+            "apart": self.apart,
+            "void": {status: names for status, names in void.items() if names},
+        }
 
-    def _caption(self, report: Report) -> str:
-        rows = [row for _, row in self.shown() if row]
-        parts = [self.caption, intervals_said(rows), self.remark, statuses_said(rows)]
-        if self.leaves():
-            parts.append("An arrow marks an interval that continues.")
-        if any(look.name for look, _ in self.shown()):
-            parts.append(replicates_said(report, apart=self.apart))
-        return " ".join(part.strip() for part in parts if part)
-
-    def _alt(self) -> str:
+    def _alt(self, shows: str) -> str:
         panels = [(title, values) for title, values in self.told() if values]
         many = sum(len(values) for _, values in panels) > MOST_TOLD
         parts = []
@@ -341,7 +338,7 @@ class Picture(ABC):
                 low, high = (f"{words} ({label})" for label, _, words in ends)
                 text = f"from {low} to {high}"
             parts.append(f"{title}: {text}" if title else text)
-        return f"{self.shows}: {'; '.join(parts)}." if parts else f"{self.shows}."
+        return f"{shows}: {'; '.join(parts)}." if parts else f"{shows}."
 
 
 Draw: TypeAlias = Callable[[Report], Picture | None]

@@ -21,6 +21,7 @@ from spark_audit.report.figures.picture import (
 )
 from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report
+from spark_audit.sentences import render, translated
 
 LEAST = 1e-4
 FEW = 0.05
@@ -28,18 +29,6 @@ FEW = 0.05
 DIAGONAL = Look(width=0.9)
 OTHER = Look(width=0.7, alpha=0.6)
 BEFORE = Look(colour=INK, dashes=(0, (3, 1.2)), width=1.0)
-NAMES = {
-    "loss": "loss",
-    "response": "loss of the response",
-    "mink10": "Min-K, 10%",
-    "minkpp10": "Min-K++, 10%",
-    "zlib": "loss by zlib's size",
-    "reference": "loss less the base's",
-    "wbc": "windows that fell since the base",
-    "combined": "combined rank",
-}
-"""What readers see for a score; any other goes by its own name."""
-
 Points = list[dict[str, Any]]
 Runs = dict[str, dict[str, list[Points]]]
 """Entry -> score -> the curve of each seed."""
@@ -61,7 +50,7 @@ def draw(report: Report) -> Curves | None:
         score = chosen[name]
         row = rows_of(report, "mia", "auc", of=score).get(name)
         n = f", n {row.n}" if row is not None and row.n else ""
-        told = wrapped(f"{NAMES.get(score, score)}{n}", width=28)
+        told = wrapped(f"{translated('score', score)}{n}", width=28)
         title = f"{wrapped(name, width=24)}: \n{told}"
         behind = before.get(score, []) if name != BASE else []
         panels.append(_panel(title, own, score, look[name], behind, floor=floor))
@@ -69,41 +58,29 @@ def draw(report: Report) -> Curves | None:
     width = {1: 3.9, 2: 5.4}.get(across, WIDTH)
     several = any(len(some) > 1 for own in runs.values() for some in own.values())
     keys = {
-        "score named above the panel": Look(marker="o", size=3.5),
-        "the same score of the base": BEFORE,
-        "other scores": OTHER,
-        "TPR = FPR": DIAGONAL,
-        f"FPR {100 * FEW:g}%": DOTTED,
-        "chance: 95% of blind scores": AREA,
+        "score": Look(marker="o", size=3.5),
+        "base": BEFORE,
+        "others": OTHER,
+        "diagonal": DIAGONAL,
+        "few": DOTTED,
+        "chance": AREA,
     }
     if not any(before.get(chosen[name]) for name in runs if name != BASE):
-        del keys["the same score of the base"]
+        del keys["base"]
+    by_score: dict[str, list[str]] = {}
+    for name, score in resting.items():
+        by_score.setdefault(translated("score", score), []).append(name)
+    facts = {"resting": by_score, "few": f"{100 * FEW:g}"}
     return Curves(
         audit="mia",
-        title="ROC of membership scores",
-        caption="Members are train rows, non-members test rows (n: both); rates are "
-        "means over tasks. In colour, of each checkpoint, the score that its finding "
-        "rests on. Curves begin where one non-member of the smallest task is a false "
-        "positive. Within the band are 95% of the rates of a score that knows nothing.",
-        remark=_said(resting),
-        shows="ROC curves on log axes; the first true positive rate above 0",
+        facts=facts,
         tells=first,
         panels=panels,
         tall=(width - 0.6) / across - 0.1,
-        keys=keys,
-        label="false positive rate",
-        side="true positive rate (higher = more leaks)",
+        keys={render(f"figure.roc.{key}", **facts): keys[key] for key in keys},
         width=width,
-        apart="a curve" if several else "",
+        apart=several,
     )
-
-
-def _said(resting: Mapping[str, str]) -> str:
-    by_score: dict[str, list[str]] = {}
-    for name, score in resting.items():
-        by_score.setdefault(NAMES.get(score, score), []).append(name)
-    told = [f"{score} ({', '.join(names)})" for score, names in by_score.items()]
-    return f"The verdict rests on {', '.join(told)}." if told else ""
 
 
 def _runs(report: Report) -> Runs:

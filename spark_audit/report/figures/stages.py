@@ -1,20 +1,33 @@
-"""Memory of each task's identifiers after every stage of training."""
+"""Memory of each task's identifiers, and accuracy, after every stage of training."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from spark_audit.names import BASE
 from spark_audit.report.figures.curves import Axis, Curve, Curves, Panel
 from spark_audit.report.figures.entries import estimable, rows_of
-from spark_audit.report.figures.picture import DASHED, ZERO, Look, looks, wrapped
+from spark_audit.report.figures.picture import (
+    DASHED,
+    ZERO,
+    Look,
+    looks,
+    spanned,
+    wrapped,
+)
 from spark_audit.results import Report, Row
+from spark_audit.sentences import render
 
 SHOWN = Look(marker="o", dashes="none", size=6.0)
 
+Stages = dict[int, dict[str, Row]]
+"""Stage -> checkpoint -> its row."""
+
 
 def draw(report: Report) -> Curves | None:
-    """A panel a task, a line a series."""
+    """Memory: a panel a task, a line a series."""
     records = report.tables.get("stages_states", [])
     stages = sorted({record["stage"] for record in records})
     look = looks(report, width=1.0)
@@ -23,63 +36,95 @@ def draw(report: Report) -> Curves | None:
     places = sorted((record["trained_at"] or 0, record["task"]) for record in records)
     for task in dict.fromkeys(task for _, task in places):
         mine = [record for record in records if record["task"] == task]
-        found = {
-            stage: rows_of(
-                report, "stages", "memory", of=str(stage), group=f"task:{task}"
-            )
-            for stage in stages
-        }
-        if not any(map(estimable, found.values())):
-            continue
-        own = {record["trained_at"] for record in mine if record["trained_at"]}
-        panels.append(
-            Panel(
-                [one for name in look for one in _curves(look[name], found, mine)],
-                wrapped(task, width=24),
-                x=Axis(ticks={stage: str(stage) for stage in stages}),
-                references=[("y", 0.0, ZERO), *(("x", at, DASHED) for at in own)],
-            )
-        )
+        found = _stages(report, "stages", "memory", task, stages)
+        if found:
+            curves = [one for name in look for one in _curves(look[name], found, mine)]
+            own = {record["trained_at"] for record in mine if record["trained_at"]}
+            panels.append(_panel(curves, task, stages, own, ("y", 0.0, ZERO)))
+    keys = {
+        "remembered": SHOWN,
+        "hidden": replace(SHOWN, hollow=True),
+        "trained": DASHED,
+    }
+    names = [look[n] for n in dict.fromkeys(r["checkpoint"] for r in records)]
+    return _figure("stages", panels, names, keys)
+
+
+def accuracy(report: Report) -> Curves | None:
+    """Accuracy: a panel a task, a line a series; the base at stage 0."""
+    rows = [r for r in report.results if (r.audit, r.metric) == ("utility", "accuracy")]
+    tasks = dict.fromkeys(r.grouping[1] for r in rows if r.grouping[0] == "task")
+    stages = sorted({int(row.of) for row in rows if row.of.isdigit()})
+    look = looks(report, width=1.0)
+    panels, owners = [], dict[str, Look]()
+    for task in tasks:
+        found = _stages(report, "utility", "accuracy", task, stages)
+        curves = []
+        for name in look:
+            at = {k: own[name] for k, own in found.items() if name in own}
+            if len(at) == 1:  # no series
+                at = {0 if name == BASE else stages[-1]: row for row in at.values()}
+            if at:
+                owners[name] = look[name]
+                curves.append(Curve(look[name], [*at], [*at.values()]))
+        sizes = {row.n for own in found.values() for row in own.values()}
+        title = f"{task}, n {spanned(sizes)}" if sizes else task
+        matrix = report.tables.get("accuracy_matrix", [])
+        trained = {r["stage"] for r in matrix if r.get("after") == task}
+        if curves:
+            panels.append(_panel(curves, title, [0, *stages], trained))
+    return _figure("utility", panels, list(owners.values()), {"trained": DASHED})
+
+
+def _figure(
+    audit: str, panels: list[Panel], names: list[Look], keys: dict[str, Look]
+) -> Curves | None:
     if not panels:
         return None
     return Curves(
-        audit="stages",
-        title="Memory by stage and task",
-        caption="Change of the NLL of identifiers of each task's trained rows since "
-        "the base, minus that of identifiers of its rows never trained on, after every "
-        "stage. Filled marks: remembered, once all tasks and stages count "
-        "(exploratory). The dashed line is the stage that trained the task; before it "
-        "there is nothing to remember.",
-        shows="Curves of memory by task over the stages of training, in nats per "
-        "token; after the last stage",
+        audit=audit,
         panels=panels,
         most=4,
         dodge=0.3,
         tall=1.6,
         grid="y",
-        names=[look[n] for n in dict.fromkeys(r["checkpoint"] for r in records)],
-        keys={
-            "remembered": SHOWN,
-            "not shown": replace(SHOWN, hollow=True),
-            "the task's own stage": DASHED,
-        },
-        label="stages trained so far",
-        side="memory, nats per token\n(lower = more remembered)",
+        names=names,
+        keys={render(f"figure.stages.{key}"): look for key, look in keys.items()},
         digits=2,
     )
 
 
-def _curves(
-    look: Look, found: dict[int, dict[str, Row]], records: list[dict[str, Any]]
-) -> list[Curve]:
+def _stages(
+    report: Report, audit: str, metric: str, task: str, stages: Iterable[int]
+) -> Stages:
+    group = f"task:{task}"
+    rows = {k: rows_of(report, audit, metric, of=str(k), group=group) for k in stages}
+    return {k: own for k in rows if (own := estimable(rows[k]))}
+
+
+def _panel(
+    curves: Sequence[Curve],
+    title: str,
+    stages: Sequence[int],
+    trained: Iterable[int],
+    *references: tuple[str, float, Look],
+) -> Panel:
+    return Panel(
+        curves,
+        wrapped(title, width=24),
+        x=Axis(ticks={stage: str(stage) for stage in stages}),
+        references=[*references, *(("x", at, DASHED) for at in trained)],
+    )
+
+
+def _curves(look: Look, found: Stages, records: list[dict[str, Any]]) -> list[Curve]:
     """A line with its intervals, and a mark a stage: filled where remembered."""
-    at = [stage for stage in found if look.name in estimable(found[stage])]
+    rows = {stage: own[look.name] for stage, own in found.items() if look.name in own}
     states = {r["stage"]: r["state"] for r in records if r["checkpoint"] == look.name}
-    rows = [found[stage][look.name] for stage in at]
-    curves = [Curve(replace(look, marker="none"), at, rows)] if at else []
+    curves = [Curve(replace(look, marker="none"), [*rows], [*rows.values()])]
     for shown in (True, False):
-        own = [k for k, x in enumerate(at) if (states.get(x) == "remembered") is shown]
-        x, y = [at[k] for k in own], [rows[k].value or 0.0 for k in own]
+        at = [k for k in rows if (states.get(k) == "remembered") is shown]
         mark = replace(look, dashes="none", hollow=not shown)
-        curves += [Curve(mark, x, y, told=False, front=2.1)] if own else []
-    return curves
+        y = [rows[k].value or 0.0 for k in at]
+        curves += [Curve(mark, at, y, told=False, front=2.1)] if at else []
+    return curves if rows else []

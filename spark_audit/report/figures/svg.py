@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 from xml.etree import ElementTree
 
 from markupsafe import Markup
@@ -18,11 +18,9 @@ from spark_audit.report.figures.theme import (
     MUTED,
     PAPER,
     Drawing,
+    _matplotlib,
     styled,
 )
-
-if TYPE_CHECKING:
-    from spark_audit.report.figures.theme import Drawing
 
 DPI = 200
 _UNDATED = {
@@ -41,7 +39,10 @@ _VARIABLES = {
 }
 _COLOUR = re.compile("|".join(map(re.escape, _VARIABLES)), re.IGNORECASE)
 _FAMILY = re.compile(r"font-family:[^;]*")
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_URL = re.compile(r"url\(#([^)]+)\)")
+_USED = re.compile(r"(?:^|url\()#([^)]+)")
+_NUMBER = re.compile(r"-?\d+\.\d{3,}")
+_PLACED = frozenset("d x y width height transform points".split())
 _INHERITED = "stroke-linejoin:round;stroke-linecap:butt"
 
 
@@ -98,27 +99,24 @@ def _clean(root: ElementTree.Element) -> None:
 
 
 def _name(root: ElementTree.Element, prefix: str) -> None:
-    """Unique ids with a prefix; an artist's checkpoint becomes ``data-checkpoint``."""
-    known: dict[str, str] = {}
-    for place, element in enumerate(root.iter()):
-        old = element.attrib.pop("id", None)
-        if old is None:
-            continue
-        known[old] = f"{prefix}-{place}"
-        element.set("id", known[old])
+    """Ids with a prefix where they are referred to; an artist's checkpoint is told."""
+    used = {m for e in root.iter() for v in e.attrib.values() for m in _USED.findall(v)}
+    known = {old: f"{prefix}-{place}" for place, old in enumerate(sorted(used))}
+    for element in root.iter():
+        old = element.attrib.pop("id", "")
+        if old in known:
+            element.set("id", known[old])
         if old.startswith(CHECKPOINT):
             element.set("data-checkpoint", old.removeprefix(CHECKPOINT))
-    for element in root.iter():
-        link = element.attrib.pop(f"{{{_XLINK}}}href", None)
-        if link is not None:
-            element.set("href", f"#{known[link.removeprefix('#')]}")
+        link = element.attrib.pop(f"{{{_XLINK}}}href", "")
+        if link:
+            element.set("href", f"#{known[link[1:]]}")
         for name, value in element.attrib.items():
-            if "url(#" in value:
-                new = _REFERENCE.sub(lambda m: f"url(#{known[m[1]]})", value)
-                element.set(name, new)
+            element.set(name, _URL.sub(lambda m: f"url(#{known[m[1]]})", value))
 
 
 def _theme(root: ElementTree.Element) -> None:
+    """The page's colours and font, and hundredths of a point: half as many bytes."""
     for element in root.iter():
         style = element.get("style", "")
         # Patterns have attributes instead, which take no variables.
@@ -127,21 +125,15 @@ def _theme(root: ElementTree.Element) -> None:
                 style = f"{name}: {element.attrib.pop(name)}; {style}"
         if style:
             style = _FAMILY.sub("font-family: inherit", style)
-            style = _COLOUR.sub(_variable, style)
-            element.set("style", style)
+            style = _COLOUR.sub(lambda m: f"var(--{_VARIABLES[m[0].lower()]})", style)
+            element.set("style", style.replace(": ", ":").replace("; ", ";"))
+        for name in _PLACED & element.attrib.keys():
+            text = " ".join(_NUMBER.sub(_hundredths, element.attrib[name]).split())
+            element.set(name, re.sub(r"(?<=[A-Za-z]) (?=[-0-9.])", "", text))
 
 
-def _variable(found: re.Match[str]) -> str:
-    return f"var(--{_VARIABLES[found[0].lower()]})"
-
-
-_PLACED = re.compile(r' (d|x|y|width|height|transform|points)="([^"]*)"')
-_STYLE = re.compile(r' style="[^"]*"')
-_NUMBER = re.compile(r"-?\d+\.\d{3,}")
-_REFERENCE = re.compile(r'(?:href="#|url\(#)([^")]+)')
-_NAMED = re.compile(r' aria-labelledby="([^"]*)"')
-_VIEW_BOX = re.compile(r'viewBox="\s*[-\d.]+[ ,]+[-\d.]+[ ,]+([\d.]+)')
-_WIDTH = 640
+def _hundredths(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -157,37 +149,22 @@ class Picture:
 
 def picture(drawing: Drawing) -> Picture:
     """The drawing for a page."""
-    svg = compact(inline_svg(drawing))
-    found = _VIEW_BOX.search(svg)
+    svg = re.sub(r">\s+<", "><", inline_svg(drawing))
     # A point of print is 4/3 of a pixel; a page is read from further away.
-    width = round(float(found[1]) * 1.6) if found else _WIDTH
+    width = round(drawing.figure.get_figwidth() * 72 * 1.6)
     return Picture(drawing.name, drawing.title, drawing.caption, Markup(svg), width)
 
 
-def compact(svg: str) -> str:
-    """The drawing with hundredths of a point, without blanks and ids that nobody uses.
+def outline(marker: str) -> str:
+    """A marker of matplotlib as the path of an SVG in a box of 12."""
+    _matplotlib()
+    from matplotlib.markers import MarkerStyle
 
-    A page holds a dozen of them: this halves their size.
-    """
-    used = set(_REFERENCE.findall(svg))
-    for names in _NAMED.findall(svg):
-        used.update(names.split())
-
-    def kept(found: re.Match[str]) -> str:
-        return found[0] if found[1] in used else ""
-
-    def short(found: re.Match[str]) -> str:
-        text = " ".join(_NUMBER.sub(_hundredths, found[2]).split())
-        return f' {found[1]}="{re.sub(r"(?<=[A-Za-z]) (?=[-0-9.])", "", text)}"'
-
-    svg = re.sub(r' id="([^"]*)"', kept, svg)
-    svg = _PLACED.sub(short, svg)
-    svg = _STYLE.sub(lambda m: m[0].replace(": ", ":").replace("; ", ";"), svg)
-    return re.sub(r">\s+<", "><", svg)
-
-
-def _hundredths(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+    style = MarkerStyle(marker)
+    path = style.get_path().transformed(style.get_transform())
+    parts: list[Any] = list(path.to_polygons())
+    points = [[f"{6 + 8 * x:.4g} {6 - 8 * y:.4g}" for x, y in part] for part in parts]
+    return "".join(f"M{'L'.join(part)}z" for part in points)
 
 
 def css_string(text: str) -> str:

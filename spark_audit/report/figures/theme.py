@@ -23,23 +23,8 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg", "pdf")
 
 
-GLYPHS = {
-    "o": "●",
-    "s": "■",
-    "^": "▲",
-    "D": "◆",
-    "v": "▼",
-    "P": "✚",
-    "X": "✖",
-    "<": "◀",
-    ">": "▶",
-    "p": "⬟",
-    "h": "⬢",
-    "*": "★",
-    "d": "♦",
-    "8": "⬣",
-}
-"""Markers in the order in which checkpoints take them, and letters that look alike."""
+MARKERS = "os^DvPX<>ph*d8"
+"""Matplotlib's markers in the order in which checkpoints take them."""
 
 
 LIGHT = (

@@ -1,4 +1,4 @@
-"""Last, Avg and BWT of every checkpoint as bars with intervals."""
+"""Last, Avg and BWT of every checkpoint with intervals."""
 
 from __future__ import annotations
 
@@ -6,62 +6,44 @@ from dataclasses import replace
 
 from spark_audit.audits import Utility
 from spark_audit.report.figures.entries import estimable, rows_of
-from spark_audit.report.figures.forest import Forest
-from spark_audit.report.figures.forest_marks import Line, Mark, Section
-from spark_audit.report.figures.picture import DOTTED, ZERO, Look, looks, wrapped
+from spark_audit.report.figures.forest import Forest, Line, Mark, Section
+from spark_audit.report.figures.picture import DOTTED, ZERO, looks, wrapped
 from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report
+from spark_audit.sentences import render
 
 SHOWN = ("last", "avg", "bwt")
-UNIT = "share of answers right"
 CHANCE = replace(DOTTED, colour=INK, width=1.2)
 
 
 def draw(report: Report) -> Forest | None:
-    """One panel a figure of continual learning, one bar a checkpoint."""
+    """One section a figure of continual learning, one line a checkpoint."""
     metrics = {metric: rows_of(report, "utility", metric) for metric in SHOWN}
-    missing = [_label(m) for m, rows in metrics.items() if rows and not estimable(rows)]
-    metrics = {metric: rows for metric, rows in metrics.items() if estimable(rows)}
-    if not metrics:
-        return None
-    look = looks(report)
+    look, sections, missing = looks(report), [], []
     # The accuracy of a constant answer, where it is the same for all.
-    nulls = {row.null for row in estimable(metrics.get("last", {})).values()}
-    chance: dict[float, Look] = {}
-    if len(nulls) == 1 and None not in nulls:
-        chance = {at: CHANCE for at in nulls if at is not None}
-    sections = []
+    nulls = {row.null for row in estimable(metrics["last"]).values()}
+    chance = {at: CHANCE for at in nulls if at is not None and len(nulls) == 1}
     for metric, rows in metrics.items():
-        signed = metric == "bwt"
-        lines = [
-            Line(wrapped(name), look[name], [Mark.of(rows.get(name), start=0.0)])
-            for name in dict.fromkeys(n for some in metrics.values() for n in some)
-        ]
-        section = Section(
-            lines,
-            _label(metric),
-            label="change of that share\n(higher = better)"
-            if signed
-            else f"{UNIT}\n(higher = better)",
-            limits=None if signed else (0.0, 1.02),
-            ticks=None if signed else (0.0, 0.5, 1.0),
-            references={0.0: ZERO} | (chance if metric == "last" else {}),
-        )
-        sections.append(section)
-    gone = f"Not estimable for any checkpoint: {', '.join(missing)}."
+        marks = {name: Mark.of(row) for name, row in rows.items()}
+        title, signed = Utility.metric(metric).label, metric == "bwt"
+        if rows and not estimable(rows):
+            missing.append(title)
+        elif rows:
+            unit = render(f"figure.utility.{'change' if signed else 'share'}")
+            section = Section(
+                [Line(wrapped(k), look[k], [m], m.words()) for k, m in marks.items()],
+                title,
+                wrapped(unit, width=42),
+                limits=None if signed else (0.0, 1.02),
+                ticks=None if signed else (0.0, 0.5, 1.0),
+                references={0.0: ZERO} | (chance if metric == "last" else {}),
+            )
+            sections.append(section)
+    if not sections:
+        return None
     return Forest(
         audit="utility",
-        title="Utility",
-        caption="Accuracy over the tasks after the last one (Last), its mean over all "
-        "stages (Avg), and the change of earlier tasks by later ones (BWT, below 0: "
-        "forgotten).",
-        remark=gone if missing else "",
-        shows="Bars of continual-learning accuracy",
+        facts={"missing": missing},
         sections=sections,
-        most=3,
-        keys={"the most frequent answer": CHANCE} if chance else {},
+        keys={render("figure.utility.chance"): CHANCE} if chance else {},
     )
-
-
-def _label(metric: str) -> str:
-    return Utility.metric(metric).label

@@ -15,24 +15,17 @@ from pathlib import Path
 
 import pandas as pd
 
+from spark_audit import sentences
 from spark_audit.audits.claims import carriers
 from spark_audit.files import write_text
 from spark_audit.report.cells import VOID, Rendering, shown
-from spark_audit.report.tables import METHODS
+from spark_audit.report.tables import methods_of
 from spark_audit.results import Report, Row
 
 UP, DOWN, CHANCE = r"$\uparrow$", r"$\downarrow$", r"$\approx$0.5"
 INLINE = 4
 """Columns of figures up to which an interval stands beside its value, not below."""
 DAGGER = r"\textdagger{}"
-REASONS = {
-    "invalid": "a guard of the audit voids it",
-    "insensitive": "an effect would not have been seen",
-    "not_resolvable": "too few rows for a figure as fine as this",
-}
-"""What is said of a void figure where its row gives no reason, by status."""
-PER = "all contexts of a canary together"
-"""What a canary's figure is over; by preset `paper` it is each context."""
 
 
 @dataclass(frozen=True)
@@ -60,89 +53,41 @@ LAST, AVG, BWT = (
     for name in ("Last", "Avg", "BWT")
 )
 SELECTIVITY = r"$\Delta_{\mathrm{sel}}$"
-LAYOUTS: dict[str, tuple[str, str, tuple[Column, ...]]] = {
+LAYOUTS: dict[str, tuple[Column, ...]] = {
     "matched": (
-        "matched",
-        "Selectivity at matched difficulty: NLL (nats per token) of annotated "
-        "identifiers, of non-PII spans of the same examples that are as difficult "
-        f"for the reference model, their difference {SELECTIVITY}, and "
-        "its change since the reference, pair by pair.",
-        (
-            Column("matched", "nll_pii", "", r"NLL\textsubscript{PII}"),
-            Column("matched", "nll_control", "", r"NLL\textsubscript{Matched}", ""),
-            Column("matched", "delta_sel", "", SELECTIVITY),
-            Column("matched", "delta_sel", "change", f"{SELECTIVITY} change"),
-        ),
+        Column("matched", "nll_pii", "", r"NLL\textsubscript{PII}"),
+        Column("matched", "nll_control", "", r"NLL\textsubscript{Matched}", ""),
+        Column("matched", "delta_sel", "", SELECTIVITY),
+        Column("matched", "delta_sel", "change", f"{SELECTIVITY} change"),
     ),
     "rank": (
-        "rank",
-        "Ranks of the identifiers' tokens in the vocabulary, after their true "
-        "prefix (1 = likeliest), and shares of tokens within the first ranks.",
-        (
-            Column("rank", "rank_mean", "pii", "Rank mean"),
-            Column("rank", "rank_median", "pii", "Rank median"),
-            *(
-                Column("rank", f"top{k}_rate", "pii", f"Top-{k}", DOWN)
-                for k in (1, 5, 10)
-            ),
-        ),
+        Column("rank", "rank_mean", "pii", "Rank mean"),
+        Column("rank", "rank_median", "pii", "Rank median"),
+        *(Column("rank", f"top{k}_rate", "pii", f"Top-{k}", DOWN) for k in (1, 5, 10)),
     ),
     "canary_rank": (
-        "canary",
-        f"Rank of the true canary among its candidates, over {PER}: mean rank, "
-        "exposure (bits), and shares of first and of first ten ranks.",
-        tuple(
-            Column("canary", metric, "full", header, arrow, "canaries")
-            for metric, header, arrow in (
-                ("rank_mean", "Full rank", UP),
-                ("exposure_mean", "Exposure", DOWN),
-                ("top1_rate", "Full Top-1", DOWN),
-                ("top10_rate", "Full Top-10", DOWN),
-            )
-        ),
+        Column("canary", "rank_mean", "full", "Full rank", UP, "canaries"),
+        Column("canary", "exposure_mean", "full", "Exposure", DOWN, "canaries"),
+        Column("canary", "top1_rate", "full", "Full Top-1", DOWN, "canaries"),
+        Column("canary", "top10_rate", "full", "Full Top-10", DOWN, "canaries"),
     ),
-    "mia": (
-        "mia",
-        "Membership inference: AUC of every score, and of a classifier that sees "
-        "the texts alone (0.5 = chance), and the share of members found at 5\\% "
-        "false positives (chance: 0.05, or somewhat more where a single row sets the "
-        "threshold) by the scores that a verdict rests on, means over tasks. Verdicts "
-        "hold a score against the base and the texts too: these figures are its level, "
-        "not its change.",
-        (),
-    ),
+    "mia": (),
     "ablations": (
-        "nll",
-        "Utility and likelihoods of all checkpoints. NLLs (nats per token) are "
-        "unmatched: they compare checkpoints with each other, not identifiers with "
-        "other text.",
-        (
-            *(LAST, AVG, BWT),
-            Column("nll", "nll", "pii", "PII NLL"),
-            Column("nll", "nll", "low", "Low-sens. NLL", DOWN),
-            Column("nll", "nll", "canary", "Canary NLL", counted="canaries"),
-        ),
+        *(LAST, AVG, BWT),
+        Column("nll", "nll", "pii", "PII NLL"),
+        Column("nll", "nll", "low", "Low-sens. NLL", DOWN),
+        Column("nll", "nll", "canary", "Canary NLL", counted="canaries"),
     ),
-    "utility": (
-        "utility",
-        "Accuracy on each task after the last stage, and over all tasks: Last "
-        "(after the last stage), Avg (mean over stages of the mean over tasks seen "
-        "so far) and BWT (mean change since each task was learned).",
-        (BWT, LAST, AVG),
-    ),
+    "utility": (BWT, LAST, AVG),
 }
-"""The paper's tables, in its order: audit that must give a figure, caption, columns."""
-SCORES = {
-    "loss": "Loss",
-    "response": "Response",
-    "mink10": "Min-K10",
-    "minkpp10": r"Min-K10\texttt{++}",
-    "zlib": "zlib",
-    "reference": "Reference",
-    "wbc": "WBC",
-    "combined": "Combined",
-    "blind": "Texts alone",
-}
+"""The paper's tables, in its order; captions are the sentences ``latex.NAME``."""
+OF = {"canary_rank": "canary", "ablations": "nll"}
+"""Audits that must give a figure, where a table is not called like its audit."""
+SCORES = (
+    *("loss", "response", "mink10", "minkpp10", "zlib"),
+    *("reference", "wbc", "combined", "blind"),
+)
+"""Membership scores, in the paper's order."""
 
 
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
@@ -156,7 +101,7 @@ def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
             r"\usepackage{graphicx}",
             r"\usepackage[margin=2cm]{geometry}",
             r"\begin{document}",
-            body or "The report holds figures of none of the paper's tables.\n",
+            body or sentences.render("latex.empty") + "\n",
             r"\end{document}",
             "",
         )
@@ -170,22 +115,23 @@ def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
 def render(report: Report) -> dict[str, str]:
     """Every table that the report holds figures for, as LaTeX, by its file's stem."""
     by_place = _rows(report)
+    each = report.settings.get("preset") == "paper"
     tables = {}
-    for name, (audit, lead, columns) in LAYOUTS.items():
+    for name, columns in LAYOUTS.items():
+        audit = OF.get(name, name)
         if name == "mia":
             columns = tuple(_membership(report))
         elif name == "utility":
             columns = (*_tasks(report), *columns)
-        elif name == "canary_rank" and report.settings.get("preset") == "paper":
+        elif name == "canary_rank" and each:
             # Averaged over annotations, as the paper does.
-            lead = lead.replace(PER, "each context")
-            each = {"of": "full/annotation", "counted": "annotations"}
-            columns = tuple(replace(column, **each) for column in columns)
+            of = {"of": "full/annotation", "counted": "annotations"}
+            columns = tuple(replace(column, **of) for column in columns)
         places = {one: (one.audit, one.metric, one.of, one.group) for one in columns}
         figures = {k: by_place[v] for k, v in places.items() if v in by_place}
         own = (rows for one, rows in figures.items() if one.audit == audit)
         if any(row.value is not None for rows in own for row in rows.values()):
-            tables[name] = _table(name, lead, report, figures)
+            tables[name] = _table(name, report, figures, each=each)
     return tables
 
 
@@ -217,12 +163,13 @@ def _membership(report: Report) -> Iterator[Column]:
         ("auc", "AUC", CHANCE, scored),
         ("tpr_at_fpr_5", r"TPR@5\% FPR", DOWN, resting or {"response", "reference"}),
     ):
-        for score, name in SCORES.items():
+        for score in SCORES:
             if score in scores:
-                yield Column("mia", metric, score, f"{name} {words}", arrow, "rows")
+                header = f"{sentences.render(f'latex.score_{score}')} {words}"
+                yield Column("mia", metric, score, header, arrow, "rows")
 
 
-def _table(name: str, lead: str, report: Report, figures: Shown) -> str:
+def _table(name: str, report: Report, figures: Shown, *, each: bool) -> str:
     """A floating table, smaller where it is higher or wider than a page, and notes."""
     lines = [
         line
@@ -241,15 +188,31 @@ def _table(name: str, lead: str, report: Report, figures: Shown) -> str:
     frame = pd.DataFrame(columns, index=[*map(escaped, names)])
     frame.columns.name = r"\textbf{Checkpoint}"
     shape = f"@{{}}l{'c' * len(columns)}@{{}}"
-    told = list(_legend(figures))
-    for text, letter in notes.items():
-        told.append(rf"\textsuperscript{{{letter}}} {escaped(text)}.")
-    if failed := dict.fromkeys(g.name for g in report.guards if g.passed is False):
-        told.append(f"Guards of this report that failed: {escaped(', '.join(failed))}.")
+    rows = [row for own in figures.values() for row in own.values()]
+    states = {row.status for row in rows}
+    bounded = [row for row in rows if row.low is not None or row.high is not None]
+    failed = dict.fromkeys(g.name for g in report.guards if g.passed is False)
+    facts = {
+        "name": name,
+        "partial": report.status == "partial",
+        "each": each,
+        "levels": [rf"{100 * v:g}\%" for v in {row.level for row in bounded}],
+        "unit": "canaries" if {row.audit for row in rows} == {"canary"} else "clusters",
+        "manifest": escaped(report.manifest.name),
+        "methods": sorted(methods_of(bounded)),
+        "seeds": any(row.over != "sources" for row in rows),
+        "sizes": _sizes(figures),
+        "arrows": any(column.arrow in (UP, DOWN) for column in figures),
+        "void": states & {*VOID},
+        "missing": "not_estimable" in states,
+        "gaps": len({frozenset(rows) for rows in figures.values()}) > 1,
+        "notes": {escaped(text): letter for text, letter in notes.items()},
+        "failed": [escaped(name) for name in failed],
+    }
     return "\n".join(
         (
             r"\begin{table*}[!tp]",
-            rf"\caption{{{' '.join(_caption(lead, report, figures))}}}",
+            rf"\caption{{{sentences.render('latex.caption', **facts)}}}",
             rf"\label{{tab:spark-audit-{name.replace('_', '-')}}}",
             r"\centering\footnotesize\setlength{\tabcolsep}{4pt}\par\smallskip",
             r"\resizebox*{!}{\ifdim\totalheight>0.7\textheight "
@@ -258,7 +221,7 @@ def _table(name: str, lead: str, report: Report, figures: Shown) -> str:
             frame.style.to_latex(hrules=True, column_format=shape).strip() + "}}",
             r"\par\smallskip",
             r"\begin{minipage}{\textwidth}\scriptsize\raggedright",
-            *told,
+            sentences.render("latex.legend", **facts),
             r"\end{minipage}",
             r"\end{table*}",
             "",
@@ -274,11 +237,11 @@ def _cell(row: Row | None, notes: dict[str, str], *, wide: bool) -> str:
         return "n.e." + _mark(f"not estimable: {row.note}", notes)
     value = _maths(row.value)
     if row.status != "ok":
-        word, otherwise = VOID[row.status].lower(), REASONS[row.status]
+        word = VOID[row.status].lower()
         # Some audits' notes begin with the word themselves.
         begins = row.note.lower().startswith(word)
-        text = row.note if begins else f"{word}: {row.note or otherwise}"
-        value += _mark(text, notes, DAGGER)
+        why = row.note or sentences.render(f"latex.{row.status}")
+        value += _mark(row.note if begins else f"{word}: {why}", notes, DAGGER)
     elif row.note:
         value += _mark(row.note, notes)
     if row.low is None and row.high is None:
@@ -304,41 +267,8 @@ def _maths(value: float | None) -> str:
     return digits if value is None else digits.replace("-", "$-$")
 
 
-def _legend(figures: Shown) -> Iterator[str]:
-    """What the signs mean, of those that are there."""
-    states = {row.status for rows in figures.values() for row in rows.values()}
-    if states & {*VOID}:
-        yield rf"{DAGGER}: nothing can be concluded from this figure."
-    if "not_estimable" in states:
-        yield "n.e.: not estimable."
-    if len({frozenset(rows) for rows in figures.values()}) > 1:
-        yield "--: not in the report."
-
-
-def _caption(lead: str, report: Report, figures: Shown) -> Iterator[str]:
-    """What it shows, at what level, over what, and how many clusters."""
-    if report.status == "partial":
-        yield "PARTIAL: only some examples were scored, not for decisions."
-    yield lead
-    rows = [row for lines in figures.values() for row in lines.values()]
-    limits = [row for row in rows if row.low is not None or row.high is not None]
-    if limits:
-        levels = " or ".join(rf"{100 * v:g}\%" for v in {r.level for r in limits})
-        used = ", ".join(sorted({METHODS.get(r.interval, r.interval) for r in limits}))
-        unit = "canaries" if {row.audit for row in rows} == {"canary"} else "clusters"
-        yield f"In brackets: {levels} intervals over {unit} of one manifest"
-        yield f"({escaped(report.manifest.name)}), by {used}."
-    else:
-        yield "No figure here has an interval."
-    if any(row.over != "sources" for row in rows):
-        yield "Lines of `seeds' or `both' are over training seeds, or both."
-    yield _sizes(figures)
-    if any(column.arrow in (UP, DOWN) for column in figures):
-        yield "Arrows point to the more private or more useful side."
-
-
-def _sizes(figures: Shown) -> str:
-    """How many were averaged and in how many clusters; by column where they differ."""
+def _sizes(figures: Shown) -> dict[str, list[str]]:
+    """How many were averaged and in how many clusters -> headers of the columns."""
     headers: dict[str, list[str]] = {}
     for column, lines in figures.items():
         known = [r for r in lines.values() if r.value is not None and r.clusters]
@@ -349,10 +279,7 @@ def _sizes(figures: Shown) -> str:
             if column.counted != "canaries":
                 text += f" in {_span(row.clusters for row in rows)} {unit}"
             headers.setdefault(text, []).append(column.header)
-    if len(headers) == 1:
-        return f"Over {next(iter(headers))}."
-    texts = [f"{', '.join(names)} over {text}" for text, names in headers.items()]
-    return f"{'; '.join(texts)}." if texts else ""
+    return headers
 
 
 def _span(values: Iterable[int]) -> str:

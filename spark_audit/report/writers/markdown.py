@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +11,11 @@ from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import series_of
-from spark_audit.report.attacks import covered
 from spark_audit.report.cells import Rendering, Table
-from spark_audit.report.states import (
-    SHAPES,
-    Standing,
-    advice,
-    answer,
-    doubts,
-    gate,
-    outcome_name,
-    reading,
-    standings,
-    state_name,
-)
-from spark_audit.report.tables import (
-    PRIVATE,
-    definitions,
-    entries,
-    further_tables,
-    glance,
-    tables,
-)
-from spark_audit.results import OF_REPORT, Report, by_severity, number
+from spark_audit.report.states import SHAPES, Standing, outcome_name, state_name
+from spark_audit.report.tables import definitions, further_tables, tables
+from spark_audit.report.writers.template import environment, facts
+from spark_audit.results import OF_REPORT, CheckpointFacts, Report, number
 
 LONGEST = 60_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
@@ -63,114 +43,73 @@ def render(
     further
         Tables that stand in sections of their own after the figures.
     """
-    beside = [_section(one, level=2) for one in further]
-    parts: list[str] = []
-    for level in Shown:
-        parts = [*_head(report), *_figures(report, level), *_pairs(manifest)]
-        parts += [*beside, *_tail(report, level)]
-        if _length(parts) <= LONGEST:
+    shared = facts(report) | {
+        "of_report": OF_REPORT,
+        "further": further,
+        "definitions": list(definitions(report)),
+        "pairs": "" if manifest is None else _pairs(manifest),
+        "guards": _guards(report),
+    }
+    pooled = tables(report, brief=True)
+    rooms: dict[str, Sequence[Table]] = {
+        "all": [*tables(report), *further_tables(report)],
+        "pooled": pooled,
+        "none": (),
+        "short": (),
+    }
+    text = ""
+    for room in rooms:
+        opened = report.checkpoints if room == "all" else shared["checkpoints"]
+        more = {"room": room, "shown_tables": rooms, "opened": _opened(opened)}
+        text = _rendered("report.md", shared | more)
+        if len(text) <= LONGEST:
             break
-    if beside and _length(parts) > LONGEST:
-        titles = ", ".join(one.title for one in further)
-        short = f"*{titles}: too long for an issue; see `report.html`.*"
-        parts = [short if part in beside else part for part in parts]
-    return "\n\n".join(parts) + "\n"
+    return text
 
 
 def summary(report: Report) -> str:
     """What the model's card says of its audit: a section, the answer first."""
-    stand, facts = standings(report), report.manifest
-    head = answer(stand) or _words("no_verdict")
-    parts = [f"## {_words('title')}", f"**{_plain(head)}**"]
-    if report.status == "partial":
-        parts.append(_partial())
-    if stand:
-        parts.append(_bullets(map(_stands, stand)))
-        parts += _covered(report, stand)
-        parts.append(_plain(f"{_words('figures')}: {reading(report, stand)}."))
-    if (first := glance(report)) is not None:
-        parts.append(_section(first))
-    parts += [f"### {_words('limits')}", _limits(report)]
-    parts.append(
-        f"Audited by SPARK Audit {_plain(report.versions.get('spark-audit', ''))}, "
-        f"{_plain(report.created)}, with manifest {_code(facts.name)} "
-        f"(`{facts.digest[:16]}`)."
+    return _rendered("card.md", facts(report))
+
+
+def _rendered(name: str, facts: Mapping[str, Any]) -> str:
+    made = environment(
+        plain=_plain,
+        code=_code,
+        stands=_stands,
+        table=lambda shown: table(shown.header, [line.texts for line in shown.rows]),
     )
-    return "\n\n".join(parts) + "\n"
+    return re.sub(r"\n{3,}", "\n\n", made.get_template(name).render(facts)).lstrip("\n")
 
 
-def _words(key: str, **facts: Any) -> str:
-    """Words that the first screen of every format has."""
-    return sentences.render(f"page.{key}", **facts)
-
-
-def _covered(report: Report, stand: Sequence[Standing]) -> list[str]:
-    parts = covered(report, stand).items()
-    return [_plain(f"{_words(name)}: {text}.") for name, text in parts]
-
-
-def _limits(report: Report) -> str:
-    return _bullets(sentences.translated("scope", line) for line in report.scope)
-
-
-def _partial() -> str:
-    """What stands over a report of some examples only."""
-    return f"**{_words('partial')}** {_words('partial_why')}"
-
-
-def _length(parts: Sequence[str]) -> int:
-    return sum(len(part) + 2 for part in parts)
-
-
-class Shown(Enum):
-    """How much of the tables stands in ``report.md``, the most first."""
-
-    ALL = ""
-    POOLED = "Tables by task and type, and further ones, are left out here"
-    NONE = "Tables are left out here"
-
-
-def _head(report: Report) -> Iterator[str]:
-    """Where each checkpoint stands, and what can void it."""
-    stand = standings(report)
-    yield f"# {_plain(answer(stand) if stand else ', '.join(entries(report)))}"
-    if report.status == "partial":
-        yield _partial()
-    if not report.findings:
-        yield _words("no_verdict")
-    found = by_severity(report.findings)
-    of_all = (f for f in found if f.audit == OF_REPORT and not f.checkpoint)
-    yield _bullets(f.sentence for f in of_all)
-    if stand:
-        yield _bullets(map(_stands, stand))
-        yield _bullets(
-            f"{SHAPES[s]} {state_name(s)}: {text}" for s, text in advice(stand).items()
-        )
-        if failed := doubts(report, stand):
-            yield _plain(failed)
-        rules = _words("without_rules")
-        yield f"{rules} `spark-audit gate` {_plain(gate(stand))}."
-        yield from _covered(report, stand)
-        yield _plain(f"{_words('figures')}: {reading(report, stand)}.")
-    if (first := glance(report)) is not None:
-        yield _section(first)
-    if report.guards:
-        words = {
-            True: _words("guard_passed"),
-            False: f"**{_words('guard_failed')}**",
-            None: _words("guard_warning"),
-        }
-        rows = [
+def _guards(report: Report) -> str:
+    words = {
+        True: sentences.render("page.guard_passed"),
+        False: f"**{sentences.render('page.guard_failed')}**",
+        None: sentences.render("page.guard_warning"),
+    }
+    columns = ("guard", "checkpoint", "state", "detail")
+    return table(
+        [sentences.render(f"page.column_{name}") for name in columns],
+        [
             (g.title, g.checkpoint or "-", words[g.passed], g.detail)
             for g in sorted(report.guards, key=lambda g: g.passed is True)
-        ]
-        yield f"## {_words('guards')}"
-        columns = ("guard", "checkpoint", "state", "detail")
-        yield table([_words(f"column_{name}") for name in columns], rows)
-    yield f"## {_words('limits')}"
-    yield _limits(report)
-    yield f"## {_words('all_findings')}"
-    yield _bullets(f"**{f.audit}** {f.sentence}" for f in found if f.audit != OF_REPORT)
+        ],
+    )
+
+
+def _opened(checkpoints: Iterable[CheckpointFacts]) -> str:
+    columns = ("checkpoint", "source", "format", "base", "dtype", "weights", "notes")
+    return table(
+        columns,
+        [
+            (
+                *(c.name, c.source, c.format, c.base or "-", c.dtype),
+                *(c.weights_sha256[:12], "; ".join(c.notes) or "-"),
+            )
+            for c in checkpoints
+        ],
+    )
 
 
 def _stands(one: Standing) -> str:
@@ -180,55 +119,10 @@ def _stands(one: Standing) -> str:
         for outcome, part in one.tally.items()
     ]
     if one.exposed:
-        parts.append(_words("exposed", exposed=one.exposed))
+        parts.append(sentences.render("page.exposed", exposed=one.exposed))
     tally = f" *{'; '.join(parts)}.*" if parts else ""
     state = f"{SHAPES[one.state]} **{state_name(one.state)}**"
     return f"{state} **{one.name}**: {one.lead}{tally}"
-
-
-def _figures(report: Report, level: Shown) -> Iterator[str]:
-    yield "## Figures"
-    if level is not Shown.ALL:
-        yield (
-            f"*{level.value}: too long for an issue; see `report.html` and `tables/`.*"
-        )
-    if level is not Shown.NONE:
-        yield from map(_section, tables(report, brief=level is Shown.POOLED))
-    if level is Shown.ALL:
-        yield from map(_section, further_tables(report))
-
-
-def _tail(report: Report, level: Shown) -> Iterator[str]:
-    """What the words mean, and what was audited."""
-    facts = report.manifest
-    yield "## Definitions"
-    yield _bullets(f"**{name}**: {text}" for name, text in definitions(report))
-    yield "## What was audited"
-    yield table(
-        ("checkpoint", "source", "format", "base", "dtype", "weights", "notes"),
-        [
-            (
-                c.name,
-                c.source,
-                c.format,
-                c.base or "-",
-                c.dtype,
-                c.weights_sha256[:12],
-                "; ".join(c.notes) or "-",
-            )
-            for c in report.checkpoints
-            if level is Shown.ALL or series_of(c.name) == c.name
-        ],
-    )
-    yield (
-        f"Manifest {_code(facts.name)}, digest `{facts.digest[:16]}`: {facts.n_spans} "
-        f"matched spans, {facts.n_tokens} tokens, {facts.n_sources} sources in "
-        f"{facts.n_clusters} clusters."
-    )
-    yield PRIVATE
-    known = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    yield f"Versions: {_plain(known)}."
-    yield f"Made {_plain(report.created)} with {_code(' '.join(report.command))}."
 
 
 def _plain(text: str) -> str:
@@ -271,24 +165,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines)
 
 
-def _section(shown: Table, *, level: int = 3) -> str:
-    parts = [f"{'#' * level} {_plain(shown.title)}"]
-    if shown.lead:
-        parts.append(_plain(shown.lead))
-    parts.append(table(shown.header, [line.texts for line in shown.rows]))
-    if shown.remarks:
-        parts.append("\n".join(f"*{_plain(remark)}*" for remark in shown.remarks))
-    return "\n\n".join(parts)
-
-
-def _bullets(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {_plain(line)}" for line in lines)
-
-
-def _pairs(manifest: Manifest | None, limit: int = 20) -> list[str]:
-    """The text of some pairs, where it was asked for."""
-    if manifest is None:
-        return []
+def _pairs(manifest: Manifest, limit: int = 20) -> str:
+    """The text of some pairs."""
     rows = []
     for pair in manifest.pairs[:limit]:
         example = manifest.by_id[pair.example]
@@ -303,4 +181,4 @@ def _pairs(manifest: Manifest | None, limit: int = 20) -> list[str]:
             )
         )
     header = ("example", "type", "PII", "control", "reference NLL")
-    return ["## Some pairs, as text", table(header, rows)]
+    return table(header, rows)

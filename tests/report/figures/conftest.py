@@ -134,6 +134,11 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
             value = float(at + random.uniform(-0.1, 0.1))
             gone = UNKNOWN if base and metric != "last" else {"null": 0.3}
             put(name, "utility", metric, value, width=0.04, **gone)
+    for name in dict.fromkeys(map(entry_of, names)):
+        for stage in (1,) if name == "base" else (1, 2, 3):
+            for task in TASKS:
+                where = {"of": str(stage), "group": f"task:{task}"}
+                put(name, "utility", "accuracy", float(random.uniform(0, 1)), **where)
     for name in dict.fromkeys(map(entry_of, names[1:])):
         for stage in (1, 2, 3):
             for place, task in enumerate(TASKS[:3], start=1):

@@ -25,8 +25,8 @@ from spark_audit.report.figures.svg import inline_svg, picture
 from spark_audit.report.figures.theme import (
     CHECKPOINT,
     DARK,
-    GLYPHS,
     LIGHT,
+    MARKERS,
     Drawing,
 )
 from spark_audit.results import Report
@@ -80,7 +80,6 @@ def test_without_its_table_a_figure_is_not_there(made: Made) -> None:
         "balance": "balance",
         "mia_roc": "roc",
         "canary_by_dose": "exposure",
-        "accuracy_matrix": "accuracy",
         "stages_states": "stages",
     }
     for table_name, figure in needs.items():
@@ -182,7 +181,7 @@ def test_checkpoints_differ_without_colour(made: Made) -> None:
     assert list(looks) == entries(report)
     assert len(set(looks.values())) == 14
     assert len({marker for _, marker in looks.values()}) == 14
-    assert set(GLYPHS) == {marker for _, marker in looks.values()}
+    assert set(MARKERS) == {marker for _, marker in looks.values()}
     for colours in (LIGHT, DARK):
         assert len(set(colours)) == 8
 

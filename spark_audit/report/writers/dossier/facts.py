@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spark_audit.audits import about, metric_of
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.assemble import SCOPE
+from spark_audit.report.assemble import scope_of_all
 from spark_audit.report.states import Outcome, Tried
 from spark_audit.results import Finding, Report
 from spark_audit.sentences import DECIMALS, figure, percent, render, translated
@@ -43,7 +43,7 @@ def _figure(finding: Finding) -> str:
 
 def limits(report: Report) -> list[str]:
     """What cannot be concluded from the attacks, of figures that a dossier shows."""
-    own = set(SCOPE)
+    own = set(scope_of_all())
     for audit in {row.audit for row in report.results}:
         if about(audit).covers:
             own |= set(about(audit).scope)

@@ -14,34 +14,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
 
 from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import series_of
 from spark_audit.report.attacks import attacks
 from spark_audit.report.cells import Rendering
 from spark_audit.report.states import (
     SHAPES,
     Standing,
     State,
-    advice,
-    answer,
-    level,
-    meanings,
-    standings,
-    state_name,
 )
 from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.dossier.facts import data, limits, result
+from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import Claim, Report
 
 PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"
@@ -81,37 +70,33 @@ def render(
     manifest
         For the number of rows, and with ``show_text`` for the identifiers.
     """
-    found = standings(report)
+    shared = facts(report)
+    found: list[Standing] = shared["standings"]
     leaking = [one for one in found if one.state == "LEAKS"]
     named = manifest if show_text else None
     prepared_by = visible(prepared_by).strip()
-    return _template().render(
-        report=report,
-        style=Markup(_asset("dossier.css")),
-        answer=answer(found) if found else sentences.render("dossier.no_attack"),
-        glossary=sentences.glossary(),
-        standings=found,
-        level=level(report),
-        shapes=SHAPES,
-        state_name=state_name,
-        states=meanings(),
-        next=advice(found) or {"NOT TESTED": sentences.render("advice.give") + "."},
-        prepared_by=prepared_by or sentences.render("dossier.not_stated"),
-        checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
-        stages=sum(series_of(c.name) != c.name for c in report.checkpoints),
-        data=data(report, manifest),
-        attacks=attacks(report, found),
-        results={one.name: [result(tried) for tried in one.tried] for one in found},
-        risks=_risks(found),
-        by_state=_by_state(found),
-        guards=sorted(
+    if not found:
+        shared["answer"] = sentences.render("dossier.no_attack")
+    if not shared["next"]:
+        shared["next"] = {"NOT TESTED": sentences.render("advice.give") + "."}
+    shared |= {
+        "prepared_by": prepared_by or sentences.render("dossier.not_stated"),
+        "stages": len(report.checkpoints) - len(shared["checkpoints"]),
+        "data": data(report, manifest),
+        "attacks": attacks(report, found),
+        "results": {one.name: [result(t) for t in one.tried] for one in found},
+        "risks": _risks(found),
+        "by_state": _by_state(found),
+        "guards": sorted(
             (g for g in report.guards if g.passed is not True),
             key=lambda g: g.passed is not False,
         ),
-        exposed=exposed(report, folder, leaking, manifest=named),
-        limits=limits(report),
-        named=named is not None,
-    )
+        "exposed": exposed(report, folder, leaking, manifest=named),
+        "limits": limits(report),
+        "named": named is not None,
+    }
+    names = [f"dossier.{sentences.language()}.html", "dossier.html"]
+    return environment().select_template(names).render(shared)
 
 
 @dataclass(frozen=True)
@@ -145,20 +130,3 @@ def _by_state(found: Sequence[Standing]) -> Mapping[str, list[str]]:
     """State -> names, the worst first."""
     told = {s: [one.name for one in found if one.state == s] for s in SHAPES}
     return {state: names for state, names in told.items() if names}
-
-
-def _template() -> Template:
-    made = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    names = (f"dossier.{sentences.language()}.html", "dossier.html")
-    return made.from_string(_asset(next(n for n in names if _place(n).is_file())))
-
-
-def _place(name: str) -> Traversable:
-    folder = files("spark_audit.report.writers.dossier")
-    return folder.joinpath("templates", name)
-
-
-def _asset(name: str) -> str:
-    return _place(name).read_text(encoding="utf-8")

@@ -12,69 +12,33 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from spark_audit import sentences
 from spark_audit.audits import about
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import entry_of, series_of
+from spark_audit.names import entry_of
 from spark_audit.report.attachments import read_cases
-from spark_audit.report.attacks import covered
 from spark_audit.report.cells import FURTHER, VOID, Line, Rendering, Table
 from spark_audit.report.figures.entries import palette
-from spark_audit.report.figures.svg import Picture, css_string, picture
+from spark_audit.report.figures.svg import Picture, css_string, outline, picture
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing
-from spark_audit.report.states import (
-    SHAPES,
-    advice,
-    answer,
-    doubts,
-    gate,
-    meanings,
-    outcome_name,
-    reading,
-    standings,
-    state_name,
-)
 from spark_audit.report.tables import (
-    GENERAL,
-    PRIVATE,
     definitions_of,
-    entries,
     further_tables,
-    glance,
-    intervals,
+    general,
     tables,
 )
 from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
+from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import OF_REPORT, Finding, Report, Row, Status, by_severity
 
 HEADING, LEAD = 60, 240
 """Characters up to which checkpoints are named in the heading, and below it."""
-
-MARKERS = {
-    "o": "M6 1.5a4.5 4.5 0 1 1 0 9a4.5 4.5 0 1 1 0-9z",
-    "s": "M2 2h8v8H2z",
-    "D": "M6 .8 11.2 6 6 11.2.8 6z",
-    "d": "M6 .8 9.6 6 6 11.2 2.4 6z",
-    "^": "M6 1.2 11 10.4H1z",
-    "v": "M6 10.8 1 1.6h10z",
-    "<": "M1.2 6 10.4 1v10z",
-    ">": "M10.8 6 1.6 1v10z",
-    "P": "M4.2 1h3.6v3.2H11v3.6H7.8V11H4.2V7.8H1V4.2h3.2z",
-    "X": "M3.2 1 6 3.8 8.8 1 11 3.2 8.2 6 11 8.8 8.8 11 6 8.2 3.2 11 1 8.8 3.8 6 1 "
-    "3.2z",
-    "*": "M6 .6l1.4 3.8h4L8.2 6.9l1.2 4L6 8.5 2.6 10.9l1.2-4L.6 4.4h4z",
-    "p": "M6 1l5 3.7-1.9 5.8H2.9L1 4.7z",
-    "h": "M6 .8l4.5 2.6v5.2L6 11.2 1.5 8.6V3.4z",
-}
-"""Outlines of the drawings' markers in a box of 12."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +122,7 @@ def render(
 def _page(report: Report, heat: Cases, how: Rendering) -> str:
     colours = palette(report)
     switches = [
-        Switch(name, colour, MARKERS.get(marker, MARKERS["o"]))
+        Switch(name, colour, outline(marker))
         for name, (colour, marker) in colours.items()
         if entry_of(name) == name
     ]
@@ -166,68 +130,38 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
     from spark_audit.report.figures.gallery import drawings
 
     pictures = drawings(report) if how.drawn is None else how.drawn()
-    first = glance(report)
-    stand, sections = standings(report), list(_sections(report, pictures))
-    return (
-        _environment()
-        .from_string(_asset("page.html"))
-        .render(
-            report=report,
-            audited=entries(report),
-            heading=HEADING,
-            lead=LEAD,
-            language=sentences.language(),
-            words=_words,
-            glossary=sentences.glossary(),
-            **_assets(),
-            standings=stand,
-            answer=answer(stand),
-            states=meanings(),
-            shapes=SHAPES,
-            state_name=state_name,
-            outcome_name=outcome_name,
-            next=advice(stand),
-            reading=reading(report, stand),
-            meant=sentences.render("states.outcomes"),
-            doubts=doubts(report, stand),
-            gate=gate(stand),
-            covered=covered(report, stand),
-            checkpoints=[c for c in report.checkpoints if series_of(c.name) == c.name],
-            **_told(report, sections),
-            general=_general(report, sections),
-            glance=first and next(_grids(first, id="glance")),
-            switches=switches,
-            sections=sections,
-            heat=heat,
-            entries={name: entry_of(name) for name in (*colours, *heat.checkpoints)},
-            switched=set(colours),
-            edges=EDGES,
-            shade=shade,
-            show_text=how.show_text,
-            slug=_slug,
-            private=PRIVATE,
-            beside=[
-                (table.lead, list(_grids(table, id=f"beside-{k}")))
-                for k, table in enumerate(how.further)
-            ],
-        )
-    )
-
-
-def _words(key: str, **facts: Any) -> str:
-    return sentences.render(f"page.{key}", **facts)
-
-
-def _assets() -> dict[str, Any]:
-    """Style and script, and the hash by which the page's policy lets the script run."""
-    script = _asset("page.js")
+    sections = list(_sections(report, pictures))
+    shared = facts(report)
+    first = shared["glance"]
+    made = environment(ticked=_ticked, css=lambda text: Markup(css_string(text)))
+    assert made.loader is not None
+    script = made.loader.get_source(made, "page.js")[0]
     digest = hashlib.sha256(script.encode()).digest()
-    return {
-        "style": Markup(_asset("page.css")),
-        "series": {"light": LIGHT, "dark": DARK},
+    shared |= {
+        "heading": HEADING,
+        "lead": LEAD,
         "script": Markup(script),
         "script_hash": base64.b64encode(digest).decode(),
+        "series": {"light": LIGHT, "dark": DARK},
+        "meant": sentences.render("states.outcomes"),
+        **_told(report, sections),
+        "general": _unowned(report, sections),
+        "glance": first and next(_grids(first, id="glance")),
+        "switches": switches,
+        "sections": sections,
+        "heat": heat,
+        "entries": {name: entry_of(name) for name in (*colours, *heat.checkpoints)},
+        "switched": set(colours),
+        "edges": EDGES,
+        "shade": shade,
+        "show_text": how.show_text,
+        "slug": _slug,
+        "beside": [
+            (table.lead, list(_grids(table, id=f"beside-{k}")))
+            for k, table in enumerate(how.further)
+        ],
     }
+    return made.get_template("page.html").render(shared)
 
 
 def _told(report: Report, sections: Iterable[Section]) -> dict[str, Any]:
@@ -255,26 +189,6 @@ def _void(rows: Sequence[Row]) -> dict[str, int]:
     counts = Counter(row.status for row in rows)
     reasons: tuple[Status, ...] = (*VOID, "not_estimable")
     return {name.replace("_", " "): counts[name] for name in reasons if counts[name]}
-
-
-def _environment() -> Environment:
-    """Templates: all text is escaped, and a name that is not given is an error."""
-    made = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    made.filters["css"] = lambda text: Markup(css_string(text))
-    made.filters["ticked"] = _ticked
-    made.filters["capitalised"] = sentences.capitalised
-    return made
-
-
-def _asset(name: str) -> str:
-    path = files("spark_audit.report.writers.html_page").joinpath("templates", name)
-    return path.read_text(encoding="utf-8")
 
 
 def _ticked(text: str) -> Markup:
@@ -306,7 +220,6 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[Section]:
     for drawing in drawn:
         place = drawing.audit if drawing.audit in pictures else FURTHER
         pictures[place].append(picture(drawing))
-    general = [*GENERAL.items(), intervals(report)]
     for name in order:
         if not grids[name] and not pictures[name]:
             continue
@@ -320,7 +233,9 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[Section]:
             said=by_severity(f for f in report.findings if f.audit == name),
             pictures=pictures[name],
             grids=_folded(grids[name], bool(pictures[name])),
-            definitions=[*definitions_of(name), *general] if name in audits else (),
+            definitions=[*definitions_of(name), *general(report)]
+            if name in audits
+            else (),
             scope=_scope(report, name),
         )
 
@@ -357,7 +272,7 @@ def _slug(name: str) -> str:
     return "s-" + re.sub(r"[^A-Za-z0-9]+", "-", name)
 
 
-def _general(report: Report, sections: Sequence[Section]) -> list[str]:
+def _unowned(report: Report, sections: Sequence[Section]) -> list[str]:
     """Statements on scope that are of no section of their own."""
     own = {line for section in sections for line in section.scope}
     lines = [sentences.translated("scope", line) for line in report.scope]

@@ -1,0 +1,75 @@
+"""Templates of pages, sheets and Markdown, and what they all read of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from spark_audit import sentences
+from spark_audit.names import series_of
+from spark_audit.report.attacks import covered
+from spark_audit.report.states import (
+    SHAPES,
+    advice,
+    answer,
+    doubts,
+    gate,
+    level,
+    meanings,
+    outcome_name,
+    reading,
+    standings,
+    state_name,
+)
+from spark_audit.report.tables import entries, glance
+from spark_audit.results import Report, by_severity
+
+
+def environment(**filters: Callable[..., Any]) -> Environment:
+    """In HTML all text is escaped; a name that is not given is an error."""
+    made = Environment(
+        loader=PackageLoader("spark_audit.report.writers"),
+        autoescape=lambda name: name is None or name.endswith(".html"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {"capitalised": sentences.capitalised, **filters}
+    return made
+
+
+def facts(report: Report) -> dict[str, Any]:
+    """The report and its first screen, by the names that templates use."""
+    stand = standings(report)
+    return {
+        "report": report,
+        "found": by_severity(report.findings),
+        "audited": entries(report),
+        "checkpoints": [c for c in report.checkpoints if series_of(c.name) == c.name],
+        "standings": stand,
+        "answer": answer(stand),
+        "states": meanings(),
+        "shapes": SHAPES,
+        "state_name": state_name,
+        "outcome_name": outcome_name,
+        "next": advice(stand),
+        "level": level(report),
+        "reading": reading(report, stand),
+        "doubts": doubts(report, stand),
+        "gate": gate(stand),
+        "covered": covered(report, stand),
+        "glance": glance(report),
+        "limits": [sentences.translated("scope", line) for line in report.scope],
+        "private": sentences.render("table.private"),
+        "words": partial(_words, "page"),
+        "glossary": sentences.glossary(),
+        "language": sentences.language(),
+    }
+
+
+def _words(group: str, key: str, **facts: Any) -> str:
+    return sentences.render(f"{group}.{key}", **facts)
