@@ -127,7 +127,7 @@ def built(folder: Path, rows: int) -> None:
         print(f"{peak():.0f} MB {what}", file=sys.stderr, flush=True)
 
     build.build_manifest = watched
-    output = folder / f"manifest-{rows}"
+    output = folder / f"manifest-{rows}.arrow"
     arguments = ["manifest", "build", "--base", str(folder / "base"), "--quiet"]
     arguments += ["--data", str(folder / f"{rows}.jsonl"), "-o", str(output)]
     sys.stdout, real = sys.stderr, sys.stdout

@@ -68,7 +68,7 @@ def trained(work: Path, seed: int, name: str, method: str, more: dict[str, Any])
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     known = names(groups(method))
-    chosen = {key: value for key, (value, _) in SETTINGS.items() if key in known}
+    chosen = {key: value for key, value in SETTINGS.items() if key in known}
     chosen |= {"epochs": FULL.epochs, **more}
     folder = work / str(seed)
     request = TrainRequest(

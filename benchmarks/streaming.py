@@ -31,13 +31,7 @@ import pandas as pd
 
 from spark_audit.audits import NLL, Matched, Membership
 from spark_audit.audits.base import Context
-from spark_audit.manifest.file import (
-    assembled,
-    digest,
-    load_manifest,
-    with_packed,
-    write_manifest,
-)
+from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.job import Clock, Job, Scored
 from spark_audit.pipeline.lineup import Lineup, make_plans
@@ -115,11 +109,9 @@ def losses(row: int) -> np.ndarray:
 
 def made(folder: Path, rows: int) -> None:
     """Write the manifest, if it is not there."""
-    path = folder / str(rows)
-    if not (path / "manifest.json").exists():
-        content = with_packed(content_of(rows), always=True)
-        whole = {**content, "digest": digest(content)}
-        write_manifest(assembled(whole, where=str(path)), path)
+    path = folder / f"{rows}.arrow"
+    if not path.exists():
+        write_manifest(seal(content_of(rows)), path)
 
 
 def content_of(rows: int) -> dict[str, Any]:
@@ -264,7 +256,7 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
     first, start, clock = peak(), time.monotonic(), Clock()
     names = names_of(count)
     with stage("manifest", clock):
-        manifest = load_manifest(folder / str(rows))
+        manifest = load_manifest(folder / f"{rows}.arrow")
     request = Request(
         audits=tuple(QUICK.get(name, name) for name in given.audits),
         ckpt=tuple(names[1:]),

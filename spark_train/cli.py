@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from spark_audit.checkpoints.offline import quiet as silence
 from spark_audit.errors import InputError
 from spark_audit.terminal.commands import add
 from spark_audit.terminal.console import (
@@ -36,27 +37,7 @@ from spark_train.request import (
     layer_names,
 )
 
-if TYPE_CHECKING:
-    from spark_train.methods.method import Method
-    from spark_train.privacy.protected import Option
-    from spark_train.run import Outcome
-
 PROGRAM = "spark-train"
-EXAMPLES = {
-    "run": (
-        "run --method spark --base models/base --data data/injected "
-        "--order reviews,support -o runs/spark",
-        "run --method er --base models/base --data data/injected "
-        "--order reviews,support --dp fn --set fn.sigma=0.01 -o runs/er",
-    ),
-    "methods": ("methods", "methods --json"),
-    "relearn": (
-        "relearn runs/spark --base models/base --data data/injected "
-        "-o runs/spark-relearned",
-    ),
-    "score": ("score data/injected --base models/base",),
-}
-"""What ``--help`` shows as examples, by command: each is one that works."""
 AUDITING = ("data", "manifest", "inspect", "all", "report", "compare", "gate")
 """Commands of `spark-audit`, which people look for here."""
 FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
@@ -86,18 +67,9 @@ def _app() -> typer.Typer:
         "privacy correction.",
     )
     app.callback()(root)
-    commands = {
-        "run": train_run,
-        "methods": methods,
-        "relearn": relearn,
-        "score": score,
-    }
-    for name, function in commands.items():
-        add(app, name, function, program=PROGRAM, examples=EXAMPLES[name])
+    for name, (function, *examples) in COMMANDS.items():
+        add(app, name, function, program=PROGRAM, examples=examples)
     return app
-
-
-# --- run ------------------------------------------------------------------------------
 
 
 def train_run(
@@ -109,8 +81,6 @@ def train_run(
     quiet: Quiet = False,
 ) -> None:
     """Learn the tasks of an order one after the other; the same command resumes."""
-    from spark_audit.checkpoints.offline import quiet as silence
-
     with silence():  # what is imported has things to say of its own
         from spark_train.run import train
 
@@ -124,35 +94,32 @@ def train_run(
         outcome = train(request, progress=show, note=note)
     for text in outcome.notes:
         note(text)
-    if _first():
-        _show_outcome(outcome, as_json=json)
-
-
-def _show_outcome(outcome: Outcome, *, as_json: bool) -> None:
-    figures = _figures(outcome.matrix)
-    if as_json:
-        told = {
+    if not _first():
+        return
+    figures, privacy = _figures(outcome.matrix), outcome.privacy
+    if json:
+        facts = {
             "run": str(outcome.folder),
             "tasks": list(outcome.tasks),
             "accuracy": outcome.matrix,
             **figures,
             "seconds": dict(outcome.seconds),
             "notes": list(outcome.notes),
-            "privacy": outcome.privacy,
+            "privacy": privacy,
         }
-        show_facts(told, as_json=True)
+        show_facts(facts, as_json=True)
         return
     if outcome.matrix:
         # Methods that learn all tasks at once have one row.
         at_once = len(outcome.matrix) < len(outcome.tasks)
-        rows = [
-            ("all" if at_once else task, *map(_cell, accuracies))
-            for task, accuracies in zip(outcome.tasks, outcome.matrix, strict=False)
-        ]
+        names = ["all"] if at_once else outcome.tasks
         show_table(
             "accuracy",
             ("after", *outcome.tasks),
-            rows,
+            [
+                (name, *map(_cell, accuracies))
+                for name, accuracies in zip(names, outcome.matrix, strict=False)
+            ],
             remarks=[
                 f"{FIGURES[name]} {value:.3f}"
                 for name, value in figures.items()
@@ -160,15 +127,12 @@ def _show_outcome(outcome: Outcome, *, as_json: bool) -> None:
             ],
         )
         tell()
-    epsilons: dict[str, float] = outcome.privacy.get("epsilon", {})
-    private = {f"epsilon, {task}": f"{value:.3f}" for task, value in epsilons.items()}
-    if "no_epsilon" in outcome.privacy:
-        private["no epsilon"] = outcome.privacy["no_epsilon"]
-    show_facts(
-        {f"seconds, {kind}": f"{s:.1f}" for kind, s in outcome.seconds.items()}
-        | private
-        | {"run": outcome.folder}
-    )
+    facts = {f"seconds, {kind}": f"{s:.1f}" for kind, s in outcome.seconds.items()}
+    for task, value in privacy.get("epsilon", {}).items():
+        facts[f"epsilon, {task}"] = f"{value:.3f}"
+    if "no_epsilon" in privacy:
+        facts["no epsilon"] = privacy["no_epsilon"]
+    show_facts(facts | {"run": outcome.folder})
 
 
 def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None]:
@@ -179,22 +143,16 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
 
     figures: dict[str, float | None] = dict.fromkeys(FIGURES)
     table = np.array(matrix, dtype=np.float64)  # None becomes NaN
-    if table.ndim != 2 or not table.size:
-        return figures
-    stages, tasks = table.shape
-    for name in FIGURES:
+    for name in FIGURES if table.size else ():
+        stages, tasks = table.shape
         if reason_against(name, stages=stages, tasks=tasks) is None:
             value = float(METRICS[name](table))
             figures[name] = value if np.isfinite(value) else None
     return figures
 
 
-# --- methods --------------------------------------------------------------------------
-
-
 def methods(*, json: Json = False) -> None:
     """Methods, privacy options and their settings, with defaults and sources."""
-    from spark_audit.checkpoints.offline import quiet as silence
     from spark_train.settings import describe
 
     with silence():
@@ -202,24 +160,33 @@ def methods(*, json: Json = False) -> None:
         from spark_train.privacy import PRIVACY
         from spark_train.privacy import groups as privacy_groups
 
-        listed = {
-            "methods": _entries(METHODS, groups),
-            "privacy": _entries(PRIVACY, privacy_groups),
-        }
+    tables: tuple[tuple[str, Mapping[str, Any], Callable[[str], Sequence[str]]], ...]
+    tables = ("methods", METHODS, groups), ("privacy", PRIVACY, privacy_groups)
+    listed = {
+        title: [
+            {
+                "name": name,
+                "summary": (choice.summary or "").partition("\n")[0],
+                "reads": list(reads(name)),
+            }
+            for name, choice in choices.items()
+        ]
+        for title, choices, reads in tables
+    }
     settings = describe()
     if json:
         show_facts({**listed, "settings": settings}, as_json=True)
         return
-    for title, name, remarks in (
-        ("methods", "name", []),
-        ("privacy options", "--dp", ["Each goes with every method."]),
+    for title, name, of, remarks in (
+        ("methods", "name", "methods", []),
+        ("privacy options", "--dp", "privacy", ["Each goes with every method."]),
     ):
         show_table(
             title,
             (name, "what it does", "settings"),
             [
-                (one["name"], one["summary"], ", ".join(one["reads"]))
-                for one in listed[title.partition(" ")[0]]
+                (str(e["name"]), str(e["summary"]), ", ".join(e["reads"]))
+                for e in listed[of]
             ],
             remarks=remarks,
             figures=False,
@@ -233,22 +200,6 @@ def methods(*, json: Json = False) -> None:
     )
 
 
-def _entries(
-    choices: Mapping[str, Method | Option], reads: Callable[[str], Sequence[str]]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "summary": (choice.summary or "").partition("\n")[0],
-            "reads": list(reads(name)),
-        }
-        for name, choice in choices.items()
-    ]
-
-
-# --- relearn --------------------------------------------------------------------------
-
-
 def relearn(
     *,
     request: RelearnRequest,
@@ -260,41 +211,31 @@ def relearn(
 
     An adapter is trained on and stays one; full weights stay full weights.
     """
-    from spark_audit.checkpoints.offline import quiet as silence
-
     with silence():
         from spark_train.relearn import relearn as relearned
 
     targets = layer_names(request.lora_targets)
+    request = replace(request, lora_targets=targets, loading=loading)
     with _one_voice(quiet=quiet) as (show, note):
-        left = relearned(
-            replace(request, lora_targets=targets, loading=loading),
-            progress=show,
-            note=note,
-        )
+        left = relearned(request, progress=show, note=note)
     if not _first():
         return
     if json:
-        told = {
+        facts = {
             "checkpoint": str(left.folder),
             "rows": left.rows,
             "left_out": left.left_out,
             "losses": list(left.losses),
         }
-        show_facts(told, as_json=True)
-        return
-    show_facts(
-        {
+    else:
+        facts = {
             "rows without identifiers": left.rows,
             **{f"rows left out, {why}": n for why, n in left.left_out.items()},
             "loss, first step": f"{left.losses[0]:.3f}",
             "loss, last step": f"{left.losses[-1]:.3f}",
             "checkpoint": left.folder,
         }
-    )
-
-
-# --- score ----------------------------------------------------------------------------
+    show_facts(facts, as_json=json)
 
 
 def score(
@@ -312,7 +253,6 @@ def score(
     identifiers that neither annotations nor rules know. A file of -o has all scores,
     and is as private as the data.
     """
-    from spark_audit.checkpoints.offline import quiet as silence
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.files import check_writable
     from spark_audit.terminal.progress import progress
@@ -324,10 +264,9 @@ def score(
     examples = read_examples(*files)
     if output is not None:
         check_writable(output.parent)
-    with silence():  # what is imported has things to say of its own
+    with silence():
         from spark_audit.checkpoints.open import open_checkpoint
-        from spark_train.token_scores.scores import write_scores
-        from spark_train.token_scores.shown import score_examples
+        from spark_train.token_scores import score_examples, write_scores
 
     ckpt = request.ckpt
     loaded = open_checkpoint(
@@ -345,18 +284,18 @@ def score(
         )
     if output is not None:
         write_scores(output, [one.row for one in scored], [one.score for one in scored])
-    told = [
-        one.told(loaded.tokenizer, show_text=request.show_text)
+    rows = [
+        one.shown(loaded.tokenizer, show_text=request.show_text)
         for one in scored[: request.limit]
     ]
     if json:
-        show_facts({"examples": told}, as_json=True)
+        show_facts({"examples": rows}, as_json=True)
         return
-    for one in told:
+    for row in rows:
         show_table(
-            f"{one['example']} ({one['task']})",
-            list(one["tokens"][0]),
-            [[_cell(value) for value in token.values()] for token in one["tokens"]],
+            f"{row['example']} ({row['task']})",
+            list(row["tokens"][0]),
+            [[_cell(value) for value in token.values()] for token in row["tokens"]],
         )
     if output is not None:
         tell(f"\nScores: {output}")
@@ -364,26 +303,21 @@ def score(
 
 def _check_scores(output: Path) -> None:
     """Write over nothing but a table of scores."""
-    place = str(output)
-    if output.suffix != ".parquet":
-        raise InputError(
-            "is no name of a table of scores", where=place, fix="give -o FILE.parquet"
-        )
-    if not output.exists():
-        return
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        names = pq.read_schema(output).names
-    except (OSError, pa.ArrowException):
-        names = []
-    if not {"example", "position", "score", "pii"} <= {*names}:
-        raise InputError(
-            "is there already, and no table of scores",
-            where=place,
-            fix="give another -o",
-        )
+    what, fix = "", "give another -o"
+    if output.suffix != ".parquet":
+        what, fix = "is no name of a table of scores", "give -o FILE.parquet"
+    elif output.exists():
+        try:
+            names = {*pq.read_schema(output).names}
+        except (OSError, pa.ArrowException):
+            names = set()
+        if not {"example", "position", "score", "pii"} <= names:
+            what = "is there already, and no table of scores"
+    if what:
+        raise InputError(what, where=str(output), fix=fix)
 
 
 def _cell(value: Any) -> str:
@@ -393,7 +327,23 @@ def _cell(value: Any) -> str:
     return "-" if value is None else str(value).replace("\n", "\\n")
 
 
-# --- odds and ends --------------------------------------------------------------------
+COMMANDS: dict[str, tuple[Any, ...]] = {
+    "run": (
+        train_run,
+        "run --method spark --base models/base --data data/injected "
+        "--order reviews,support -o runs/spark",
+        "run --method er --base models/base --data data/injected "
+        "--order reviews,support --dp fn --set fn.sigma=0.01 -o runs/er",
+    ),
+    "methods": (methods, "methods", "methods --json"),
+    "relearn": (
+        relearn,
+        "relearn runs/spark --base models/base --data data/injected "
+        "-o runs/spark-relearned",
+    ),
+    "score": (score, "score data/injected --base models/base"),
+}
+"""Each with what ``--help`` shows as examples: they work."""
 
 
 def _first() -> bool:
@@ -413,12 +363,12 @@ def _one_voice(
     from spark_audit.terminal.progress import progress
     from spark_train.distributed import ElsewhereError
 
-    said: set[str] = set()
+    noted: set[str] = set()
 
     def note(text: str) -> None:
-        if text not in said and _first():
+        if text not in noted and _first():
             say(text)
-        said.add(text)
+        noted.add(text)
 
     with progress(quiet=quiet or not _first()) as show:
         try:

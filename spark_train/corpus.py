@@ -1,21 +1,31 @@
-"""The data of a run: its files, the tasks in their order, rows and prompts."""
+"""The data of a run: its files, the tasks in their order, rows, prompts and answers."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from spark_audit.checkpoints.from_module import undisturbed
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.data.examples import Example, data_files, read_examples
+from spark_audit.data.encoding import encode
+from spark_audit.data.examples import Example, data_files, read_bytes, read_examples
 from spark_audit.errors import InputError
+from spark_audit.files import write_text
+from spark_audit.manifest.items import PromptRow, first_response_token, row_prompts
 from spark_audit.provenance import sha256_file
 from spark_audit.scoring.items import Prompt
-from spark_train.accuracy import answer_prompts
+from spark_audit.scoring.score import score
+from spark_audit.scoring.table import Pass
 from spark_train.data import TrainRow, encode_rows
 
+_ANSWERS = Pass("generate")
+_AFTER = "after"
 ORDERS = {
     "1": ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo"),
     "2": ("yahoo", "mentill", "amazon", "agnews", "yelp", "fomc"),
@@ -157,3 +167,134 @@ def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ..
     if left := sorted(there - set(tasks)):
         note(f"not trained on, for the order does not name them: {', '.join(left)}")
     return tasks
+
+
+# --- answers --------------------------------------------------------------------------
+
+
+def answer_prompts(
+    examples: Sequence[Example], tokenizer: Any, *, max_positions: int | None
+) -> dict[str, list[Prompt]]:
+    """The prompts of the test rows, by task, as the utility audit asks them.
+
+    Rows with a canary, without a response or with nothing before it are not asked.
+
+    Parameters
+    ----------
+    examples
+        Rows of all tasks, of both splits: an answer may be four tokens longer than
+        the longest response that any row of its task has.
+    max_positions
+        The model's context; ``None``: no limit.
+
+    Returns
+    -------
+    dict
+        Every task in the order of its first row; a task with no row to ask has an
+        empty list, and its accuracy cannot be measured.
+
+    Raises
+    ------
+    InputError
+        If the tokenizer gives no offsets, or a prompt does not fit the context with
+        its answer.
+    """
+    rows: list[PromptRow] = []
+    asked: dict[str, list[str]] = {}
+    encodings = encode(tokenizer, [example.text for example in examples])
+    for example, encoding in zip(examples, encodings, strict=True):
+        first = first_response_token(encoding, len(example.prompt))
+        rows.append(
+            PromptRow(example.id, example.task, encoding, first, example.response)
+        )
+        keys = asked.setdefault(example.task, [])
+        test = example.split == "test" and example.canary is None
+        if test and example.response.strip() and first > 0:
+            keys.append(example.id)
+    return {
+        task: row_prompts(rows, keys, limit=max_positions)
+        for task, keys in asked.items()
+    }
+
+
+def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
+    """Share of prompts of a task that are answered right, by the scorer `normalised`.
+
+    Measured while training exactly as ``spark-audit utility --data`` measures it
+    afterwards: the same prompts, greedy answers, normalised exact match. The model is
+    left as it was found: every module in its own mode, so that training can go on.
+
+    Raises
+    ------
+    InputError
+        If there is no prompt, or one that the model cannot read.
+    CheckpointError
+        If logits are NaN or infinite.
+    """
+    with undisturbed(loaded.model):
+        table = score(loaded, prompts, passes=[_ANSWERS])[_ANSWERS]
+    return float(table.columns["normalised"].mean())
+
+
+def write_matrix(
+    path: Path,
+    order: Sequence[str],
+    matrix: Sequence[Sequence[float | None]],
+    *,
+    after: Sequence[str] | None = None,
+) -> None:
+    """Write the accuracy matrix as CSV, whole or not at all.
+
+    The header is ``after,<task1>,<task2>,...``; one row a stage. What was not
+    measured is an empty cell: a task that is learned later, or has no test row.
+
+    Parameters
+    ----------
+    order
+        Tasks in the order of training: the columns.
+    matrix
+        ``matrix[t][i]`` is the accuracy on task ``i`` after stage ``t``, from 0 to 1,
+        or ``None``. There may be fewer stages than tasks, and a stage may end after
+        its last measured task.
+    after
+        What each stage was trained on; by default the task of its place in ``order``.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([_AFTER, *order])
+    for label, values in zip(order if after is None else after, matrix, strict=False):
+        cells = ["" if value is None else repr(float(value)) for value in values]
+        rows.writerow([label, *cells, *[""] * (len(order) - len(values))])
+    write_text(path, text.getvalue())
+
+
+def read_matrix(path: Path) -> tuple[list[str], list[list[float | None]]]:
+    """Read what :func:`write_matrix` wrote.
+
+    Returns
+    -------
+    tuple
+        Tasks, and the matrix: one row a stage, one value a task, ``None`` where nothing
+        was measured.
+
+    Raises
+    ------
+    InputError
+        If the file is no accuracy matrix.
+    OutputError
+        If it cannot be read.
+    """
+    raw = read_bytes(path)
+    try:
+        (first, *order), *lines = csv.reader(io.StringIO(raw.decode()))
+        matrix = [[float(cell) if cell else None for cell in row[1:]] for row in lines]
+        if first != _AFTER or any(len(row) != len(order) for row in matrix):
+            raise ValueError("its header is another, or a row is of another length")
+    except (ValueError, csv.Error) as error:
+        raise InputError("is no accuracy matrix", where=str(path)) from error
+    return order, matrix

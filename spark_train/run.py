@@ -22,23 +22,19 @@ from spark_audit.errors import InputError, choose
 from spark_audit.files import check_writable
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.items import Prompt
-from spark_train.accuracy import accuracy, read_matrix, write_matrix
-from spark_train.corpus import Corpus, Note
-from spark_train.data import TrainRow
-from spark_train.distributed import Processes, assemble
+from spark_train.corpus import Corpus, Note, accuracy, read_matrix, write_matrix
+from spark_train.distributed import assemble
 from spark_train.loop import Clock, Phase, State, run_phase
 from spark_train.methods import METHODS, groups
-from spark_train.methods.method import Method
-from spark_train.model.lora import add_lora, load_adapter, save_adapter
+from spark_train.methods.method import Method, Protected
+from spark_train.model.lora import add_lora, load_adapter, replaced, save_adapter
 from spark_train.model.student import Student
 from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
-from spark_train.privacy.protected import Protected
 from spark_train.request import NONE, TrainRequest
-from spark_train.run_folder import Folder
-from spark_train.run_record import RunRecord
+from spark_train.run_folder import Folder, RunRecord
 from spark_train.settings import Settings, names, parse
-from spark_train.stream import Stream
+from spark_train.stream import SCORES, Stream
 
 Progress = Callable[[str, int, int], None]
 
@@ -70,8 +66,8 @@ class Outcome:
 def train(
     request: TrainRequest,
     *,
-    progress: Progress | None = None,
-    note: Note | None = None,
+    progress: Progress = lambda what, done, total: None,
+    note: Note = lambda text: None,
 ) -> Outcome:
     """Train, or go on where the same run was interrupted.
 
@@ -90,10 +86,8 @@ def train(
     def tell(text: str) -> None:
         if text not in notes:
             notes.append(text)
-            if note is not None:
-                note(text)
+            note(text)
 
-    show = progress or (lambda what, done, total: None)
     processes, device = assemble(request.loading.device)
     folder = Folder(request.output)
     with contextlib.ExitStack() as held:
@@ -108,30 +102,38 @@ def train(
             loaded = _open(request.base, replace(request.loading, device=device))
             record = RunRecord.begun(request, corpus, loaded, read, processes)
             if old is not None:
-                record = _resumed(folder, old, record, tell, processes)
+                record = _resumed(folder, old, record, tell)
             rows = corpus.rows(
-                loaded, max_length=settings.max_length, note=tell, progress=show
+                loaded, max_length=settings.max_length, note=tell, progress=progress
             )
             prompts = corpus.prompts(loaded, limit=settings.eval_rows, note=tell)
             student = _student(request, loaded, settings)
             if student.note:
                 tell(student.note)
-            work = _Work(
-                base=request.base,
-                loaded=replace(loaded, model=student.model),
+            stream = Stream(
                 student=student,
                 rows=rows,
-                prompts=prompts,
-                folder=folder,
-                record=record,
                 settings=settings,
                 processes=processes,
-                tell=tell,
-                progress=show,
-                notes=notes,
+                note=tell,
+                folder=folder.path,
+                identity=record.fingerprint(),
             )
+            loaded = replace(loaded, model=student.model)
+            run = _Run(request.base, loaded, stream, prompts, folder, record, progress)
         with processes.alike():
-            return work.go(METHODS[request.method], request.dp)
+            if record.status == "running":
+                run.go(METHODS[request.method], request.dp, notes)
+            elif processes.first:
+                folder.close()
+        return Outcome(
+            folder=folder.path,
+            tasks=corpus.tasks,
+            matrix=run.matrix(),
+            seconds=_by_kind(run.record.seconds),
+            notes=tuple(notes),
+            privacy=run.record.privacy,
+        )
 
 
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
@@ -164,12 +166,6 @@ def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
 
 def _open(base: str, loading: Loading) -> Loaded:
     loaded = open_checkpoint(base, loading, name="base")
-    if loaded.base is not None:
-        raise InputError(
-            "is an adapter, not a base model",
-            where=base,
-            fix="give the model it was trained on; a new adapter begins there",
-        )
     if os.path.lexists(read_headers(base, loading).folder / NOISE):
         raise InputError(
             f"has frozen noise of its own ({NOISE}), which adapters on it do not carry",
@@ -179,9 +175,7 @@ def _open(base: str, loading: Loading) -> Loaded:
     return loaded
 
 
-def _resumed(
-    folder: Folder, old: RunRecord, new: RunRecord, tell: Note, processes: Processes
-) -> RunRecord:
+def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunRecord:
     """The record of the folder's run, with one start more where it goes on."""
     folder.check(old, new)
     for text in old.notes:
@@ -190,13 +184,12 @@ def _resumed(
         folder.check_left(old.seconds)
         check_files(folder.path, old.files, grows=False)
         return old
-    record, changed = old.continued(new)
-    if changed and processes.first:
+    if changes := old.starts[-1].changes(new.starts[0]):
         tell(
             "resumes with differences, so that the bytes may "
-            f"differ: {', '.join(changed)}"
+            f"differ: {', '.join(changes)}"
         )
-    return record
+    return old.model_copy(update={"starts": [*old.starts, *new.starts]})
 
 
 def _student(request: TrainRequest, loaded: Loaded, settings: Settings) -> Student:
@@ -218,156 +211,112 @@ def _student(request: TrainRequest, loaded: Loaded, settings: Settings) -> Stude
 
 
 @dataclass
-class _Work:
+class _Run:
     """One run on its way."""
 
     base: str
     loaded: Loaded
-    student: Student
-    rows: Mapping[str, Sequence[TrainRow]]
+    stream: Stream
     prompts: Mapping[str, Sequence[Prompt]]
     folder: Folder
     record: RunRecord
-    settings: Settings
-    processes: Processes
-    tell: Note
     progress: Progress
-    notes: list[str]
-    noise: Path | None = None
 
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The tasks in order."""
-        return tuple(self.record.tasks)
-
-    def go(self, method: Method, dp: str) -> Outcome:
+    def go(self, method: Method, dp: str, notes: list[str]) -> None:
         """Run the phases that are left, under a privacy option."""
-        if self.record.status == "complete":
-            if self.processes.first:
-                self.folder.close()
-            return self._outcome(self.record.seconds)
-        stream = Stream(
-            student=self.student,
-            rows=self.rows,
-            settings=self.settings,
-            processes=self.processes,
-            note=self.tell,
-            folder=self.folder.path,
-            identity=self.record.fingerprint(),
-        )
+        stream, folder, processes = self.stream, self.folder, self.stream.processes
         if dp == NONE:
             protected = Protected(method.phases(stream), {})
         else:
             protected = PRIVACY[dp].protect(stream, method)
-        self.noise = protected.noise
-        facts = dict(protected.facts)
-        began = self.record.privacy.get("noise_multiplier")
-        if began is not None and began != facts.get("noise_multiplier"):
+        facts, before = dict(protected.facts), self.record.privacy
+        sigma, began = (one.get("noise_multiplier") for one in (facts, before))
+        if began is not None and began != sigma:
             # Found for a target epsilon, by another accountant than at first: the
             # epsilon of steps with two of them would be neither's.
             raise InputError(
-                f"the noise multiplier was {began}, and is "
-                f"{facts.get('noise_multiplier')} by {facts.get('accountant')}",
-                where=str(self.folder.path),
-                fix=f"resume with {self.record.privacy.get('accountant')}",
+                f"the noise multiplier was {began}, and is {sigma} by "
+                f"{facts.get('accountant')}",
+                where=str(folder.path),
+                fix=f"resume with {before.get('accountant')}",
             )
-        self.record = self.record.model_copy(update={"privacy": facts})
-        with protected.during():
-            return self._train(protected.phases)
-
-    def _train(self, phases: Sequence[Phase]) -> Outcome:
+        phases = protected.phases
+        with processes.together():
+            number, state, seconds = folder.restore() or (0, State(), {})
+            folder.check_left(seconds)
+            if number:
+                load_adapter(stream.student.model, self._place(phases[number - 1]))
+        processes.agree((number, state.step), what="what they find in the run folder")
         stages = list(dict.fromkeys(phase.stage for phase in phases))
-        at, state, seconds = self._begin(phases)
-        for number in range(at, len(phases)):
-            phase = phases[number]
-            state = self._phase(number, phase, state, seconds)
-            seconds[phase.key] = state.seconds
-            state = State()
-            last = number + 1 == len(phases) or phases[number + 1].stage != phase.stage
-            if last:
-                self._answer(phase, stages, seconds)
-            self._keep(seconds)
-            if self.processes.first:
-                self.folder.save(number + 1, State(), seconds)
-            self.processes.wait()
-        if self.processes.first:
-            done = {"status": "complete", "files": self.folder.left()}
-            self.record = self.record.model_copy(update=done)
-            self._keep(seconds)
-            self.folder.close()
-        return self._outcome(seconds)
-
-    def _outcome(self, seconds: Mapping[str, Mapping[str, float]]) -> Outcome:
-        return Outcome(
-            folder=self.folder.path,
-            tasks=self.tasks,
-            matrix=self._matrix(),
-            seconds=_by_kind(seconds),
-            notes=tuple(self.notes),
-            privacy=self.record.privacy,
-        )
-
-    def _begin(
-        self, phases: Sequence[Phase]
-    ) -> tuple[int, State, dict[str, dict[str, float]]]:
-        """Which phase to begin with, from where, and what was spent before."""
-        with self.processes.together():
-            restored = self.folder.restore()
-            if restored is not None:
-                self.folder.check_left(restored[2])
-                if restored[0]:
-                    load_adapter(
-                        self.student.model, self._place(phases[restored[0] - 1])
-                    )
-        stands = None if restored is None else (restored[0], restored[1].step)
-        self.processes.agree(stands, what="what they find in the run folder")
-        if self.processes.first:
-            self.folder.write(self.record)
-        if restored is None:
-            return 0, State(), {}
-        return restored
+        self._keep(privacy=facts)
+        with protected.during():
+            for at, phase in enumerate(phases[number:], number):
+                self._train(at, phase, state, seconds, protected.noise)
+                state = State()
+                if phase.stage not in {one.stage for one in phases[at + 1 :]}:
+                    self._answer(phase, stages, seconds)
+                self._keep(seconds=dict(seconds), notes=list(notes))
+                if processes.first:
+                    folder.save(at + 1, State(), seconds)
+                processes.wait()
+        if processes.first:
+            scores = sorted((folder.path / SCORES).glob("*.parquet"))
+            self._keep(status="complete", files=folder.files(*scores))
+            folder.close()
 
     def _place(self, phase: Phase) -> Path:
         return self.folder.stages / phase.stage / phase.part
 
-    def _phase(
-        self, number: int, phase: Phase, state: State, seconds: dict[str, Any]
-    ) -> State:
+    def _keep(self, **fields: object) -> None:
+        self.record = self.record.model_copy(update=fields)
+        if self.stream.processes.first:
+            self.folder.write(self.record)
+
+    def _train(
+        self,
+        number: int,
+        phase: Phase,
+        state: State,
+        seconds: dict[str, Any],
+        noise: Path | None,
+    ) -> None:
+        """Run a phase from its state; leave its adapter and its seconds."""
+        stream, folder, processes = self.stream, self.folder, self.stream.processes
+        settings = stream.settings
         what = f"{phase.stage} {'correction' if phase.part == 'priv' else 'learning'}"
 
         def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
-            if self.processes.first:
-                self.folder.log(record)
-            if "probe" in record:
-                return
-            done = record["step"]
-            self.progress(f"{what}, steps", done, phase.steps)
-            if not self.processes.first:
-                return
-            if done % self.settings.save_every == 0 or done == phase.steps:
-                self.folder.save(number, snapshot(), seconds)
+            if processes.first:
+                folder.log(record)
+            if "probe" not in record:
+                done = record["step"]
+                self.progress(f"{what}, steps", done, phase.steps)
+                due = done % settings.save_every == 0 or done == phase.steps
+                if processes.first and due:
+                    folder.save(number, snapshot(), seconds)
 
         self.progress(f"{what}, steps", state.step, phase.steps)
         state = run_phase(
-            self.student,
+            stream.student,
             phase,
-            seed=self.settings.seed,
-            clip=self.settings.clip,
-            processes=self.processes,
+            seed=settings.seed,
+            clip=settings.clip,
+            processes=processes,
             state=state,
             after=after,
         )
-        if self.processes.first:
-            save_adapter(
-                self.student.model,
-                self._place(phase),
-                base=self.base,
-                base_sha256=self.loaded.weights_sha256,
-                noise=self.noise,
-                link_noise=True,
-            )
-        self.processes.wait()
-        return state
+        seconds[phase.key] = state.seconds
+        if processes.first:
+            with replaced(self._place(phase)) as part:
+                save_adapter(
+                    stream.student.model,
+                    part,
+                    base=self.base,
+                    base_sha256=self.loaded.weights_sha256,
+                    noise=noise,
+                    link_noise=True,
+                )
+        processes.wait()
 
     def _answer(
         self, phase: Phase, stages: Sequence[str], seconds: dict[str, Any]
@@ -379,42 +328,34 @@ class _Work:
         stages
             All stages of the run; each has a line.
         """
-        spent: dict[str, float] = {}
-        clock = Clock(spent, self.record.clock)
-        seconds[f"{phase.stage}/answers"] = spent
         stage, number = phase.stage, stages.index(phase.stage)
-        asked = phase.tasks or self.tasks[: number + 1]
-        row: list[float | None] = [None] * len(self.tasks)
-        with clock("answers"):
+        spent = seconds[f"{stage}/answers"] = {}
+        tasks = self.stream.tasks
+        asked = phase.tasks or tasks[: number + 1]
+        row: list[float | None] = [None] * len(tasks)
+        with Clock(spent, self.record.clock)("answers"):
             for done, task in enumerate(asked):
                 self.progress(f"{stage} answers, tasks", done, len(asked))
-                row[self.tasks.index(task)] = self._accuracy(self.prompts[task])
+                row[tasks.index(task)] = self._accuracy(self.prompts[task])
             self.progress(f"{stage} answers, tasks", len(asked), len(asked))
-        if self.processes.first:
-            matrix = self._matrix()[:number]
+        if self.stream.processes.first:
+            matrix = [*self.matrix()[:number], row]
             names = [name.partition("-")[2] for name in stages]
-            write_matrix(self.folder.accuracy, self.tasks, [*matrix, row], after=names)
+            write_matrix(self.folder.accuracy, tasks, matrix, after=names)
 
     def _accuracy(self, prompts: Sequence[Prompt]) -> float | None:
         if not prompts:
             return None
-        mine = self.processes.share(prompts)
+        processes, device = self.stream.processes, self.stream.student.device
+        mine = processes.share(prompts)
         right = round(accuracy(self.loaded, mine) * len(mine)) if mine else 0
-        total = torch.tensor([float(right)], device=self.student.device)
-        return float(self.processes.sum(total)[0]) / len(prompts)
+        total = torch.tensor([float(right)], device=device)
+        return float(processes.sum(total)[0]) / len(prompts)
 
-    def _matrix(self) -> list[list[float | None]]:
-        if not self.folder.accuracy.exists():
-            return []
-        return read_matrix(self.folder.accuracy)[1]
-
-    def _keep(self, seconds: dict[str, Any]) -> None:
-        if self.processes.first:
-            self.folder.check_there()
-            self.record = self.record.model_copy(
-                update={"seconds": dict(seconds), "notes": list(self.notes)}
-            )
-            self.folder.write(self.record)
+    def matrix(self) -> list[list[float | None]]:
+        """The accuracies that stand in ``accuracy.csv`` by now."""
+        path = self.folder.accuracy
+        return read_matrix(path)[1] if path.exists() else []
 
 
 def _by_kind(seconds: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -10,7 +10,6 @@ else carries its own.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -19,35 +18,159 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.run_folder import RECORD, STATE, check_files, read_state
-from spark_audit.checkpoints.sidecar import NOISE, check_whole
+from spark_audit.checkpoints.sidecar import check_whole
 from spark_audit.checksums import BLANK, DAMAGED, Fact, fact_of, intact, sealed
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
-    TEMPORARY,
     alone,
     cannot_write,
     check_links,
-    check_regular,
     parse_json,
     read_regular,
     sweep,
     write_atomically,
 )
-from spark_train.loop import State
-from spark_train.model.lora import CONFIG, WEIGHTS
-from spark_train.run_record import DATA, FREE, RunRecord
+from spark_audit.provenance import now, sha256_file, sha256_json, versions
+from spark_train.corpus import Corpus
+from spark_train.distributed import Processes
+from spark_train.loop import State, Timed, timed
+from spark_train.model.lora import TRAINED_ON
+from spark_train.request import NONE, TrainRequest
 from spark_train.settings import difference
 from spark_train.stream import CARRIED, SCORES
+from spark_train.task_state import read_tensors, write_tensors
 
+FREE = ("save_every",)
+"""Settings that may change from one start of a run to the next: neither a weight nor an
+accuracy depends on them."""
+
+_DATA = "data"
 _SHA256 = re.compile("[0-9a-f]{64}")
+# The libraries that compute: with others of them a step may round otherwise.
+_COMPUTING = ("torch", "transformers", "peft")
+
+
+class Start(BaseModel):
+    """One start of a run: where it computed; CPU threads of the first process."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    created: str
+    command: list[str]
+    processes: int
+    device: str
+    threads: int
+    gradient_checkpointing: bool
+    versions: dict[str, str]
+
+    def changes(self, later: Start) -> list[str]:
+        """What the bytes of a later start may differ for."""
+        names = ("device", "threads", "processes", "gradient_checkpointing")
+        one, other = (
+            {name.replace("_", " "): getattr(start, name) for name in names}
+            | {name: start.versions.get(name, "none") for name in _COMPUTING}
+            for start in (self, later)
+        )
+        return [f"{n} {one[n]} -> {other[n]}" for n in one if one[n] != other[n]]
+
+
+class RunRecord(BaseModel):
+    """``run.json``.
+
+    Attributes
+    ----------
+    identity
+        Everything the adapters depend on: a folder is gone on with only where all of
+        it is the same. ``data`` are the SHA-256 of the data files, sorted.
+    settings
+        Those that the method and the privacy option read, by name.
+    privacy
+        What the run's privacy option says of itself; empty without one.
+    clock, seconds
+        Phase -> seconds by kind of work, on the wall or of the processor.
+    files
+        Size and SHA-256 of what a complete run left beside its adapters.
+    seal
+        Checksum of the record.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["spark-train-run"] = "spark-train-run"
+    schema_version: Literal[1] = 1
+    status: Literal["running", "complete"] = "running"
+    method: str
+    tasks: list[str]
+    settings: dict[str, Any]
+    identity: dict[str, Any]
+    base: dict[str, Any]
+    data: list[dict[str, str]]
+    rows: dict[str, dict[str, int]]
+    starts: list[Start]
+    privacy: dict[str, Any] = {}
+    clock: Timed = "wall"
+    seconds: dict[str, dict[str, float]] = {}
+    notes: list[str] = []
+    files: dict[str, Fact] = {}
+    seal: str = ""
+
+    @classmethod
+    def begun(
+        cls,
+        request: TrainRequest,
+        corpus: Corpus,
+        loaded: Loaded,
+        settings: dict[str, Any],
+        processes: Processes,
+    ) -> RunRecord:
+        """What ``run.json`` says of a run that begins now."""
+        hashes = [sha256_file(path) for path in corpus.files]
+        identity = {
+            "method": request.method,
+            "order": ",".join(corpus.tasks),
+            "base": loaded.weights_sha256,
+            "tokenizer": loaded.tokenizer_sha256,
+            "dtype": request.loading.dtype,
+            "lora_targets": ",".join(request.lora_targets),
+            _DATA: hashes,
+        }
+        if request.dp != NONE:
+            identity["dp"] = request.dp
+        start = Start(
+            created=now(),
+            command=list(request.command),
+            processes=processes.world,
+            device=loaded.device,
+            threads=torch.get_num_threads(),
+            gradient_checkpointing=request.gradient_checkpointing,
+            versions=versions(),
+        )
+        return cls(
+            method=request.method,
+            tasks=list(corpus.tasks),
+            settings=settings,
+            identity=identity,
+            base={"source": request.base, "weights_sha256": loaded.weights_sha256},
+            data=[
+                {"file": path.name, "sha256": sha256}
+                for path, sha256 in zip(corpus.files, hashes, strict=True)
+            ],
+            rows=corpus.counts(),
+            clock=timed(loaded.device),
+            starts=[start],
+        )
+
+    def fingerprint(self) -> str:
+        """A hash of all that a run's weights depend on; of another run, another one."""
+        settings = {k: v for k, v in self.settings.items() if k not in FREE}
+        return sha256_json({"identity": self.identity, "settings": settings})
 
 
 class Folder:
@@ -59,9 +182,7 @@ class Folder:
         self.metrics = path / "metrics.jsonl"
         self.accuracy = path / "accuracy.csv"
         self._run, self._state = path / RECORD, path / STATE
-        self._lock = path / ".lock"
         self._lines: list[bytes] = []
-        self._hashed = hashlib.sha256()  # of all lines that were written
 
     # --- what the run is ------------------------------------------------------------
 
@@ -76,20 +197,11 @@ class Folder:
             If the record cannot be read, or is not as it was written.
         """
         if not self._run.exists():
-            inside = self.path.iterdir() if self.path.is_dir() else ()
-            others = [p.name for p in inside if p.name[0] != "." and not _unborn(p)]
-            ours = {self.stages.name, self.metrics.name, self.accuracy.name}
-            if {*others} - {*ours, STATE, SCORES, CARRIED}:
+            if others := sorted(path.name for path in self.path.glob("[!.]*")):
                 raise InputError(
-                    f"holds something else than a run ({sorted(others)[0]})",
+                    f"holds something else than a run ({others[0]}, no {RECORD})",
                     where=str(self.path),
-                    fix="give another -o",
-                )
-            if others:
-                raise InputError(
-                    f"holds files of a run ({sorted(others)[0]}) without its {RECORD}",
-                    where=str(self.path),
-                    fix="empty the folder and run again, or give another -o",
+                    fix="give another -o, or empty the folder",
                 )
             return None
         try:
@@ -108,17 +220,19 @@ class Folder:
 
     def check(self, old: RunRecord, new: RunRecord) -> None:
         """Refuse to go on with another run's folder, with what differs."""
-        pair = [{**one.identity, **one.settings} for one in (old, new)]
+        one, other = ({**run.identity, **run.settings} for run in (old, new))
         if old.method != new.method:
             # Settings that only one of the methods has say nothing more.
-            common = pair[0].keys() & pair[1].keys()
-            pair = [{k: v for k, v in one.items() if k in common} for one in pair]
-        files = [one.pop(DATA, None) for one in pair]
-        differences = difference(
-            *({k: _brief(v) for k, v in one.items() if k not in FREE} for one in pair)
-        )
-        if files[0] != files[1]:
-            differences.append(f"{DATA}: other files or contents")
+            one = {name: one[name] for name in one if name in other}
+            other = {name: other[name] for name in one}
+        files = one.pop(_DATA, None) != other.pop(_DATA, None)
+        briefs = [
+            {k: _brief(v) for k, v in run.items() if k not in FREE}
+            for run in (one, other)
+        ]
+        differences = difference(*briefs)
+        if files:
+            differences.append(f"{_DATA}: other files or contents")
         if differences:
             raise InputError(
                 f"holds a run of other settings: {'; '.join(differences)}",
@@ -128,8 +242,8 @@ class Folder:
 
     def write(self, record: RunRecord) -> None:
         """Write ``run.json``, for the owner only: it tells DP-SGD's seed."""
-        open_ = record.model_copy(update={"seal": BLANK})
-        data = sealed((open_.model_dump_json(indent=1) + "\n").encode())
+        blank = record.model_copy(update={"seal": BLANK})
+        data = sealed((blank.model_dump_json(indent=1) + "\n").encode())
         write_atomically(self._run, lambda file: file.write(data), mode=0o600)
 
     def check_there(self) -> None:
@@ -147,17 +261,16 @@ class Folder:
                 fix="run the same command again: it starts again",
             )
 
-    def left(self) -> dict[str, Fact]:
-        """Size and SHA-256 of what a run leaves beside its adapters."""
-        scores = sorted((self.path / SCORES).glob("*.parquet"))
+    def files(self, *more: Path) -> dict[str, Fact]:
+        """Size and SHA-256 of the files that grow, and of some more."""
         return {
             str(path.relative_to(self.path)): fact_of(path)
-            for path in (self.metrics, self.accuracy, *scores)
+            for path in (self.metrics, self.accuracy, *more)
             if path.is_file()
         }
 
     def check_left(self, done: Iterable[str]) -> None:
-        """Make sure that what finished phases left is there, as it was written.
+        """Make sure that the adapters of finished phases are as they were written.
 
         Parameters
         ----------
@@ -172,20 +285,17 @@ class Folder:
             Naming what of an adapter is not as it was written.
         """
         for key in done:
+            place = self.stages / key
             if key.endswith("/answers"):
-                needed = [self.accuracy]
-            else:
-                needed = [self.stages / key / name for name in (CONFIG, WEIGHTS)]
-            for path in needed:
-                if not path.is_file():
-                    raise InputError(
-                        f"{path.relative_to(self.path)} of the run is gone",
-                        where=str(self.path),
-                        fix="remove the run folder and train again",
-                    )
-            if not key.endswith("/answers"):
-                with at(str(self.stages / key)):
-                    check_whole(self.stages / key)
+                continue
+            if not (place / TRAINED_ON).is_file():
+                raise InputError(
+                    f"stages/{key}/{TRAINED_ON} of the run is gone",
+                    where=str(self.path),
+                    fix="remove the run folder and train again",
+                )
+            with at(str(place)):
+                check_whole(place)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -204,7 +314,7 @@ class Folder:
         """
         check_links(self.path, "stages", "stages/*", "stages/*/*", SCORES, CARRIED)
         check_links(self.path, self.metrics.name, self.accuracy.name)
-        with alone(self._lock, wait=False):
+        with alone(self.path / ".lock", wait=False):
             try:
                 self._sweep()
                 yield
@@ -212,13 +322,6 @@ class Folder:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what a process that was killed left half-written.
-
-        What a run carries belongs to no run before there is a record of one: the next
-        may have another seed.
-        """
-        if not self._run.exists() and _unborn(self.path / CARRIED):
-            shutil.rmtree(self.path / CARRIED, ignore_errors=True)
         for folder in (self.path, self.path / SCORES, self.path / CARRIED):
             sweep(folder)
 
@@ -245,30 +348,18 @@ class Folder:
                 file.writelines(self._lines)
                 file.flush()
                 os.fsync(file.fileno())
-                size = file.tell()
         except OSError as error:
-            raise OutputError(
-                f"cannot be written ({error.strerror or error})",
-                where=str(self.metrics),
-                fix="check free space, then run again: it resumes here",
-            ) from error
-        self._hashed.update(b"".join(self._lines))
+            raise cannot_write(self.metrics, error) from error
         self._lines = []
-        lines: Fact = {"bytes": size, "sha256": self._hashed.hexdigest()}
-        files = {self.metrics.name: lines}
-        if self.accuracy.exists():
-            files[self.accuracy.name] = fact_of(self.accuracy)
         meta = {
             "phase": phase,
             "step": state.step,
-            "files": files,
+            "files": self.files(),
             "seconds": {**seconds, "": state.seconds},
         }
         tensors = {f"weight:{n}": w for n, w in (state.weights or {}).items()}
         tensors |= {f"moment:{n}": w for n, w in (state.moments or {}).items()}
-        about = {"state": json.dumps(meta), "seal": BLANK}
-        data = sealed(save(tensors, metadata=about))
-        write_atomically(self._state, lambda file: file.write(data), mode=0o600)
+        write_tensors(self._state, tensors, mode=0o600, state=json.dumps(meta))
 
     def restore(self) -> tuple[int, State, dict[str, Any]] | None:
         """The phase, its state, and the seconds of earlier ones; ``None``: none yet.
@@ -285,41 +376,28 @@ class Folder:
             self.metrics.unlink(missing_ok=True)
             return None
         meta = read_state(self._state)
-        try:
-            check_regular(self._state)
-            with safe_open(self._state, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}
-        except (OSError, SafetensorError) as error:
-            raise OutputError(
-                "cannot be read",
-                where=str(self._state),
-                fix="remove the run folder and train again",
-            ) from error
+        tensors = read_tensors(self._state)
         files = meta["files"]
         check_files(self.path, files, grows=True)
         for path in (self.metrics, self.accuracy):
-            if path.name in files:
-                self._cut(path, files[path.name]["bytes"])
-            else:
+            if path.name not in files:
                 path.unlink(missing_ok=True)
-        with self.metrics.open("rb") as lines:
-            self._hashed = hashlib.file_digest(lines, "sha256")
+            elif path.stat().st_size > files[path.name]["bytes"]:
+                try:
+                    os.truncate(path, files[path.name]["bytes"])
+                except OSError as error:
+                    raise cannot_write(path, error) from error
         seconds = dict(meta["seconds"])
-        state = State(
-            step=meta["step"],
-            weights=_part(tensors, "weight:"),
-            moments=_part(tensors, "moment:"),
-            seconds=seconds.pop(""),
+        weights, moments = (
+            {
+                name.removeprefix(prefix): tensor
+                for name, tensor in tensors.items()
+                if name.startswith(prefix)
+            }
+            for prefix in ("weight:", "moment:")
         )
+        state = State(meta["step"], weights or None, moments or None, seconds.pop(""))
         return meta["phase"], state, seconds
-
-    def _cut(self, path: Path, size: int) -> None:
-        """Cut a file off that is known to be as long, or longer."""
-        try:
-            if path.exists() and path.stat().st_size > size:
-                os.truncate(path, size)
-        except OSError as error:
-            raise cannot_write(path, error) from error
 
     def close(self) -> None:
         """The run is complete: there is nothing to go on from."""
@@ -327,31 +405,7 @@ class Folder:
         self._state.unlink(missing_ok=True)
 
 
-def _unborn(path: Path) -> bool:
-    """Whether it is all that a run has before its record: frozen noise, or a part."""
-    if path.name != CARRIED or path.is_symlink():
-        return False
-    try:
-        inside = [entry.name for entry in path.iterdir()]
-    except FileNotFoundError:  # the first process has just removed it
-        return True
-    except OSError:
-        return False
-    return all(name == NOISE or TEMPORARY.fullmatch(name) for name in inside)
-
-
 def _brief(value: Any) -> Any:
     """The beginning of a hash, which is enough to see that two differ."""
     is_hash = isinstance(value, str) and _SHA256.fullmatch(value)
     return value[:16] if is_hash else value
-
-
-def _part(
-    tensors: dict[str, torch.Tensor], prefix: str
-) -> dict[str, torch.Tensor] | None:
-    named = {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
-    return named or None

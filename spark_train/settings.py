@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spark_audit.errors import InputError, choose
 
-PAPER, OURS = "paper", "ours"
-
 Positive = Annotated[float, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0, le=1e30)]  # beyond, AdamW itself overflows
 Sigma = Annotated[float, Field(ge=1e-30, le=1e30)]  # float32 holds the draws
 Weight = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+Unit = Annotated[float, Field(ge=0, le=1)]
 
 
 class Group(BaseModel):
@@ -24,100 +24,99 @@ class Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def _field(default: Any, meaning: str, source: str = OURS) -> Any:
+def paper(default: Any, meaning: str, source: str = "paper") -> Any:
+    """A setting whose default is the paper's."""
     return Field(default, description=meaning, json_schema_extra={"source": source})
+
+
+def ours(default: Any, meaning: str) -> Any:
+    """A setting whose default is ours."""
+    return paper(default, meaning, "ours")
 
 
 class Loss(Group):
     """Which tokens the task loss covers."""
 
-    scope: Literal["response", "full"] = _field(
+    scope: Literal["response", "full"] = paper(
         "response",
         "tokens of the task loss; full trains identifiers in prompts too: the "
         "positive control of an audit",
-        PAPER,
     )
 
 
 class Lora(Group):
     """The adapter on q, k, v and o."""
 
-    r: Count = _field(16, "rank", PAPER)
-    alpha: Positive = _field(32, "scale: alpha / r", PAPER)
+    r: Count = paper(16, "rank")
+    alpha: Positive = paper(32, "scale: alpha / r")
 
 
 class Replay(Group):
     """Replay of earlier tasks, and its distillation."""
 
-    enabled: bool = _field(True, "off: no replay while a task is learned", PAPER)
-    ratio: Annotated[float, Field(gt=0, lt=1)] = _field(
-        0.5, "share of replayed rows in a batch", PAPER
+    enabled: bool = paper(True, "off: no replay while a task is learned")
+    ratio: Annotated[float, Field(gt=0, lt=1)] = paper(
+        0.5, "share of replayed rows in a batch"
     )
-    lambda_: Weight = _field(1.0, "weight of the replay loss", PAPER)
-    memory: Annotated[int, Field(ge=0)] = _field(
-        0, "earlier rows in memory, evenly over tasks; 0: all"
-    )
-    top_k: Count = _field(64, "tokens of the teacher's distributions")
-    temperature: Positive = _field(2.0, "divides the logits of both", PAPER)
-    t_squared: bool = _field(False, "multiply the distillation by T squared")
-    weighting: Literal["count", "sequence", "mean"] = _field(
+    lambda_: Weight = paper(1.0, "weight of the replay loss")
+    memory: Whole = ours(0, "earlier rows in memory, evenly over tasks; 0: all")
+    top_k: Count = ours(64, "tokens of the teacher's distributions")
+    temperature: Positive = paper(2.0, "divides the logits of both")
+    t_squared: bool = ours(False, "multiply the distillation by T squared")
+    weighting: Literal["count", "sequence", "mean"] = paper(
         "count",
         "of replayed positions: all alike (count, the paper's), alike within their "
         "row (sequence: ours), alike within responses and within distilled ones "
         "(mean: ours)",
-        PAPER,
     )
 
 
 class Sensitivity(Group):
     """The sensitivity score that splits replayed positions."""
 
-    alpha: Annotated[float, Field(ge=0, le=1)] = _field(
-        0.5,
-        "weight of a token's NLL relative to how much it distinguishes tasks",
-        PAPER,
+    alpha: Unit = paper(
+        0.5, "weight of a token's NLL relative to how much it distinguishes tasks"
     )
-    tau: Annotated[float, Field(ge=0, le=1)] = _field(
-        0.6, "positions above are distilled, responses below are trained on", PAPER
+    tau: Unit = paper(
+        0.6, "positions above are distilled, responses below are trained on"
     )
 
 
 class Ptpc(Group):
     """Post-task privacy correction."""
 
-    steps: Count = _field(200, "steps after each task", PAPER)
-    lr: Rate = _field(1e-5, "learning rate", PAPER)
-    schedule: Literal["constant", "cosine"] = _field(
+    steps: Count = paper(200, "steps after each task")
+    lr: Rate = paper(1e-5, "learning rate")
+    schedule: Literal["constant", "cosine"] = ours(
         "constant",
         "of the learning rate; the paper has cosine, without naming the phase",
     )
-    batch_size: Count = _field(2, "current rows per step")
-    old_batch_size: Count = _field(1, "replayed rows per step")
-    draw: Literal["mixed", "pii", "all"] = _field(
+    batch_size: Count = ours(2, "current rows per step")
+    old_batch_size: Count = ours(1, "replayed rows per step")
+    draw: Literal["mixed", "pii", "all"] = ours(
         "mixed", "current rows: with identifiers (pii), any (all), in turns (mixed)"
     )
-    lambda_pii: Weight = _field(
+    lambda_pii: Weight = paper(
         8.0,
         "weight of both terms on identifiers (those that rules find; annotated ones "
         "beside them, such as names: ours)",
-        PAPER,
     )
-    alpha_ul: Weight = _field(2.0, "weight of unlikelihood within them", PAPER)
-    lambda_anchor: Weight = _field(1.5, "weight of the current anchor", PAPER)
-    lambda_old: Weight = _field(1.0, "weight of the old anchor", PAPER)
-    ul: bool = _field(True, "unlikelihood of identifiers", PAPER)
-    dkl: bool = _field(True, "KL from the teacher without the identifier", PAPER)
-    anchor: bool = _field(True, "KL on other positions of current rows", PAPER)
-    old_anchor: bool = _field(True, "KL on other positions of replayed rows", PAPER)
+    alpha_ul: Weight = paper(2.0, "weight of unlikelihood within them")
+    lambda_anchor: Weight = paper(1.5, "weight of the current anchor")
+    lambda_old: Weight = paper(1.0, "weight of the old anchor")
+    ul: bool = paper(True, "unlikelihood of identifiers")
+    dkl: bool = paper(True, "KL from the teacher without the identifier")
+    anchor: bool = paper(True, "KL on other positions of current rows")
+    old_anchor: bool = paper(True, "KL on other positions of replayed rows")
 
 
 class Ewc(Group):
     """Elastic weight consolidation."""
 
-    lambda_: Weight = _field(
-        100.0, "weight of half the sum of F times drift^2 (form: ours)", PAPER
+    lambda_: Weight = paper(
+        100.0, "weight of half the sum of F times drift^2 (form: ours)"
     )
-    rows: Annotated[int, Field(ge=0)] = _field(
+    rows: Whole = ours(
         0, "train rows of a task that its Fisher matrix is computed from; 0: all"
     )
 
@@ -125,39 +124,35 @@ class Ewc(Group):
 class Gem(Group):
     """Gradient episodic memory."""
 
-    memory: Count = _field(32, "rows kept of each task, all read at every later step")
-    margin: Weight = _field(0.5, "least value of the dual variables, as mammoth's")
+    memory: Count = ours(32, "rows kept of each task, all read at every later step")
+    margin: Weight = ours(0.5, "least value of the dual variables, as mammoth's")
 
 
 class Olora(Group):
     """Orthogonal adapters."""
 
-    lambda_1: Weight = _field(0.5, "weight of orthogonality, as its authors' scripts")
-    lambda_2: Weight = _field(0.0, "weight of the new adapter's norms, as there")
+    lambda_1: Weight = ours(0.5, "weight of orthogonality, as its authors' scripts")
+    lambda_2: Weight = ours(0.0, "weight of the new adapter's norms, as there")
 
 
 class Pecl(Group):
     """PeCL: scalars of SPARK's reproduction, forms of our own."""
 
-    noise_scale: Weight = _field(
-        0.01, "sigma on embeddings, at a Score of 1 (form: ours)", PAPER
+    noise_scale: Weight = paper(
+        0.01, "sigma on embeddings, at a Score of 1 (form: ours)"
     )
-    uniform: bool = _field(False, "the same sigma for every token, whatever its Score")
-    memreg_scale: Weight = _field(
-        0.01, "weight of drift times importance (form: ours)", PAPER
+    uniform: bool = ours(False, "the same sigma for every token, whatever its Score")
+    memreg_scale: Weight = paper(0.01, "weight of drift times importance (form: ours)")
+    lambda_max: Positive = paper(
+        10.0, "largest importance, whose mean is 1 (form: ours)"
     )
-    lambda_max: Positive = _field(
-        10.0, "largest importance, whose mean is 1 (form: ours)", PAPER
-    )
-    lambda_unlearn: Weight = _field(1.0, "weight of unlikelihood (form: ours)", PAPER)
-    theta: Annotated[float, Field(ge=0, le=1)] = _field(
-        0.6, "tokens with a higher Score are unlearned", PAPER
-    )
-    unlearn: Literal["all", "prompt"] = _field(
+    lambda_unlearn: Weight = paper(1.0, "weight of unlikelihood (form: ours)")
+    theta: Unit = paper(0.6, "tokens with a higher Score are unlearned")
+    unlearn: Literal["all", "prompt"] = ours(
         "all",
         "which may be: all tokens, or those of the prompt (a response is learned, too)",
     )
-    rows: Annotated[int, Field(ge=0)] = _field(
+    rows: Whole = ours(
         0, "train rows of a task that importance is computed from; 0: all"
     )
 
@@ -165,13 +160,12 @@ class Pecl(Group):
 class Dp(Group):
     """DP-SGD: gradients of single examples are clipped, their sum gets noise."""
 
-    noise_multiplier: Weight = _field(1.0, "sigma of the noise over max_grad_norm")
-    max_grad_norm: Positive = _field(1.0, "largest gradient norm of one example")
-    target_epsilon: Weight = _field(
-        0.0,
-        "largest epsilon of a task, gives the noise; 0: noise_multiplier gives it",
+    noise_multiplier: Weight = ours(1.0, "sigma of the noise over max_grad_norm")
+    max_grad_norm: Positive = ours(1.0, "largest gradient norm of one example")
+    target_epsilon: Weight = ours(
+        0.0, "largest epsilon of a task, gives the noise; 0: noise_multiplier gives it"
     )
-    delta: Annotated[float, Field(ge=0, lt=1)] = _field(
+    delta: Annotated[float, Field(ge=0, lt=1)] = ours(
         0.0, "of epsilon; 0: 1/N of the N train rows"
     )
 
@@ -179,27 +173,23 @@ class Dp(Group):
 class Fn(Group):
     """Frozen noise on input embeddings."""
 
-    sigma: Sigma = _field(0.01, "standard deviation, in units of the embeddings")
+    sigma: Sigma = ours(0.01, "standard deviation, in units of the embeddings")
 
 
 class Settings(Group):
     """All settings of a run."""
 
-    epochs: Count = _field(3, "passes over a task's rows", PAPER)
-    lr: Rate = _field(5e-4, "peak of the cosine schedule of each task", PAPER)
-    batch_size: Count = _field(32, "rows per step, including replayed ones", PAPER)
-    max_length: Annotated[int, Field(ge=0)] = _field(
-        0, "tokens per row, including EOS; 0: the model's context"
-    )
-    clip: Positive = _field(1.0, "largest gradient norm")
-    seed: Annotated[int, Field(ge=0)] = _field(
-        0, "seed of the adapter, order and draws"
-    )
-    save_every: Count = _field(50, "steps between two saved states")
-    micro_tokens: Annotated[int, Field(ge=0)] = _field(
+    epochs: Count = paper(3, "passes over a task's rows")
+    lr: Rate = paper(5e-4, "peak of the cosine schedule of each task")
+    batch_size: Count = paper(32, "rows per step, including replayed ones")
+    max_length: Whole = ours(0, "tokens per row, including EOS; 0: the model's context")
+    clip: Positive = ours(1.0, "largest gradient norm")
+    seed: Whole = ours(0, "seed of the adapter, order and draws")
+    save_every: Count = ours(50, "steps between two saved states")
+    micro_tokens: Whole = ours(
         0, "padded tokens per forward pass; 0: 2,048 on CPU, 16,384 elsewhere"
     )
-    eval_rows: Annotated[int, Field(ge=0)] = _field(
+    eval_rows: Whole = ours(
         0, "test rows of a task that are answered after each stage; 0: all"
     )
     loss: Loss = Loss()
@@ -219,11 +209,7 @@ class Settings(Group):
         return {name: value for name, value, _ in _leaves(self)}
 
 
-GROUPS = tuple(
-    name
-    for name, field in Settings.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, Group)
-)
+GROUPS = tuple(name for name, value in Settings() if isinstance(value, Group))
 
 
 def parse(

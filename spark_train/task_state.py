@@ -7,7 +7,7 @@ the run goes on, and removed when it is complete.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -20,87 +20,62 @@ from spark_audit.errors import OutputError
 from spark_audit.files import write_atomically
 from spark_train.stream import CARRIED, Stream
 
-Tensors = dict[str, dict[str, Tensor]]
 
+def keep(stream: Stream, k: int, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Keep named groups of tensors, which hold one for each weight, after task ``k``.
 
-class Carried:
-    """Named groups of tensors after each task; a group has one tensor a weight.
-
-    Without a run folder they are held in memory.
+    The file of the task before stays until the next one: a run that is killed now
+    begins with the end of task ``k`` again.
     """
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._held: dict[int, Tensors] = {}
-
-    def keep(self, k: int, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Keep what is known after task ``k``.
-
-        The file of the task before stays until the next one: a run that is killed now
-        begins with the end of task ``k`` again.
-        """
-        folder, processes = self._stream.folder, self._stream.processes
-        plain = {
-            group: {name: value.detach().cpu().clone() for name, value in some.items()}
-            for group, some in tensors.items()
+    if stream.processes.first:
+        tensors = {
+            f"{group}:{name}": value.detach().cpu().contiguous()
+            for group, some in groups.items()
+            for name, value in some.items()
         }
-        if folder is None:
-            self._held[k] = plain
-            return
-        if processes.first:
-            flat = {
-                f"{group}:{name}": value.contiguous()
-                for group, some in plain.items()
-                for name, value in some.items()
-            }
-            place = folder / CARRIED / f"{self._stream.label(k)}.safetensors"
-            write_tensors(place, flat, mode=0o600)
-            if k > 1:
-                old = folder / CARRIED / f"{self._stream.label(k - 2)}.safetensors"
-                old.unlink(missing_ok=True)
-        processes.wait()
+        write_tensors(_place(stream, k), tensors, mode=0o600)
+        if k > 1:
+            _place(stream, k - 2).unlink(missing_ok=True)
+    stream.processes.wait()
 
-    def read(self, k: int) -> Tensors:
-        """What was kept after task ``k``, on the student's device.
 
-        Raises
-        ------
-        OutputError
-            If the file is gone, cannot be read, or is damaged.
-        """
-        folder, device = self._stream.folder, self._stream.student.device
-        if folder is None:
-            return {
-                group: {name: value.to(device) for name, value in some.items()}
-                for group, some in self._held[k].items()
-            }
-        place = folder / CARRIED / f"{self._stream.label(k)}.safetensors"
-        groups: Tensors = {}
-        for key, value in read_tensors(place, device=device).items():
-            group, _, name = key.partition(":")
-            groups.setdefault(group, {})[name] = value
-        return groups
+def kept(stream: Stream, k: int) -> dict[str, dict[str, Tensor]]:
+    """What was kept after task ``k``, on the student's device.
+
+    Raises
+    ------
+    OutputError
+        If the file is gone, cannot be read, or is damaged.
+    """
+    tensors = read_tensors(_place(stream, k), device=stream.student.device)
+    groups: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        group, _, name = key.partition(":")
+        groups.setdefault(group, {})[name] = value
+    return groups
+
+
+def _place(stream: Stream, k: int) -> Path:
+    assert stream.folder is not None
+    return stream.folder / CARRIED / f"{stream.label(k)}.safetensors"
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], *, mode: int = 0o644
+    path: Path, tensors: dict[str, Tensor], *, mode: int = 0o644, **about: str
 ) -> None:
-    """Write tensors whole or not at all.
+    """Write tensors, and texts about them, whole or not at all, with a checksum.
 
     Raises
     ------
     OutputError
         If they cannot be written.
     """
-    data = sealed(save(dict(tensors), metadata={"seal": BLANK}))
+    data = sealed(save(tensors, metadata={**about, "seal": BLANK}))
     write_atomically(path, lambda file: file.write(data), mode=mode)
 
 
 def read_tensors(
-    path: Path,
-    *,
-    device: torch.device | str = "cpu",
-    needed: Collection[str] = (),
+    path: Path, *, device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
     """Tensors of :func:`write_tensors`, on a device.
 
@@ -110,12 +85,9 @@ def read_tensors(
         If the file is gone, cannot be read, or is damaged.
     """
     try:
-        if intact_file(path) is False:
+        if not intact_file(path):
             raise ValueError("other bytes than were written")
-        tensors: dict[str, Tensor] = load_file(path, device=str(device))
-        if not tensors.keys() >= set(needed):
-            raise ValueError("other tensors than were written")
-        return tensors
+        return dict(load_file(path, device=str(device)))
     except (OSError, SafetensorError, ValueError) as error:
         raise OutputError(
             "is gone or damaged",

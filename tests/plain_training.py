@@ -7,9 +7,11 @@ The references read one row at a time, without padding, through the model's own
 from __future__ import annotations
 
 import math
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,6 +83,8 @@ def make_stream(
     **options: Any,
 ) -> Stream:
     settings: Settings = parse(list(assignments))
+    # A method carries what it knows from task to task in the run folder.
+    options.setdefault("folder", Path(tempfile.mkdtemp()))
     return Stream(Student(model, tokens=tokens), rows, settings, **options)
 
 

@@ -33,9 +33,10 @@ LAYERS = (
 )
 TRAIN_LAYERS = (
     "request settings distributed data known_identifiers",
-    "accuracy losses",
-    "model loop stream corpus run_record",
-    "run_folder task_state token_scores phases",
+    "losses corpus",
+    "model loop stream",
+    "task_state token_scores phases",
+    "run_folder",
     "methods privacy",
     "relearn run",
     "cli __main__",

@@ -157,7 +157,7 @@ def _learned(
 
 
 def _accuracy(run: Path) -> float:
-    from spark_train.accuracy import read_matrix
+    from spark_train.corpus import read_matrix
 
     _, found = read_matrix(run / "accuracy.csv")
     matrix = np.array(found, dtype=np.float64)

@@ -7,22 +7,17 @@ from typing import Any
 
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.detect import read_headers
+from spark_audit.checkpoints.detect import read_headers, same_path, with_base
 from spark_audit.checkpoints.locate import printable, read_json
 from spark_audit.checkpoints.models import head_rows, read_architecture
 from spark_audit.checkpoints.offline import quiet
-from spark_audit.checkpoints.open import (
-    Opening,
-    base_of,
-    check_base,
-    remarks,
-    same_path,
-)
+from spark_audit.checkpoints.open import Opening
 from spark_audit.checkpoints.sidecar import NOISE_ADDED
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.checkpoints.tokenizer import (
     has_tokenizer,
     read_tokenizer,
+    remarks,
     tokenizer_of,
     tokenizer_sha256,
     usable_rows,
@@ -87,7 +82,8 @@ def inspect_checkpoint(
 def _look(made: Checkpoint, seen: Inspection) -> None:
     """Add facts and notes as they come, and open what is small."""
     loading, facts = made.loading, seen.facts
-    base = made if made.weights else base_of(made, loading)
+    made = with_base(made)
+    base = made.on
     model, architecture = base.skeleton(), base.architecture
     facts["context"] = str(architecture.max_positions or "not stated")
     if model is None:
@@ -101,10 +97,8 @@ def _look(made: Checkpoint, seen: Inspection) -> None:
     if NOISE_ADDED in notes:
         embeddings = model.get_input_embeddings().weight
         facts["frozen noise"] = f"on input embeddings, {len(embeddings)} rows"
-    if made.weights is None:
-        check_base(made, base)
     facts["memory"] = base.check_room(model)
-    tokenizer, digest, more = tokenizer_of(made, base, {})
+    tokenizer, digest, more = tokenizer_of(made, {})
     usable = usable_rows(tokenizer, rows)
     more += remarks(architecture, model, tokenizer, usable)
     seen.notes += (*notes, *more)
@@ -136,9 +130,8 @@ def _facts(made: Checkpoint) -> dict[str, str]:
             facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
     if made.weights is None and made.base is not None:
         facts["base"] = printable(made.base)
-    parts = [part for part in (made.weights, made.adapter) if part is not None]
-    names = [path.name for part in parts for path in part.files]
-    size = sum(part.size for part in parts) / 1e6
+    names = [path.name for part in made.parts for path in part.files]
+    size = sum(part.size for part in made.parts) / 1e6
     facts["files"] = f"{', '.join(names[:4])} ({size:.1f} MB)"
     return facts
 

@@ -20,23 +20,11 @@ _before: list[bool] = []
 
 
 @contextlib.contextmanager
-def offline() -> Iterator[None]:
-    """No request to the hub, and code that nobody trusted is an error, no question."""
-    hub, dynamic = _switches()
-    was, seconds = hub.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE
-    _before.append(was)
-    hub.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = True, 0
-    try:
-        yield
-    finally:
-        _before.pop()
-        hub.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = was, seconds
-
-
-@contextlib.contextmanager
 def online() -> Iterator[None]:
     """The network as it was outside, for what the user asked from the hub."""
-    hub, _ = _switches()
+    import huggingface_hub.constants
+
+    hub: Any = huggingface_hub.constants
     was = hub.HF_HUB_OFFLINE
     hub.HF_HUB_OFFLINE = _before[0] if _before else was
     try:
@@ -45,47 +33,47 @@ def online() -> Iterator[None]:
         hub.HF_HUB_OFFLINE = was
 
 
-def _switches() -> tuple[Any, Any]:
-    import huggingface_hub.constants
-    import transformers.dynamic_module_utils
-
-    # Neither library exports these for type checkers.
-    return huggingface_hub.constants, transformers.dynamic_module_utils
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep other libraries' progress bars and warnings off our stderr, and off the net.
 
-    What they warn of while loading (missing, unexpected, mismatched tensors) is
+    No request goes to the hub, and code that nobody trusted is an error, no question.
+    What libraries warn of while loading (missing, unexpected, mismatched tensors) is
     checked here and raised as an error.
     """
     import huggingface_hub.utils
+    import transformers.dynamic_module_utils
     import transformers.utils.logging
 
     # Neither library exports these for type checkers.
-    hub: Any = huggingface_hub.utils
+    hub: Any = huggingface_hub
+    dynamic: Any = transformers.dynamic_module_utils
     hf: Any = transformers.utils.logging
     level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
-    hub_bars = not hub.are_progress_bars_disabled()
+    hub_bars = not hub.utils.are_progress_bars_disabled()
+    was, seconds = hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE
     # PEFT imports what it finds installed, and that may log of kernels it lacks.
     disabled = logging.root.manager.disable
+    _before.append(was)
     logging.disable(logging.ERROR)
     hf.set_verbosity(hf.CRITICAL)
     hf.disable_progress_bar()
     if hub_bars:
-        hub.disable_progress_bars()
+        hub.utils.disable_progress_bars()
+    hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = True, 0
     try:
-        with warnings.catch_warnings(), offline():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        _before.pop()
+        hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = was, seconds
         logging.disable(disabled)
         hf.set_verbosity(level)
         if bars:
             hf.enable_progress_bar()
         if hub_bars:
-            hub.enable_progress_bars()
+            hub.utils.enable_progress_bars()
 
 
 @contextlib.contextmanager

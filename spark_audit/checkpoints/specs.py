@@ -191,24 +191,21 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
                 where="--ckpt",
                 fix="name each checkpoint differently, or write NAME=[p1,p2] for seeds",
             )
+    # What is called base may be audited too.
+    audited = [(p, one.stage) for one in drafts if one.name != BASE for p in one.paths]
+    places = [_parts(path, stage) for path, stage in audited]
+    for (path, _), place in zip(audited, places, strict=True):
+        if places.count(place) > 1:
+            raise InputError(
+                "the same checkpoint is given twice",
+                where=f"--ckpt {path}",
+                fix="leave one out, or give the path that was meant",
+            )
     unnamed = [(spec.paths[0], spec.stage) for spec in drafts if not spec.name]
     defaults = iter(_suffixes(unnamed, taken={*names, BASE}))
-    specs = [
+    return [
         spec if spec.name else replace(spec, name=next(defaults)) for spec in drafts
     ]
-    # One path under two names is refused; what is called base may be audited too.
-    first: dict[tuple[str, str | None], str] = {}
-    for spec in specs:
-        for path in spec.paths if spec.name != BASE else ():
-            place = os.path.abspath(os.path.expanduser(path)) if exists(path) else path
-            other = first.setdefault((place, spec.stage), spec.name)
-            if other != spec.name:
-                raise InputError(
-                    f"{other!r} and {spec.name!r} are the same checkpoint",
-                    where=f"--ckpt {path}",
-                    fix="leave one out, or give the path that was meant",
-                )
-    return specs
 
 
 def default_name(source: str) -> str:
@@ -255,13 +252,7 @@ def _suffixes(sources: list[tuple[str, str | None]], *, taken: set[str]) -> list
     """Shortest suffix of each path that no other has and that is not taken."""
     parts = [_parts(path, stage) for path, stage in sources]
     names = []
-    for i, own in enumerate(parts):
-        if own in parts[i + 1 :]:
-            raise InputError(
-                "the same checkpoint is given twice",
-                where=f"--ckpt {sources[i][0]}",
-                fix="leave one out",
-            )
+    for own in parts:
         others = [other for other in parts if other is not own]
         for n in range(1, len(own) + 1):
             name = "/".join(own[-n:])

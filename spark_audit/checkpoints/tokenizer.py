@@ -19,6 +19,7 @@ from spark_audit.checkpoints.locate import (
     objects,
     read_json,
 )
+from spark_audit.checkpoints.models import Architecture, untied
 from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.provenance import sha256_file, sha256_json
 
@@ -73,13 +74,11 @@ def has_vocabulary(folder: Path | None) -> bool:
     return folder is not None and any((folder / n).exists() for n in _VOCABULARIES)
 
 
-def tokenizer_of(item: Checkpoint, base: Checkpoint, known: dict[Path, Read]) -> Read:
+def tokenizer_of(item: Checkpoint, known: dict[Path, Read]) -> Read:
     """The tokenizer of a checkpoint, its hash, and notes.
 
     Parameters
     ----------
-    base
-        The checkpoint with its full weights.
     known
         What was read before, by folder; it grows.
 
@@ -96,14 +95,14 @@ def tokenizer_of(item: Checkpoint, base: Checkpoint, known: dict[Path, Read]) ->
             known[folder] = tokenizer, tokenizer_sha256(tokenizer), notes
         return known[folder]
 
-    folder, other, note = _choose(item, base)
+    folder, other, note = _choose(item)
     tokenizer, own, notes = read(folder)
     if other is not None and read(other)[1] != own:
         note += ", which is not the base's"
     return tokenizer, own, [note, *notes]
 
 
-def _choose(item: Checkpoint, base: Checkpoint) -> tuple[Path, Path | None, str]:
+def _choose(item: Checkpoint) -> tuple[Path, Path | None, str]:
     """Which folder the tokenizer comes from, which other one it is compared with.
 
     The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
@@ -111,7 +110,7 @@ def _choose(item: Checkpoint, base: Checkpoint) -> tuple[Path, Path | None, str]
     """
     if item.loading.tokenizer is not None:
         return locate(item.loading.tokenizer), None, "tokenizer: from --tokenizer"
-    own, other = item.folder, base.folder if base is not item else None
+    own, other = item.folder, item.host.folder if item.host is not None else None
     if item.weights is not None and item.base is not None:
         other = item.loading.locate(item.base)
         other = other if other.is_dir() else other.parent
@@ -381,3 +380,25 @@ def policy(tokenizer: Any, *, bos: int | None) -> str:
     if bos is not None and bos not in fed[:start]:
         text += f" (the configuration names id {bos} as BOS; the tokenizer adds none)"
     return text
+
+
+def remarks(
+    architecture: Architecture, model: Any | None, tokenizer: Any, usable: np.ndarray
+) -> list[str]:
+    """Notes on vocabulary and weights; ``model`` is ``None`` where none is built."""
+    notes = [policy(tokenizer, bos=getattr(architecture.text, "bos_token_id", None))]
+    if padded := int((~usable).sum()):
+        notes.append(
+            f"{padded} of {len(usable)} rows of the head are no token: left out of "
+            f"softmax and ranks"
+        )
+    if model is not None and untied(model):
+        notes.append(
+            "the configuration ties head and embeddings, the file holds two "
+            "different ones: used as they are"
+        )
+    if architecture.quantised:
+        stored = architecture.config.quantization_config
+        kind = stored.get("quant_method") if isinstance(stored, dict) else None
+        notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
+    return notes

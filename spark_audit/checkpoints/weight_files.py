@@ -29,6 +29,7 @@ NO_WEIGHTS = (
     "frozen_noise",
     "state.safetensors",
 )
+CONFIGURATIONS = ("config.json", "adapter_config.json")
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
 State = dict[str, torch.Tensor]
@@ -178,8 +179,11 @@ def lone_file(
         return path if path.suffix in suffixes and path.is_file() else None
     if any((path / name).exists() for name in configurations):
         return None
-    names = [file for file in path.iterdir() if file.suffix in suffixes]
-    files = [file for file in names if not file.name.startswith(NO_WEIGHTS)]
+    files = [
+        file
+        for file in path.iterdir()
+        if file.suffix in suffixes and not file.name.startswith(NO_WEIGHTS)
+    ]
     return files[0] if len(files) == 1 else None
 
 
@@ -192,7 +196,16 @@ def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
             raise CheckpointError(
                 f"{what}holds something else than tensors ({shown(key)})", fix=fix
             )
-    check_dense(content)
+        dense = value.layout == torch.strided and not value.is_quantized
+        if dense and not value.is_meta:
+            # A pickle can name a tensor that is larger than what is stored for it.
+            size = value.numel() * value.element_size()
+            dense = size <= value.untyped_storage().nbytes()
+        if not dense:
+            raise CheckpointError(
+                f"tensor {shown(key)} is not stored number by number",
+                fix="save contiguous, dense tensors",
+            )
     return {str(key): value for key, value in content.items()}
 
 
@@ -217,20 +230,6 @@ def check_filled(state: Mapping[str, torch.Tensor]) -> None:
                 f"tensor {shown(name)} is empty: DeepSpeed ZeRO-3 saves that when it "
                 f"does not gather its shards",
                 fix="run zero_to_fp32.py on the training folder and give its result",
-            )
-
-
-def check_dense(state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse tensors of a pickle that are larger than what is stored for them."""
-    for name, tensor in state.items():
-        plain = tensor.layout == torch.strided and not tensor.is_quantized
-        if plain and not tensor.is_meta:
-            size = tensor.numel() * tensor.element_size()
-            plain = size <= tensor.untyped_storage().nbytes()
-        if not plain:
-            raise CheckpointError(
-                f"tensor {shown(name)} is not stored number by number",
-                fix="save contiguous, dense tensors",
             )
 
 

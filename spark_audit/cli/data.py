@@ -29,11 +29,13 @@ FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olor
 Jsonl = Annotated[Path, Flag("JSONL to write.", short="-o")]
 
 
-def _pairs(texts: Sequence[str] | None) -> dict[str, str] | None:
+def _pairs(
+    texts: Sequence[str] | None, *, where: str, form: str
+) -> dict[str, str] | None:
     for text in texts or ():
         if "=" not in text:
             raise InputError(
-                f"{text!r} has no '='", where="--map", fix="write it as FIELD=COLUMN"
+                f"{text!r} has no '='", where=where, fix=f"write it as {form}"
             )
     pairs = (text.partition("=") for text in texts or ())
     return {field: column for field, _, column in pairs} or None
@@ -80,7 +82,7 @@ def import_(
             format=format,  # type: ignore[arg-type]
             split=split,  # type: ignore[arg-type]
             template=template,
-            columns=_pairs(map),
+            columns=_pairs(map, where="--map", form="FIELD=COLUMN"),
         )
     seconds, rows = time.monotonic() - start, sum(counts.values())
     rate = f" ({rows / seconds:,.0f} rows per second)" if seconds > SETTLED else ""
@@ -101,21 +103,34 @@ def annotate(
             choices=("rules", "presidio-patterns", "presidio"),
         ),
     ] = "rules",
+    pattern: Annotated[
+        list[str] | None,
+        Flag(
+            "Own type and its regular expression: ORDER='ORD-[0-9]{7}'.",
+            metavar="TYPE=PATTERN",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Find identifiers; reports the share of injected ones that were found."""
     from spark_audit.data.detection import Agreement, detection
-    from spark_audit.data.pii import NAMES_MISSED, annotate_examples
+    from spark_audit.data.pii import NAMES_MISSED, annotate_examples, unjudged
 
+    form = "TYPE=PATTERN, such as ORDER='ORD-[0-9]{7}'"
+    how: dict[str, Any] = {
+        "detector": detector,
+        "patterns": _pairs(pattern, where="--pattern", form=form) or {},
+    }
     files = data_files([data])
     _check_file(output, files)
     examples = read_examples(*files)
-    annotated = annotate_examples(examples, detector=detector)  # type: ignore[arg-type]
+    annotated = annotate_examples(examples, **how)
     _write(output, annotated)
-    quality = detection(examples, detector=detector)  # type: ignore[arg-type]
+    quality = detection(examples, **how)
     counts = Counter(span.type for example in annotated for span in example.spans)
     records: list[dict[str, Any]] = [
-        {"type": kind, "annotated": counts[kind]} for kind in PII_TYPES
+        {"type": kind, "annotated": counts[kind]}
+        for kind in dict.fromkeys((*PII_TYPES, *how["patterns"], *sorted(counts)))
     ]
     title = "identifiers by type"
     if any(one.truth for one in quality.values()):
@@ -132,6 +147,13 @@ def annotate(
     show_records(records, title=title, as_json=json)
     if detector in NAMES_MISSED:
         say(NAMES_MISSED[detector])
+    codes, rows = unjudged(annotated)
+    if codes:
+        say(
+            f"{codes} codes of capitals and digits in {rows} rows have a form that is "
+            "not known, as order numbers have, and are not annotated: for those that "
+            "are personal give --pattern ORDER='ORD-[0-9]{7}' with their form"
+        )
 
 
 def inject(

@@ -24,7 +24,7 @@ OPENED = (
     *("tokenizer", "revision", "trust_remote_code"),
 )
 
-File = Annotated[Path, typer.Argument(help="File or folder of `manifest build`.")]
+File = Annotated[Path, typer.Argument(help="File of `manifest build`.")]
 
 
 def build(
@@ -32,7 +32,7 @@ def build(
     base: Annotated[str, Flag("Reference model.", metavar="MODEL")],
     data: Annotated[tuple[Path, ...], Flag("JSONL of `data`.", metavar="DIR|DATA...")],
     output: Annotated[
-        Path, Flag("manifests/NAME.json, or for many rows manifests/NAME.", short="-o")
+        Path, Flag("manifests/NAME.json, or for many rows NAME.arrow.", short="-o")
     ],
     settings: BuildSettings,
     scores: Annotated[
@@ -47,13 +47,13 @@ def build(
     from spark_audit.data.examples import data_files
     from spark_audit.files import check_writable
     from spark_audit.manifest.build import build_manifest
-    from spark_audit.manifest.packed_lists import Stored
+    from spark_audit.manifest.tables import stored_examples
     from spark_audit.scoring.store import Store
     from spark_audit.terminal.progress import progress
 
     files = data_files(data)
     keep_apart([output], files)
-    examples = Stored(*files)
+    examples = stored_examples(*files)
     check_output(output)
     check_writable(output.parent)
     reference = open_checkpoint(base, loading, name="base")
@@ -112,16 +112,18 @@ def verify(
     tell(f"{manifest}: digest {content.digest} fits its content")
     if base is not None:
         from spark_audit.checkpoints.open import open_checkpoint
-        from spark_audit.manifest.build import verify as check
+        from spark_audit.manifest.compatibility import check_fit
 
-        check(content, open_checkpoint(base, name="base"))
+        loaded = open_checkpoint(base, name="base")
+        sha256 = loaded.base_sha256 or loaded.weights_sha256
+        check_fit(content, loaded, base_sha256=sha256)
         tell(f"{base}: is the reference of this manifest")
 
 
 def export(
     *,
     manifest: File,
-    output: Annotated[Path, Flag("NAME.json, or a folder NAME.", short="-o")],
+    output: Annotated[Path, Flag("NAME.json, or NAME.arrow.", short="-o")],
     redact: Annotated[bool, Flag("Leave text and scores out.")] = False,
 ) -> None:
     """Copy a manifest; with --redact without text and without scores that reveal it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -52,6 +51,7 @@ def candidates(
     n: int = 512,
     max_draws: int = MAX_DRAWS,
     pool: Sequence[str] = (),
+    settle: bool = False,
 ) -> Candidates:
     """Strings that a canary's part could as well have been, the true one among them.
 
@@ -83,107 +83,65 @@ def candidates(
         ends before where those made leave no hope of it.
     pool
         Of what pieces passwords are (``Canary.pool``); none: of random letters.
+    settle
+        Whether the part can be ranked, not by what: no strings, and a reason where
+        there is no full set, from as few draws as settle it (hundreds, not thousands).
 
     Raises
     ------
     ValueError
         If a context does not hold the true string where it says.
     """
-    rng = np.random.default_rng(seed)
-    search = _Search(format, parts, part, encode, contexts, n, pool)
-    *_, (draws, found) = search.lots(rng, max_draws)
-    if len(found) < n - 1:
-        return Candidates((), None, draws, search.short(draws, found))
-    index = int(rng.integers(n))
-    strings = (*found[:index], search.true, *found[index : n - 1])
-    return Candidates(strings, index, draws)
+    true = render(format, parts)[0] if part == "full" else parts[part]
+    if any(c.text[c.start : c.end] != true for c in contexts):
+        raise ValueError("a context does not hold the true string at its place")
+    rng, length = np.random.default_rng(seed), len(encode([true])[0])
+    fits = [_fit(context, encode) for context in contexts]
+    strings, seen = list[str](), {true}
 
-
-def unranked(
-    format: str,
-    parts: Mapping[Part, str],
-    part: Ranked,
-    *,
-    encode: Encode,
-    contexts: Sequence[Context],
-    seed: int,
-    n: int = 512,
-    max_draws: int = MAX_DRAWS,
-    pool: Sequence[str] = (),
-) -> str:
-    """Why :func:`candidates` would find no full set; empty where it would.
-
-    Told from as few draws as settle it, some hundreds instead of thousands: whether a
-    canary can be ranked, not by what.
-    """
-    rng = np.random.default_rng(seed)
-    search = _Search(format, parts, part, encode, contexts, n, pool)
-    found, draws = list[str](), 0
-    for draws, found in search.lots(rng, max_draws):
-        # Of a pool's few pairs of pieces the first are soon found, the last never.
-        wanted = draws * (n - 1) / max_draws
-        if not pool and len(found) > wanted + SETTLED * (1 + math.sqrt(wanted)):
-            return ""
-    return "" if len(found) >= n - 1 else search.short(draws, found)
-
-
-@dataclass(frozen=True)
-class _Search:
-    """A search for strings that share the true one's tokenisation."""
-
-    format: str
-    parts: Mapping[Part, str]
-    part: Ranked
-    encode: Encode
-    contexts: Sequence[Context]
-    n: int
-    pool: Sequence[str]
-
-    def __post_init__(self) -> None:
-        if any(c.text[c.start : c.end] != self.true for c in self.contexts):
-            raise ValueError("a context does not hold the true string at its place")
-
-    @cached_property
-    def true(self) -> str:
-        if self.part == "full":
-            return render(self.format, self.parts)[0]
-        return self.parts[self.part]
-
-    @cached_property
-    def length(self) -> int:
-        return len(self.encode([self.true])[0])
-
-    def short(self, draws: int, found: list[str]) -> str:
-        reason = f"{draws} draws gave {len(found) + 1} of {self.n} candidates"
-        return f"{reason} of {self.length} tokens"
-
-    def lots(
-        self, rng: np.random.Generator, max_draws: int
-    ) -> Iterator[tuple[int, list[str]]]:
-        """Draws made so far and what fits, until there are enough or hope is gone."""
-        fits = [_fit(context, self.encode) for context in self.contexts]
-        found, seen, draws = list[str](), {self.true}, 0
-        while len(found) < self.n - 1 and draws < max_draws:
-            size = min(4 * self.n, max_draws - draws)
-            drawn = dict.fromkeys(redrawn(self.format, self.part, rng, size, self.pool))
+    def lots() -> Iterator[int]:
+        """Draws made so far, until there are enough strings or hope is gone."""
+        draws = 0
+        while len(strings) < n - 1 and draws < max_draws:
+            size = min(4 * n, max_draws - draws)
+            drawn = dict.fromkeys(redrawn(format, part, rng, size, pool))
             new = [text for text in drawn if text not in seen]
             seen.update(new)
             # In small lots: in place a text is long, and most of them are not needed.
-            for at in range(0, len(new), self.n // 2):
-                lot = new[at : at + self.n // 2]
-                tokens = zip(lot, self.encode(lot), strict=True)
-                lot = [text for text, ids in tokens if len(ids) == self.length]
+            for at in range(0, len(new), n // 2):
+                lot = new[at : at + n // 2]
+                tokens = zip(lot, encode(lot), strict=True)
+                lot = [text for text, ids in tokens if len(ids) == length]
                 for fit in fits:
                     lot = fit(lot)
-                found += lot
-                yield draws + min(at + self.n // 2, size), found
-                if len(found) >= self.n - 1:
+                strings.extend(lot)
+                yield draws + min(at + n // 2, size)
+                if len(strings) >= n - 1:
                     return
             draws += size
-            yield draws, found
-            wanted = draws * (self.n - 1) / max_draws
-            if len(found) < wanted - SETTLED * (1 + math.sqrt(wanted)):
+            yield draws
+            wanted = draws * (n - 1) / max_draws
+            if len(strings) < wanted - SETTLED * (1 + math.sqrt(wanted)):
                 return
+
+    draws = 0
+    for draws in lots():
+        wanted = draws * (n - 1) / max_draws
+        # Of a pool's few pairs of pieces the first are soon found, the last never.
+        if (
+            settle
+            and not pool
+            and len(strings) > wanted + SETTLED * (1 + math.sqrt(wanted))
+        ):
+            return Candidates((), None, draws)
+    if len(strings) < n - 1:
+        reason = f"{draws} draws gave {len(strings) + 1} of {n} candidates"
+        return Candidates((), None, draws, f"{reason} of {length} tokens")
+    if settle:
+        return Candidates((), None, draws)
+    index = int(rng.integers(n))
+    strings[index:] = [true, *strings[index : n - 1]]
+    return Candidates(tuple(strings), index, draws)
 
 
 def _fit(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:

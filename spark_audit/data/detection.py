@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_audit.data.examples import PII_TYPES, Example, Span
@@ -49,7 +49,8 @@ def precision_recall(
     if len(annotated) != len(truth):
         what = f"{len(annotated)} annotated texts against {len(truth)}"
         raise InputError(what, where="precision_recall")
-    counts = {type: [0] * 5 for type in PII_TYPES}
+    every = (span.type for spans in (*annotated, *truth) for span in spans)
+    counts = {type: [0] * 5 for type in dict.fromkeys((*PII_TYPES, *every))}
     for found, true in zip(annotated, truth, strict=True):
         theirs, ours = _touching(found), _touching(true)
         exact = {(span.start, span.end, span.type) for span in true}
@@ -73,7 +74,10 @@ def _touching(spans: Sequence[Span]) -> Callable[[Span], bool]:
 
 
 def detection(
-    examples: Sequence[Example], *, detector: Detector = "rules"
+    examples: Sequence[Example],
+    *,
+    detector: Detector = "rules",
+    patterns: Mapping[str, str] | None = None,
 ) -> dict[str, Agreement]:
     """How well a detector finds the injected identifiers, from the bare texts.
 
@@ -81,7 +85,7 @@ def detection(
     that nobody annotated count against precision, and the frames of injected ones are
     easier than natural text: neither figure tells how well natural ones are found.
     """
-    find, templates = detector_of(detector), task_templates(examples)
+    find, templates = detector_of(detector, patterns), task_templates(examples)
     annotated, truth = [], []
     for example in examples:
         natural = [s for s in example.spans if s.origin == "natural"]

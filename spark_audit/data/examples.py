@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar, get_args
 
@@ -52,6 +53,8 @@ PII_TYPES = (
     "ID",
     "OTHER",
 )
+TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
+"""A type of identifiers: one of :data:`PII_TYPES`, or the user's own."""
 SPLIT_FIX = (
     "give `--split train` or `--split test`, or import a folder whose files are named"
     " train* and test* (or eval*, dev*)"
@@ -150,9 +153,11 @@ class Example:
         if not self.text.strip():
             raise bad_field("prompt", "and response are blank")
         ordered = sorted(enumerate(self.spans), key=lambda item: item[1].start)
-        _check_spans(ordered, len(self.text))
+        for i, span in ordered:
+            _check_span(span, f"spans[{i}]")
+        _check_ranges("spans", ((i, (s.start, s.end)) for i, s in ordered), self.text)
         for field in ("template", "frames"):
-            _check_ranges(field, getattr(self, field) or (), len(self.text))
+            _check_ranges(field, enumerate(getattr(self, field) or ()), self.text)
         object.__setattr__(self, "spans", tuple(span for _, span in ordered))
 
     @property
@@ -171,32 +176,24 @@ def check_task(name: str, *, where: str) -> None:
         )
 
 
-def _check_spans(ordered: list[tuple[int, Span]], length: int) -> None:
-    last = 0
-    for i, span in ordered:
-        place, field = f"{span.start}:{span.end}", f"spans[{i}]"
-        if span.type not in PII_TYPES:
-            fix = f"use one of: {', '.join(PII_TYPES)}"
-            raise bad_field(f"{field}.type", "is no known type", fix=fix)
-        if span.origin not in get_args(Origin):
-            raise bad_field(f"{field}.origin", "is neither 'natural' nor 'injected'")
-        if span.part is not None and span.part not in get_args(Part):
-            raise bad_field(f"{field}.part", "is not name, password, ssn or null")
-        if span.start >= span.end:
-            raise bad_field(field, f"{place} is empty")
-        if span.start < 0 or span.end > length:
-            raise bad_field(field, f"{place} lies outside its text (0:{length})")
-        if span.start < last:
-            raise bad_field(field, f"{place} overlaps another span")
-        last = span.end
+def _check_span(span: Span, field: str) -> None:
+    if not TYPE.fullmatch(span.type):
+        fix = f"use one of: {', '.join(PII_TYPES)}, or your own in capitals"
+        raise bad_field(f"{field}.type", "is no type", fix=fix)
+    if span.origin not in get_args(Origin):
+        raise bad_field(f"{field}.origin", "is neither 'natural' nor 'injected'")
+    if span.part is not None and span.part not in get_args(Part):
+        raise bad_field(f"{field}.part", "is not name, password, ssn or null")
 
 
-def _check_ranges(field: str, ranges: Ranges, length: int) -> None:
+def _check_ranges(
+    field: str, ranges: Iterable[tuple[int, tuple[int, int]]], text: str
+) -> None:
     last = 0
-    for i, (start, end) in enumerate(ranges):
-        if not last <= start < end <= length:
-            what = f"{start}:{end} is empty, out of order or outside 0:{length}"
-            raise bad_field(f"{field}[{i}]", what)
+    for i, (start, end) in ranges:
+        if not last <= start < end <= len(text):
+            what = "is empty, out of order, overlaps another or lies outside"
+            raise bad_field(f"{field}[{i}]", f"{start}:{end} {what} 0:{len(text)}")
         last = end
 
 
@@ -426,12 +423,9 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """``(file:line, object)`` of each line of a JSON-lines file."""
     lines, empty = byte_lines(path), True
     # Only \n ends a row: str.splitlines would also split at U+2028 inside a text.
-    for number, line in enumerate(lines, start=1):
-        place = f"{path}:{number}"
-        if len(line) > LINE_BYTES:
-            raise InputError(f"is longer than {LINE_BYTES:,} bytes", where=place)
+    for place, line in lines:
         if not line.strip():
-            if empty and not any(map(bytes.strip, lines)):
+            if empty and not any(other.strip() for _, other in lines):
                 break
             raise InputError("is a blank line", where=place, fix="remove it")
         empty = False
@@ -443,8 +437,13 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise InputError("is empty", where=str(path))
 
 
-def byte_lines(path: Path) -> Iterator[bytes]:
-    """Lines as they are read, each a byte longer than it may be at the most."""
+def byte_lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """``(file:line, line)`` of each line of a file that is not too long."""
     with reading(path), open_regular(path, follow=True) as file:
-        while line := file.readline(LINE_BYTES + 1):
-            yield line.removesuffix(b"\n")
+        for number in count(1):
+            line, place = file.readline(LINE_BYTES + 1), f"{path}:{number}"
+            if len(line.removesuffix(b"\n")) > LINE_BYTES:
+                raise InputError(f"is longer than {LINE_BYTES:,} bytes", where=place)
+            if not line:
+                return
+            yield place, line.removesuffix(b"\n")

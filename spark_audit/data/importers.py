@@ -52,6 +52,7 @@ _LAYOUTS = {
     "simple": ("text", "label"),
 }
 """Usual column names of prompt and response."""
+_ALL_LAYOUTS = [*_LAYOUTS.values()]
 
 
 def import_file(
@@ -164,9 +165,27 @@ class _Import:
     def __post_init__(self) -> None:
         check_task(self.task, where="option --task")
         self.by_name = named_file(Path(self.source))
-        _check_options(
-            self.split, self.by_name, self.columns, templated=self.template is not None
-        )
+        if self.split not in (None, *get_args(Split)):
+            raise InputError(
+                "is neither train nor test", where="option --split", fix=SPLIT_FIX
+            )
+        if self.split and self.by_name and self.split != self.by_name:
+            raise InputError(
+                f"the file's name says {self.by_name}",
+                where="option --split",
+                fix="leave it out, or rename the file",
+            )
+        for field in self.columns:
+            if field not in _IMPORTED:
+                what = f"{field!r} is no field of an example"
+                fix = f"use one of: {', '.join(_IMPORTED)}"
+                raise InputError(what, where="option --map", fix=fix)
+        if self.template is not None and "prompt" in self.columns:
+            raise InputError(
+                "a template makes the prompt, so no column can be mapped to it",
+                where="option --map",
+                fix="give `--template` or `--map prompt=`, not both",
+            )
         self.pieces = None if self.template is None else parse_template(self.template)
         named = (column for _, column in self.pieces or ())
         self.asked = {*self.columns.values(), *named}
@@ -189,7 +208,14 @@ class _Import:
         """The example of a template, with what all prompts share as fixed wording."""
         if self.pieces is None:
             return example
-        return replace(example, template=_joined(example, self.common))
+        ranges = [*template_ranges(replace(example, template=None), self.common)]
+        joined: list[tuple[int, int]] = []
+        for start, end in sorted([*ranges, *(example.template or ())]):
+            if joined and start <= joined[-1][1]:  # those that touch are one
+                joined[-1] = joined[-1][0], max(end, joined[-1][1])
+            else:
+                joined.append((start, end))
+        return replace(example, template=tuple(joined))
 
     def read(self) -> Iterator[tuple[str, Example]]:
         """The examples with their places; at least one."""
@@ -200,107 +226,68 @@ class _Import:
             except InputError as error:
                 if not str(error.where).startswith("field"):
                     raise
-                listed = _listed(row, self.asked)
-                told = InputError(
-                    f"{error.what} ({listed})", where=error.where, fix=error.fix
-                )
-                raise located(place, told) from error
+                what = f"{error.what} ({_listed(row, self.asked)})"
+                named_columns = InputError(what, where=error.where, fix=error.fix)
+                raise located(place, named_columns) from error
         if not counts:
             raise InputError("holds no rows", where=self.source)
 
     def _example(
         self, named: Split | None, row: Row, counts: Counter[Split], place: str
     ) -> Example:
-        own = self.pieces is None and not self.columns and set(REQUIRED) <= set(row)
-        if own:
-            split = _one_split(self.split, named, row["split"])
-            counts[split] += 1
-            return from_row(row | {"task": self.task, "split": split}, place=place)
-        wanted = _wanted(row, self.format, self.columns, templated=bool(self.pieces))
-        cell = _cell(row, wanted.get("split")) or self.by_name
-        split = _one_split(self.split, named, cell)
+        whole = self.pieces is None and not self.columns and set(REQUIRED) <= set(row)
+        wanted = {} if whole else self._wanted(row)
+        by_row = _cell(row, wanted.get("split")) or self.by_name
+        split = _one_split(self.split, named, row["split"] if whole else by_row)
         counts[split] += 1
-        made = f"{self.task}-{split}-{counts[split]:06d}"
-        return _imported(
-            row, wanted, self.pieces, task=self.task, split=split, made=made
-        )
-
-
-def _check_options(
-    split: Split | None,
-    by_name: Split | None,
-    columns: Mapping[str, str],
-    *,
-    templated: bool,
-) -> None:
-    if split not in (None, *get_args(Split)):
-        raise InputError(
-            "is neither train nor test", where="option --split", fix=SPLIT_FIX
-        )
-    if split and by_name and split != by_name:
-        raise InputError(
-            f"the file's name says {by_name}",
-            where="option --split",
-            fix="leave it out, or rename the file",
-        )
-    for field in columns:
-        if field not in _IMPORTED:
-            fix = f"use one of: {', '.join(_IMPORTED)}"
-            raise InputError(
-                f"{field!r} is no field of an example", where="option --map", fix=fix
-            )
-    if templated and "prompt" in columns:
-        raise InputError(
-            "a template makes the prompt, so no column can be mapped to it",
-            where="option --map",
-            fix="give `--template` or `--map prompt=`, not both",
-        )
-
-
-def _joined(example: Example, common: Mapping[str, tuple[int, int]]) -> Ranges:
-    """Ranges of the template and of the common wording; those that touch are one."""
-    both = [*template_ranges(replace(example, template=None), common)]
-    both += example.template or ()
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(both):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        if whole:
+            return from_row(row | {"task": self.task, "split": split}, place=place)
+        template: Ranges | None = None
+        spans = spans_field(row)
+        if self.pieces is None:
+            prompt = _value(row, wanted["prompt"]) if wanted["prompt"] else ""
         else:
-            joined.append((start, end))
-    return tuple(joined)
+            prompt, template = _filled(self.pieces, row)
+            spans = _in_template(spans, self.pieces, row)
+        response = _value(row, wanted["response"]) if wanted["response"] else ""
+        if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
+            response = f" {response}"
+            spans = tuple(_moved(span, len(prompt)) for span in spans)
+        made = f"{self.task}-{split}-{counts[split]:06d}"
+        name = _cell(row, wanted.get("id")) or made
+        return Example(
+            id=name,
+            task=self.task,
+            prompt=prompt,
+            response=response,
+            split=split,
+            source_id=_cell(row, wanted.get("source_id")) or name,
+            spans=spans,
+            template=template,
+        )
 
-
-def _imported(
-    row: Row,
-    wanted: Mapping[str, str],
-    pieces: list[tuple[str, str | None]] | None,
-    *,
-    task: str,
-    split: Split,
-    made: str,
-) -> Example:
-    template: Ranges | None = None
-    spans = spans_field(row)
-    if pieces is None:
-        prompt = _value(row, wanted["prompt"]) if wanted["prompt"] else ""
-    else:
-        prompt, template = _filled(pieces, row)
-        spans = _in_template(spans, pieces, row)
-    response = _value(row, wanted["response"]) if wanted["response"] else ""
-    if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
-        response = f" {response}"
-        spans = tuple(_moved(span, len(prompt)) for span in spans)
-    name = _cell(row, wanted.get("id")) or made
-    return Example(
-        id=name,
-        task=task,
-        prompt=prompt,
-        response=response,
-        split=split,
-        source_id=_cell(row, wanted.get("source_id")) or name,
-        spans=spans,
-        template=template,
-    )
+    def _wanted(self, row: Row) -> dict[str, str]:
+        """Field -> column: what was mapped, and else the columns with usual names."""
+        usual = {name: name for name in ("id", "source_id", "split") if name in row}
+        if isinstance(row, Line):
+            return usual | {"prompt": "text", "response": ""} | self.columns
+        made = {*self.columns, *(["prompt"] if self.pieces else [])}
+        needed = [field for field in ("prompt", "response") if field not in made]
+        layouts = [_LAYOUTS[self.format]] if self.format in _LAYOUTS else _ALL_LAYOUTS
+        for pair in layouts:
+            names = dict(zip(("prompt", "response"), pair, strict=True))
+            if all(names[field] in row for field in needed):
+                return usual | {field: names[field] for field in needed} | self.columns
+        absent = {
+            field
+            for field in needed
+            if not any(pair[field == "response"] in row for pair in _ALL_LAYOUTS)
+        }
+        field = min(absent or needed)
+        other = ", or `--map response=` for none"
+        fix = f"give `--map {field}=COLUMN`"
+        fix += " or `--template`" if field == "prompt" else other
+        raise bad_field(field, "has no column of a usual name", fix=fix)
 
 
 def _in_template(
@@ -327,39 +314,13 @@ def _moved(span: Span, place: int) -> Span:
     return replace(span, start=start, end=end)
 
 
-def _wanted(
-    row: Row, format: str, columns: Mapping[str, str], *, templated: bool
-) -> dict[str, str]:
-    """Field -> column: what was mapped, and else the columns with usual names."""
-    found = {name: name for name in ("id", "source_id", "split") if name in row}
-    if isinstance(row, Line):
-        return found | {"prompt": "text", "response": ""} | dict(columns)
-    made = {"prompt"} if templated else set[str]()
-    needed = [f for f in ("prompt", "response") if f not in {*columns, *made}]
-    for pair in [_LAYOUTS[format]] if format in _LAYOUTS else _LAYOUTS.values():
-        names = dict(zip(("prompt", "response"), pair, strict=True))
-        if all(names[field] in row for field in needed):
-            return found | {field: names[field] for field in needed} | dict(columns)
-    absent = {
-        field
-        for field in needed
-        if not any(pair[field == "response"] in row for pair in _LAYOUTS.values())
-    }
-    field = next(iter(sorted(absent or needed)))
-    fix = f"give `--map {field}=COLUMN`"
-    fix += (
-        " or `--template`" if field == "prompt" else ", or `--map response=` for none"
-    )
-    raise bad_field(field, "has no column of a usual name", fix=fix)
-
-
 def _listed(row: Row, asked: Collection[str | None]) -> str:
     """The row's columns, unless they may be text (a CSV without a first line).
 
     Known as names: a usual one, one nearly ``asked`` for; no CSV's also single words.
     """
     names = [str(name) for name in row]
-    usual = dict.fromkeys(name for pair in _LAYOUTS.values() for name in pair)
+    usual = dict.fromkeys(name for pair in _ALL_LAYOUTS for name in pair)
     known = {*_IMPORTED, *usual, *asked} & {*names}
     known |= {near for a in asked for near in get_close_matches(a or "", names)}
     words = all(re.fullmatch(r"[A-Za-z_][\w-]*", name) for name in names)

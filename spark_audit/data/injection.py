@@ -24,7 +24,7 @@ from spark_audit.data.canaries import (
     render,
     share_pieces,
 )
-from spark_audit.data.candidate_sets import MAX_DRAWS, Context, unranked
+from spark_audit.data.candidate_sets import MAX_DRAWS, Context, candidates
 from spark_audit.data.examples import Canary, Example, Kind, Part, Ranges, Span, Split
 from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
@@ -350,7 +350,7 @@ def _unranked(
     """Parts that find too few candidates in the words around them, and the reason."""
     # The sentence last: it is the longest, and hardly ever what fails.
     for part in reversed(RANKED):
-        reason = unranked(
+        reason = candidates(
             canary.format,
             parts,
             part,
@@ -359,7 +359,8 @@ def _unranked(
             seed=seed_for(canary.seed, part),
             max_draws=max_draws,
             pool=canary.pool,
-        )
+            settle=True,
+        ).reason
         if reason:
             yield part, reason
 

@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TypeAlias
 
 from spark_audit.data.examples import (
     LINE_BYTES,
@@ -115,9 +115,29 @@ def _csv(path: Path) -> Iterator[tuple[str, Row]]:
         # Spreadsheets begin UTF-8 files with a byte order mark, which is no part of a
         # name; ends of line inside of quotes are the cell's.
         file = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
-        limit = csv.field_size_limit(LINE_BYTES)
+        lines = iter(lambda: file.readline(LINE_BYTES), "")
+        limit, place = csv.field_size_limit(LINE_BYTES), f"{path}:1"
         try:
-            yield from _cells(path, file)
+            head = next(lines, "")
+            if not head.strip() and not any(map(str.strip, lines)):
+                raise InputError("is empty", where=str(path))
+            cut = max(",;\t", key=head.count)
+            reader = csv.reader(chain([head], lines), delimiter=cut, strict=True)
+            columns = [name.strip() for name in next(reader)]
+            if len(set(columns)) < len(columns) or not all(columns):
+                what = "the first line does not name every column once"
+                raise InputError(what, where=place)
+            for cells in reader:
+                place = f"{path}:{reader.line_num}"
+                if not cells:
+                    raise InputError("is a blank line", where=place, fix="remove it")
+                if len(cells) != len(columns):
+                    what = f"has {len(cells)} cells where the first line has "
+                    raise InputError(f"{what}{len(columns)}", where=place)
+                yield place, Cells(zip(columns, cells, strict=True))
+        except csv.Error as error:
+            place = f"{path}:{reader.line_num}"
+            raise InputError("is not CSV (check its quotes)", where=place) from error
         except UnicodeDecodeError as error:
             fix = "save as UTF-8"
             raise InputError("is not UTF-8", where=str(path), fix=fix) from error
@@ -125,41 +145,11 @@ def _csv(path: Path) -> Iterator[tuple[str, Row]]:
             csv.field_size_limit(limit)
 
 
-def _cells(path: Path, file: TextIO) -> Iterator[tuple[str, Row]]:
-    lines = iter(lambda: file.readline(LINE_BYTES), "")
-    head = next(lines, "")
-    if not head.strip() and not any(map(str.strip, lines)):
-        raise InputError("is empty", where=str(path))
-    reader = csv.reader(
-        chain([head], lines), delimiter=max(",;\t", key=head.count), strict=True
-    )
-    try:
-        columns = [name.strip() for name in next(reader)]
-        if len(set(columns)) < len(columns) or not all(columns):
-            raise InputError(
-                "the first line does not name every column once", where=f"{path}:1"
-            )
-        for cells in reader:
-            place = f"{path}:{reader.line_num}"
-            if not cells:
-                raise InputError("is a blank line", where=place, fix="remove it")
-            if len(cells) != len(columns):
-                what = f"has {len(cells)} cells where the first line has {len(columns)}"
-                raise InputError(what, where=place)
-            yield place, Cells(zip(columns, cells, strict=True))
-    except csv.Error as error:
-        place = f"{path}:{reader.line_num}"
-        raise InputError("is not CSV (check its quotes)", where=place) from error
-
-
 def _text(path: Path) -> Iterator[tuple[str, Row]]:
     empty = True
-    for number, line in enumerate(byte_lines(path), start=1):
-        place = f"{path}:{number}"
-        if len(line) > LINE_BYTES:
-            raise InputError(f"is longer than {LINE_BYTES:,} bytes", where=place)
+    for place, line in byte_lines(path):
         try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            text = line.decode("utf-8-sig").strip()
         except UnicodeDecodeError as error:
             raise InputError(
                 "is not UTF-8", where=place, fix="save as UTF-8"

@@ -157,7 +157,8 @@ class Forms:
             # Digits of a host that stays are no digits of the person.
             columns += [["@"] * n, _pick(rng, self._others(host), n)]
         drawn = _joined(columns)
-        return _checked(drawn) if type == "CREDIT_CARD" and _valid(text) else drawn
+        card = type == "CREDIT_CARD" and luhn(re.sub(r"\D", "", text))
+        return _checked(drawn) if card else drawn
 
     def _characters(self, type: str, text: str) -> list[Sequence[str]]:
         """What may stand for each character that is drawn by itself."""
@@ -287,13 +288,9 @@ def _joined(columns: Sequence[Sequence[str]]) -> list[str]:
     return ["".join(row) for row in zip(*columns, strict=True)]
 
 
-def _valid(card: str) -> bool:
-    return luhn(re.sub(r"\D", "", card))
-
-
 def _checked(drawn: Iterable[str]) -> list[str]:
     """Card numbers with their last digit as check digit."""
-    ends = string.digits
-    return [
-        next((x for d in ends if _valid(x := text[:-1] + d)), text) for text in drawn
-    ]
+    from faker.utils.checksums import calculate_luhn
+
+    bodies = [text[:-1] for text in drawn]
+    return [b + str(calculate_luhn(int(re.sub(r"\D", "", b)))) for b in bodies]

@@ -91,7 +91,7 @@ def train_base(
         from transformers import AutoConfig, AutoModelForCausalLM
 
         from spark_train.data import encode_rows
-        from spark_train.phases.fine_tuning import fit
+        from spark_train.phases.task import fit
 
     made = {
         "texts": hashlib.sha256(

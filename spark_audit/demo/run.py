@@ -12,7 +12,7 @@ through the tasks as ``spark-train run`` does; ``spark-audit all`` is what audit
 there is little to find in any of them: ``er-full`` learns the whole text, identifiers
 included, and is the positive control, for canaries, membership and the matched audit.
 
-Settings are the paper's but for :data:`SETTINGS`, which says why; sizes are what two
+Settings are the paper's but for :data:`SETTINGS`; sizes are what two
 cores get through in a few minutes. Both were chosen on the seed 1000, from time and
 accuracy, and are the same for every seed. What a seed then shows, it shows.
 """
@@ -20,7 +20,7 @@ accuracy, and are the same for every seed. What a seed then shows, it shows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from spark_audit.audits import AUDITS, Audit, Noise, Stages, Utility
+from spark_audit.audits import AUDITS
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
@@ -47,7 +47,6 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
-from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import STATISTICS
 from spark_audit.pipeline.lineup import make_plans
 from spark_audit.pipeline.request import Request
@@ -117,27 +116,22 @@ class Size:
 FULL = Size()
 
 FACTOR = 8
-SETTINGS: dict[str, tuple[Any, str]] = {
-    "lr": (
-        5e-4 * FACTOR,
-        "layers 40 times as narrow take larger steps: of 4 and 8 times the paper's, "
-        "the one with the higher Last of sd-replay",
-    ),
-    "batch_size": (16, "the paper's 32 would leave five steps per epoch"),
-    "replay.weighting": (
-        "mean",
-        "as printed, a replayed response token weighs 0.07 of what it does in er, and "
-        "60 steps a task, where the paper has some 507, keep less",
-    ),
-    "ptpc.batch_size": (8, "four times the rows per step, for a quarter of the steps"),
-    "ptpc.old_batch_size": (4, "as above"),
-    "ptpc.lr": (
-        1e-5 * FACTOR * 4,
-        "8 times the paper's, as lr is; 4 times for a quarter of the steps",
-    ),
+SETTINGS: dict[str, Any] = {
+    # Layers 40 times as narrow take larger steps: of 4 and 8 times the paper's, the one
+    # with the higher Last of sd-replay.
+    "lr": 5e-4 * FACTOR,
+    "batch_size": 16,  # the paper's 32 would leave five steps per epoch
+    # As printed, a replayed response token weighs 0.07 of what it does in er, and 60
+    # steps a task, where the paper has some 507, keep less.
+    "replay.weighting": "mean",
+    # Four times the rows per step, for a quarter of the steps.
+    "ptpc.batch_size": 8,
+    "ptpc.old_batch_size": 4,
+    # 8 times the paper's, as lr is; 4 times for a quarter of the steps.
+    "ptpc.lr": 1e-5 * FACTOR * 4,
 }
-"""Where the runs leave the paper's settings, and why; ``epochs`` and ``ptpc.steps``,
-which are sizes, are in :class:`Size`."""
+"""Where the runs leave the paper's settings; ``epochs`` and ``ptpc.steps``, which are
+sizes, are in :class:`Size`."""
 
 RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "er": ("er", {}),
@@ -285,14 +279,6 @@ def _claim(out: Path, seed: int, size: Size) -> None:
 # --- jobs of the two processes --------------------------------------------------------
 
 
-def _settings(name: str, size: Size, reads: Sequence[str]) -> list[str]:
-    """The texts of ``--set``; what a method does not read is left out."""
-    chosen: dict[str, object] = {key: value for key, (value, _) in SETTINGS.items()}
-    chosen |= {"epochs": size.epochs, "ptpc.steps": size.correction_steps}
-    chosen |= RUNS[name][1]
-    return [f"{key}={value}" for key, value in chosen.items() if key in reads]
-
-
 def _train(name: str, out: Path, seed: int, size: Size, progress: Progress) -> None:
     """``spark-train run`` of one run; a finished one is only looked at."""
     with quiet():
@@ -300,49 +286,33 @@ def _train(name: str, out: Path, seed: int, size: Size, progress: Progress) -> N
         from spark_train.request import Opening, TrainRequest
         from spark_train.run import train
         from spark_train.settings import names
-    method = RUNS[name][0]
-    settings = _settings(name, size, names(groups(method)))
-    base, order = str(out / "runs" / "base"), ",".join(size.order)
-    target = out / "runs" / name
-    command = ["spark-train", "run", "--method", method, "--base", base]
-    command += ["--data", str(out / "data"), "--order", order]
-    command += ["-o", str(target), "--seed", str(seed), "--set", *settings]
-    steps = _Steps(f"training {name}, steps", name, size, progress)
+    method, differs = RUNS[name]
+    steps = {"epochs": size.epochs, "ptpc.steps": size.correction_steps}
+    settings = SETTINGS | steps | differs
+    reads = names(groups(method))
+    what = f"training {name}, tasks"
+
+    def tasks(phase: str, done: int, total: int) -> None:
+        if phase.endswith(" answers, tasks") and done == total:
+            progress(what, int(phase.partition("-")[0]), size.tasks)
+
     request = TrainRequest(
         method=method,
-        base=base,
-        order=order,
+        base=str(out / "runs" / "base"),
+        order=",".join(size.order),
         data=tuple(_files(out, size)),
-        output=target,
-        settings=tuple(settings),
+        output=out / "runs" / name,
+        settings=tuple(f"{k}={v}" for k, v in settings.items() if k in reads),
         seed=seed,
         loading=Opening(device="cpu"),
-        command=tuple(command),
+        command=_command(out, seed),
     )
-    train(request, progress=steps)
-    steps.end()
+    train(request, progress=tasks)
+    progress(what, size.tasks, size.tasks)
 
 
-class _Steps:
-    """One line for a whole run, in place of one for each of its phases."""
-
-    def __init__(self, what: str, name: str, size: Size, progress: Progress) -> None:
-        batch = int(SETTINGS["batch_size"][0])
-        first = -(-size.train_rows // batch)
-        later = -(-size.train_rows // (batch // 2))
-        self.total = size.epochs * (first + (size.tasks - 1) * later)
-        if RUNS[name][0] == "spark":
-            self.total += size.tasks * size.correction_steps
-        self.what, self.progress = what, progress
-        self.done: dict[str, int] = {}
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if what.endswith(", steps"):
-            self.done[what] = done
-            self.progress(self.what, sum(self.done.values()), self.total)
-
-    def end(self) -> None:
-        self.progress(self.what, self.total, self.total)
+def _command(out: Path, seed: int) -> tuple[str, ...]:
+    return "spark-audit", "demo", "-o", str(out), "--seed", str(seed)
 
 
 def _build(out: Path, seed: int, size: Size, progress: Progress) -> None:
@@ -378,16 +348,32 @@ def _audit(
     progress: Progress,
 ) -> None:
     """``spark-audit all`` of all runs, or one worker's share of it."""
-    audits = _audits(size)
-    total = _count(load_manifest(_path(out)), audits, size)
-    last = f"{[name for name in RUNS if name in size.runs][-1]}@{size.tasks}"
-    passes = _Passes(shard, total, last, progress)
+    order = ",".join(size.order)
+    options: dict[str, dict[str, Any]] = {
+        "noise": {"draws": size.draws},
+        "stages": {"order": order},
+        "utility": {"order": order},
+    }
+    audits = tuple(audit(**options.get(audit.name, {})) for audit in AUDITS)
+    # Passes over all checkpoints and stages.
+    _, plans = make_plans(load_manifest(_path(out)), audits)
+    wholes, stages = 1 + len(size.runs), 1 + len(size.runs) * size.tasks
+    total = wholes * len(plans.whole) + stages * len(plans.stages)
+    title = f"scoring, passes, process {shard[0] + 1} of {shard[1]}"
+    seen: set[str] = set()
+
+    def passes(what: str, done: int, steps: int) -> None:
+        if what == STATISTICS:
+            progress(REPORTING, done, steps + 1)
+        else:
+            seen.add(what)
+            progress(title, len(seen) - (done < steps), total)
+
+    runs = [name for name in RUNS if name in size.runs]
     run(
         Request(
             audits=audits,
-            ckpt=tuple(
-                f"{name}={out / 'runs' / name}" for name in RUNS if name in size.runs
-            ),
+            ckpt=tuple(f"{name}={out / 'runs' / name}" for name in runs),
             base=str(out / "runs" / "base"),
             baseline=BASELINE,
             manifest=_path(out),
@@ -396,51 +382,8 @@ def _audit(
             shard=shard,
             formats=formats,
             loading=Loading(device="cpu"),
-            command=("spark-audit", "demo", "-o", str(out), "--seed", str(seed)),
+            command=_command(out, seed),
         ),
         progress=passes,
     )
-
-
-def _audits(size: Size) -> tuple[Audit, ...]:
-    """All audits, with the order of the tasks and few draws of noise."""
-    order = ",".join(size.order)
-    chosen = {
-        audit.name: audit
-        for audit in (
-            Noise(draws=size.draws),
-            Stages(order=order),
-            Utility(order=order),
-        )
-    }
-    return tuple(chosen.get(audit.name) or audit() for audit in AUDITS)
-
-
-def _count(manifest: Manifest, audits: Sequence[Audit], size: Size) -> int:
-    """How many passes are scored, over all checkpoints and stages."""
-    _, plans = make_plans(manifest, audits)
-    wholes, stages = 1 + len(size.runs), 1 + len(size.runs) * size.tasks
-    return wholes * len(plans.whole) + stages * len(plans.stages)
-
-
-class _Passes:
-    """One line for all that a worker scores, in place of one for each pass."""
-
-    def __init__(
-        self, shard: tuple[int, int], total: int, last: str, progress: Progress
-    ) -> None:
-        # The stage that is scored last.
-        self.last = last
-        self.what = f"scoring, passes, process {shard[0] + 1} of {shard[1]}"
-        self.total, self.progress = total, progress
-        self.seen: set[str] = set()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if what == STATISTICS:
-            self.progress(REPORTING, done, total + 1)
-            return
-        self.seen.add(what)
-        self.progress(self.what, len(self.seen) - (done < total), self.total)
-        if done >= total and what.startswith(f"scoring {self.last}, "):
-            # What the store had already was not told of.
-            self.progress(self.what, self.total, self.total)
+    progress(title, total, total)  # what the store had already was not told of

@@ -18,7 +18,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
@@ -36,10 +36,15 @@ ENDED = "one of its processes was ended from outside (for want of memory?)"
 
 
 class Workers:
-    """What :func:`workers` gives."""
+    """What :func:`workers` gives; without a pool all is done in this process."""
 
-    def __init__(self, pool: ProcessPoolExecutor, told: Any, progress: Progress):
-        self._pool, self._told, self._progress = pool, told, progress
+    def __init__(
+        self,
+        progress: Progress,
+        pool: ProcessPoolExecutor | None = None,
+        told: Any = (),
+    ) -> None:
+        self._progress, self._pool, self._told = progress, pool, told
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Run all jobs; they begin in the order given.
@@ -49,9 +54,12 @@ class Workers:
         Exception
             The first that a job raised; jobs that have not begun do not.
         """
+        if self._pool is None:
+            for job in jobs:
+                job(self._progress)
+            return
         # An interrupt is for this process: those that begin here never see one.
-        ends = {signal.SIGINT, signal.SIGHUP}
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
         try:
             left = {self._pool.submit(job, _tell) for job in jobs}
         finally:
@@ -60,11 +68,11 @@ class Workers:
         while left:
             done, left = wait(left, timeout=EVERY, return_when=FIRST_EXCEPTION)
             self.show()
-            for future in done:
-                try:
+            try:
+                for future in done:
                     future.result()
-                except BrokenExecutor as error:
-                    raise IncompleteError(ENDED) from error
+            except BrokenExecutor as error:
+                raise IncompleteError(ENDED) from error
             # The pool looks at the processes that it had when a job was last handed in:
             # it can miss the death of one that it began after that.
             now = {process.pid for process in multiprocessing.active_children()}
@@ -75,28 +83,13 @@ class Workers:
 
     def show(self) -> None:
         """Pass on what the jobs have told by now."""
-        while True:
-            try:
-                told = self._told.get_nowait()
-            except queue.Empty:
-                return
-            self._progress(*told)
-
-
-class Alone:
-    """The same in this process, one job after the other."""
-
-    def __init__(self, progress: Progress):
-        self._progress = progress
-
-    def run(self, jobs: Sequence[Job]) -> None:
-        """Run all jobs."""
-        for job in jobs:
-            job(self._progress)
+        with suppress(queue.Empty):
+            while True:
+                self._progress(*self._told.get_nowait())
 
 
 @contextmanager
-def workers(count: int, *, progress: Progress) -> Iterator[Workers | Alone]:
+def workers(count: int, *, progress: Progress) -> Iterator[Workers]:
     """Processes of one thread each; when the block is left they are gone.
 
     They are begun anew, not forked: a library's threads do not survive a fork.
@@ -107,7 +100,7 @@ def workers(count: int, *, progress: Progress) -> Iterator[Workers | Alone]:
         How many; with 1 there is none but this one.
     """
     if count == 1:
-        yield Alone(progress)
+        yield Workers(progress)
         return
     context = multiprocessing.get_context("spawn")
     told = context.Queue()
@@ -117,7 +110,7 @@ def workers(count: int, *, progress: Progress) -> Iterator[Workers | Alone]:
         count, mp_context=context, initializer=_begin, initargs=(alive, told)
     )
     try:
-        crew = Workers(pool, told, progress)
+        crew = Workers(progress, pool, told)
         yield crew
         pool.shutdown()
         crew.show()  # what a process told last may come after its job's end

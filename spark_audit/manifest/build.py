@@ -11,28 +11,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.clusters import clusters
-from spark_audit.manifest.compatibility import check_fit
-from spark_audit.manifest.file import redact as redact
-from spark_audit.manifest.file import seal
-from spark_audit.manifest.layout import Reference, Rows
-from spark_audit.manifest.overview import describe as describe
-from spark_audit.manifest.packed_lists import Stored
-from spark_audit.manifest.records import Facts, Found
+from spark_audit.manifest.covariates import SCORES
+from spark_audit.manifest.file import PARTS, seal
+from spark_audit.manifest.layout import Rows
+from spark_audit.manifest.records import Found, counts, notes
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.selection import Record, canary_sets, duplicates, membership
+from spark_audit.manifest.selection import (
+    Record,
+    canary_sets,
+    counts_by_task,
+    duplicates,
+    membership,
+)
 from spark_audit.manifest.settings import BuildSettings
-from spark_audit.manifest.slices import Tokens, gone_through, tokenised
+from spark_audit.manifest.tables import Table
 from spark_audit.manifest.twins import twin_sets
 from spark_audit.provenance import sha256_file, versions
-from spark_audit.scoring.score import BatchSize
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.score import BatchSize, item
 from spark_audit.scoring.slices import score_slices
 
 if TYPE_CHECKING:
@@ -79,77 +86,54 @@ def build_manifest(
         If there are no examples, an id occurs twice, a number is out of range, the
         tokenizer gives no offsets, or ``loaded`` is no base.
     """
-    if loaded.base is not None:
-        raise InputError(
-            "an adapter cannot be the reference of a manifest",
-            where=f"checkpoint {loaded.name!r}",
-            fix="give its base, or save base and adapter merged",
-        )
+    show = progress or (lambda what, done, total: None)
     chosen = replace(settings or BuildSettings(), **options)
     recorded = chosen.recorded(max_positions=loaded.max_positions)
-    length = recorded["max_length"]
-    rows = Rows(checked(examples), loaded.tokenizer, max_length=length)
-    tokens = tokenised(rows, len(loaded.usable))
-    reference, remarks = _scored(rows, tokens, loaded, store, batch_size, progress)
-    groups = duplicates(rows.outlines)
-    units = clusters(rows.outlines, groups)
-    found = gone_through(
-        rows,
-        tokens,
-        reference,
-        units.labels,
-        chosen=chosen,
-        recorded=recorded,
-        progress=_stage(progress, "matching, rows"),
+    examples = checked(examples)
+    rows = Rows(examples, loaded.tokenizer, max_length=recorded["max_length"])
+    scores, first, by_task, remarks = _scored(
+        rows, loaded, store=store, batch_size=batch_size, progress=show
     )
-    del tokens, reference
-    canaries, cut, twins, lost = _drawn(
-        rows, found, loaded, chosen, recorded["canary_contexts"], progress
+    groups = duplicates(rows)
+    units = clusters(examples, groups)
+    found = Found(recorded, by_task, units.labels)
+    for low, part in rows.slices():
+        high = low + len(part)
+        found.add(part, scores[first[low] : first[high]], first=low)
+        show("matching, rows", high, len(examples))
+    del scores
+    encode, seed = partial(token_ids, loaded.tokenizer), recorded["seed"]
+    canaries, cut = canary_sets(
+        found.canary_rows,
+        contexts=recorded["canary_contexts"],
+        n=recorded["n_candidates"],
+        encode=encode,
+        seed=seed,
+        progress=partial(show, "drawing canary candidates"),
     )
-    members, crossing = membership(rows.outlines, groups)
-    facts = Facts(rows.outlines, found, canaries, cut, members, crossing, units)
+    known = found.identifiers.known(examples, seed)
+    stage = partial(show, "drawing twins of identifiers")
+    twins, lost = twin_sets(rows, known, encode=encode, seed=seed, progress=stage)
+    members, crossing = membership(examples, groups)
+    count = counts(examples, found, canaries, members, units)
+    count |= {"canary_rows_cut": cut, "rows_near_duplicate": crossing}
+    count |= {"twins": len(twins), "twins_lost": lost}
+    told = notes(count, found.counted, recorded["max_length"], canaries)
     return seal(
         {
             **heading(name, reference_of(loaded), recorded, data),
-            "counts": {**facts.counts(), "twins": len(twins), "twins_lost": lost},
-            "examples": found.examples.packed(),
-            "pairs": found.pairs.packed(),
-            "unmatched": found.unmatched.packed(),
+            **{
+                part: Table(PARTS[part].model_validate_json, chunks, name=part)
+                for part, chunks in found.lists.items()
+            },
+            "counts": count,
             "canaries": canaries,
             "twins": twins,
             "membership": members,
             "balance": found.balance.records(),
-            "notes": [*facts.notes(recorded), *remarks],
+            "notes": [*told, *units.notes, *remarks],
         }
     )
-
-
-def _drawn(
-    rows: Rows,
-    found: Found,
-    loaded: Loaded,
-    chosen: BuildSettings,
-    contexts: int | None,
-    progress: Progress | None,
-) -> tuple[Any, Any, Any, int]:
-    """Candidates of canaries and what was cut; twins, and how many have none."""
-    shared: Any = {
-        "encode": lambda strings: token_ids(loaded.tokenizer, strings),
-        "seed": chosen.seed,
-    }
-    stage = _stage(progress, "drawing canary candidates")
-    canaries, cut = canary_sets(
-        found.canary_rows,
-        found.canary_scores,
-        contexts=contexts,
-        n=chosen.n_candidates,
-        progress=stage,
-        **shared,
-    )
-    stage = _stage(progress, "drawing twins of identifiers")
-    known = found.identifiers.known(rows.outlines, chosen.seed)
-    twins, lost = twin_sets(rows, known, progress=stage, **shared)
-    return canaries, cut, twins, lost
 
 
 def heading(
@@ -171,17 +155,6 @@ def heading(
     }
 
 
-def verify(manifest: Manifest, base: Loaded) -> None:
-    """Refuse a base that a manifest was not made from.
-
-    Raises
-    ------
-    InputError
-        With what differs.
-    """
-    check_fit(manifest, base, base_sha256=base.base_sha256 or base.weights_sha256)
-
-
 # --- checks ---------------------------------------------------------------------------
 
 
@@ -189,7 +162,7 @@ def checked(examples: Sequence[Example]) -> Sequence[Example]:
     """The examples by id; a manifest does not depend on the order of its input."""
     if not examples:
         raise InputError("there are no examples", where="data", fix="give some")
-    if isinstance(examples, Stored):
+    if isinstance(examples, Table):  # of stored rows, which are sorted and unique
         return examples
     found = sorted(examples, key=lambda example: example.id)
     for one, other in pairwise(found):
@@ -202,38 +175,42 @@ def checked(examples: Sequence[Example]) -> Sequence[Example]:
     return found
 
 
-# --- scores ---------------------------------------------------------------------------
-
-
-def _stage(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
-    if progress is None:
-        return None
-    return lambda done, total: progress(what, done, total)
+# --- slices of rows -------------------------------------------------------------------
 
 
 def _scored(
-    rows: Rows,
-    tokens: Tokens,
-    loaded: Loaded,
-    store: Store | None,
-    batch_size: BatchSize,
-    progress: Progress | None,
-) -> tuple[Reference, list[str]]:
-    """The reference model's scores of everything that is kept, and notes on them."""
-    ids = [row.example.id for row in rows.outlines]
-    reference = Reference(ids, tokens.lengths)
-    notes = dict.fromkeys(loaded.notes)
-    for part in score_slices(
-        loaded,
-        tokens.texts,
-        store=store,
-        batch_size=batch_size,
-        progress=_stage(progress, f"scoring {loaded.name}, tokens"),
-    ):
-        for row, key in part.places.items():
-            reference.put(row, part.table, key)
-        notes |= dict.fromkeys(part.notes)
-    return reference, [f"reference: {note}" for note in notes]
+    rows: Rows, loaded: Loaded, *, progress: Progress, **options: Any
+) -> tuple[np.ndarray, list[int], dict[str, np.ndarray], list[str]]:
+    """The reference model's scores of all rows' tokens (``SCORES``), and notes.
+
+    Between them: which is the first of each row's tokens, and token counts by task.
+    """
+    if loaded.base is not None:
+        raise InputError(
+            "an adapter cannot be the reference of a manifest",
+            where=f"checkpoint {loaded.name!r}",
+            fix="give its base, or save base and adapter merged",
+        )
+    texts, first = list[Item](), [0]
+    by_task: dict[str, np.ndarray] = {}
+    for _, part in rows.slices():
+        for row in part:
+            texts.append(item(row.example.id, row.encoding, row.kept))
+            first.append(first[-1] + len(row.encoding))
+        for task, count in counts_by_task(part, len(loaded.usable)).items():
+            by_task[task] = by_task.get(task, 0) + count
+    scores = np.zeros(first[-1], SCORES)
+    scores["nll"] = np.nan
+    remarks = dict.fromkeys(loaded.notes)
+    stage = partial(progress, f"scoring {loaded.name}, tokens")
+    for scored in score_slices(loaded, texts, progress=stage, **options):
+        for i, key in scored.places.items():
+            own = scored.table.rows(key)
+            at = first[i] + scored.table.position[own]
+            for name in SCORES.names or ():
+                scores[name][at] = scored.table.columns[name][own]
+        remarks |= dict.fromkeys(scored.notes)
+    return scores, first, by_task, [f"reference: {note}" for note in remarks]
 
 
 def reference_of(loaded: Loaded) -> Record:

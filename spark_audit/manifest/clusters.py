@@ -7,16 +7,14 @@ clusters.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import SHORT, finder, folded
-from spark_audit.manifest.layout import Outline
-from spark_audit.manifest.packed_lists import Indexed
 from spark_audit.stats.duplicates import cluster_labels
 
 WIDESPREAD_ROWS, WIDESPREAD_SHARE = 100, 0.1
@@ -45,7 +43,7 @@ class Clusters:
     notes: list[str]
 
 
-def clusters(rows: Sequence[Outline], groups: np.ndarray) -> Clusters:
+def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
     """Clusters of rows: joined by source, canary, identifier and near-duplicate text.
 
     An identifier joins the rows that it stands in, annotated there or not; one of a
@@ -57,18 +55,18 @@ def clusters(rows: Sequence[Outline], groups: np.ndarray) -> Clusters:
     groups
         Near-duplicate group of each row, shape ``(n,)``.
     """
-    strings, notes = _strings(rows)
+    strings, notes = _strings(examples)
     sources, canaries = list[str](), list[str | None]()
-    for row in rows:
-        sources.append(row.example.source_id)
-        canaries.append(row.example.canary.id if row.example.canary else None)
+    for example in examples:
+        sources.append(example.source_id)
+        canaries.append(example.canary.id if example.canary else None)
     labels = cluster_labels(sources, canaries, groups, strings)
     sizes = Counter(labels)
     largest = max(sizes.values(), default=0)
-    if largest > max(LARGE * len(rows), 2):
+    if largest > max(LARGE * len(examples), 2):
         apart = Counter(cluster_labels(sources, canaries, groups))
         notes.append(
-            f"one cluster holds {largest} of {len(rows)} rows "
+            f"one cluster holds {largest} of {len(examples)} rows "
             f"({max(apart.values())} if shared identifiers joined none): intervals "
             f"over {len(sizes)} clusters are wide, or there are none. If a value that "
             "belongs to no person joins them, remove its annotations"
@@ -79,97 +77,64 @@ def clusters(rows: Sequence[Outline], groups: np.ndarray) -> Clusters:
             "clusters": len(sizes),
             "largest_cluster": largest,
             "rows_joined": sum(n for n in sizes.values() if n > 1),
-            "joined_by_source": _shared(sources),
-            "joined_by_canary": _shared(canaries),
-            "joined_by_string": strings.sharing(),
-            "joined_by_near_duplicate": _shared(groups.tolist()),
+            "joined_by_source": _sharing([[key] for key in sources]),
+            "joined_by_canary": _sharing([[key] if key else [] for key in canaries]),
+            "joined_by_string": _sharing(strings),
+            "joined_by_near_duplicate": _sharing([[key] for key in groups.tolist()]),
         },
         notes,
     )
 
 
-class _Held(Indexed[list[int]]):
-    """Numbers of the strings in each row, in 4 bytes each."""
-
-    def __init__(self) -> None:
-        self._numbers, self._ends = array("i"), array("q", [0])
-
-    def append(self, numbers: Iterable[int]) -> None:
-        """Take one more row's."""
-        self._numbers.extend(numbers)
-        self._ends.append(len(self._numbers))
-
-    def rows(self) -> np.ndarray:
-        """In how many rows each number stands, shape ``(largest + 1,)``."""
-        return np.bincount(np.array(self._numbers, np.int64), minlength=1)
-
-    def without(self, numbers: Collection[int]) -> _Held:
-        """The same, some numbers left out."""
-        found = _Held()
-        for own in self:
-            found.append(number for number in own if number not in numbers)
-        return found
-
-    def sharing(self) -> int:
-        """How many rows have a number that another row has too."""
-        count = self.rows()
-        return sum(any(count[number] > 1 for number in own) for own in self)
-
-    def _at(self, at: int) -> list[int]:
-        return self._numbers[self._ends[at] : self._ends[at + 1]].tolist()
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-
-def _strings(rows: Sequence[Outline]) -> tuple[_Held, list[str]]:
-    """The identifiers in each row that join it to others, and what joins none."""
+def _strings(examples: Sequence[Example]) -> tuple[list[list[int]], list[str]]:
+    """Numbers of the identifiers in each row that join it to others, and notes."""
     number: dict[str, int] = {}
     bare: Counter[str] = Counter()
-    for row in rows:
-        own = _annotated(row)
+    for example in examples:
+        own = _annotated(example)
         whole = {string for string, tells in own if tells}
         for string in whole:
             number.setdefault(string, len(number))
         bare.update({string for string, _ in own} - whole)
     # A password may be a plain word: it is one only where it is annotated.
     find = finder({string for string in number if not string.isalpha()})
-    held = _Held()
-    for row in rows:
-        told = {string for string, _ in _annotated(row)} & number.keys()
-        stands = find(folded(row.example.text)) | told
+    held = []
+    for example in examples:
+        told = {string for string, _ in _annotated(example)} & number.keys()
+        stands = find(folded(example.text)) | told
         held.append(sorted(number[string] for string in stands))
-    most = max(WIDESPREAD_ROWS, WIDESPREAD_SHARE * len(rows))
-    spread = held.rows()
-    wide = np.flatnonzero(spread > most).tolist()
+    most = max(WIDESPREAD_ROWS, WIDESPREAD_SHARE * len(examples))
+    spread = Counter(one for own in held for one in own)
+    wide = {one for one, count in spread.items() if count > most}
     notes = []
     if wide:
         notes.append(
             f"{len(wide)} annotated strings stand in more than {most:g} of "
-            f"{len(rows)} rows, up to {spread.max()}: they are "
+            f"{len(examples)} rows, up to {max(spread.values())}: they are "
             "not counted as personal and join no rows into a cluster"
         )
+        held = [[one for one in own if one not in wide] for own in held]
     if shared := sum(n > 1 for string, n in bare.items() if string not in number):
         notes.append(
             f"{shared} annotated strings occur in several rows and are too short to "
             "identify a person (a name or place of one word, one or two characters): "
             "they join no rows into a cluster"
         )
-    return held.without(wide) if wide else held, notes
+    return held, notes
 
 
-def _annotated(row: Outline) -> set[tuple[str, bool]]:
+def _annotated(example: Example) -> set[tuple[str, bool]]:
     """The strings that are annotated in a row, and whether each tells who it is."""
     found = set()
-    for span in row.example.spans:
-        string = folded(row.example.text[span.start : span.end]).strip()
+    for span in example.spans:
+        string = folded(example.text[span.start : span.end]).strip()
         word = len(string.split()) == 1 and not any(map(str.isdigit, string))
         bare = word and span.type in BARE
         found.add((string, len(string) >= SHORT and not bare))
     return found
 
 
-def _shared(keys: Iterable[Hashable | None]) -> int:
-    """How many rows have the key of another row."""
-    count = Counter(key for key in keys if key is not None)
-    return sum(n for n in count.values() if n > 1)
+def _sharing(keys: Sequence[Collection[Hashable]]) -> int:
+    """How many rows have a key that another row has too."""
+    count = Counter(key for own in keys for key in own)
+    return sum(any(count[key] > 1 for key in own) for own in keys)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_audit.errors import InputError
-from spark_audit.manifest.packed_lists import Packed
-from spark_audit.manifest.schema import (
-    Manifest,
-    ManifestCanary,
-    ManifestExample,
-    ManifestPair,
-    ManifestTwins,
-    Membership,
-)
+from spark_audit.manifest.file import PARTS
+from spark_audit.manifest.schema import Manifest, ManifestExample, Membership
+from spark_audit.manifest.tables import Table
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -76,17 +70,17 @@ def _short(value: object) -> str:
 def limited(manifest: Manifest, ids: set[str]) -> Manifest:
     """The part of a manifest that concerns some examples; the digest stays."""
 
-    def whole(held: ManifestCanary | ManifestTwins) -> bool:
-        return bool(held.contexts) and all(c.example in ids for c in held.contexts)
+    def concerns(part: Any) -> bool:
+        if isinstance(part, ManifestExample):
+            return part.id in ids
+        contexts = getattr(part, "contexts", [part])
+        return bool(contexts) and all(one.example in ids for one in contexts)
 
-    examples = (e for e in manifest.examples if e.id in ids)
-    pairs = (p for p in manifest.pairs if p.example in ids)
     return manifest.having(
-        examples=Packed.of(ManifestExample, examples, name="examples"),
-        pairs=Packed.of(ManifestPair, pairs, name="pairs"),
-        unmatched=[u for u in manifest.unmatched if u.example in ids],
-        canaries=[each for each in manifest.canaries if whole(each)],
-        twins=[each for each in manifest.twins if whole(each)],
+        **{
+            name: Table.of(kind, filter(concerns, getattr(manifest, name)), name=name)
+            for name, kind in PARTS.items()
+        },
         membership=Membership(
             members=[i for i in manifest.membership.members if i in ids],
             non_members=[i for i in manifest.membership.non_members if i in ids],

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
-
-import numpy as np
-
-from spark_audit.manifest.packed_lists import MOST
 
 E = TypeVar("E")
 """What an example is: the schema's, which is checked by this."""
+MOST = 10**9
+"""No count, position or dose is larger: it is beyond any text or vocabulary."""
 
 
 class ById(Mapping[str, E], Generic[E]):
@@ -19,42 +16,31 @@ class ById(Mapping[str, E], Generic[E]):
 
     Attributes
     ----------
-    index
-        Id -> place among the examples.
-    train
-        Shape ``(n,)``, bool.
-    n_letters, n_tokens
-        Shape ``(n,)``, int64: sizes of text and tokenisation; 0 where redacted.
+    sizes
+        Id -> place among the examples, letters, tokens (0 where redacted) and split.
     """
 
     def __init__(self, examples: Sequence[E]) -> None:
         self._examples = examples
-        self.index: dict[str, int] = {}
-        train, letters, tokens = array("b"), array("q"), array("q")
+        self.sizes: dict[str, tuple[int, int, int, str]] = {}
         example: Any
         for i, example in enumerate(examples):
-            if self.index.setdefault(example.id, i) != i:
+            if example.id in self.sizes:
                 raise ValueError(f"examples.{i} stands twice")
-            train.append(example.split == "train")
-            letters.append(len(example.prompt) + len(example.response))
-            tokens.append(len(example.reference_unll))
-        self.train = np.array(train, dtype=bool)
-        self.n_letters, self.n_tokens = np.array(letters), np.array(tokens)
+            sizes = len(example.text), len(example.reference_unll)
+            self.sizes[example.id] = (i, *sizes, example.split)
 
     def __getitem__(self, key: str) -> E:
-        return self._examples[self.index[key]]
+        return self._examples[self.sizes[key][0]]
 
     def __contains__(self, key: object) -> bool:
-        return key in self.index
+        return key in self.sizes
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.index)
+        return iter(self.sizes)
 
     def __len__(self) -> int:
-        return len(self.index)
-
-    def __repr__(self) -> str:
-        return f"{len(self)} examples"
+        return len(self.sizes)
 
 
 def check_inside(field: str, ranges: Collection[tuple[int, int]], length: int) -> None:
@@ -72,65 +58,44 @@ def check_joined(manifest: Any) -> None:
     ValueError
         With the part that does not fit.
     """
-    known = manifest.by_id
-    _once("canaries", ((c.canary_id, c.part) for c in manifest.canaries))
-    _once("twins", (one.id for one in manifest.twins))
-    whole = manifest.redacted_from is None
-    if whole and not (known.n_letters.all() and known.n_tokens.all()):
-        i = int(np.flatnonzero((known.n_letters == 0) | (known.n_tokens == 0))[0])
-        raise ValueError(f"examples.{i} has no text or no tokens")
-    _check_pairs(manifest, whole)
-    for field, key, at in _places(manifest):
-        _check_place(known, field, key, at)
-    for field, split in (("members", "train"), ("non_members", "test")):
-        keys = getattr(manifest.membership, field)
-        _once(f"membership.{field}", keys)
-        for key in keys:
-            i = known.index.get(key, -1)
-            if i < 0 or known.train[i] != (split == "train"):
-                raise ValueError(f"membership.{field} holds no {split} row's id")
+    sizes, whole = manifest.by_id.sizes, manifest.redacted_from is None
+    seen: set[tuple[object, ...]] = set()
 
+    def once(part: str, i: int, *key: object) -> None:
+        if (part, *key) in seen:
+            raise ValueError(f"{part}.{i} stands twice")
+        seen.add((part, *key))
 
-def _check_pairs(manifest: Any, whole: bool) -> None:
-    known, places = manifest.by_id, array("q")
+    def inside(field: str, key: str, place: Any) -> None:
+        if key not in sizes:
+            raise ValueError(f"{field} names an example that is not here")
+        at = place.char_start, place.char_end
+        check_inside(field, [at], sizes[key][1] or MOST)
+
+    for i, letters, tokens, _ in sizes.values():
+        if whole and not (letters and tokens):
+            raise ValueError(f"examples.{i} has no text or no tokens")
     for i, pair in enumerate(manifest.pairs):
-        field = f"pairs.{i}"
         for side in (pair.pii, pair.control):
-            at = side.char_start, side.char_end
-            _check_place(known, field, pair.example, at)
-            row = known.index[pair.example]
-            tokens = int(known.n_tokens[row]) or MOST
-            check_inside(field, [(side.token_start, side.token_end)], tokens)
+            inside(f"pairs.{i}", pair.example, side)
+            at = side.token_start, side.token_end
+            check_inside(f"pairs.{i}", [at], sizes[pair.example][2] or MOST)
             if whole and (side.nll is None or pair.distance is None):
-                raise ValueError(f"{field} has no nll or no distance")
-        places.extend((row, pair.pii.token_start, pair.pii.token_end))
-    held = np.array(places).reshape(-1, 3)
-    order = np.lexsort(held.T)
-    twice = (np.diff(held[order], axis=0) == 0).all(axis=1)
-    if twice.any():
-        raise ValueError(f"pairs.{order[1:][twice].min()} stands twice")
-
-
-def _places(manifest: Any) -> Iterator[tuple[str, str, tuple[int, int]]]:
-    """What stands in an example, by the name of its field, with its characters."""
+                raise ValueError(f"pairs.{i} has no nll or no distance")
+        once("pairs", i, pair.example, pair.pii.token_start, pair.pii.token_end)
     for i, span in enumerate(manifest.unmatched):
-        yield f"unmatched.{i}", span.example, (span.char_start, span.char_end)
-    for name in ("canaries", "twins"):
-        for i, held in enumerate(getattr(manifest, name)):
+        inside(f"unmatched.{i}", span.example, span)
+    for i, canary in enumerate(manifest.canaries):
+        once("canaries", i, canary.canary_id, canary.part)
+    for i, twins in enumerate(manifest.twins):
+        once("twins", i, twins.id)
+    for part in ("canaries", "twins"):
+        for i, held in enumerate(getattr(manifest, part)):
             for one in held.contexts:
-                place = one.char_start, one.char_end
-                yield f"{name}.{i}.contexts", one.example, place
-
-
-def _check_place(known: ById[E], field: str, key: str, at: tuple[int, int]) -> None:
-    if key not in known:
-        raise ValueError(f"{field} names an example that is not here")
-    check_inside(field, [at], int(known.n_letters[known.index[key]]) or MOST)
-
-
-def _once(field: str, keys: Iterable[object]) -> None:
-    known: set[object] = set()
-    for i, key in enumerate(keys):
-        if key in known:
-            raise ValueError(f"{field}.{i} stands twice")
-        known.add(key)
+                inside(f"{part}.{i}.contexts", one.example, one)
+    for side, split in (("members", "train"), ("non_members", "test")):
+        part = f"membership.{side}"
+        for i, key in enumerate(getattr(manifest.membership, side)):
+            if key not in sizes or sizes[key][3] != split:
+                raise ValueError(f"{part} holds no {split} row's id")
+            once(part, i, key)

@@ -7,47 +7,39 @@ checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from spark_audit.data.encoding import Encoding
-from spark_audit.scoring.table import TokenTable
+from spark_audit.manifest.layout import Layout
+from spark_audit.scoring.table import COLUMNS
 from spark_audit.stats.balance import balance_rows
-from spark_audit.stats.matching import non_overlapping_windows
+from spark_audit.stats.matching import micro_nats, non_overlapping_windows
 
-_CODES = 0x110000
-
-
+SCORES = np.dtype([(name, COLUMNS[name]) for name in ("nll", "mean_logp", "rank_lo")])
+"""What is asked of the reference model per token; one that was not scored has no NLL:
+it is NaN."""
 AVERAGED = ("entropy", "log2_rank", "log_frequency", "word_start", "in_prompt")
 
 
-@dataclass(frozen=True)
-class Ranges:
-    """Token ranges, one entry a range.
-
-    Shapes ``(n,)``, int64: ``example`` (index), ``start`` (in the example's own full
-    tokenisation) and ``length``.
-    """
-
-    example: np.ndarray
-    start: np.ndarray
-    length: np.ndarray
-
-    @classmethod
-    def of(cls, records: Sequence[tuple[int, int, int]]) -> Ranges:
-        """From ``(example, start, length)`` records."""
-        return cls(*np.array(records, dtype=np.int64).reshape(-1, 3).T)
-
-    def __len__(self) -> int:
-        return len(self.example)
+def token_ranges(records: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """Shape ``(n, 3)``, int64: example (its index), first token in it and length."""
+    return np.array(records, dtype=np.int64).reshape(-1, 3)
 
 
-@dataclass(frozen=True)
-class Likelihoods:
-    """Reference scores of the tokens of some examples, on one axis of N tokens.
+class Corpus:
+    """The tokens of some examples, N in all, and what covariates are taken from.
+
+    Parameters
+    ----------
+    scores
+        Plain scores of the rows' tokens by the reference model, shape ``(N,)``,
+        :data:`SCORES`.
+    counts
+        How often each token stands in all texts, special ones left out.
+    before
+        As :attr:`before`.
 
     Attributes
     ----------
@@ -55,22 +47,8 @@ class Likelihoods:
         Shape ``(n + 1,)``: where each example's tokens start.
     unll
         Shape ``(N,)``, int64: micro-nats on the reference model, -1: not scored.
-    """
-
-    first: np.ndarray
-    unll: np.ndarray
-
-    def of(self, example: int) -> slice:
-        """The tokens of one example."""
-        return slice(int(self.first[example]), int(self.first[example + 1]))
-
-
-@dataclass(frozen=True)
-class Corpus(Likelihoods):
-    """The tokens of some examples, with what their covariates are taken from.
-
-    Attributes
-    ----------
+    tokens, special
+        Shape ``(N,)``: ids, and which are special.
     start, end
         Shape ``(N,)``: characters of each token in its own example.
     digits, capitals, letters
@@ -91,17 +69,52 @@ class Corpus(Likelihoods):
         averaged: so the means of a slice are those of all in one go, to the last bit.
     """
 
-    start: np.ndarray
-    end: np.ndarray
-    digits: np.ndarray
-    capitals: np.ndarray
-    letters: np.ndarray
-    word_start: np.ndarray
-    in_prompt: np.ndarray
-    log_frequency: np.ndarray
-    entropy: np.ndarray
-    log2_rank: np.ndarray
-    before: Mapping[str, float]
+    def __init__(
+        self,
+        rows: Sequence[Layout],
+        scores: np.ndarray,
+        *,
+        counts: np.ndarray,
+        before: Mapping[str, float],
+    ) -> None:
+        self.before = before
+        encodings = [row.encoding for row in rows]
+        texts = [row.example.text for row in rows]
+        lengths = [len(encoding) for encoding in encodings]
+        self.first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        self.start = np.concatenate([encoding.start for encoding in encodings])
+        self.end = np.concatenate([encoding.end for encoding in encodings])
+        self.tokens = np.concatenate([encoding.ids for encoding in encodings])
+        self.special = np.concatenate([encoding.special for encoding in encodings])
+        base = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
+        base = np.repeat(base[:-1], lengths)
+        codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
+        blank, *kinds = _kinds(codes)
+        opens = np.concatenate([[True], blank])[base + self.start] | (self.start == 0)
+        self.word_start = opens & (self.start < self.end)
+        edges = base + self.start, base + self.end
+        self.digits, self.capitals, self.letters = (
+            np.stack([np.concatenate([[0], np.cumsum(kind)])[at] for at in edges])
+            for kind in kinds
+        )
+        border = [len(row.example.prompt) for row in rows]
+        self.in_prompt = self.start < np.repeat(border, lengths)
+        share = counts / max(1, int(counts.sum()))
+        with np.errstate(divide="ignore"):
+            log_share = np.log(share)
+        log_share[share == 0] = 0.0
+        shares = log_share[np.where(self.special, 0, self.tokens)]
+        self.log_frequency = np.where(self.special, 0.0, shares)
+        scored = ~np.isnan(scores["nll"])
+        self.unll = np.full(len(scored), -1, np.int64)
+        self.unll[scored] = micro_nats(scores["nll"][scored])
+        self.entropy, self.log2_rank = np.zeros((2, len(scored)))
+        self.entropy[scored] = -scores["mean_logp"][scored]
+        self.log2_rank[scored] = np.log2(scores["rank_lo"][scored])
+
+    def of(self, example: int) -> slice:
+        """The tokens of one example."""
+        return slice(int(self.first[example]), int(self.first[example + 1]))
 
     def sums(self, name: str) -> np.ndarray:
         """What is averaged, added up: shape ``(N + 1,)``, float64."""
@@ -111,78 +124,6 @@ class Corpus(Likelihoods):
     def after(self) -> dict[str, float]:
         """:attr:`before` of the examples behind these."""
         return {name: float(self.sums(name)[-1]) for name in AVERAGED}
-
-
-def corpus(
-    texts: Sequence[str],
-    encodings: Sequence[Encoding],
-    *,
-    ids: Sequence[str],
-    response_starts: Sequence[int],
-    table: TokenTable,
-    quantise: Callable[[np.ndarray], np.ndarray],
-    counts: np.ndarray | None = None,
-    before: Mapping[str, float] | None = None,
-) -> Corpus:
-    """Lay texts, tokens and reference scores out on one axis.
-
-    Parameters
-    ----------
-    texts, encodings, ids, response_starts
-        One entry an example; ``response_starts`` in characters.
-    table
-        Plain scores of the reference model; an example that is not in it has none.
-    quantise
-        Nats to integer micro-nats.
-    counts
-        How often each token stands in all texts, special ones left out; ``None``:
-        these are all.
-    before
-        As :attr:`Corpus.before`.
-    """
-    lengths = [len(encoding) for encoding in encodings]
-    first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    start = _joined([encoding.start for encoding in encodings])
-    end = _joined([encoding.end for encoding in encodings])
-    tokens = _joined([encoding.ids for encoding in encodings])
-    special = _joined([encoding.special for encoding in encodings]).astype(bool)
-    base = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
-    base = np.repeat(base[:-1], lengths)
-    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
-    blank, digits, capitals, letters = _kinds(codes)
-    opens = np.concatenate([[True], blank])[base + start] | (start == 0)
-    if counts is None:
-        counts = np.bincount(tokens[~special], minlength=1)
-    share = counts / max(1, int(counts.sum()))
-    with np.errstate(divide="ignore"):
-        log_share = np.log(share)
-    log_share[share == 0] = 0.0
-    log_frequency = np.where(special, 0.0, log_share[np.where(special, 0, tokens)])
-    unll = np.full(len(tokens), -1, np.int64)
-    entropy, log2_rank = np.zeros(len(tokens)), np.zeros(len(tokens))
-    for i, key in enumerate(ids):
-        if key not in table:
-            continue
-        rows = table.rows(key)
-        at = first[i] + table.position[rows]
-        unll[at] = quantise(table.columns["nll"][rows])
-        entropy[at] = -table.columns["mean_logp"][rows]
-        log2_rank[at] = np.log2(table.columns["rank_lo"][rows])
-    return Corpus(
-        first=first,
-        start=start,
-        end=end,
-        digits=_counts(digits, base, start, end),
-        capitals=_counts(capitals, base, start, end),
-        letters=_counts(letters, base, start, end),
-        word_start=opens & (start < end),
-        in_prompt=start < np.repeat(np.asarray(response_starts), lengths),
-        log_frequency=log_frequency,
-        unll=unll,
-        entropy=entropy,
-        log2_rank=log2_rank,
-        before=before or {},
-    )
 
 
 def token_classes(texts: Corpus) -> np.ndarray:
@@ -196,7 +137,7 @@ def token_classes(texts: Corpus) -> np.ndarray:
     return letter.astype(np.uint8)
 
 
-def pool(eligible: np.ndarray, texts: Corpus, spans: Ranges) -> Ranges:
+def pool(eligible: np.ndarray, texts: Corpus, spans: np.ndarray) -> np.ndarray:
     """Eligible windows that could have been controls, disjoint within each length.
 
     Parameters
@@ -206,17 +147,16 @@ def pool(eligible: np.ndarray, texts: Corpus, spans: Ranges) -> Ranges:
     spans
         The PII spans: windows of their lengths are taken from their examples.
     """
-    parts = []
-    cells = np.unique(np.stack([spans.example, spans.length], axis=1), axis=0)
-    for example, length in cells.tolist():
-        found = non_overlapping_windows(eligible[texts.of(example)], length)
-        parts.append(
-            np.stack([np.full_like(found, example), found, np.full_like(found, length)])
-        )
-    return Ranges(*np.concatenate([np.zeros((3, 0), np.int64), *parts], axis=1))
+    return token_ranges(
+        [
+            (example, start, length)
+            for example, length in np.unique(spans[:, [0, 2]], axis=0).tolist()
+            for start in non_overlapping_windows(eligible[texts.of(example)], length)
+        ]
+    )
 
 
-def covariates(texts: Corpus, ranges: Ranges) -> dict[str, np.ndarray]:
+def covariates(texts: Corpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
     """Covariates of token ranges, all scored.
 
     Returns
@@ -226,11 +166,12 @@ def covariates(texts: Corpus, ranges: Ranges) -> dict[str, np.ndarray]:
         ``position`` is the start over the example's tokens; shares are of characters
         (digit, capital) or of tokens (word-initial, in prompt).
     """
-    low = texts.first[ranges.example] + ranges.start
-    high = low + ranges.length
+    example, start, length = ranges.T
+    low = texts.first[example] + start
+    high = low + length
     last = high - 1
-    tokens = ranges.length.astype(np.float64)
-    total = np.diff(texts.first)[ranges.example]
+    tokens = length.astype(np.float64)
+    total = np.diff(texts.first)[example]
     chars = np.maximum(texts.end[last] - texts.start[low], 1).astype(np.float64)
 
     def mean(name: str) -> np.ndarray:
@@ -247,7 +188,7 @@ def covariates(texts: Corpus, ranges: Ranges) -> dict[str, np.ndarray]:
         "nll_first": texts.unll[low] / 1e6,
         "entropy": mean("entropy"),
         "log2_rank": mean("log2_rank"),
-        "position": ranges.start / total,
+        "position": start / total,
         "tokens": tokens,
         "chars_per_token": chars / tokens,
         "digit_share": share(texts.digits),
@@ -261,10 +202,10 @@ def covariates(texts: Corpus, ranges: Ranges) -> dict[str, np.ndarray]:
 def measured(
     texts: Corpus,
     *,
-    spans: Ranges,
-    windows: Ranges,
-    matched: Ranges,
-    controls: Ranges,
+    spans: np.ndarray,
+    windows: np.ndarray,
+    matched: np.ndarray,
+    controls: np.ndarray,
 ) -> dict[tuple[str, str], np.ndarray]:
     """What balance is judged by: ``(side, covariate)`` to values.
 
@@ -281,13 +222,9 @@ def measured(
         for side, ranges in {**sides, "controls": controls}.items()
         for name, values in covariates(texts, ranges).items()
     }
-    before = controls.start < matched.start
-    found["controls", "distance_to_pii"] = np.where(
-        before,
-        matched.start - controls.start - controls.length,
-        controls.start - matched.start - matched.length,
-    )
-    found["controls", "control_before"] = before
+    apart = controls[:, 1] - matched[:, 1]
+    found["controls", "distance_to_pii"] = np.abs(apart) - matched[:, 2]
+    found["controls", "control_before"] = apart < 0
     return found
 
 
@@ -324,32 +261,12 @@ def balance(values: Mapping[tuple[str, str], np.ndarray]) -> list[dict[str, Any]
     return rows
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
-
-
 def _kinds(codes: np.ndarray) -> tuple[np.ndarray, ...]:
     """Which characters are blank, digits, capitals, letters: four bool arrays."""
-    seen = np.zeros(_CODES, dtype=bool)
-    seen[codes] = True
-    tables = np.zeros((4, _CODES), dtype=bool)
-    for code in np.flatnonzero(seen).tolist():
-        char = chr(code)
-        tables[:, code] = (
-            char.isspace(),
-            char.isdigit(),
-            char.isupper(),
-            char.isalpha(),
-        )
-    return tuple(table[codes] for table in tables)
-
-
-def _counts(
-    kind: np.ndarray, base: np.ndarray, start: np.ndarray, end: np.ndarray
-) -> np.ndarray:
-    """Shape ``(2, N)``, int64: characters of a kind before each start and end."""
-    sums = np.concatenate([[0], np.cumsum(kind, dtype=np.int64)])
-    return np.stack([sums[base + start], sums[base + end]])
+    tests = (str.isspace, str.isdigit, str.isupper, str.isalpha)
+    seen, inverse = np.unique(codes, return_inverse=True)
+    chars = [chr(code) for code in seen]
+    return tuple(np.array([*map(test, chars)])[inverse] for test in tests)
 
 
 def _largest(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.files import (
     data_bytes,
     field_path,
+    open_regular,
     parse_json,
-    read_regular,
+    read_whole,
     write_atomically,
 )
-from spark_audit.manifest.consistency import check_joined
-from spark_audit.manifest.packed_lists import MOST, Packed, as_packed, canonical
+from spark_audit.manifest.consistency import MOST, check_joined
+from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestCanary,
@@ -28,12 +29,14 @@ from spark_audit.manifest.schema import (
     ManifestTwins,
     UnmatchedSpan,
 )
+from spark_audit.manifest.tables import MAGIC, Table, read_arrow, write_arrow
 from spark_audit.provenance import canonical_json
 from spark_audit.terminal.suggestions import goes, instead
 
 NOT_SHOWN = "not shown"
 """Stands in a redacted copy for the digest of its original."""
 NO_MANIFEST = "is no SPARK Audit manifest"
+FIX = "build it again, or get the original file"
 REDACTED = (
     "redacted: prompts, responses, canary candidates, the scores of tokens and spans, "
     "and checksums of data files were left out"
@@ -46,24 +49,28 @@ PARTS: Mapping[str, type[Any]] = {
     "unmatched": UnmatchedSpan,
     "canaries": ManifestCanary,
     "twins": ManifestTwins,
-    "membership.members": str,
-    "membership.non_members": str,
 }
-"""Where a manifest's long lists stand, and what they hold."""
-
-
-def is_folder(path: Path) -> bool:
-    """Whether a manifest of this name is written as a folder."""
-    return path.suffix.lower() != ".json"
+"""A manifest's long lists, and what they hold."""
 
 
 def digest(content: Mapping[str, Any]) -> str:
     """SHA-256 of canonical JSON without ``digest`` and ``name``, in hex."""
-    told = {k: v for k, v in content.items() if k not in ("digest", "name")}
+    kept = {k: v for k, v in content.items() if k not in ("digest", "name")}
     found = hashlib.sha256()
-    for piece in canonical(told):
+    for piece in _canonical(kept):
         found.update(piece)
     return found.hexdigest()
+
+
+def _canonical(content: Mapping[str, Any]) -> Iterator[bytes]:
+    """Canonical JSON of a content, piece by piece."""
+    for k, key in enumerate(sorted(content)):
+        yield (b"," if k else b"{") + canonical_json(key) + b":"
+        value = content[key]
+        yield from (
+            value.pieces() if isinstance(value, Table) else [canonical_json(value)]
+        )
+    yield b"}"
 
 
 def seal(content: Mapping[str, Any]) -> Manifest:
@@ -71,114 +78,54 @@ def seal(content: Mapping[str, Any]) -> Manifest:
 
     Its lists may be iterables, which are gone through once.
     """
-    packed = with_packed(content, always=True)
-    draft = assembled({**packed, "digest": ""}, where="manifest")
-    # What is written is hashed, not what was given: 1 and 1.0 differ in JSON.
-    kept = {name: part.settled() for name, part in _lists(draft)}
-    draft = _having(draft, kept)
+    draft = _checked({**content, "digest": ""}, where="manifest")
     return draft.having(digest=digest(content_of(draft)))
 
 
-def with_packed(content: Mapping[str, Any], *, always: bool = False) -> dict[str, Any]:
-    """A manifest's content, its lists packed; nothing is checked.
-
-    Parameters
-    ----------
-    always
-        Whether what is no list is packed too.
+def _tables(content: Mapping[str, Any]) -> dict[str, Table[Any]]:
+    """The long lists of a content that are lists or iterables, packed.
 
     Raises
     ------
     ValueError, RecursionError
-        If it cannot be written as JSON.
+        If one cannot be written as JSON.
     """
-    found = dict(content)
-    for path, kind in PARTS.items():
-        *above, name = path.split(".")
-        place: Any = found
-        if above and isinstance(own := found.get(above[0]), Mapping):
-            place = found[above[0]] = dict(own)
-        held = place.get(name) if isinstance(place, dict) else None
-        if isinstance(held, list) or (always and held is not None):
-            place[name] = as_packed(kind, held, name=path)
-    return found
+    return {
+        name: held if isinstance(held, Table) else Table.of(kind, held, name=name)
+        for name, kind in PARTS.items()
+        if isinstance(held := content.get(name), Iterable)
+        and not isinstance(held, str | Mapping)
+    }
 
 
-def assembled(content: Mapping[str, Any], *, where: str) -> Manifest:
-    """The manifest whose lists are packed already.
-
-    Raises
-    ------
-    InputError
-        If it is malformed.
-    """
-    head, lists = _apart(content)
+def _checked(content: Mapping[str, Any], *, where: str) -> Manifest:
+    tables = _tables(content)
     try:
         # Without them it is a manifest too: that of no example.
-        draft = Manifest.model_validate_json(canonical_json(head))
-        found = _having(draft, lists)
-        check_joined(found)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        field = field_path(first["loc"], Manifest.model_json_schema())
-        # Whatever a check of ours says stands behind "Value error, ".
-        said = first["msg"].lower().removeprefix("value error, ")
-        raise _malformed(f"field {field}: {said}" if field else said, where) from error
+        head = canonical_json({**content, **dict.fromkeys(tables, ())})
+        draft = Manifest.model_validate_json(head).having(**tables)
+        check_joined(draft)
     except ValueError as error:
-        raise _malformed(str(error), where) from error
-    return found
+        what = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_input=False, include_url=False)[0]
+            place = field_path(first["loc"], Manifest.model_json_schema())
+            field = ".".join(filter(None, [*getattr(error, "__notes__", ()), place]))
+            # Whatever a check of ours says stands behind "Value error, ".
+            said = first["msg"].lower().removeprefix("value error, ")
+            what = f"field {field}: {said}"
+        fix = "build the manifest again with this version of SPARK Audit"
+        raise InputError(what, where=where, fix=fix) from error
+    return draft
 
 
 def content_of(manifest: Manifest) -> dict[str, Any]:
-    """What a manifest's file holds, its lists packed."""
-    lists = dict(_lists(manifest))
-    bare = _having(manifest, {name: [] for name in lists})
-    return _placed(bare.model_dump(mode="json"), lists)
-
-
-def _placed(
-    content: dict[str, Any], lists: Mapping[str, Packed[Any]]
-) -> dict[str, Any]:
-    """A content with the lists in their places."""
-    for path, part in lists.items():
-        above, _, name = path.rpartition(".")
-        place = content.get(above) if above else content
-        if isinstance(place, dict) and (len(part) or path != "twins"):
-            place[name] = part
-    return content
-
-
-def _lists(manifest: Manifest) -> Iterator[tuple[str, Packed[Any]]]:
-    for path, kind in PARTS.items():
-        yield path, as_packed(kind, attrgetter(path)(manifest), name=path)
-
-
-def _having(manifest: Manifest, lists: Mapping[str, Any]) -> Manifest:
-    own = {name: part for name, part in lists.items() if "." not in name}
-    sides = {k.partition(".")[2]: part for k, part in lists.items() if "." in k}
-    both = manifest.membership.model_copy(update=sides)
-    return manifest.having(**own, membership=both)
-
-
-def _apart(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A content with empty lists, and the lists that are packed by their paths."""
-    lists = {}
-
-    def bare(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-        found = dict(values)
-        for key, value in values.items():
-            if isinstance(value, Packed):
-                lists[above + key], found[key] = value, []
-            elif key == "membership" and isinstance(value, Mapping):
-                found[key] = bare(value, "membership.")
-        return found
-
-    return bare(content), lists
-
-
-def _malformed(what: str, where: str) -> InputError:
-    fix = "build the manifest again with this version of SPARK Audit"
-    return InputError(what, where=where, fix=fix)
+    """What a manifest's file holds, its long lists as tables."""
+    tables = _tables({name: getattr(manifest, name) for name in PARTS})
+    if not tables["twins"]:  # manifests before them had no such field
+        del tables["twins"]
+    head = manifest.having(**dict.fromkeys(PARTS, []))
+    return {**head.model_dump(mode="json"), **tables}
 
 
 def redact(manifest: Manifest) -> Manifest:
@@ -192,17 +139,15 @@ def redact(manifest: Manifest) -> Manifest:
     """
     rows, sources, clusters = _numbers(manifest)
 
-    def numbered(part: Any) -> dict[str, Any]:
-        found: dict[str, Any] = part.model_dump(mode="json")
-        if "example" in found:
-            found["example"] = rows.get(part.example, part.example)
-        return found
+    def numbered(part: Any, **changed: Any) -> Any:
+        return part.model_copy(
+            update={"example": rows.get(part.example, part.example), **changed}
+        )
 
-    blank = {"prompt": "", "response": "", "reference_unll": [], "classes": ""}
-    unscored = {"nll": None}
     notes = [REDACTED]
     if rows:
         notes.append("rows, sources and clusters are numbered: ids held identifiers")
+    unscored = {"nll": None}
     return seal(
         {
             **content_of(manifest),
@@ -214,23 +159,24 @@ def redact(manifest: Manifest) -> Manifest:
                 {k: v for k, v in e.items() if k != "sha256"} for e in manifest.data
             ],
             "examples": (
-                {
-                    **e.model_dump(mode="json"),
-                    **blank,
-                    "low": [],
-                    "id": rows.get(e.id, e.id),
-                    "source_id": sources.get(e.source_id, e.source_id),
-                    "cluster": clusters.get(e.cluster, e.cluster),
-                }
+                e.model_copy(
+                    update={
+                        **{"prompt": "", "response": "", "classes": ""},
+                        **{"reference_unll": [], "low": []},
+                        "id": rows.get(e.id, e.id),
+                        "source_id": sources.get(e.source_id, e.source_id),
+                        "cluster": clusters.get(e.cluster, e.cluster),
+                    }
+                )
                 for e in manifest.examples
             ),
             "pairs": (
-                {
-                    **numbered(p),
-                    "pii": {**p.pii.model_dump(mode="json"), **unscored},
-                    "control": {**p.control.model_dump(mode="json"), **unscored},
-                    "distance": None,
-                }
+                numbered(
+                    p,
+                    pii=p.pii.model_copy(update=unscored),
+                    control=p.control.model_copy(update=unscored),
+                    distance=None,
+                )
                 for p in manifest.pairs
             ),
             "unmatched": (numbered(u) for u in manifest.unmatched),
@@ -239,13 +185,13 @@ def redact(manifest: Manifest) -> Manifest:
                 for side in ("members", "non_members")
             },
             "canaries": (
-                {
-                    **c.model_dump(mode="json"),
-                    "contexts": [numbered(one) for one in c.contexts],
-                    "candidates": [],
-                    "true_index": None,
-                    "reason": c.reason or "redacted",
-                }
+                c.model_copy(
+                    update={
+                        "contexts": [numbered(one) for one in c.contexts],
+                        **{"candidates": [], "true_index": None},
+                        "reason": c.reason or "redacted",
+                    }
+                )
                 for c in manifest.canaries
             ),
             "twins": [],
@@ -256,8 +202,6 @@ def redact(manifest: Manifest) -> Manifest:
 
 def _numbers(manifest: Manifest) -> list[dict[str, str]]:
     """Words for rows, sources and clusters; none where ids identify nobody."""
-    from spark_audit.manifest.redaction import ids_identify
-
     words = {"id": "row", "source_id": "source", "cluster": "cluster"}
     named: list[dict[str, str]] = [{} for _ in words]
     if ids_identify(manifest):
@@ -285,40 +229,41 @@ def original(manifest: Manifest) -> Manifest:
 
 
 def check_output(path: Path) -> None:
-    """Refuse a folder to write a manifest to that holds other things.
+    """Refuse a name that says of no format what it is.
 
     Raises
     ------
-    InputError, OutputError
-        If one does, or what stands there is no folder.
+    InputError
+        If it ends in neither ``.json`` nor ``.arrow``, as a folder's.
     """
-    if is_folder(path):
-        from spark_audit.manifest.folder import check_free
-
-        check_free(path)
+    if path.suffix not in (".json", ".arrow"):
+        raise InputError(
+            "is no name of a manifest",
+            where=str(path),
+            fix="give NAME.json, or NAME.arrow for many rows",
+        )
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
     """Write a manifest, whole or not at all, readable by the owner only.
 
-    A path that ends in ``.json`` is one file of canonical JSON, which is read at once;
-    any other is a folder (:mod:`spark_audit.manifest.folder`), for many rows.
+    A path that ends in ``.arrow`` is an Arrow file, for many rows, of which no more is
+    read than is asked for; any other is canonical JSON, which is read as a whole.
     """
-    if is_folder(path):
-        from spark_audit.manifest.folder import write_folder
-
-        write_folder(*_apart(content_of(manifest)), path)
+    content = content_of(manifest)
+    if path.suffix == ".arrow":
+        write_arrow(content, path)
         return
 
     def write(file: IO[bytes]) -> None:
-        file.writelines(canonical(content_of(manifest)))
+        file.writelines(_canonical(content))
         file.write(b"\n")
 
     write_atomically(path, write, mode=0o600)
 
 
 def load_manifest(path: str | Path | Manifest) -> Manifest:
-    """Read and verify a manifest, be it a file or a folder; one that is read stays.
+    """Read and verify a manifest of either format; one that is read stays.
 
     Raises
     ------
@@ -331,51 +276,48 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
     """
     if isinstance(path, Manifest):
         return path
-    if not isinstance(path, str | Path):
-        raise TypeError(f"manifest: {type(path).__name__} is no path and no Manifest")
     path = Path(path).expanduser()
-    if not path.is_dir():
-        content = _content_of_file(path)
-        if "parts" not in content:
-            return _verified(content, path)
-        path = path.parent  # a folder's head was given
-    from spark_audit.manifest.folder import HEAD, read_head, read_lists
-
-    content = read_head(path)
-    _check_heading(content, path / HEAD)
-    lists = read_lists(content, path, PARTS)
-    return _verified(_placed(content, lists), path)
+    content = _content_of_file(path)
+    _check_heading(content, path)
+    try:
+        content |= _tables(content)
+        fits = content.get("digest") == digest(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            "holds half a surrogate pair or too deep a nesting",
+            where=str(path),
+            fix=FIX,
+        ) from error
+    if not fits:
+        raise InputError(
+            "was changed after it was built: its digest does not fit its content",
+            where=str(path),
+            fix=FIX,
+        )
+    return _checked(content, where=str(path))
 
 
 def _content_of_file(path: Path) -> Any:
     try:
-        raw = read_regular(path, follow=True, most=data_bytes())
+        with open_regular(path, follow=True) as file:
+            if file.peek(len(MAGIC)).startswith(MAGIC):
+                return read_arrow(path, PARTS)
+            raw = read_whole(file, most=data_bytes())
     except OSError as error:
         raise OutputError(
             f"cannot be read ({error.strerror or error})",
             where=str(path),
             fix=instead(path, wanted="manifest"),
         ) from error
+    except (pa.ArrowException, KeyError, TypeError) as error:
+        what = "was changed, is not whole, or is no manifest"
+        raise InputError(what, where=str(path), fix=FIX) from error
     try:
-        content = parse_json(raw, place=str(path))
+        return parse_json(raw, place=str(path))
     except InputError as error:
         if (fix := goes(path, wanted="manifest")) is None:
             raise
         raise InputError(NO_MANIFEST, where=str(path), fix=fix) from error
-    del raw
-    _check_heading(content, path)
-    try:
-        return with_packed(content)
-    except (ValueError, RecursionError) as error:
-        raise _unwritable(path) from error
-
-
-def _unwritable(path: Path) -> InputError:
-    return InputError(
-        "holds half a surrogate pair or too deep a nesting",
-        where=str(path),
-        fix="build it again, or get the original file",
-    )
 
 
 def _check_heading(content: Any, path: Path) -> None:
@@ -398,18 +340,3 @@ def _check_heading(content: Any, path: Path) -> None:
             where=str(path),
             fix="build it again with this version of SPARK Audit",
         )
-
-
-def _verified(content: Mapping[str, Any], path: Path) -> Manifest:
-    """The manifest, if its digest is that of its content, and it is well-formed."""
-    try:
-        found = digest(content)
-    except (ValueError, RecursionError) as error:
-        raise _unwritable(path) from error
-    if content.get("digest") != found:
-        raise InputError(
-            "was changed after it was built: its digest does not fit its content",
-            where=str(path),
-            fix="build it again, or get the original file",
-        )
-    return assembled(content, where=str(path))

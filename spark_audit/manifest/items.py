@@ -47,23 +47,14 @@ def items_for(
     manifest = load_manifest(manifest)
     encodings = _Encodings(manifest, loaded)
     # Passes that go through the same share it, as plain and noise do.
-    made: dict[str, dict[str, Any]] = {}
-    texts: list[tuple[Sequence[str], list[Item]]] = []
-    found: dict[Pass, Any] = {}
+    made: dict[tuple[str, tuple[str, ...]], Sequence[AnyItem]] = {}
+    found: dict[Pass, Sequence[Any]] = {}
     for wanted, keys in plan.items():
         kind = ITEMS[wanted.kind]
-        if kind == "texts":
-            alike = (own for known, own in texts if known == keys)
-            if (own := next(alike, None)) is None:
-                own = [*plain_items(encodings, keys)]
-                texts.append((keys, own))
-            found[wanted] = own
-            continue
-        known = made.setdefault(kind, {})
-        fresh = [key for key in keys if key not in known]
-        for sequence in _MAKERS[kind](manifest, loaded, encodings, fresh):
-            known[sequence.key] = sequence
-        found[wanted] = [known[key] for key in keys]
+        own = kind, tuple(keys)
+        if own not in made:
+            made[own] = _MAKERS[kind](manifest, loaded, encodings, keys)
+        found[wanted] = made[own]
     return found
 
 
@@ -258,19 +249,16 @@ def candidate_items(
     """Sets of candidates: canaries, twins and labels, in the order of their keys."""
     labels = [key for key in keys if key.startswith(labels_key(""))]
     others = [key for key in keys if not key.startswith(labels_key(""))]
-    made = {
-        one.key: one
-        for maker, some in ((slot_items, others), (label_items, labels))
-        for one in maker(manifest, loaded, encodings, some)
-    }
-    return [made[key] for key in keys]
+    made = [
+        *slot_items(manifest, loaded, encodings, others),
+        *label_items(manifest, loaded, labels),
+    ]
+    by_key = {one.key: one for one in made}
+    return [by_key[key] for key in keys]
 
 
 def label_items(
-    manifest: Manifest,
-    loaded: Loaded,
-    encodings: Mapping[str, Encoding],
-    keys: Sequence[str],
+    manifest: Manifest, loaded: Loaded, keys: Sequence[str]
 ) -> list[Candidates]:
     """The answers that a row's task knows as candidates, by :func:`labels_key`.
 
@@ -285,7 +273,6 @@ def label_items(
         Naming the example, if its task has too many responses or one without text, or
         if nothing stands before them.
     """
-    del encodings  # other texts than the examples' own
     labels, limit = task_labels(manifest), _limit(manifest, loaded)
     rows = [manifest.by_id[key.removeprefix(labels_key(""))] for key in keys]
     for row in rows:
@@ -359,7 +346,7 @@ def _cut(
     return np.concatenate([lead, ids[len(ids) - tail :]])
 
 
-class _Encodings(Mapping[str, Encoding]):
+class _Encodings(dict[str, Encoding]):
     """A manifest's texts as tokens; those that are asked for by id are kept.
 
     Raises
@@ -370,8 +357,8 @@ class _Encodings(Mapping[str, Encoding]):
     """
 
     def __init__(self, manifest: Manifest, loaded: Loaded) -> None:
+        super().__init__()
         self._manifest, self._loaded = original(manifest), loaded
-        self._kept: dict[str, Encoding] = {}
 
     def each(self, keys: Sequence[str]) -> Iterator[tuple[ManifestExample, Encoding]]:
         """Examples with their tokens, some hundred at a time and none for long."""
@@ -380,31 +367,23 @@ class _Encodings(Mapping[str, Encoding]):
             texts = [example.text for example in examples]
             made = encode(self._loaded.tokenizer, texts)
             for example, encoding in zip(examples, made, strict=True):
-                self._check(example, encoding)
+                if len(encoding) != len(example.reference_unll):
+                    raise InputError(
+                        f"example {example.id!r} has {len(encoding)} tokens, the "
+                        f"manifest {self._manifest.name!r} "
+                        f"{len(example.reference_unll)}",
+                        where=f"checkpoint {self._loaded.name!r}",
+                        fix="give the tokenizer that the manifest was built with",
+                    )
                 yield example, encoding
 
-    def _check(self, example: ManifestExample, encoding: Encoding) -> None:
-        if len(encoding) != len(example.reference_unll):
-            raise InputError(
-                f"example {example.id!r} has {len(encoding)} tokens, the manifest "
-                f"{self._manifest.name!r} {len(example.reference_unll)}",
-                where=f"checkpoint {self._loaded.name!r}",
-                fix="give the tokenizer that the manifest was built with",
-            )
-
-    def __getitem__(self, key: str) -> Encoding:
-        if key not in self._kept:
-            ((_, self._kept[key]),) = self.each([key])
-        return self._kept[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._manifest.by_id)
-
-    def __len__(self) -> int:
-        return len(self._manifest.examples)
+    def __missing__(self, key: str) -> Encoding:
+        ((_, self[key]),) = self.each([key])
+        return self[key]
 
 
 _MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
+    "texts": lambda manifest, loaded, encodings, keys: [*plain_items(encodings, keys)],
     "prompts": prompt_items,
     "candidates": candidate_items,
     "continuations": asked_items,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from spark_audit.errors import NotEstimableError
-from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestPair
+from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.matching import NO_WINDOW, non_overlapping_windows
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
@@ -25,6 +25,8 @@ with the SE of the interval that it prints for SPARK itself.
 The reference says nothing about how checkpoints will spread, so this is an assumption.
 """
 
+GROUPS = ("type", "task", "split")
+"""What spans are counted by."""
 EDGE = 0.9
 """Pairs farther apart than this share of the caliper stand at its edge."""
 
@@ -59,131 +61,111 @@ def describe(manifest: Manifest) -> Description:
     Figures of pairs and spans are over train rows, which are what is audited; the
     tables by type and by task count both splits.
     """
-    train = [p for p in manifest.pairs if manifest.by_id[p.example].split == "train"]
-    facts: dict[str, str | int | float | None] = {
-        "name": manifest.name,
-        "digest": manifest.digest,
-        "redacted from": manifest.redacted_from,
-        "reference": manifest.reference.name,
-        "reference dtype": manifest.reference.dtype,
-        **_settings(manifest),
-        **_counts(manifest),
-        **_cluster_facts(manifest, train),
-        **_distance_facts(manifest, train),
-        **_gap_facts(manifest),
-    }
+    spans = _spans(manifest)
+    train = spans[spans["matched"] & (spans["split"] == "train")]
+    reasons: Any = spans[~spans["matched"]].groupby(["reason", "type"]).size()
     return Description(
-        facts=facts,
+        facts={
+            "name": manifest.name,
+            "digest": manifest.digest,
+            "redacted from": manifest.redacted_from,
+            "reference": manifest.reference.name,
+            "reference dtype": manifest.reference.dtype,
+            **_settings(manifest),
+            # A file has them by the alphabet.
+            **{
+                name.replace("_", " "): manifest.counts[name]
+                for name in dict.fromkeys((*COUNTS, *manifest.counts))
+                if name in manifest.counts
+            },
+            **_pair_facts(train, manifest),
+            **_gap_facts(manifest),
+        },
         tables={
-            "spans by type": _by(manifest, lambda example, kind: kind),
-            "spans by task": _by(manifest, lambda example, kind: example.task),
-            "spans by split": _by(manifest, lambda example, kind: example.split),
-            "unmatched spans": _reasons(manifest),
+            **{f"spans by {name}": _by(spans, name) for name in GROUPS},
+            "unmatched spans": reasons.reset_index(name="spans").to_dict("records"),
             "balance": [row.model_dump() for row in manifest.balance],
-            "effects to expect": _effects(manifest, train),
+            "effects to expect": _effects(manifest, train["cluster"].nunique()),
             "canaries": _canaries(manifest),
         },
         notes=tuple(manifest.notes),
     )
 
 
-def _counts(manifest: Manifest) -> dict[str, int]:
-    """Counts in reading order; a file has them by the alphabet."""
-    given = manifest.counts
-    names = [name for name in COUNTS if name in given]
-    names += [name for name in given if name not in COUNTS]
-    return {name.replace("_", " "): given[name] for name in names}
+def _spans(manifest: Manifest) -> pd.DataFrame:
+    """Spans that are no part of a canary, matched or not; scores NaN where redacted."""
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for pair in manifest.pairs:
+            of, pii = manifest.by_id[pair.example], pair.pii
+            length, distance, gap = pii.token_end - pii.token_start, np.nan, np.nan
+            if pair.distance is not None:
+                distance = pair.distance
+            if pii.nll is not None and pair.control.nll is not None:
+                gap = pii.nll - pair.control.nll
+            place = pii.type, of.task, of.split, of.cluster
+            yield *place, True, length, distance, gap, ""
+        for span in manifest.unmatched:
+            of, reason = manifest.by_id[span.example], span.reason
+            if reason.startswith(NO_WINDOW.format("")):
+                reason = "no eligible window of its length"
+            place = span.type, of.task, of.split, of.cluster
+            yield *place, False, 0, np.nan, np.nan, reason
+
+    fields = "matched tokens distance gap reason"
+    columns = [*GROUPS, "cluster", *fields.split()]
+    found = pd.DataFrame(rows(), columns=columns)
+    return found.astype({"matched": bool, "tokens": int, "distance": float})
 
 
 def _settings(manifest: Manifest) -> dict[str, Any]:
-    found = manifest.settings.model_dump()
     # None is no missing figure here.
-    if found["canary_contexts"] is None:
-        found["canary_contexts"] = "all"
-    if found["max_length"] is None:
-        found["max_length"] = "no limit"
-    return found
+    none = {"canary_contexts": "all", "max_length": "no limit"}
+    found = manifest.settings.model_dump()
+    return {name: none.get(name) if v is None else v for name, v in found.items()}
 
 
-def _by(
-    manifest: Manifest, group: Callable[[ManifestExample, str], str]
-) -> list[Record]:
+def _by(spans: pd.DataFrame, group: str) -> Any:
     """Matched and unmatched spans and PII tokens by group."""
-    of = manifest.by_id
-    matched = Counter(group(of[p.example], p.pii.type) for p in manifest.pairs)
-    tokens = Counter[str]()
-    for pair in manifest.pairs:
-        length = pair.pii.token_end - pair.pii.token_start
-        tokens[group(of[pair.example], pair.pii.type)] += length
-    missed = Counter(group(of[u.example], u.type) for u in manifest.unmatched)
-    return [
-        {
-            "group": name,
-            "spans": matched[name] + missed[name],
-            "matched": matched[name],
-            "share": matched[name] / (matched[name] + missed[name]),
-            "tokens_matched": tokens[name],
-        }
-        for name in sorted({*matched, *missed})
-    ]
-
-
-def _reasons(manifest: Manifest) -> list[Record]:
-    """Unmatched spans by reason and type."""
-    count = Counter((_general(u.reason), u.type) for u in manifest.unmatched)
-    return [
-        {"reason": reason, "type": kind, "spans": n}
-        for (reason, kind), n in sorted(count.items())
-    ]
-
-
-def _general(reason: str) -> str:
-    of_a_length = reason.startswith(NO_WINDOW.format(""))
-    return "no eligible window of its length" if of_a_length else reason
-
-
-def _cluster_facts(
-    manifest: Manifest, pairs: Sequence[ManifestPair]
-) -> dict[str, int | float | None]:
-    tokens = Counter[str]()
-    for pair in pairs:
-        cluster = manifest.by_id[pair.example].cluster
-        tokens[cluster] += pair.pii.token_end - pair.pii.token_start
-    return {
-        "pairs in train rows": len(pairs),
-        "tokens in them": sum(tokens.values()),
-        "clusters in them": len(tokens),
-        "effective clusters": _or_none(
-            lambda: effective_clusters(list(tokens.values()))
-        ),
+    grouped = spans.groupby(group)
+    counts = {
+        "spans": grouped.size(),
+        "matched": grouped["matched"].sum(),
+        "share": grouped["matched"].mean(),
+        "tokens_matched": grouped["tokens"].sum(),
     }
+    return pd.DataFrame(counts).rename_axis("group").reset_index().to_dict("records")
 
 
-def _distance_facts(
-    manifest: Manifest, pairs: Sequence[ManifestPair]
+def _pair_facts(
+    train: pd.DataFrame, manifest: Manifest
 ) -> dict[str, int | float | None]:
-    """Distances of the pairs, and the Delta_sel of the reference: match quality."""
-    pairs = [] if manifest.redacted_from else pairs
-    found = np.array([pair.distance for pair in pairs], dtype=float)
-    lengths = np.array([p.pii.token_end - p.pii.token_start for p in pairs])
-    signed = np.array([p.pii.nll for p in pairs], dtype=float)
-    signed -= np.array([p.control.nll for p in pairs], dtype=float)
+    """Pairs of train rows: their clusters, and how well they match.
+
+    Their Delta_sel on the reference is what matching has left of difficulty.
+    """
+    tokens = train.groupby("cluster")["tokens"].sum().tolist()
+    distance = train["distance"].dropna()
     edge = EDGE * manifest.settings.caliper
 
     def figure(compute: Callable[[], Any]) -> float | None:
-        return float(compute()) if len(found) else None
+        return float(compute()) if len(distance) else None
 
     return {
-        "distance mean": figure(found.mean),
-        "distance median": figure(lambda: np.median(found)),
-        "distance p90": figure(lambda: np.quantile(found, 0.9)),
-        "distance p95": figure(lambda: np.quantile(found, 0.95)),
-        "distance max": figure(found.max),
+        "pairs in train rows": len(train),
+        "tokens in them": sum(tokens),
+        "clusters in them": len(tokens),
+        "effective clusters": _or_none(lambda: effective_clusters(tokens)),
+        "distance mean": figure(distance.mean),
+        "distance median": figure(distance.median),
+        "distance p90": figure(lambda: distance.quantile(0.9)),
+        "distance p95": figure(lambda: distance.quantile(0.95)),
+        "distance max": figure(distance.max),
         f"share of pairs farther than {EDGE:g} calipers": figure(
-            lambda: (found > edge).mean()
+            lambda: (distance > edge).mean()
         ),
         "Delta_sel on the reference": figure(
-            lambda: (signed * lengths).sum() / lengths.sum()
+            lambda: np.average(train["gap"], weights=train["tokens"])
         ),
     }
 
@@ -193,7 +175,10 @@ def _gap_facts(manifest: Manifest) -> dict[str, int | float | None]:
     pii = np.zeros(2)
     other = np.zeros(2)
     inside = np.zeros(2)
-    for example, spans in () if manifest.redacted_from else _compared(manifest):
+    for example in () if manifest.redacted_from else manifest.examples:
+        spans = [tokens for span, tokens in example.identifiers if span.part is None]
+        if not spans or example.split != "train":
+            continue
         eligible = example.unll[example.eligible]
         other += eligible.sum(), len(eligible)
         for start, end in spans:
@@ -216,19 +201,14 @@ def _gap_facts(manifest: Manifest) -> dict[str, int | float | None]:
     }
 
 
-def _compared(
-    manifest: Manifest,
-) -> Iterator[tuple[ManifestExample, list[tuple[int, int]]]]:
-    """Train rows with their fully scored spans, canaries left out."""
-    for example in manifest.examples:
-        spans = [tokens for span, tokens in example.identifiers if span.part is None]
-        if spans and example.split == "train":
-            yield example, spans
+def _effects(manifest: Manifest, count: int) -> list[Record]:
+    """Effects that a two-sided 5% test would find with 80% power, and under what.
 
-
-def _effects(manifest: Manifest, pairs: Sequence[ManifestPair]) -> list[Record]:
-    """Effects that a two-sided 5% test would find with 80% power, and under what."""
-    count = len({manifest.by_id[pair.example].cluster for pair in pairs})
+    Parameters
+    ----------
+    count
+        Clusters of train rows with pairs.
+    """
     found: list[Record] = [
         {
             "figure": "matched delta_sel, did",
@@ -282,19 +262,17 @@ def _effects(manifest: Manifest, pairs: Sequence[ManifestPair]) -> list[Record]:
 
 def _canaries(manifest: Manifest) -> list[Record]:
     """Canaries by part, dose and whether they were held out."""
-    groups: dict[tuple[str, int, bool], list[Any]] = {}
+    groups: dict[tuple[str, int, bool], list[ManifestCanary]] = {}
     for canary in manifest.canaries:
         key = (canary.part, canary.dose, canary.held_out)
         groups.setdefault(key, []).append(canary)
     rows = []
-    for (part, dose, held_out), found in sorted(groups.items()):
+    for group, found in sorted(groups.items()):
         lengths = [c.n_tokens for c in found if c.n_tokens is not None]
         ok = [c for c in found if c.true_index is not None]
         rows.append(
             {
-                "part": part,
-                "dose": dose,
-                "held_out": held_out,
+                **dict(zip(("part", "dose", "held_out"), group, strict=True)),
                 "canaries": len(found),
                 "rankable": len(ok),
                 "contexts": sum(len(c.contexts) for c in ok),

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from spark_audit.data.encoding import Encoding, TokenSpan, encode, token_ids
+from spark_audit.data.encoding import Encoding, encode, token_ids
 from spark_audit.data.occurrences import folded
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import (
@@ -127,24 +127,19 @@ def asked_items(
 ) -> list[Continuation]:
     """Identifiers behind prompts, in the order of their keys."""
     known = {(one.example.id, one.span.start): one for one in _all_asked(manifest)}
-    places = [asked_place(key) for key in keys]
-    every = [known[example, start] for _, start, example in places]
-    questions = [
-        (one.question, one.text)
-        for one, (prompt, *_) in zip(every, places, strict=True)
-        if prompt == "association"
-    ]
-    joint = iter(encode(loaded.tokenizer, ["".join(parts) for parts in questions]))
     found = []
-    for key, one, (prompt, *_) in zip(keys, every, places, strict=True):
+    for key in keys:
+        prompt, place, example = asked_place(key)
+        one = known[example, place]
         if prompt == "association":
-            text, start = next(joint), len(one.question)
+            (text,) = encode(loaded.tokenizer, [one.question + one.text])
+            start = len(one.question)
             tokens = text.span(start, start + len(one.text))
             assert tokens is not None  # it is annotated, and so it shows something
             first, last = tokens.start, tokens.end
             before = text.ids[:first]
         else:
-            text, start = encodings[one.example.id], one.span.start
+            text, start = encodings[example], place
             assert one.span.tokens is not None
             first, last = one.span.tokens
             before = TAILS[prompt](one, encodings)
@@ -246,55 +241,40 @@ def slot_items(
                 where=f"candidates {key!r}",
                 fix="score what the manifest lists under `canaries` and `twins`",
             )
-        example, encoding = manifest.by_id[row], encodings[row]
-        slot, start = _slot(
-            loaded,
-            encoding,
-            example.text,
-            places[row],
-            held.candidates,
-            true=held.true_index,
-            kept=example.kept,
-            where=f"candidates {key!r}",
+        found.append(
+            _slot(loaded, key, manifest.by_id[row], encodings[row], places[row], held)
         )
-        ids, positions = encoding.fed(example.kept)
-        found.append(Candidates(key, ids[positions < start], tuple(slot)))
     return found
 
 
 def _slot(
     loaded: Loaded,
+    key: str,
+    example: ManifestExample,
     encoding: Encoding,
-    text: str,
     place: CanaryContext,
-    strings: Sequence[str],
-    *,
-    true: int,
-    kept: tuple[int, int],
-    where: str,
-) -> tuple[np.ndarray, int]:
-    """The strings' tokens at the place, and its first token."""
+    held: ManifestCanary | ManifestTwins,
+) -> Candidates:
+    """The strings' tokens at the place, behind what stands before it."""
+    where, text = f"candidates {key!r}", example.text
     span = encoding.span(place.char_start, place.char_end)
-    if span is None or span.start < kept[0] or span.end > kept[1]:
+    if span is None or span.start < example.kept[0] or span.end > example.kept[1]:
         raise InputError("is cut off: text longer than the context", where=where)
     before, after = text[: place.char_start], text[place.char_end :]
-    rows = token_ids(loaded.tokenizer, [before + one + after for one in strings])
-    if not _fit_in(rows, encoding.ids, span, true):
+    texts = [before + one + after for one in held.candidates]
+    rows = token_ids(loaded.tokenizer, texts)
+    same = np.array([len(ids) == len(encoding) for ids in rows])
+    if same.all():
+        same = np.array(rows) == encoding.ids
+        same[:, span.start : span.end] |= np.arange(len(rows))[:, None] != (
+            held.true_index
+        )
+    if not same.all():
         raise InputError(
             "a candidate changes tokens around the true string's place",
             where=where,
             fix="give the tokenizer that the manifest was built with",
         )
     slot = np.array([one[span.start : span.end] for one in rows], dtype=np.int32)
-    return slot, span.start
-
-
-def _fit_in(
-    rows: Sequence[list[int]], own: np.ndarray, span: TokenSpan, true: int
-) -> bool:
-    """Whether rows of ids are a row's own outside the span, and the true one inside."""
-    if {len(ids) for ids in rows} != {len(own)}:
-        return False
-    same = np.array(rows) == own
-    edges = same[:, : span.start].all() and same[:, span.end :].all()
-    return bool(edges and same[true].all())
+    ids, positions = encoding.fed(example.kept)
+    return Candidates(key, ids[positions < span.start], tuple(slot))

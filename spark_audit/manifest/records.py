@@ -1,44 +1,37 @@
-"""The parts of a manifest that are told: examples, balance, counts and notes."""
+"""What a build adds up, slice by slice of rows: records, balance, counts and notes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from tempfile import TemporaryFile
 from typing import Any
+from weakref import finalize
 
 import numpy as np
+import pyarrow as pa
 
 from spark_audit.data.encoding import TokenSpan
-from spark_audit.data.examples import Span
+from spark_audit.data.examples import REQUIRED, Example, Span
 from spark_audit.manifest.clusters import Clusters
 from spark_audit.manifest.covariates import (
     Corpus,
-    Likelihoods,
-    Ranges,
     balance,
     measured,
     pool,
     token_classes,
+    token_ranges,
 )
-from spark_audit.manifest.layout import Layout, Outline
-from spark_audit.manifest.packed_lists import Packer, Slices
-from spark_audit.manifest.schema import ManifestExample, ManifestPair, UnmatchedSpan
-from spark_audit.manifest.selection import Pairs, Record
+from spark_audit.manifest.layout import Layout
+from spark_audit.manifest.selection import (
+    CUT_OFF,
+    Pairs,
+    Record,
+    low_sensitivity,
+    match,
+)
+from spark_audit.manifest.tables import packed
 from spark_audit.manifest.twins import Identifiers
-
-COUNTED = (
-    "tokens",
-    "tokens_scored",
-    "texts_cut",
-    "spans",
-    "spans_of_canaries",
-    "spans_partial",
-    "spans_cut",
-    "pairs",
-    "unmatched",
-)
-"""What is counted slice by slice."""
 
 
 def example_records(
@@ -86,13 +79,8 @@ def example_record(row: Layout, cluster: str) -> Record:
             }
         )
     return {
-        "id": example.id,
-        "task": example.task,
-        "source_id": example.source_id,
+        **{name: getattr(example, name) for name in (*REQUIRED, "source_id")},
         "cluster": cluster,
-        "split": example.split,
-        "prompt": example.prompt,
-        "response": example.response,
         "spans": spans,
         "canary_id": example.canary.id if example.canary else None,
         "template": [list(place) for place in row.template],
@@ -112,38 +100,29 @@ class Balance(Mapping[tuple[str, str], np.ndarray]):
     """
 
     def __init__(self) -> None:
-        self._values = Slices()
-        self._places: dict[tuple[str, str], list[int]] = {}
+        self._file = TemporaryFile()  # has no name: only this process reads it
+        finalize(self, self._file.close)
+        self._places: dict[tuple[str, str], list[tuple[int, int]]] = {}
 
     def add(
         self, rows: Sequence[Layout], texts: Corpus, eligible: np.ndarray, pairs: Pairs
     ) -> None:
         """Take a slice's spans, windows and pairs."""
-        index = {row.example.id: i for i, row in enumerate(rows)}
-        train = {i for i, row in enumerate(rows) if row.example.split == "train"}
-        spans = Ranges.of([place for place in pairs.scored if place[0] in train])
-        matched, controls = (
-            Ranges.of(
-                [
-                    (
-                        index[pair["example"]],
-                        pair[side]["token_start"],
-                        pair[side]["token_end"] - pair[side]["token_start"],
-                    )
-                    for pair in pairs.pairs
-                    if index[pair["example"]] in train
-                ]
-            )
-            for side in ("pii", "control")
+        spans, matched, controls = (
+            token_ranges([at for at in places if rows[at[0]].example.split == "train"])
+            for places in (pairs.scored, pairs.matched, pairs.controls)
         )
         if not len(spans):
             return
         windows = pool(eligible, texts, spans)
-        sides = {"matched": matched, "controls": controls}
-        found = measured(texts, spans=spans, windows=windows, **sides)
+        found = measured(
+            texts, spans=spans, windows=windows, matched=matched, controls=controls
+        )
         for key, values in found.items():
-            self._places.setdefault(key, []).append(len(self._values))
-            self._values.append(values.astype(np.float64).tobytes())
+            data = values.astype(np.float64).tobytes()
+            place = self._file.tell(), len(data)
+            self._places.setdefault(key, []).append(place)
+            self._file.write(data)
 
     def records(self) -> list[Record]:
         """The manifest's records; none where there is no span."""
@@ -156,7 +135,10 @@ class Balance(Mapping[tuple[str, str], np.ndarray]):
         ]
 
     def __getitem__(self, key: tuple[str, str]) -> np.ndarray:
-        parts = (self._values[place] for place in self._places[key])
+        parts = []
+        for at, size in self._places[key]:
+            self._file.seek(at)
+            parts.append(self._file.read(size))
         return np.frombuffer(b"".join(parts), np.float64)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -191,117 +173,156 @@ def _spans(row: Layout) -> Iterator[tuple[Span, TokenSpan | None]]:
     return zip(row.example.spans, row.spans, strict=True)
 
 
-@dataclass
 class Found:
-    """What came of the rows.
+    """What comes of the rows: matched, described and counted slice by slice.
+
+    Parameters
+    ----------
+    settings
+        As the manifest says them.
+    by_task
+        As :func:`spark_audit.manifest.selection.counts_by_task` of all rows.
+    labels
+        Cluster of each row.
 
     Attributes
     ----------
-    pairs, unmatched
-        Waiting to be packed.
-    canary_rows, canary_unll
-        The rows that hold a canary, and their reference scores.
+    lists
+        JSON of the manifest's records, packed, by the name of their list.
+    canary_rows
+        The rows that hold a canary, and micro-nats of their tokens.
     """
 
-    examples: Packer[ManifestExample]
-    pairs: Packer[ManifestPair]
-    unmatched: Packer[UnmatchedSpan]
-    balance: Balance = field(default_factory=Balance)
-    identifiers: Identifiers = field(default_factory=Identifiers)
-    counted: Counter[str] = field(default_factory=Counter)
-    solvers: Counter[str] = field(default_factory=Counter)
-    canary_rows: list[Layout] = field(default_factory=list)
-    canary_unll: list[np.ndarray] = field(default_factory=list)
-
-    @property
-    def canary_scores(self) -> Likelihoods:
-        """Reference scores of the rows that hold a canary."""
-        ends = np.cumsum([0, *map(len, self.canary_unll)])
-        return Likelihoods(ends, np.concatenate([np.zeros(0, int), *self.canary_unll]))
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the counts and notes of a manifest are taken from.
-
-    Attributes
-    ----------
-    found
-        What going through all rows gave: its counts are of them.
-    """
-
-    rows: Sequence[Outline]
-    found: Found
-    canaries: list[Record]
-    canary_rows_cut: int
-    members: dict[str, list[str]]
-    crossing: int
-    units: Clusters
-
-    def counts(self) -> dict[str, int]:
-        """Counts by name; those of pairs and spans are over both splits."""
-        splits, tasks, sources = Counter[str](), set[str](), set[str]()
-        for row in self.rows:
-            splits[row.example.split] += 1
-            tasks.add(row.example.task)
-            sources.add(row.example.source_id)
-        own = {name: self.found.counted.get(name, 0) for name in COUNTED}
-        return {
-            "examples": len(self.rows),
-            "tasks": len(tasks),
-            "train": splits["train"],
-            "test": splits["test"],
-            "sources": len(sources),
-            **self.units.counts,
-            **own,
-            "canaries": len({c["canary_id"] for c in self.canaries}),
-            "canary_parts": len(self.canaries),
-            "canary_parts_rankable": sum(bool(c["candidates"]) for c in self.canaries),
-            "canary_rows_cut": self.canary_rows_cut,
-            "members": len(self.members["members"]),
-            "non_members": len(self.members["non_members"]),
-            "rows_near_duplicate": self.crossing,
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        by_task: Mapping[str, np.ndarray],
+        labels: Sequence[str],
+    ) -> None:
+        self._settings, self._by_task, self._labels = settings, by_task, labels
+        self._tokens = np.asarray(sum(by_task.values()))
+        self._before: dict[str, float] = {}
+        self.lists: dict[str, list[pa.Array]] = {
+            name: [] for name in ("examples", "pairs", "unmatched")
         }
+        self.balance, self.identifiers = Balance(), Identifiers()
+        self.counted: Counter[str] = Counter()
+        self.canary_rows: list[tuple[Layout, np.ndarray]] = []
 
-    def notes(self, settings: Mapping[str, Any]) -> list[str]:
-        """What a reader must know, one sentence each."""
-        count = self.counts()
-        found = []
-        if count["texts_cut"]:
-            found.append(
-                f"{count['texts_cut']} of {count['examples']} texts are longer than "
-                f"{settings['max_length']} tokens: their prompts were cut from the "
-                f"start, {count['spans_cut']} spans were lost"
-            )
-        if not self.found.counted.get("scored_spans"):
-            found.append(
-                "no identifier was annotated in scored text: there are no pairs"
-            )
-        if count["spans_partial"]:
-            found.append(
-                f"{count['spans_partial']} of {count['spans']} spans begin or end "
-                "inside a token"
-            )
-        if "milp" in self.found.solvers:
-            found.append(
-                f"{self.found.solvers['milp']} examples with many spans were matched "
-                "by HiGHS"
-            )
-        if self.canary_rows_cut:
-            found.append(
-                f"{self.canary_rows_cut} rows lost their canary to the context's length"
-            )
-        if lost := count["canary_parts"] - count["canary_parts_rankable"]:
-            found.append(
-                f"{lost} of {count['canary_parts']} canary parts cannot be ranked: "
-                + "; ".join(sorted({c["reason"] for c in self.canaries if c["reason"]}))
-            )
-        if self.crossing:
-            found.append(
-                f"{self.crossing} rows with a near-duplicate in the other split were "
-                "left out of membership"
-            )
-        for side in ("members", "non_members"):
-            if not self.members[side]:
-                found.append(f"there are no {side.replace('_', '-')}")
-        return [*found, *self.units.notes]
+    def add(self, rows: Sequence[Layout], scores: np.ndarray, *, first: int) -> None:
+        """Take a slice of rows, of which the first has this number among all.
+
+        Parameters
+        ----------
+        scores
+            As :class:`spark_audit.manifest.covariates.Corpus` takes them.
+        """
+        chosen, labels = self._settings, self._labels[first : first + len(rows)]
+        texts = Corpus(rows, scores, counts=self._tokens, before=self._before)
+        self._before = texts.after()
+        rule = {name: chosen[name] for name in ("buffer", "exclude_template")}
+        excluded = np.concatenate([row.excluded(**rule) for row in rows])
+        eligible = (texts.unll >= 0) & ~excluded
+        rule = {name: chosen[name] for name in ("caliper", "distance", "controls")}
+        pairs = match(rows, texts, eligible, **rule)
+        low = low_sensitivity(
+            rows, texts, alpha=chosen["alpha"], tau=chosen["tau"], counts=self._by_task
+        )
+        for name, records in (
+            ("examples", example_records(rows, texts, excluded, low, labels)),
+            ("pairs", pairs.pairs),
+            ("unmatched", pairs.unmatched),
+        ):
+            self.lists[name] += packed(records)
+        self.counted.update(row_counts(rows, texts.unll))
+        self.counted.update(
+            {
+                "pairs": len(pairs.pairs),
+                "unmatched": len(pairs.unmatched),
+                "spans_cut": sum(u["reason"] == CUT_OFF for u in pairs.unmatched),
+                "scored_spans": len(pairs.scored),
+                "milp": pairs.solvers["milp"],
+            }
+        )
+        self.balance.add(rows, texts, eligible, pairs)
+        self.identifiers.add(rows, texts, first=first)
+        for i, row in enumerate(rows):
+            if row.example.canary is not None:
+                self.canary_rows.append((row, texts.unll[texts.of(i)].copy()))
+
+
+def row_numbers(examples: Sequence[Example]) -> dict[str, int]:
+    """How many rows, tasks and sources there are."""
+    return {
+        "examples": len(examples),
+        "tasks": len({example.task for example in examples}),
+        "train": sum(example.split == "train" for example in examples),
+        "test": sum(example.split == "test" for example in examples),
+        "sources": len({example.source_id for example in examples}),
+    }
+
+
+def counts(
+    examples: Sequence[Example],
+    found: Found,
+    canaries: Sequence[Record],
+    members: Mapping[str, Sequence[str]],
+    units: Clusters,
+) -> dict[str, int]:
+    """Counts by name; those of pairs and spans are over both splits."""
+    return {
+        **row_numbers(examples),
+        **units.counts,
+        **{k: n for k, n in found.counted.items() if k not in ("scored_spans", "milp")},
+        "canaries": len({c["canary_id"] for c in canaries}),
+        "canary_parts": len(canaries),
+        "canary_parts_rankable": sum(bool(c["candidates"]) for c in canaries),
+        **{side: len(keys) for side, keys in members.items()},
+    }
+
+
+def notes(
+    count: Mapping[str, int],
+    found: Counter[str],
+    max_length: int | None,
+    canaries: Sequence[Record],
+) -> Iterator[str]:
+    """What a reader must know, one sentence each.
+
+    Parameters
+    ----------
+    count
+        All counts of the manifest.
+    found
+        What was counted of the rows, and not stored.
+    """
+    if count["texts_cut"]:
+        yield (
+            f"{count['texts_cut']} of {count['examples']} texts are longer than "
+            f"{max_length} tokens: their prompts were cut from the "
+            f"start, {count['spans_cut']} spans were lost"
+        )
+    if not found["scored_spans"]:
+        yield "no identifier was annotated in scored text: there are no pairs"
+    if count["spans_partial"]:
+        yield (
+            f"{count['spans_partial']} of {count['spans']} spans begin or end "
+            "inside a token"
+        )
+    if found["milp"]:
+        yield f"{found['milp']} examples with many spans were matched by HiGHS"
+    if cut := count["canary_rows_cut"]:
+        yield f"{cut} rows lost their canary to the context's length"
+    if lost := count["canary_parts"] - count["canary_parts_rankable"]:
+        yield (
+            f"{lost} of {count['canary_parts']} canary parts cannot be ranked: "
+            + "; ".join(sorted({c["reason"] for c in canaries if c["reason"]}))
+        )
+    if crossing := count["rows_near_duplicate"]:
+        yield (
+            f"{crossing} rows with a near-duplicate in the other split were "
+            "left out of membership"
+        )
+    for side in ("members", "non_members"):
+        if not count[side]:
+            yield f"there are no {side.replace('_', '-')}"

@@ -6,11 +6,10 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from spark_audit.data.examples import Example, Span
-from spark_audit.data.occurrences import identifier_ranges, repeats
+from spark_audit.data.occurrences import repeats
 from spark_audit.data.pii import annotate
-from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 
 _WORD = re.compile(r"\w+")
@@ -33,7 +32,7 @@ class Secrets:
         strings: set[str] = set()
         names: set[str] = set()
         for example in manifest.examples:
-            text = example.prompt + example.response
+            text = example.text
             for span in example.spans:
                 string = text[span.start : span.end].strip()
                 strings.add(string)
@@ -71,15 +70,16 @@ def hidden_ranges(
 ) -> list[tuple[int, int, str]]:
     """Character ranges to hide with their types, as far as they can be known.
 
-    Beside the example's own identifiers (:func:`identifier_ranges`) **[ours]**: words
-    of four characters and more of them, five letters or digits in a row of them
-    however they are written, identifiers of other examples, and the words of names.
-    The ranges are in no order and may overlap.
+    Beside the example's own identifiers, annotated or found by rule, and repeats of the
+    former **[ours]**: words of four characters and more of them, five letters or digits
+    in a row of them however they are written, identifiers of other examples, and the
+    words of names. The ranges are in no order and may overlap.
     """
-    text = example.prompt + example.response
-    spans = [Span(s.start, s.end, s.type) for s in example.spans]
-    typed = [(s.start, s.end, s.type) for s in (*spans, *annotate(text))]
-    ranges = identifier_ranges(_as_example(example, spans))
+    text = example.text
+    spans: list[Any] = [*example.spans, *annotate(text)]
+    typed = [(span.start, span.end, span.type) for span in spans]
+    known = [(start, end) for start, end, _ in typed]
+    ranges = [*known, *repeats(text, known[: len(example.spans)])]
     folded = text.casefold()
     for string in secrets.strings:
         if string.casefold() in folded:
@@ -124,26 +124,6 @@ def _squeezed(text: str) -> tuple[str, list[int]]:
         if sign.isalnum()
     ]
     return "".join(sign for sign, _ in found), [place for _, place in found]
-
-
-def _as_example(example: ManifestExample, spans: Sequence[Span]) -> Example:
-    try:
-        return Example(
-            id=example.id,
-            task=example.task,
-            prompt=example.prompt,
-            response=example.response,
-            split=example.split,
-            source_id=example.source_id,
-            spans=tuple(spans),
-        )
-    except InputError as error:
-        # Not its id, which may be an identifier itself.
-        raise InputError(
-            f"a row of the manifest: {error.what}",
-            where=error.where,
-            fix="build the manifest again with this version of SPARK Audit",
-        ) from error
 
 
 def _type(start: int, end: int, typed: Iterable[tuple[int, int, str]]) -> str:

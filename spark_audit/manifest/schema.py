@@ -11,20 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from spark_audit.manifest.consistency import ById, check_inside, check_joined
-from spark_audit.manifest.packed_lists import (
-    MOST,
-    MOST_NATS,
-    Scores,
-    Unlls,
-    packing,
-    share,
-)
+from spark_audit.manifest.consistency import MOST, ById, check_inside
+from spark_audit.manifest.tables import Packed
 from spark_audit.results.notebook import Shown
 
 Preset = Literal["robust", "paper"]
@@ -46,8 +39,11 @@ def _once(values: list[str]) -> list[str]:
 
 Name = Annotated[str, Field(max_length=1000), AfterValidator(_plain)]
 """What names files, rows of tables and lines of a terminal."""
+MOST_NATS = 1e4
+"""No token is this unlikely to a model whose logits are finite."""
 Whole = Annotated[int, Field(ge=0, le=MOST)]
 Nats = Annotated[float, Field(ge=0, le=MOST_NATS, allow_inf_nan=False)]
+MicroNats = Annotated[int, Field(ge=0, le=round(1e6 * MOST_NATS))]
 Figure = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -56,10 +52,6 @@ class _Part(BaseModel):
     """Base of the manifest's parts: unknown fields are kept, nothing is coerced."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
-
-    def model_post_init(self, context: Any) -> None:
-        """Take little memory: a manifest has many parts."""
-        share(self)
 
 
 class Reference(_Part):
@@ -149,7 +141,7 @@ class ManifestExample(_Part):
     template: list[TokenRange] = Field(repr=False)
     kept: TokenRange
     response_token: Whole
-    reference_unll: Unlls = Field(repr=False)
+    reference_unll: list[MicroNats | None] = Field(repr=False)
     excluded: list[TokenRange] = Field(repr=False)
     classes: str = Field(repr=False)
     low: list[Whole] = Field(repr=False)
@@ -184,10 +176,13 @@ class ManifestExample(_Part):
         """Prompt and response, as they were tokenised."""
         return self.prompt + self.response
 
-    @property
+    @cached_property
     def unll(self) -> np.ndarray:
-        """Shape ``(T,)`` int64 micro-nats, -1 where nothing was scored."""
-        return cast(Scores, self.reference_unll).array
+        """Shape ``(T,)`` int64 micro-nats, -1 where nothing was scored; read-only."""
+        known = (-1 if value is None else value for value in self.reference_unll)
+        values = np.fromiter(known, np.int64, len(self.reference_unll))
+        values.flags.writeable = False
+        return values
 
     @property
     def scored(self) -> np.ndarray:
@@ -336,8 +331,8 @@ class ManifestTwins(_Part):
 class Membership(_Part):
     """Rows for membership inference."""
 
-    members: Annotated[list[str], *packing(str, "membership.members")]
-    non_members: Annotated[list[str], *packing(str, "membership.non_members")]
+    members: list[str]
+    non_members: list[str]
 
 
 class BalanceRow(_Part):
@@ -371,22 +366,16 @@ class Manifest(Shown, _Part):
     versions: dict[str, str]
     data: list[dict[str, Any]]
     counts: dict[str, Whole]
-    examples: Annotated[list[ManifestExample], *packing(ManifestExample, "examples")]
-    pairs: Annotated[list[ManifestPair], *packing(ManifestPair, "pairs")]
-    unmatched: Annotated[list[UnmatchedSpan], *packing(UnmatchedSpan, "unmatched")]
-    canaries: Annotated[list[ManifestCanary], *packing(ManifestCanary, "canaries")]
-    twins: Annotated[list[ManifestTwins], *packing(ManifestTwins, "twins")] = Field(
+    examples: Annotated[list[ManifestExample], Packed]
+    pairs: Annotated[list[ManifestPair], Packed]
+    unmatched: Annotated[list[UnmatchedSpan], Packed]
+    canaries: Annotated[list[ManifestCanary], Packed]
+    twins: Annotated[list[ManifestTwins], Packed] = Field(
         default=[], exclude_if=lambda v: not v
     )
     membership: Membership
     balance: list[BalanceRow]
     notes: list[str]
-
-    @model_validator(mode="after")
-    def _joined(self) -> Manifest:
-        """What names an example names one that is here, and a place in it."""
-        check_joined(self)
-        return self
 
     def having(self, **parts: Any) -> Manifest:
         """The manifest with some of its parts replaced; they are not checked."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -22,9 +22,10 @@ from spark_audit.data.sensitivity_score import (
     stop_word_ranges,
     token_counts,
 )
+from spark_audit.data.templates import template_ranges
 from spark_audit.errors import InputError
-from spark_audit.manifest.covariates import Corpus, Likelihoods
-from spark_audit.manifest.layout import Layout, Outline
+from spark_audit.manifest.covariates import Corpus
+from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.provenance import seed_for
 from spark_audit.stats.duplicates import duplicate_groups
 from spark_audit.stats.matching import match_spans
@@ -43,13 +44,16 @@ class Pairs:
     """Matched and unmatched spans as the manifest's records.
 
     ``scored`` are ``(example, start, length)`` of all spans that can be compared,
-    matched or not; ``solvers`` counts the examples by solver of the assignment.
+    matched or not, ``matched`` and ``controls`` those of the pairs' sides; ``solvers``
+    counts the examples by solver of the assignment.
     """
 
-    pairs: list[Record]
-    unmatched: list[Record]
-    scored: list[tuple[int, int, int]]
-    solvers: Counter[str]
+    pairs: list[Record] = field(default_factory=list)
+    unmatched: list[Record] = field(default_factory=list)
+    scored: list[tuple[int, int, int]] = field(default_factory=list)
+    matched: list[tuple[int, int, int]] = field(default_factory=list)
+    controls: list[tuple[int, int, int]] = field(default_factory=list)
+    solvers: Counter[str] = field(default_factory=Counter)
 
 
 def match(
@@ -70,42 +74,33 @@ def match(
     caliper
         Nats a token.
     """
-    found = Pairs([], [], [], Counter())
+    found = Pairs()
     for i, row in enumerate(rows):
-        spans: list[tuple[int, int]] = []
-        which: list[int] = []
-        reasons: dict[int, str] = {}
-        places = zip(row.example.spans, row.spans, strict=True)
-        for j, (span, tokens) in enumerate(places):
-            if span.part is not None:
-                continue
-            if tokens is None:
-                reasons[j] = NO_TOKEN
-            elif not row.within(tokens):
-                reasons[j] = CUT_OFF
-            else:
-                spans.append((tokens.start, tokens.end))
-                which.append(j)
+        spans, reasons = _comparable(row)
         part = texts.of(i)
         unll = texts.unll[part]
         if spans:
             matching = match_spans(
                 unll,
                 eligible[part],
-                spans,
+                [*spans.values()],
                 caliper_u=round(1e6 * caliper),
                 distance=distance,
                 controls=controls,
                 shows=row.encoding.start < row.encoding.end,
             )
             found.solvers[matching.solver] += 1
+            which = [*spans]
             reasons |= {which[miss.span]: miss.reason for miss in matching.unmatched}
             for pair in matching.pairs:
                 of = which[pair.span]
-                found.pairs.append(_pair(row, of, spans[pair.span], pair.start, unll))
+                start, length = spans[of][0], spans[of][1] - spans[of][0]
+                found.pairs.append(_pair(row, of, start, pair.start, length, unll))
+                found.matched.append((i, start, length))
+                found.controls.append((i, pair.start, length))
         found.scored.extend(
             (i, start, end - start)
-            for start, end in spans
+            for start, end in spans.values()
             if (unll[start:end] >= 0).all()
         )
         for j in sorted(reasons):
@@ -122,27 +117,42 @@ def match(
     return found
 
 
+def _comparable(row: Layout) -> tuple[dict[int, tuple[int, int]], dict[int, str]]:
+    """By number: the tokens of spans that are kept; why the others are not."""
+    spans, reasons = {}, {}
+    for j, (span, tokens) in enumerate(zip(row.example.spans, row.spans, strict=True)):
+        if span.part is not None:
+            continue
+        if tokens is None:
+            reasons[j] = NO_TOKEN
+        elif not row.within(tokens):
+            reasons[j] = CUT_OFF
+        else:
+            spans[j] = tokens.start, tokens.end
+    return spans, reasons
+
+
 def _pair(
-    row: Layout, of: int, tokens: tuple[int, int], start: int, unll: np.ndarray
+    row: Layout, of: int, start: int, control: int, length: int, unll: np.ndarray
 ) -> Record:
-    length = tokens[1] - tokens[0]
-    end = start + length
-    span, encoding = row.example.spans[of], row.encoding
-    pii_u, control_u = int(unll[slice(*tokens)].sum()), int(unll[start:end].sum())
+    """The record of a span (by its number) and the control's first token."""
+    span, encoding, end = row.example.spans[of], row.encoding, control + length
+    pii_u = int(unll[start : start + length].sum())
+    control_u = int(unll[control:end].sum())
     return {
         "example": row.example.id,
         "pii": {
-            "token_start": tokens[0],
-            "token_end": tokens[1],
+            "token_start": start,
+            "token_end": start + length,
             "char_start": span.start,
             "char_end": span.end,
             "nll": pii_u / (1e6 * length),
             "type": span.type,
         },
         "control": {
-            "token_start": start,
+            "token_start": control,
             "token_end": end,
-            "char_start": int(encoding.start[start]),
+            "char_start": int(encoding.start[control]),
             "char_end": int(encoding.end[end - 1]),
             "nll": control_u / (1e6 * length),
         },
@@ -158,10 +168,9 @@ def low_sensitivity(
     rows: Sequence[Layout],
     texts: Corpus,
     *,
-    vocab_size: int,
     alpha: float,
     tau: float,
-    counts: Mapping[str, np.ndarray] | None = None,
+    counts: Mapping[str, np.ndarray],
 ) -> np.ndarray:
     """Scored tokens of plain text with a sensitivity Score of at most ``tau``.
 
@@ -171,35 +180,33 @@ def low_sensitivity(
     Parameters
     ----------
     counts
-        :func:`counts_by_task` of all rows; ``None``: these are all.
+        :func:`counts_by_task` of all rows.
 
     Returns
     -------
     numpy.ndarray
         Shape ``(N,)``, bool.
     """
-    ids = np.concatenate([row.encoding.ids for row in rows])
-    special = np.concatenate([row.encoding.special for row in rows])
-    if counts is None:
-        counts = counts_by_task(rows, vocab_size)
     pii = np.concatenate([row.pii for row in rows])
     fixed = np.concatenate([row.fixed for row in rows])
     stop = np.concatenate(
         [row.encoding.mask(stop_word_ranges(row.example.text)) for row in rows]
     )
     scored = texts.unll >= 0
-    low = np.zeros(len(ids), dtype=bool)
+    low = np.zeros(len(scored), dtype=bool)
     low[scored] = (
         sensitivity(
             texts.unll[scored] / 1e6,
-            score2({name: counts[name] for name in sorted(counts)})[ids[scored]],
+            score2({name: counts[name] for name in sorted(counts)})[
+                texts.tokens[scored]
+            ],
             alpha=alpha,
             pii_mask=pii[scored],
             zero_mask=(stop | fixed)[scored],
         )
         <= tau
     )
-    return np.asarray(low & ~pii & ~fixed & ~special)
+    return np.asarray(low & ~pii & ~fixed & ~texts.special)
 
 
 def counts_by_task(rows: Iterable[Layout], vocab_size: int) -> dict[str, np.ndarray]:
@@ -218,21 +225,20 @@ def counts_by_task(rows: Iterable[Layout], vocab_size: int) -> dict[str, np.ndar
 
 
 def canary_sets(
-    rows: Sequence[Layout],
-    texts: Likelihoods,
+    rows: Sequence[tuple[Layout, np.ndarray]],
     *,
     encode: Encode,
     contexts: int | None,
     n: int,
     seed: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[Record], int]:
     """Candidates for every canary and part, each from a pool of its own.
 
     Parameters
     ----------
     rows
-        Those with a canary; others may stand among them.
+        Those with a canary, and the micro-nats of their tokens.
     encode
         Token ids of texts, special tokens included.
     contexts
@@ -246,41 +252,37 @@ def canary_sets(
     list, int
         The manifest's records, and in how many rows a canary was cut.
     """
-    standing: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
+    standing: dict[str, list[tuple[Layout, np.ndarray]]] = {}
+    for row, unll in rows:
         if row.example.canary is not None:
-            standing.setdefault(row.example.canary.id, []).append(i)
+            standing.setdefault(row.example.canary.id, []).append((row, unll))
     records, cut, done = [], 0, 0
     for name in sorted(standing):
-        held = [rows[i] for i in standing[name]]
-        canary, parts = _one_canary([row.example for row in held])
-        whole = [
-            row
-            for i, row in zip(standing[name], held, strict=True)
-            if _is_whole(row, texts.unll[texts.of(i)])
-        ]
+        held = standing[name]
+        canary, parts = _one_canary([row.example for row, _ in held])
+        whole = [row for row, unll in held if _is_whole(row, unll)]
         cut += len(held) - len(whole)
         whole = whole[:contexts]
         for part in RANKED:
             found = Candidates((), None, 0, CUT_OFF)
+            places = [
+                Context(row.example.text, *canary_ranges(row.example)[part])
+                for row in whole
+            ]
             if whole:
                 found = candidates(
                     canary.format,
                     parts,
                     part,
                     encode=encode,
-                    contexts=[
-                        Context(row.example.text, *canary_ranges(row.example)[part])
-                        for row in whole
-                    ],
+                    contexts=places,
                     seed=seed_for(seed, canary.id, part),
                     n=n,
                     pool=canary.pool,
                 )
-            records.append(_canary(canary, part, whole, found))
+            records.append(_canary(canary, part, whole, places, found))
             done += 1
-            if progress is not None:
-                progress(done, len(standing) * len(RANKED))
+            progress(done, len(standing) * len(RANKED))
     return records, cut
 
 
@@ -312,16 +314,19 @@ def _is_whole(row: Layout, unll: np.ndarray) -> bool:
 
 
 def _canary(
-    canary: Canary, part: Ranked, rows: Sequence[Layout], found: Candidates
+    canary: Canary,
+    part: Ranked,
+    rows: Sequence[Layout],
+    places: Sequence[Context],
+    found: Candidates,
 ) -> Record:
-    ranges = [canary_ranges(row.example)[part] for row in rows]
-    tokens = rows[0].encoding.span(*ranges[0]) if rows else None
+    tokens = rows[0].encoding.span(places[0].start, places[0].end) if rows else None
     return {
         "canary_id": canary.id,
         "part": part,
         "contexts": [
-            {"example": row.example.id, "char_start": start, "char_end": end}
-            for row, (start, end) in zip(rows, ranges, strict=True)
+            {"example": row.example.id, "char_start": at.start, "char_end": at.end}
+            for row, at in zip(rows, places, strict=True)
         ],
         "candidates": list(found.strings),
         "true_index": found.true_index,
@@ -330,32 +335,31 @@ def _canary(
         "format": canary.format,
         "dose": canary.dose,
         "held_out": canary.held_out,
-        "pair": canary.pair,
+        **({} if canary.pair is None else {"pair": canary.pair}),
     }
 
 
 # --- duplicates and membership --------------------------------------------------------
 
 
-def duplicates(rows: Iterable[Outline]) -> np.ndarray:
+def duplicates(rows: Rows) -> np.ndarray:
     """Near-duplicate group of each row, shape ``(n,)``, int64.
 
     Fixed wording is left out: all rows of a task share it.
     """
-    return duplicate_groups([_own_text(row) for row in rows])
-
-
-def _own_text(row: Outline) -> str:
-    text, at, parts = row.example.text, 0, []
-    for start, end in row.template:
-        parts.append(text[at:start])
-        at = end
-    own = " ".join([*parts, text[at:]])
-    return own if own.strip() else text
+    texts = []
+    for example in rows.examples:
+        at, parts = 0, list[str]()
+        for start, end in template_ranges(example, rows.templates):
+            parts.append(example.text[at:start])
+            at = end
+        text = " ".join([*parts, example.text[at:]])
+        texts.append(text if text.strip() else example.text)
+    return duplicate_groups(texts)
 
 
 def membership(
-    rows: Sequence[Outline], groups: np.ndarray
+    examples: Sequence[Example], groups: np.ndarray
 ) -> tuple[dict[str, list[str]], int]:
     """Members and non-members, and how many rows near-duplicates cost.
 
@@ -363,16 +367,16 @@ def membership(
     Rows whose near-duplicate group stands in both splits are neither.
     """
     splits: dict[int, set[str]] = {}
-    for row, group in zip(rows, groups.tolist(), strict=True):
-        splits.setdefault(group, set()).add(row.example.split)
+    for example, group in zip(examples, groups.tolist(), strict=True):
+        splits.setdefault(group, set()).add(example.split)
     found: dict[str, list[str]] = {"members": [], "non_members": []}
     crossing = 0
-    for row, group in zip(rows, groups.tolist(), strict=True):
-        if row.example.canary is not None:
+    for example, group in zip(examples, groups.tolist(), strict=True):
+        if example.canary is not None:
             continue
         if len(splits[group]) > 1:
             crossing += 1
             continue
-        side = "members" if row.example.split == "train" else "non_members"
-        found[side].append(row.example.id)
+        side = "members" if example.split == "train" else "non_members"
+        found[side].append(example.id)
     return found, crossing

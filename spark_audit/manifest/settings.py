@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from spark_audit.errors import InputError, choose
-from spark_audit.terminal.flags import Flag, Seed
+from spark_audit.errors import InputError
+from spark_audit.terminal.flags import Flag, Seed, one_of
 
 PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
 """``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
 
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "preset": tuple(PRESETS),
-    "distance": ("mean", "profile"),
-    "controls": ("any", "before"),
-}
+DISTANCES, CONTROLS = ("mean", "profile"), ("any", "before")
 RANGES: Mapping[str, tuple[float, float | None]] = {
     "caliper": (0, None),
     "buffer": (0, None),
@@ -26,10 +22,6 @@ RANGES: Mapping[str, tuple[float, float | None]] = {
     "tau": (0, 1),
     "alpha": (0, 1),
 }
-
-
-def _choice(field: str) -> Flag:
-    return Flag(choices=CHOICES[field])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +60,9 @@ class BuildSettings:
     caliper: Annotated[
         float, Flag("Largest difference of mean NLL, nats per token.")
     ] = 0.5
-    preset: Annotated[str, _choice("preset")] = "robust"
-    distance: Annotated[Literal["mean", "profile"], _choice("distance")] = "mean"
-    controls: Annotated[Literal["any", "before"], _choice("controls")] = "any"
+    preset: Annotated[str, Flag(choices=tuple(PRESETS))] = "robust"
+    distance: Annotated[Literal["mean", "profile"], Flag(choices=DISTANCES)] = "mean"
+    controls: Annotated[Literal["any", "before"], Flag(choices=CONTROLS)] = "any"
     max_length: Annotated[
         int | None, Flag("Tokens; default: the model's context.", min=2)
     ] = None
@@ -83,14 +75,9 @@ class BuildSettings:
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        for name, known in CHOICES.items():
-            value = getattr(self, name)
-            if value not in known:
-                raise InputError(
-                    f"{value!r} is unknown",
-                    where=name,
-                    fix=choose(str(value), known),
-                )
+        one_of(self.preset, "preset", PRESETS)
+        one_of(self.distance, "distance", DISTANCES)
+        one_of(self.controls, "controls", CONTROLS)
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if value is None or value == "all":

@@ -9,36 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_audit.data.examples import Example
 from spark_audit.manifest.build import checked, heading, reference_of
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.layout import layouts
-from spark_audit.manifest.records import example_record
+from spark_audit.manifest.layout import Rows
+from spark_audit.manifest.records import example_record, row_numbers
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.selection import duplicates
+from spark_audit.manifest.settings import BuildSettings
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
 NOTE = "made of data alone, for `utility` only: it holds no reference scores"
 
-SETTINGS: dict[str, Any] = {
-    "preset": "robust",
-    "seed": 0,
-    "caliper": 0.0,
-    "distance": "mean",
-    "buffer": 0,
-    "controls": "any",
-    "exclude_template": True,
-    "tau": 0.0,
-    "alpha": 0.0,
-    "canary_contexts": None,
-    "n_candidates": 0,
-}
-"""Settings of a manifest that selects nothing; ``max_length`` comes from the model."""
+SETTINGS = BuildSettings(caliper=0, buffer=0, tau=0, alpha=0, canary_contexts="all")
+"""Of a manifest that selects nothing."""
 
 
 def task_manifest(
@@ -70,8 +59,8 @@ def task_manifest(
         offsets.
     """
     checked(examples)
-    rows = layouts(examples, loaded.tokenizer, max_length=loaded.max_positions)
-    units = clusters(rows, duplicates(rows))
+    laid = Rows(examples, loaded.tokenizer, max_length=loaded.max_positions)
+    units, rows = clusters(examples, duplicates(laid)), [*laid]
     base = loaded.base_sha256 or ""
     reference = {
         **reference_of(loaded),
@@ -80,16 +69,13 @@ def task_manifest(
         "model_id": base,
         "shape": None,
     }
-    settings = {**SETTINGS, "max_length": loaded.max_positions}
+    settings = SETTINGS.recorded(max_positions=loaded.max_positions)
+    settings["n_candidates"] = 0
     return seal(
         {
             **heading(name, reference, settings, data),
             "counts": {
-                "examples": len(rows),
-                "tasks": len({example.task for example in examples}),
-                "train": sum(example.split == "train" for example in examples),
-                "test": sum(example.split == "test" for example in examples),
-                "sources": len({example.source_id for example in examples}),
+                **row_numbers(examples),
                 **units.counts,
                 "tokens": sum(len(row.encoding) for row in rows),
                 "tokens_scored": 0,

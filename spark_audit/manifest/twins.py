@@ -8,7 +8,7 @@ other token of its rows.
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -16,10 +16,11 @@ from itertools import zip_longest
 import numpy as np
 
 from spark_audit.data.canaries import Encode
+from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import dose_group, finder, folded
 from spark_audit.data.twins import Forms
-from spark_audit.manifest.covariates import Likelihoods
-from spark_audit.manifest.layout import Layout, Outline
+from spark_audit.manifest.covariates import Corpus
+from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.manifest.selection import Record
 from spark_audit.provenance import seed_for
 
@@ -37,14 +38,8 @@ NEAR = 48
 are tokenised, which takes longer."""
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A row and the identifier's characters and tokens in it."""
-
-    row: Layout
-    start: int
-    end: int
-    tokens: tuple[int, int]
+Place = tuple[int, int, int, int, int]
+"""A row, and an identifier's characters and tokens in it, from and to."""
 
 
 @dataclass(frozen=True)
@@ -52,26 +47,17 @@ class _Identifier:
     type: str
     text: str
     dose: int
-    places: list[tuple[int, ...]]
-
-    def read(self, rows: Sequence[Layout]) -> list[_Place]:
-        """Its places with their rows."""
-        found = []
-        for row, start, end, *tokens in self.places:
-            found.append(_Place(rows[row], start, end, (tokens[0], tokens[1])))
-        return found
+    places: list[Place]
 
 
 class Identifiers:
-    """Where identifiers stand that can be read in their rows, in 24 bytes a place."""
+    """Where identifiers stand that can be read in their rows, in 20 bytes per place."""
 
     def __init__(self) -> None:
-        self._number: dict[str, int] = {}
-        self._types: list[str] = []
-        # Of each place: identifier, row, characters from and to, tokens from and to.
-        self._places = array("i")
+        self._types: dict[str, str] = {}
+        self._places: dict[str, array[int]] = {}
 
-    def add(self, rows: Sequence[Layout], texts: Likelihoods, *, first: int) -> None:
+    def add(self, rows: Sequence[Layout], texts: Corpus, *, first: int) -> None:
         """Take a slice of rows, of which the first has this number among all."""
         for i, row in enumerate(rows):
             scored = texts.unll[texts.of(i)] >= 0
@@ -79,80 +65,58 @@ class Identifiers:
                 key = folded(row.example.text[span.start : span.end].strip())
                 if span.part is not None or not key:
                     continue
-                number = self._number.setdefault(key, len(self._number))
-                if number == len(self._types):
-                    self._types.append(span.type)
+                self._types.setdefault(key, span.type)
                 # Canaries are audited by themselves, and some rows are repeated.
                 if tokens is None or row.example.canary is not None:
                     continue
                 at = tokens.start, tokens.end
                 if scored[slice(*at)].all():
-                    place = (number, first + i, span.start, span.end, *at)
-                    self._places.extend(place)
+                    place = first + i, span.start, span.end, *at
+                    self._places.setdefault(key, array("i")).extend(place)
 
-    def known(self, rows: Sequence[Outline], seed: int) -> dict[str, _Identifier]:
+    def known(self, examples: Sequence[Example], seed: int) -> dict[str, _Identifier]:
         """Folded string -> identifier, of those that can be read on their side."""
-        doses = self._doses(rows)
-        places = np.array(self._places, np.int32).reshape(-1, 6)
-        places = places[np.argsort(places[:, 0], kind="stable")]
-        edges = np.searchsorted(places[:, 0], np.arange(len(self._number) + 1))
+        doses = self._doses(examples)
         found = {}
-        for key in sorted(self._number):
-            number = self._number[key]
-            dose = int(doses[number])
-            own = places[edges[number] : edges[number + 1], 1:].tolist()
-            if one := _identifier(self._types[number], dose, own, rows, seed):
-                found[key] = one
+        for key in sorted(self._places):
+            side = "train" if doses[key] else "test"
+            first: dict[str, tuple[Place, str]] = {}
+            for place in zip(*[iter(self._places[key])] * 5, strict=True):
+                example = examples[place[0]]
+                if example.split == side:
+                    text = example.text[place[1] : place[2]]
+                    first.setdefault(example.id, (place, text))
+            names = sorted(first, key=lambda name: seed_for(seed, "twins", name))
+            if names:
+                text = first[names[0]][1]
+                alike = [first[name][0] for name in names if first[name][1] == text]
+                found[key] = _Identifier(
+                    self._types[key], text, doses[key], alike[:CONTEXTS]
+                )
         return found
 
-    def _doses(self, rows: Sequence[Outline]) -> np.ndarray:
+    def _doses(self, examples: Sequence[Example]) -> Counter[str]:
         """In how many trained rows each stands, annotated there or not."""
-        doses = np.zeros(len(self._number), np.int64)
-        find = finder(self._number)
-        for row in rows:
-            text = row.example.text
-            if row.example.split != "train":
-                continue
-            own = {
-                folded(text[span.start : span.end].strip())
-                for span in row.example.spans
-                if span.part is None
-            }
-            stands = find(folded(text)) | own
-            doses[[self._number[key] for key in stands - {""}]] += 1
+        doses: Counter[str] = Counter()
+        find = finder(self._types)
+        for example in examples:
+            if example.split == "train":
+                strings = {
+                    folded(example.text[span.start : span.end].strip())
+                    for span in example.spans
+                    if span.part is None
+                }
+                doses.update((find(folded(example.text)) | strings) - {""})
         return doses
 
 
-def _identifier(
-    type: str,
-    dose: int,
-    places: Sequence[Sequence[int]],
-    rows: Sequence[Outline],
-    seed: int,
-) -> _Identifier | None:
-    """An identifier in the rows that it is read in, if there are any."""
-    split = "train" if dose else "test"
-    first: dict[str, tuple[tuple[int, ...], str]] = {}
-    for row, start, end, *tokens in places:
-        example = rows[row].example
-        if example.split == split:
-            text = example.text[start:end]
-            first.setdefault(example.id, ((row, start, end, *tokens), text))
-    chosen = sorted(first, key=lambda name: seed_for(seed, "twins", name))
-    if not chosen:
-        return None
-    text = first[chosen[0]][1]
-    alike = [first[name][0] for name in chosen if first[name][1] == text]
-    return _Identifier(type, text, dose, alike[:CONTEXTS])
-
-
 def twin_sets(
-    rows: Sequence[Layout],
+    rows: Rows,
     known: Mapping[str, _Identifier],
     *,
     encode: Encode,
     seed: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[Record], int]:
     """Identifiers with their twins, and how many had to be left out.
 
@@ -182,22 +146,35 @@ def twin_sets(
             if len(records) == most:
                 break
             rng = np.random.default_rng(seed_for(seed, "twins", key))
-            places = known[key].read(rows)
-            found = _fresh(known[key], places, forms, known, encode, rng)
-            if len(found) < FEWEST:
+            places = [(rows[place[0]], *place[1:]) for place in known[key].places]
+            twins = _fresh(known[key], places, forms, known, encode, rng)
+            if len(twins) < FEWEST:
                 lost += 1
             else:
-                name = str(len(records) + 1)
-                records.append(_record(name, known[key], places, found, rng))
-            if progress is not None and len(records) < total:
+                index = int(rng.integers(len(twins) + 1))
+                twins.insert(index, known[key].text)
+                records.append(
+                    {
+                        "id": str(len(records) + 1),
+                        "type": known[key].type,
+                        "contexts": [
+                            {
+                                "example": row.example.id,
+                                "char_start": start,
+                                "char_end": end,
+                            }
+                            for row, start, end, *_ in places
+                        ],
+                        "candidates": twins,
+                        "true_index": index,
+                        "dose": known[key].dose,
+                    }
+                )
+            if len(records) < total:
                 progress(len(records), total)
-    if progress is not None and total:
+    if total:
         progress(total, total)
     return records, lost
-
-
-def _text(place: _Place) -> str:
-    return place.row.example.text[place.start : place.end]
 
 
 def _in_turn(doses: Mapping[str, int], seed: int) -> Iterator[str]:
@@ -213,7 +190,7 @@ def _in_turn(doses: Mapping[str, int], seed: int) -> Iterator[str]:
 
 def _fresh(
     one: _Identifier,
-    places: Sequence[_Place],
+    places: Sequence[tuple[Layout, int, int, int, int]],
     forms: Forms,
     known: Mapping[str, _Identifier],
     encode: Encode,
@@ -222,8 +199,16 @@ def _fresh(
     """Strings of its kind that fit in all of its places, :data:`TWINS` at most."""
     found: list[str] = []
     seen = {one.text}
-    near = [_near(place, encode) for place in places]
-    whole = [_whole(place, encode) for place in places]
+    near = [
+        (text[max(start - NEAR, 0) : start], text[end : end + NEAR])
+        for row, start, end, *_ in places
+        for text in (row.example.text,)
+    ]
+    sizes = [len(encode([before + one.text + after])[0]) for before, after in near]
+
+    def read(strings: list[str], before: str, after: str) -> list[list[int]]:
+        return encode([before + x + after for x in strings]) if strings else []
+
     for drawn in range(0, DRAWS, LOT):
         # Where hardly one in a hundred fits, the rest of the draws gives no set.
         if drawn >= DRAWS // 4 and len(found) < FEWEST // 4:
@@ -231,67 +216,22 @@ def _fresh(
         lot = dict.fromkeys(forms.draw(one.type, one.text, rng, LOT))
         fresh = [x for x in lot if x not in seen and folded(x.strip()) not in known]
         seen.update(fresh)
-        for fits in near:
-            fresh = fits(fresh)
+        # As many tokens between the text beside it, which is quickly read; then no
+        # other token of the whole text may change.
+        for edges, size in zip(near, sizes, strict=True):
+            ids = read(fresh, *edges)
+            fresh = [x for x, y in zip(fresh, ids, strict=True) if len(y) == size]
         fresh = fresh[: TWINS - len(found)]
-        for fits in whole:
-            fresh = fits(fresh)
+        for row, start, end, low, high in places:
+            text, own = row.example.text, row.encoding.ids.tolist()
+            size, others = len(own), (own[:low], own[high:])
+            ids = read(fresh, text[:start], text[end:])
+            fresh = [
+                x
+                for x, y in zip(fresh, ids, strict=True)
+                if len(y) == size and (y[:low], y[high:]) == others
+            ]
         found += fresh
         if len(found) == TWINS:
             break
     return found
-
-
-Fits = Callable[[list[str]], list[str]]
-
-
-def _near(place: _Place, encode: Encode) -> Fits:
-    """Those that take as many tokens as the identifier between the text beside it."""
-    text = place.row.example.text
-    before = text[max(place.start - NEAR, 0) : place.start]
-    after = text[place.end : place.end + NEAR]
-    (own,) = encode([before + _text(place) + after])
-
-    def keep(strings: list[str]) -> list[str]:
-        rows = encode([before + x + after for x in strings]) if strings else []
-        return [x for x, ids in zip(strings, rows, strict=True) if len(ids) == len(own)]
-
-    return keep
-
-
-def _whole(place: _Place, encode: Encode) -> Fits:
-    """Those that change no token of the whole text but the identifier's own."""
-    text, own = place.row.example.text, place.row.encoding.ids.tolist()
-    before, after = text[: place.start], text[place.end :]
-    start, end = place.tokens
-
-    def same(ids: list[int]) -> bool:
-        edges = ids[:start] == own[:start] and ids[end:] == own[end:]
-        return edges and len(ids) == len(own)
-
-    def keep(strings: list[str]) -> list[str]:
-        rows = encode([before + x + after for x in strings]) if strings else []
-        return [x for x, ids in zip(strings, rows, strict=True) if same(ids)]
-
-    return keep
-
-
-def _record(
-    name: str,
-    one: _Identifier,
-    places: Sequence[_Place],
-    twins: list[str],
-    rng: np.random.Generator,
-) -> Record:
-    index = int(rng.integers(len(twins) + 1))
-    return {
-        "id": name,
-        "type": one.type,
-        "contexts": [
-            {"example": p.row.example.id, "char_start": p.start, "char_end": p.end}
-            for p in places
-        ],
-        "candidates": [*twins[:index], one.text, *twins[index:]],
-        "true_index": index,
-        "dose": one.dose,
-    }

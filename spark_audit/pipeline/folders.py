@@ -39,9 +39,8 @@ def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
 
 
 def manifests_in(folder: Path) -> list[Path]:
-    """What may be a manifest in a folder of them: a file, or a folder with a head."""
-    heads = (path.parent for path in folder.glob("*/manifest.json"))
-    return sorted([*folder.glob("*.json"), *heads])
+    """What may be a manifest in a folder of them."""
+    return sorted([*folder.glob("*.json"), *folder.glob("*.arrow")])
 
 
 def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:

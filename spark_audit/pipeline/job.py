@@ -194,12 +194,8 @@ class Job:
     def missing(self, scored: Sequence[Scored]) -> int:
         """How many items nobody has scored yet."""
         self.store.refresh()
-        named = [[*keys().values()] for one in scored for keys in one.keys.values()]
-        return sum(
-            key in lacking
-            for keys, lacking in ((keys, self.store.lacking(keys)) for keys in named)
-            for key in keys
-        )
+        every = (keys for one in scored for keys in one.keys.values())
+        return sum(len(self.lacking(keys)) for keys in every)
 
     def noted(self, scored: Sequence[Scored]) -> list[Scored]:
         """With what was remarked while they were scored."""

@@ -124,7 +124,11 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
     texts = [one for one in texts if len(one.ids) > 1][:TEXTS]
     with _asking(loaded) as asked:
         theirs = list(asked([one.ids for one in texts]))
-    ours = [known[one.key] for one in texts] if known else _here(loaded, texts)
+    if known:
+        ours = [known[one.key] for one in texts]
+    else:
+        with loaded.active() as model:
+            ours = _scored(loaded, model, texts)
     every = np.concatenate(theirs)
     if len(every) > 1 and np.ptp(every) == 0:
         chance = np.isclose(every[0], np.log(len(loaded.usable)), atol=1e-4)
@@ -172,14 +176,10 @@ def _tabled(server: Server, texts: Sequence[Item]) -> dict[str, np.ndarray]:
     return found
 
 
-def _here(loaded: Loaded, texts: Sequence[Item]) -> list[np.ndarray]:
+def _scored(loaded: Loaded, model: Any, texts: Sequence[Item]) -> list[np.ndarray]:
     from spark_audit.scoring.passes.plain import Scorer
 
-    with loaded.active() as model:
-        return _scored(Scorer(loaded, model, texts[0], lambda _: None), texts)
-
-
-def _scored(scorer: Any, texts: Sequence[Item]) -> list[np.ndarray]:
+    scorer = Scorer(loaded, model, texts[0], lambda _: None)
     return [scorer.nll([one])[0].astype(np.float64) for one in texts]
 
 
@@ -187,12 +187,10 @@ def _is_base(
     loaded: Loaded, texts: Sequence[Item], theirs: Sequence[np.ndarray]
 ) -> bool:
     """Whether the server's scores are those of the module without its adapter."""
-    from spark_audit.scoring.passes.plain import Scorer
-
     off = getattr(loaded.model, "disable_adapter", None)
     if off is None:
         return False
     with loaded.active() as model, off():
-        base = _scored(Scorer(loaded, model, texts[0], lambda _: None), texts)
+        base = _scored(loaded, model, texts)
     pairs = zip(base, theirs, strict=True)
     return bool(max(np.abs(a - b).mean() for a, b in pairs) < APART)

@@ -122,7 +122,7 @@ class Store:
         """Those of the keys that no score is stored under, as far as was seen."""
         wanted = set(keys) - self._pending.keys()
         numbers = _numbers(wanted)
-        held = [own[_among(own, numbers)] for own in self._parts.values()]
+        held = [own[np.isin(own, numbers)] for own in self._parts.values()]
         stored = set(np.concatenate([np.zeros(0, np.uint64), *held]).tolist())
         return {key for key in wanted if _number(key) not in stored}
 
@@ -263,7 +263,9 @@ class Store:
     def _holding(self, keys: Iterable[str]) -> list[Path]:
         """The parts that hold any of the keys."""
         numbers = _numbers(keys)
-        return [path for path, own in self._parts.items() if _among(own, numbers).any()]
+        return [
+            path for path, own in self._parts.items() if np.isin(own, numbers).any()
+        ]
 
     def remarks(self, keys: Iterable[str]) -> list[str]:
         """What was remarked on the parts that hold these keys, without repeats."""
@@ -322,12 +324,6 @@ def _number(key: str) -> int:
 
 def _numbers(keys: Iterable[str]) -> np.ndarray:
     return np.unique(np.fromiter(map(_number, keys), np.uint64))
-
-
-def _among(own: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Which of some numbers are among others; both sorted."""
-    at = np.searchsorted(wanted, own).clip(max=max(len(wanted) - 1, 0))
-    return wanted[at] == own if len(wanted) else np.zeros(len(own), bool)
 
 
 def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:

@@ -15,7 +15,6 @@ _HOLDS = {
     "run.json": "checkpoint",
     "adapter_config.json": "checkpoint",
     "config.json": "checkpoint",
-    "manifest.json": "manifest",
 }
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx", ".arrow")
 _READ = {*TABLES, *(f".{one}" for one in "json jsonl txt toml gguf".split())}

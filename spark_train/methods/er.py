@@ -14,10 +14,4 @@ def er(stream: Stream) -> list[Phase]:
     return [learning(stream, k, recall=recall) for k in range(len(stream.tasks))]
 
 
-METHOD = Method(
-    "er",
-    er,
-    reads=REHEARSAL,
-    no_epsilon="",
-    summary=__doc__,
-)
+METHOD = Method("er", er, reads=REHEARSAL, no_epsilon="", summary=__doc__)

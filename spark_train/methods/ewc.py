@@ -3,7 +3,7 @@
 Kirkpatrick et al. 2017, one penalty a task, added up **[ours]**: while task ``k`` is
 learned, ``L = L_task + lambda / 2 sum_{i<k} sum_j F_ij (theta_j - theta_ij)^2``, with
 ``F_i`` the diagonal of the empirical Fisher matrix of task ``i`` at its end
-(:func:`spark_train.phases.fisher.fisher`), over the adapter's weights.
+(:func:`spark_train.phases.importance.fisher`), over the adapter's weights.
 """
 
 from __future__ import annotations
@@ -11,28 +11,24 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from spark_train.loop import Phase, Sums
-from spark_train.losses.weights import Quadratic
 from spark_train.methods.method import Method
-from spark_train.phases.fisher import fisher
+from spark_train.phases.importance import Quadratic, fisher
 from spark_train.phases.task import learning
 from spark_train.stream import Stream
-from spark_train.task_state import Carried
-
-NO_EPSILON = "the Fisher matrix is computed from rows without noise"
+from spark_train.task_state import keep, kept
 
 
 def ewc(stream: Stream) -> list[Phase]:
     """One phase a task; at its end the task's penalty joins those before."""
-    carried = Carried(stream)
-    return [_phase(stream, k, carried) for k in range(len(stream.tasks))]
+    return [_phase(stream, k) for k in range(len(stream.tasks))]
 
 
-def _phase(stream: Stream, k: int, carried: Carried) -> Phase:
+def _phase(stream: Stream, k: int) -> Phase:
     student, settings = stream.student, stream.settings.ewc
     held: list[Quadratic] = []
 
     def start() -> None:
-        held[:] = [Quadratic(**carried.read(k - 1))] if k else []
+        held[:] = [Quadratic(**kept(stream, k - 1))] if k else []
 
     def penalty() -> Sums:
         if not held:
@@ -46,7 +42,7 @@ def _phase(stream: Stream, k: int, carried: Carried) -> Phase:
         curvature = fisher(stream, k, rows=settings.rows)
         at = {name: weight.detach() for name, weight in student.trainable.items()}
         total = held[0].plus(curvature, at) if held else Quadratic.of(curvature, at)
-        carried.keep(k, asdict(total))
+        keep(stream, k, asdict(total))
 
     phase = learning(stream, k)
     return replace(phase, start=start, penalty=penalty, end=end)
@@ -56,6 +52,6 @@ METHOD = Method(
     "ewc",
     ewc,
     reads=("ewc",),
-    no_epsilon=NO_EPSILON,
+    no_epsilon="the Fisher matrix is computed from rows without noise",
     summary=__doc__,
 )

@@ -3,7 +3,7 @@
 Lopez-Paz & Ranzato 2017. Before each step the gradients of all stored rows, task by
 task, are computed anew at the current weights. Where the step's own gradient ``g``
 points against one of them, it is replaced by ``g + G'v``
-(:mod:`spark_train.losses.projection`), and clipped afterwards.
+(:func:`dual`), and clipped afterwards.
 
 Which rows are stored is drawn from the seed **[ours]**; the paper keeps a task's last
 ones. The step is AdamW's, as of all methods here **[ours]**: what is projected is the
@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import torch
+from scipy.optimize import nnls
 from torch import Tensor
 
 from spark_train.loop import (
@@ -26,13 +28,9 @@ from spark_train.loop import (
     flat_gradient,
     set_gradient,
 )
-from spark_train.losses.projection import dual
 from spark_train.methods.method import Method
-from spark_train.phases.fine_tuning import covered
-from spark_train.phases.task import TASK, learning
+from spark_train.phases.task import TASK, covered, learning
 from spark_train.stream import Stream
-
-NO_EPSILON = "the stored rows' gradients are neither clipped nor noised"
 
 
 def gem(stream: Stream) -> list[Phase]:
@@ -91,10 +89,61 @@ def _gradient_of(batch: Step, *, phase: Phase, stream: Stream) -> Tensor:
             weight.grad = gradient
 
 
+def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:
+    """The gradient nearest to the step's that hurts no earlier task, by its dual.
+
+    Of ``g`` and one gradient ``g_k`` for each earlier task, ``minimise |x - g|^2 / 2 so
+    that <x, g_k> >= 0 for all k``. The dual has one unknown for each constraint:
+    ``minimise v'GG'v / 2 + (Gg)'v`` over ``v >= 0``, and ``x = g + G'v``.
+
+    Parameters
+    ----------
+    products
+        Shape ``(t + 1, t + 1)``, float64: inner products of the ``t`` gradients of
+        earlier tasks and, last, the step's own.
+    margin
+        Least value of each ``v``. In the paper a constant is added to ``v``; the
+        authors' code and mammoth's, which this follows, bound ``v`` from below by it
+        instead, so that ``v = margin`` where the paper's would be smaller.
+
+    Returns
+    -------
+    np.ndarray
+        ``v``, shape ``(t,)``. Where gradients depend on each other ``v`` is one of
+        several solutions; ``g + G'v`` is the same for all. A gradient of 0 has
+        ``margin``, which changes nothing.
+
+    Notes
+    -----
+    With ``u = v - margin`` it is a least-squares problem over ``u >= 0``, which SciPy's
+    active-set solver ends exactly, for any number of constraints. No ridge is added
+    (the authors add 1e-3 to the diagonal for their solver's sake, which would decide
+    the outcome where gradients are small).
+    """
+    size = len(products) - 1
+    norms = np.sqrt(np.diag(products).clip(min=0.0))
+    found = np.full(size, float(margin))
+    used = np.flatnonzero(norms[:-1] > 0)
+    if not len(used):
+        return found
+    # Unit vectors with the same angles: gradients' sizes differ by orders.
+    own = norms[-1] if norms[-1] > 0 else 1.0
+    kept = [*used, size]
+    scale = np.append(norms[used], own)
+    table = products[np.ix_(kept, kept)] / np.outer(scale, scale)
+    values, vectors = np.linalg.eigh((table + table.T) / 2)
+    roots = np.sqrt(values.clip(min=0.0))[:, None] * vectors.T
+    columns, target = roots[:, :-1], roots[:, -1]
+    least = margin * scale[:-1] / own
+    solved, _ = nnls(columns, -(target + columns @ least), maxiter=100 * len(kept))
+    found[used] = (solved + least) * own / scale[:-1]
+    return found
+
+
 METHOD = Method(
     "gem",
     gem,
     reads=("gem",),
-    no_epsilon=NO_EPSILON,
+    no_epsilon="the stored rows' gradients are neither clipped nor noised",
     summary=__doc__,
 )

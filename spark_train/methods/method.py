@@ -1,10 +1,12 @@
-"""What a method is: its phases, and what is known of it."""
+"""What a method is, and what a privacy option makes of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_train.loop import Phase
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 COMMON = ("loss", "lora")
 REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
 """Settings of plain replay; distillation reads the whole group."""
+
+UNKNOWN = "the method does not declare which rows it reads outside its steps"
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,7 @@ class Method:
     reads
         Names, or groups, of the settings that it reads beside the common ones.
     no_epsilon
-        Why no epsilon can be claimed for it under DP-SGD: empty where one can, None
-        where nothing is known.
+        Why no epsilon can be claimed for it under DP-SGD; empty where one can.
     summary
         Its first line is for ``spark-train methods``.
     """
@@ -33,5 +36,36 @@ class Method:
     name: str
     phases: Callable[[Stream], list[Phase]]
     reads: tuple[str, ...] = ()
-    no_epsilon: str | None = None
+    no_epsilon: str = UNKNOWN
     summary: str | None = None
+
+
+@dataclass(frozen=True)
+class Protected:
+    """A method's phases under a privacy option.
+
+    Attributes
+    ----------
+    phases
+        What is trained.
+    facts
+        What ``run.json`` says of the option.
+    during
+        Holds while anything of the run is computed, answers too.
+    noise
+        A file that belongs to every adapter of the run.
+    """
+
+    phases: list[Phase]
+    facts: Mapping[str, Any]
+    during: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
+    noise: Path | None = None
+
+
+@dataclass(frozen=True)
+class Option:
+    """A privacy option: what it makes of a method, and the settings that it reads."""
+
+    protect: Callable[[Stream, Method], Protected]
+    reads: tuple[str, ...]
+    summary: str | None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from spark_train.data import TrainRow
 from spark_train.loop import Each, Phase, Term
 from spark_train.methods.method import Method
-from spark_train.phases.fine_tuning import covered, fine_tuning
+from spark_train.phases.task import covered, fine_tuning
 from spark_train.stream import Stream
 
 STAGE = "1-all"
@@ -46,9 +46,4 @@ def mtl(stream: Stream) -> list[Phase]:
     return [replace(phase, tasks=stream.tasks, each=each)]
 
 
-METHOD = Method(
-    "mtl",
-    mtl,
-    no_epsilon="",
-    summary=__doc__,
-)
+METHOD = Method("mtl", mtl, no_epsilon="", summary=__doc__)

@@ -9,13 +9,14 @@ in their configuration; ``spark-audit`` reads those, too.)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from spark_audit.provenance import seed_for
 from spark_train.loop import Phase, Sums
-from spark_train.losses.weights import overlap
 from spark_train.methods.method import Method
 from spark_train.model.lora import old_and_new, set_aside
 from spark_train.phases.task import learning
@@ -48,10 +49,26 @@ def _phase(stream: Stream, k: int) -> Phase:
     return replace(learning(stream, k), start=start, penalty=penalty)
 
 
-METHOD = Method(
-    "olora",
-    olora,
-    reads=("olora",),
-    no_epsilon="",
-    summary=__doc__,
-)
+def overlap(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """O-LoRA's orthogonality loss: the sum of ``|A_old A_new^T|``, entry by entry.
+
+    Parameters
+    ----------
+    pairs
+        Per layer ``A_old`` of shape ``(R, n)``, all earlier tasks' rows, and ``A_new``
+        of shape ``(r, n)``.
+
+    Returns
+    -------
+    Tensor
+        Scalar; 0 where every new row stands at right angles on every old one.
+
+    Notes
+    -----
+    Wang et al. 2023, Eq. 7, and ``orthogonal_loss`` in their code: a sum over layers
+    and entries, not a mean.
+    """
+    return torch.stack([(old @ new.T).abs().sum() for old, new in pairs]).sum()
+
+
+METHOD = Method("olora", olora, reads=("olora",), no_epsilon="", summary=__doc__)

@@ -13,7 +13,7 @@ forms, each a function of this file: :func:`sigmas` (token-level noise),
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,27 +24,22 @@ from torch import Tensor
 
 from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Phase, Step, Sums, Term
-from spark_train.losses.logits import token_nll, unlikelihood
-from spark_train.losses.weights import Quadratic
+from spark_train.losses import token_nll, unlikelihood
 from spark_train.methods.method import Method
 from spark_train.model.student import Student, targets
-from spark_train.phases.fisher import fisher, relative
+from spark_train.phases.importance import Quadratic, fisher, relative
 from spark_train.phases.task import TASK, learning
 from spark_train.settings import Pecl
 from spark_train.stream import Stream
-from spark_train.task_state import Carried
-from spark_train.token_scores.student import keep_scores, scored
+from spark_train.task_state import keep, kept
+from spark_train.token_scores import keep_scores, scored
 
 UNLEARN = "unlearn"
 
 
-NO_EPSILON = "unlearned tokens and held weights follow from rows without noise"
-
-
 def pecl(stream: Stream) -> list[Phase]:
     """One phase a task."""
-    carried = Carried(stream)
-    return [_phase(stream, k, carried) for k in range(len(stream.tasks))]
+    return [_phase(stream, k) for k in range(len(stream.tasks))]
 
 
 def sigmas(scores: Tensor, settings: Pecl) -> Tensor:
@@ -53,9 +48,8 @@ def sigmas(scores: Tensor, settings: Pecl) -> Tensor:
     ``sigma_i = noise_scale Score_i``, so that a token of Score 0 has none; with
     ``pecl.uniform`` noise_scale for every token. Shape ``(B, T)``, as the scores.
     """
-    if settings.uniform:
-        return torch.full_like(scores, settings.noise_scale)
-    return settings.noise_scale * scores
+    of_each = torch.ones_like(scores) if settings.uniform else scores
+    return settings.noise_scale * of_each
 
 
 def sensitive(row: TrainRow, score: np.ndarray, settings: Pecl) -> np.ndarray:
@@ -79,113 +73,92 @@ def held(
     over the tasks so far of their Fisher diagonals, each over its own mean: 1 is an
     average weight's, and lambda_max bounds how much more one weight may count.
     """
-    bounded = {
-        name: value.clamp(max=settings.lambda_max) for name, value in importance.items()
-    }
-    return Quadratic.of(bounded, at)
+    bound = settings.lambda_max
+    return Quadratic.of({n: v.clamp(max=bound) for n, v in importance.items()}, at)
 
 
-def _phase(stream: Stream, k: int, carried: Carried) -> Phase:
-    plain, at_work = learning(stream, k), _Unlearning(stream, k, carried)
+def _phase(stream: Stream, k: int) -> Phase:
+    student, settings = stream.student, stream.settings.pecl
+    plain, rows = learning(stream, k), stream.rows[stream.tasks[k]]
+    scores: dict[str, np.ndarray] = {}
+    unlearned: dict[str, np.ndarray] = {}
+    memory: list[Quadratic] = []
+
+    def start() -> None:
+        scores.update(scored(stream, k, rows))
+        for row in rows:
+            unlearned[row.id] = sensitive(row, scores[row.id], settings)
+        keep_scores(stream, k, rows, scores)
+        if k:
+            at = {n: w.detach().clone() for n, w in student.trainable.items()}
+            memory[:] = [held(kept(stream, k - 1)["importance"], at, settings)]
+
+    def term(some: Sequence[TrainRow]) -> dict[str, Term]:
+        count = sum(int(unlearned[row.id].sum()) for row in some)
+        return {UNLEARN: Term(count, settings.lambda_unlearn)}
 
     def choose(step: int) -> Step:
-        learned = plain.choose(step)
-        unlearn = at_work.term(learned.rows[TASK])
-        return replace(learned, terms={**learned.terms, UNLEARN: unlearn})
+        chosen = plain.choose(step)
+        return replace(chosen, terms={**chosen.terms, **term(chosen.rows[TASK])})
+
+    def penalty() -> Sums:
+        if not memory:
+            return {}
+        return {"memreg": settings.memreg_scale * memory[0].value(student.trainable)}
+
+    def end() -> None:
+        if k + 1 < len(stream.tasks):  # else no later task asks for it
+            importance = relative(fisher(stream, k, rows=settings.rows))
+            if k:
+                old = kept(stream, k - 1)["importance"]
+                importance = {
+                    name: (k * old[name] + new) / (k + 1)
+                    for name, new in importance.items()
+                }
+            keep(stream, k, {"importance": importance})
 
     assert plain.each is not None
     terms = plain.each.terms
     each = replace(
-        plain.each,
-        terms=lambda role, row: {**terms(role, row), UNLEARN: at_work.term([row])},
+        plain.each, terms=lambda role, row: {**terms(role, row), **term([row])}
     )
     return replace(
         plain,
-        start=at_work.start,
+        start=start,
         choose=choose,
-        loss=at_work.loss,
-        penalty=at_work.penalty,
-        end=at_work.end,
+        loss=lambda role, some: _loss(stream, some, scores, unlearned),
+        penalty=penalty,
+        end=end,
         each=each,
     )
 
 
-class _Unlearning:
-    """What PeCL adds to the learning of one task."""
+def _loss(
+    stream: Stream,
+    rows: Sequence[TrainRow],
+    scores: Mapping[str, np.ndarray],
+    unlearned: Mapping[str, np.ndarray],
+) -> Sums:
+    """Sums over what is learned and what is unlearned, under noise."""
+    student, settings = stream.student, stream.settings
+    batch = collate(rows).to(student.device)
+    learned = batch.attention if settings.loss.scope == "full" else batch.response
+    shape, device = batch.ids.shape, student.device
+    forgotten = padded([unlearned[row.id] for row in rows], shape).to(device)
+    score = padded([scores[row.id] for row in rows], shape)
+    mask = learned | forgotten
+    with _noisy(student, sigmas(score, settings.pecl).to(device)):
+        hidden = student.hidden(batch, mask)
+    ids = targets(batch, mask)
 
-    def __init__(self, stream: Stream, k: int, carried: Carried) -> None:
-        self.stream, self.k, self.carried = stream, k, carried
-        self.student, self.settings = stream.student, stream.settings.pecl
-        self.rows = stream.rows[stream.tasks[k]]
-        self.scores: dict[str, np.ndarray] = {}
-        self.chosen: dict[str, np.ndarray] = {}
-        self.memory: Quadratic | None = None
+    def summed(part: Tensor, value: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        inside = part[:, 1:][mask[:, 1:]]
+        goal = ids[inside]
+        return student.total(
+            hidden[inside], lambda some, at: value(student.logits(some), goal[at])
+        )
 
-    def start(self) -> None:
-        """Score the rows, and hold the weights where they are."""
-        stream, k, rows = self.stream, self.k, self.rows
-        self.scores = scored(stream, k, rows)
-        self.chosen = {
-            row.id: sensitive(row, self.scores[row.id], self.settings) for row in rows
-        }
-        keep_scores(stream, k, rows, self.scores)
-        if k:
-            at = {n: w.detach().clone() for n, w in self.student.trainable.items()}
-            importance = self.carried.read(k - 1)["importance"]
-            self.memory = held(importance, at, self.settings)
-
-    def term(self, rows: Sequence[TrainRow]) -> Term:
-        """The term of what is unlearned of some rows."""
-        count = sum(int(self.chosen[row.id].sum()) for row in rows)
-        return Term(count, self.settings.lambda_unlearn)
-
-    def loss(self, role: str, some: Sequence[TrainRow]) -> Sums:
-        """Sums over what is learned and what is unlearned, under noise."""
-        student = self.student
-        batch = collate(some).to(student.device)
-        full = self.stream.settings.loss.scope == "full"
-        learned = batch.attention if full else batch.response
-        shape, device = batch.ids.shape, student.device
-        forgotten = padded([self.chosen[row.id] for row in some], shape).to(device)
-        scores = padded([self.scores[row.id] for row in some], shape)
-        mask = learned | forgotten
-        with _noisy(student, sigmas(scores, self.settings).to(device)):
-            hidden = student.hidden(batch, mask)
-        ids = targets(batch, mask)
-
-        def summed(part: Tensor, value: Any) -> Tensor:
-            inside = part[:, 1:][mask[:, 1:]]
-            goal = ids[inside]
-            return student.total(
-                hidden[inside], lambda some, at: value(student.logits(some), goal[at])
-            )
-
-        return {
-            TASK: summed(learned, token_nll),
-            UNLEARN: summed(forgotten, unlikelihood),
-        }
-
-    def penalty(self) -> Sums:
-        """The weights' drift, by importance."""
-        if self.memory is None:
-            return {}
-        drift = self.memory.value(self.student.trainable)
-        return {"memreg": self.settings.memreg_scale * drift}
-
-    def end(self) -> None:
-        """Carry on which weights the tasks so far need."""
-        stream, k = self.stream, self.k
-        self.scores, self.chosen = {}, {}
-        if k + 1 == len(stream.tasks):
-            return  # no later task asks for it
-        importance = relative(fisher(stream, k, rows=self.settings.rows))
-        if k:
-            old = self.carried.read(k - 1)["importance"]
-            importance = {
-                name: (k * old[name] + new) / (k + 1)
-                for name, new in importance.items()
-            }
-        self.carried.keep(k, {"importance": importance})
+    return {TASK: summed(learned, token_nll), UNLEARN: summed(forgotten, unlikelihood)}
 
 
 @contextmanager
@@ -212,6 +185,6 @@ METHOD = Method(
     "pecl",
     pecl,
     reads=("pecl", "sensitivity.alpha"),
-    no_epsilon=NO_EPSILON,
+    no_epsilon="unlearned tokens and held weights follow from rows without noise",
     summary=__doc__,
 )

@@ -8,8 +8,6 @@ from spark_train.phases.replay import Distillation
 from spark_train.phases.task import learning
 from spark_train.stream import Stream
 
-NO_EPSILON = "the teacher and the sensitivity scores read rows without noise"
-
 
 def sd_replay(stream: Stream) -> list[Phase]:
     """One phase a task; earlier rows are distilled from the previous checkpoint."""
@@ -23,6 +21,6 @@ METHOD = Method(
     "sd-replay",
     sd_replay,
     reads=("replay", "sensitivity"),
-    no_epsilon=NO_EPSILON,
+    no_epsilon="the teacher and the sensitivity scores read rows without noise",
     summary=__doc__,
 )

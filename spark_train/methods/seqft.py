@@ -13,9 +13,4 @@ def seqft(stream: Stream) -> list[Phase]:
     return [learning(stream, k) for k in range(len(stream.tasks))]
 
 
-METHOD = Method(
-    "seqft",
-    seqft,
-    no_epsilon="",
-    summary=__doc__,
-)
+METHOD = Method("seqft", seqft, no_epsilon="", summary=__doc__)

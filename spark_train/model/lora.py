@@ -7,8 +7,8 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,75 +17,64 @@ import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from transformers.pytorch_utils import Conv1D
 
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checksums import BLANK, fact, sealed
-from spark_audit.errors import CheckpointError, InputError, OutputError
-from spark_audit.files import check_regular, write_atomically, write_text
+from spark_audit.errors import InputError, OutputError
+from spark_audit.files import write_atomically, write_text
 from spark_audit.provenance import sha256_file
 
 _ATTENTION = re.compile(r"attn|attention")
 
 
-def attention_projections(model: torch.nn.Module) -> list[str]:
-    """Full names of all linear layers inside attention blocks (q, k, v, o).
+def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str]:
+    """Full names of the linear layers that get LoRA: q, k, v and o of attention blocks.
+
+    Parameters
+    ----------
+    targets
+        Last names of the linear layers that get it instead.
 
     Raises
     ------
     InputError
-        If there is none, with the names of what linear layers there are.
+        If there is no such layer, with the names of those there are, or if one is the
+        output head.
     """
-    names = [n for n in _linear(model) if _ATTENTION.search(n.rpartition(".")[0])]
-    if not names:
-        raise _no_target(model, "no attention projections found to put LoRA on")
-    return names
-
-
-def named_projections(model: torch.nn.Module, targets: Sequence[str]) -> list[str]:
-    """Full names of the linear layers whose last name is among ``targets``.
-
-    Raises
-    ------
-    InputError
-        If a target is no linear layer of the model, or is its output head.
-    """
-    every = _linear(model)
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    for target in targets:
-        named = [name for name in every if _leaf(name) == target]
-        if not named:
-            raise _no_target(model, f"has no linear layer {target!r}")
-        if any(model.get_submodule(name) is head for name in named):
-            raise InputError(
-                f"{target!r} is the output head, which stays as it is",
-                where="--lora-targets",
-            )
-    return [name for name in every if _leaf(name) in targets]
-
-
-def _linear(model: torch.nn.Module) -> list[str]:
-    return [
-        name
+    layers = {
+        name: module
         for name, module in model.named_modules()
         if isinstance(module, (torch.nn.Linear, Conv1D))
-    ]
+    }
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    leaves = dict.fromkeys(_leaf(n) for n, layer in layers.items() if layer is not head)
+    if targets:
+        names = [name for name in layers if _leaf(name) in targets]
+        missing = [one for one in targets if one not in map(_leaf, names)]
+        problem = f"has no linear layer {missing[0]!r}" if missing else ""
+    else:
+        names = [n for n in layers if _ATTENTION.search(n.rpartition(".")[0])]
+        problem = "" if names else "no attention projections found to put LoRA on"
+    if problem:
+        raise InputError(
+            f"{problem}; its linear layers are: {', '.join(leaves) or 'none'}",
+            where=type(model).__name__,
+            fix="name some with --lora-targets" if leaves else "choose a transformer",
+        )
+    for name in names:
+        if layers[name] is head:
+            raise InputError(
+                f"{_leaf(name)!r} is the output head, which stays as it is",
+                where="--lora-targets",
+            )
+    return names
 
 
 def _leaf(name: str) -> str:
     return name.rpartition(".")[2]
-
-
-def _no_target(model: torch.nn.Module, what: str) -> InputError:
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    names = [n for n in _linear(model) if model.get_submodule(n) is not head]
-    leaves = list(dict.fromkeys(map(_leaf, names)))
-    return InputError(
-        f"{what}; its linear layers are: {', '.join(leaves) or 'none'}",
-        where=type(model).__name__,
-        fix="name some with --lora-targets" if leaves else "choose a transformer",
-    )
 
 
 def add_lora(
@@ -114,10 +103,7 @@ def add_lora(
     PeftModel
         ``save_pretrained(folder)`` writes a PEFT adapter folder.
     """
-    if targets:
-        names = named_projections(model, targets)
-    else:
-        names = attention_projections(model)
+    names = projections(model, targets)
     config = LoraConfig(
         r=r,
         lora_alpha=alpha,  # type: ignore[arg-type]  # any number does
@@ -259,6 +245,7 @@ def _rank(state: dict[str, torch.Tensor]) -> int:
 # --- adapter folders ------------------------------------------------------------------
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+LAST = (CONFIG, "config.json")
 TRAINED_ON = "trained_on.json"
 """Beside an adapter: the hash of the base whose weights it was trained on, of the
 frozen noise that belongs to it, and of the adapter's own files."""
@@ -273,11 +260,11 @@ def save_adapter(
     noise: Path | None = None,
     link_noise: bool = False,
 ) -> None:
-    """Write the adapter in training as a PEFT folder, whole or not at all.
+    """Write the adapter in training as a PEFT folder.
 
-    The same weights give the same bytes. A folder that is there is replaced. With an
-    earlier adapter beside it both are written as one: of their ranks together, with
-    ``lora_alpha`` as much larger, so that the scale ``lora_alpha / r`` stays.
+    The same weights give the same bytes. With an earlier adapter beside it both are
+    written as one: of their ranks together, with ``lora_alpha`` as much larger, so that
+    the scale ``lora_alpha / r`` stays.
 
     Parameters
     ----------
@@ -303,41 +290,66 @@ def save_adapter(
     config |= {"base_model_name_or_path": base, "inference_mode": True}
     # PEFT keeps sets, whose order is another one in each process.
     plain = {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
-    state = _whole(model)
     if EARLIER in model.peft_config:
         earlier = model.peft_config[EARLIER]
         plain["r"] += earlier.r
         plain["lora_alpha"] += earlier.lora_alpha
-    state = {name: w.detach().cpu().contiguous() for name, w in sorted(state.items())}
+    state = {
+        name: weight.detach().cpu().contiguous()
+        for name, weight in sorted(_whole(model).items())
+    }
+    text = json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n"
+    write_text(folder / CONFIG, text)
+    data = save(state, metadata={"format": "pt"})
+    trained_on = {} if base_sha256 is None else {"base_sha256": base_sha256}
+    if noise is not None:
+        _put(noise, folder / NOISE, link=link_noise)
+        about = {"noise_sha256": sha256_file(noise)}
+        # In the weights' own header, too: they are often copied without the rest.
+        data, trained_on = _saying(data, about), trained_on | about
+    write_atomically(folder / WEIGHTS, lambda file: file.write(data))
+    if trained_on:
+        files = {CONFIG: fact(text.encode()), WEIGHTS: fact(data)}
+        record = json.dumps({**trained_on, "files": files, "seal": BLANK}) + "\n"
+        data = sealed(record.encode())
+        write_atomically(folder / TRAINED_ON, lambda file: file.write(data))
+
+
+@contextmanager
+def replaced(folder: Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of ``folder`` when all is written.
+
+    An empty folder stays the one it is: it may be where the user stands, or a mount.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
     place = folder.resolve()  # "." has no name of its own, a link another folder
-    temporary = place.with_name(f".{place.name}.part")
+    stays = place.is_dir() and not any(place.glob("[!.]*"))
+    part = (place if stays else place.parent) / f".{place.name}.part"
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        text = json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n"
-        write_text(temporary / CONFIG, text)
-        known = {} if base_sha256 is None else {"base_sha256": base_sha256}
-        about: dict[str, str] = {}
-        if noise is not None:
-            _put(noise, temporary / NOISE, link=link_noise)
-            about["noise_sha256"] = sha256_file(noise)
-        data = save(state, metadata={"format": "pt"})
-        if about:
-            # In the weights' own header, too: they are often copied without the rest.
-            data = _saying(data, about)
-        write_atomically(temporary / WEIGHTS, lambda file: file.write(data))
-        if known | about:
-            files = {CONFIG: fact(text.encode()), WEIGHTS: fact(data)}
-            told = {**known, **about, "files": files, "seal": BLANK}
-            said = sealed((json.dumps(told) + "\n").encode())
-            write_atomically(temporary / TRAINED_ON, lambda file: file.write(said))
-        shutil.rmtree(place, ignore_errors=True)
-        os.replace(temporary, place)
-    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        yield part
+        if stays:
+            # What makes the folder a checkpoint comes last.
+            for file in sorted(part.iterdir(), key=lambda path: path.name in LAST):
+                os.replace(file, place / file.name)
+        else:
+            shutil.rmtree(place, ignore_errors=True)
+            os.replace(part, place)
+    except (OSError, SafetensorError) as error:
+        # Another library's own text may name a machine's paths.
+        why = getattr(error, "strerror", None) or type(error).__name__
         raise OutputError(
-            f"cannot be written ({error.strerror or error})", where=str(folder)
+            f"cannot be written ({why})",
+            where=str(folder),
+            fix="check the folder's permissions and free space, then run again",
         ) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _saying(data: bytes, more: dict[str, str]) -> bytes:
@@ -366,30 +378,15 @@ def load_adapter(model: Any, folder: Path) -> None:
     """Put the weights of :func:`save_adapter` into the adapter in training.
 
     Of an adapter of a larger rank the last part is the one in training, what comes
-    before it the earlier one.
-
-    Raises
-    ------
-    CheckpointError
-        If the folder holds no adapter, or another model's.
+    before it the earlier one. The folder is the run's own, and was checked.
     """
-    try:
-        check_regular(folder / WEIGHTS)
-        state = load_file(folder / WEIGHTS)
-        own = model.peft_config[ADAPTER].r
-        earlier = _rank(state) - own
-        if earlier > 0 and earlier % own == 0:
-            parts = {
-                name: torch.split(weight, [earlier, own], dim=_axis(name))
-                for name, weight in state.items()
-            }
-            _set_earlier(model, {name: old for name, (old, _) in parts.items()})
-            state = {name: new for name, (_, new) in parts.items()}
-        result: Any = set_peft_model_state_dict(model, state, adapter_name=ADAPTER)
-    except (OSError, RuntimeError, ValueError, StopIteration) as error:
-        raise CheckpointError(
-            "holds no adapter of this model", where=str(folder)
-        ) from error
-    missing = [name for name in result.missing_keys if f".{ADAPTER}." in name]
-    if missing or result.unexpected_keys:
-        raise CheckpointError("holds another model's adapter", where=str(folder))
+    state = load_file(folder / WEIGHTS)
+    own = model.peft_config[ADAPTER].r
+    if earlier := _rank(state) - own:
+        parts = {
+            name: torch.split(weight, [earlier, own], dim=_axis(name))
+            for name, weight in state.items()
+        }
+        _set_earlier(model, {name: old for name, (old, _) in parts.items()})
+        state = {name: new for name, (_, new) in parts.items()}
+    set_peft_model_state_dict(model, state, adapter_name=ADAPTER)

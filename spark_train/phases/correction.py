@@ -13,7 +13,7 @@ import torch
 
 from spark_train.data import TrainRow, collate
 from spark_train.loop import Each, Phase, Step, Sums, Term
-from spark_train.losses.logits import demoted_kl, kl, unlikelihood
+from spark_train.losses import demoted_kl, kl, unlikelihood
 from spark_train.model.student import targets
 from spark_train.stream import Stream
 

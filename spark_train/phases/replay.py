@@ -15,10 +15,11 @@ import torch
 
 from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Sums, Term, pieces
-from spark_train.losses.logits import outside_mass, support_kl, token_nll, top_k
+from spark_train.losses import outside_mass, support_kl, token_nll, top_k
 from spark_train.model.student import targets
+from spark_train.phases.task import Rehearsal
 from spark_train.stream import Stream
-from spark_train.token_scores.student import batch_scores, keep_scores, seen_counts
+from spark_train.token_scores import batch_scores, keep_scores, seen_counts
 
 WATCHED = 4
 """Distilled positions of a row at which the mass outside the support is watched."""
@@ -59,7 +60,7 @@ class Target:
         return np.unique(np.linspace(0, size - 1, min(size, WATCHED)).astype(np.int64))
 
 
-class Distillation:
+class Distillation(Rehearsal):
     """What SPARK's first phase asks of replayed rows (Eqs. "replay_ce" to "replay").
 
     ``L_replay = (|R| L_CE + |H| L_KL) / (|R| + |H|)``: cross-entropy over R, and over H
@@ -77,40 +78,36 @@ class Distillation:
     """
 
     def __init__(self, stream: Stream, k: int) -> None:
-        self._stream, self._k = stream, k
+        super().__init__(stream)
+        self._k = k
         self._targets: dict[str, Target] = {}
-        self._weight: float | None = 1.0
 
-    def start(self, rows: Sequence[TrainRow]) -> None:
+    def start(self, rows: Sequence[TrainRow], steps: int) -> None:
         """Score the rows and keep the teacher's distributions."""
-        stream, processes = self._stream, self._stream.processes
+        stream, processes = self.stream, self.stream.processes
         counts = seen_counts(stream, self._k)
         distinct = list({row.id: row for row in rows}.values())
-        kept: dict[str, Target] = {}
-        scores: dict[str, np.ndarray] = {}
+        answers: dict[str, tuple[Target, np.ndarray]] = {}
         with torch.no_grad(), stream.student.still():
             for part in pieces(processes.share(distinct), stream.student.tokens):
-                self._ask(part, counts, kept, scores)
-        self._targets = processes.collect(kept)
-        self._weight = self._of_a_response([self._targets[row.id] for row in rows])
-        scores = processes.collect(scores)
+                answers |= self._ask(part, counts)
+        answers = processes.collect(answers)
+        self._targets = {key: target for key, (target, _) in answers.items()}
+        scores = {key: score for key, (_, score) in answers.items()}
         keep_scores(stream, self._k, distinct, scores)
+        self._note([self._targets[row.id] for row in rows], steps)
 
     def _ask(
-        self,
-        rows: list[TrainRow],
-        counts: dict[str, np.ndarray],
-        kept: dict[str, Target],
-        scores: dict[str, np.ndarray],
-    ) -> None:
+        self, rows: list[TrainRow], counts: dict[str, np.ndarray]
+    ) -> dict[str, tuple[Target, np.ndarray]]:
         """The teacher's answer for a few rows, which are read together."""
-        student, settings = self._stream.student, self._stream.settings
+        student, settings = self.stream.student, self.stream.settings
         batch = collate(rows).to(student.device)
         mask = batch.attention
         hidden, ids = student.hidden(batch, mask), targets(batch, mask)
-        scored = batch_scores(self._stream, rows, hidden, ids, counts)
+        scores = batch_scores(self.stream, rows, hidden, ids, counts)
         # The first token has no prediction.
-        high = [score > settings.sensitivity.tau for score in scored]
+        high = [score > settings.sensitivity.tau for score in scores]
         for one in high:
             one[0] = False
         chosen = hidden[torch.from_numpy(np.concatenate([h[1:] for h in high]))]
@@ -123,53 +120,44 @@ class Distillation:
             # One empty slice where no position is high: a support of (0, K).
             for at in student.chunks(len(chosen)) or [slice(0, 0)]
         ]
-        counts_high = [int(one.sum()) for one in high]
         support, logp = (torch.cat(parts).cpu() for parts in zip(*tops, strict=True))
-        parts = zip(
-            torch.split(support.int(), counts_high),
-            torch.split(logp, counts_high),
-            strict=True,
-        )
-        for row, score, one, (ids, share) in zip(
-            rows, scored, high, parts, strict=True
-        ):
+        answers, at = {}, 0
+        for row, score, one in zip(rows, scores, high, strict=True):
             low = row.response & ~one
             low[0] = False
+            mine = slice(at, at := at + int(one.sum()))
             # A copy: a part would keep the whole batch's in memory.
-            kept[row.id] = Target(low, one, ids.clone(), share.clone())
-            scores[row.id] = score
+            target = Target(low, one, support[mine].int(), logp[mine].clone())
+            answers[row.id] = target, score
+        return answers
 
-    def _of_a_response(self, kept: Sequence[Target]) -> float | None:
-        """What a replayed response token weighs, of its weight in experience replay.
+    def _note(self, kept: Sequence[Target], steps: int) -> None:
+        """What a reader must know of how replay weighs; nothing where it is as in ER.
 
-        There lambda is 1. Over all rows that are replayed; ``None`` where no response
-        is learned.
+        That is what a replayed response token weighs of its weight in experience
+        replay, where lambda is 1, over all rows that are replayed.
         """
-        replay = self._stream.settings.replay
-        form = replay.weighting
+        replay, label = self.stream.settings.replay, self.stream.label(self._k)
         sizes = np.array([[int(t.low.sum()), t.size] for t in kept], dtype=np.float64)
         low, size = sizes.sum(0)
         if not low:
-            return None
-        if form == "mean":
-            return replay.lambda_
-        if form == "count":
-            return replay.lambda_ * float(low / size)
+            what = "replay learns no response: all its positions are distilled"
+            return self.stream.note(f"{label}: {what}")
         shares = sizes[:, 0] / np.maximum(sizes[:, 1], 1)
-        return replay.lambda_ * float(shares.sum() / np.count_nonzero(sizes[:, 1]))
-
-    def told(self, steps: int) -> str:
-        """What a reader must know of how it weighs; nothing where it is as in ER."""
-        weight, form = self._weight, self._stream.settings.replay.weighting
-        if weight is None:
-            return "replay learns no response: all its positions are distilled"
-        if weight > 0.5:
-            return ""
-        return (
-            f"a replayed response token weighs {weight:.2g} of its weight in er at "
-            f"lambda 1 (replay.weighting={form}): {steps} steps count like "
-            f"{max(round(weight * steps), 1)} of er's"
+        weight = (
+            replay.lambda_
+            * {
+                "mean": 1.0,
+                "count": float(low / size),
+                "sequence": float(shares.sum() / np.count_nonzero(sizes[:, 1])),
+            }[replay.weighting]
         )
+        if weight <= 0.5:
+            self.stream.note(
+                f"{label}: a replayed response token weighs {weight:.2g} of its weight "
+                f"in er at lambda 1 (replay.weighting={replay.weighting}): {steps} "
+                f"steps count like {max(round(weight * steps), 1)} of er's"
+            )
 
     def end(self) -> None:
         """Let go of what the next task asks anew."""
@@ -177,7 +165,7 @@ class Distillation:
 
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
         """CE and KL, weighted by their counts, and the watched mass."""
-        replay = self._stream.settings.replay
+        replay = self.stream.settings.replay
         kept = [self._targets[row.id] for row in rows]
         low = sum(int(target.low.sum()) for target in kept)
         high = sum(int(target.high.sum()) for target in kept)
@@ -196,7 +184,7 @@ class Distillation:
 
     def loss(self, rows: Sequence[TrainRow]) -> Sums:
         """Sums over R and over H, and the student's mass outside the support."""
-        student, replay = self._stream.student, self._stream.settings.replay
+        student, replay = self.stream.student, self.stream.settings.replay
         kept = [self._targets[row.id] for row in rows]
         batch = collate(rows).to(student.device)
         low, high = (
@@ -210,50 +198,38 @@ class Distillation:
         support = torch.cat([target.support for target in kept]).long()
         support = support.to(student.device)
         logp = torch.cat([target.logp for target in kept]).to(student.device)
-        weight = self._weights(kept).to(student.device)
-        of_low, of_high = weight[~is_high], weight[is_high]
-        at_high = hidden[is_high]
-        on_cpu = student.device.type == "cpu"
-        gathered = CPU_GATHERED if on_cpu else GPU_GATHERED
+        # What each replayed position counts: all alike, or alike within their rows.
+        sizes = torch.tensor([target.size for target in kept])
+        shares = (
+            1.0 / sizes if replay.weighting == "sequence" else torch.ones(len(kept))
+        )
+        weight = torch.repeat_interleave(shares, sizes).to(student.device)
+        of_low, of_high, at_high = weight[~is_high], weight[is_high], hidden[is_high]
+        gathered = CPU_GATHERED if student.device.type == "cpu" else GPU_GATHERED
         per_chunk = gathered // max(support.shape[1] * hidden.shape[1], 1)
+
+        def nll(part: torch.Tensor, at: slice) -> torch.Tensor:
+            return of_low[at] * token_nll(student.logits(part), ids[at])
+
+        def divergence(part: torch.Tensor, at: slice) -> torch.Tensor:
+            logits = student.logits_at(part, support[at])
+            temperature = replay.temperature
+            return of_high[at] * support_kl(logp[at], logits, temperature=temperature)
+
         sums = {
-            "replay_ce": student.total(
-                hidden[~is_high],
-                lambda part, at: of_low[at] * token_nll(student.logits(part), ids[at]),
-            ),
-            "replay_kl": student.total(
-                at_high,
-                lambda part, at: (
-                    of_high[at]
-                    * support_kl(
-                        logp[at],
-                        student.logits_at(part, support[at]),
-                        temperature=replay.temperature,
-                    )
-                ),
-                rows=max(per_chunk, 8),
-            ),
+            "replay_ce": student.total(hidden[~is_high], nll),
+            "replay_kl": student.total(at_high, divergence, rows=max(per_chunk, 8)),
         }
-        sizes = np.cumsum([0, *(len(target.support) for target in kept)])
+        starts = np.cumsum([0, *(len(target.support) for target in kept)])
         watched = torch.from_numpy(
             np.concatenate(
-                [
-                    first + target.watched
-                    for first, target in zip(sizes[:-1], kept, strict=True)
-                ]
+                [at + t.watched for at, t in zip(starts, kept, strict=False)]
             )
         ).to(student.device)
         with torch.no_grad():
-            seen, support = at_high.detach()[watched], support[watched]
+            inside = support[watched]
             sums["outside"] = student.total(
-                seen,
-                lambda part, at: outside_mass(student.logits(part), support[at]),
+                at_high.detach()[watched],
+                lambda part, at: outside_mass(student.logits(part), inside[at]),
             )
         return sums
-
-    def _weights(self, kept: Sequence[Target]) -> torch.Tensor:
-        """What each replayed position counts in the sums: ``(n,)``, row by row."""
-        sizes = torch.tensor([target.size for target in kept])
-        if self._stream.settings.replay.weighting != "sequence":
-            return torch.ones(int(sizes.sum()))
-        return torch.repeat_interleave(1.0 / sizes, sizes)

@@ -1,70 +1,186 @@
-"""Learning a task: its rows, and beside them what is replayed of earlier ones."""
+"""Learning: rows are learned, and beside them what is replayed of earlier ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Literal
+
+import numpy as np
 
 from spark_audit.errors import InputError
-from spark_train.data import TrainRow
-from spark_train.loop import Each, Phase, Step, Sums, Term
-from spark_train.phases.fine_tuning import covered, response_loss
+from spark_audit.provenance import seed_for
+from spark_train.data import TrainRow, collate
+from spark_train.distributed import Processes
+from spark_train.loop import Each, Phase, State, Step, Sums, Term, run_phase
+from spark_train.losses import token_nll
+from spark_train.model.student import Student, targets
 from spark_train.stream import Stream
 
 TASK, REPLAY = "task", "replay"
 """Roles of rows: a batch's current and its replayed ones."""
 
 
-class Recall(Protocol):
-    """What is asked of replayed rows."""
+# --- plain fine-tuning ----------------------------------------------------------------
 
-    def start(self, rows: Sequence[TrainRow]) -> None:
-        """Called with all rows that will be replayed, before the first step."""
 
-    def end(self) -> None:
-        """Called after the last step."""
+def response_loss(
+    student: Student, rows: Sequence[TrainRow], *, scope: str, name: str = TASK
+) -> Sums:
+    """The summed NLL of the tokens that a scope covers (Eq. "task")."""
+    batch = collate(rows).to(student.device)
+    mask = batch.response if scope == "response" else batch.attention
+    hidden, ids = student.hidden(batch, mask), targets(batch, mask)
+    return {
+        name: student.total(
+            hidden, lambda part, at: token_nll(student.logits(part), ids[at])
+        )
+    }
 
-    def told(self, steps: int) -> str:
-        """What a reader must know, once started, of a task of so many steps."""
 
-    def terms(self, rows: Sequence[TrainRow]) -> Mapping[str, Term]:
-        """The terms of a batch's replayed rows."""
+def covered(rows: Sequence[TrainRow], scope: str) -> int:
+    """Tokens that :func:`response_loss` covers; a row's first is never predicted."""
+    if scope == "full":
+        return sum(len(row) - 1 for row in rows)
+    return sum(int(row.response[1:].sum()) for row in rows)
 
-    def loss(self, rows: Sequence[TrainRow]) -> Sums:
-        """Their sums over some of these rows."""
+
+def fine_tuning(
+    student: Student,
+    choose: Callable[[int], Sequence[TrainRow]],
+    *,
+    name: str,
+    steps: int,
+    lr: float,
+    scope: str,
+    cosine: bool = True,
+) -> Phase:
+    """A phase that learns rows and nothing else; ``choose(step)`` gives a step's."""
+
+    def step(at: int) -> Step:
+        rows = choose(at)
+        return Step({TASK: rows}, {TASK: Term(covered(rows, scope))})
+
+    return Phase(
+        stage=name,
+        part=TASK,
+        steps=steps,
+        lr=lr,
+        cosine=cosine,
+        choose=step,
+        loss=lambda role, some: response_loss(student, some, scope=scope),
+    )
+
+
+def learn(
+    student: Student,
+    phase: Phase,
+    *,
+    seed: int,
+    processes: Processes | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[float]:
+    """Run a phase of its own; the loss of each step, nats per token.
+
+    Parameters
+    ----------
+    progress
+        Called after each step with the steps done and all steps.
+
+    Raises
+    ------
+    InputError
+        If a loss is not finite.
+    """
+    losses: list[float] = []
+
+    def after(record: dict[str, Any], state: Callable[[], State]) -> None:
+        losses.append(record["loss"])
+        progress(len(losses), phase.steps)
+
+    run_phase(student, phase, seed=seed, processes=processes, after=after)
+    return losses
+
+
+def fit(
+    model: Any,
+    rows: Sequence[TrainRow],
+    *,
+    epochs: int,
+    lr: float,
+    batch_size: int,
+    seed: int,
+    scope: Literal["response", "full"] = "response",
+    schedule: Literal["cosine", "constant"] = "cosine",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[float]:
+    """Train ``model``'s trainable parameters on ``rows``, in place.
+
+    A fresh AdamW without weight decay; the order of rows and any dropout follow
+    ``seed`` alone, so that a run on one machine repeats to the bit.
+
+    Parameters
+    ----------
+    scope
+        Tokens the loss covers: the response's, or all of the text (which trains
+        identifiers in prompts too: a positive control for audits).
+    schedule
+        Learning rate: half a cosine from ``lr`` to 0 over the run, or constant.
+
+    Returns
+    -------
+    list of float
+        As of :func:`learn`.
+    """
+    student, an_epoch = Student(model), math.ceil(len(rows) / batch_size)
+
+    def choose(step: int) -> list[TrainRow]:
+        epoch, at = divmod(step, an_epoch)
+        rng = np.random.default_rng(seed_for(seed, "order", epoch))
+        order = rng.permutation(len(rows))
+        return [rows[i] for i in order[at * batch_size : (at + 1) * batch_size]]
+
+    phase = fine_tuning(
+        student,
+        choose,
+        name="fit",
+        steps=epochs * an_epoch,
+        lr=lr,
+        scope=scope,
+        cosine=schedule == "cosine",
+    )
+    return learn(student, phase, seed=seed, progress=progress)
+
+
+# --- a task of a stream ---------------------------------------------------------------
 
 
 class Rehearsal:
     """Experience replay: replayed rows are learned as current ones are."""
 
     def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+        self.stream = stream
 
-    def start(self, rows: Sequence[TrainRow]) -> None:
-        """Nothing to prepare."""
+    def start(self, rows: Sequence[TrainRow], steps: int) -> None:
+        """Called before the first of the steps, with all rows that will be replayed."""
 
     def end(self) -> None:
-        """Nothing to let go of."""
-
-    def told(self, steps: int) -> str:
-        """Nothing to know."""
-        return ""
+        """Called after the last step."""
 
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
-        """One term: the mean over the replayed responses."""
-        settings = self._stream.settings
+        """The terms of a batch's replayed rows: here the mean over their responses."""
+        settings = self.stream.settings
         count = covered(rows, settings.loss.scope)
-        return {"replay": Term(count, settings.replay.lambda_)}
+        return {REPLAY: Term(count, settings.replay.lambda_)}
 
     def loss(self, rows: Sequence[TrainRow]) -> Sums:
-        """The NLL of the replayed responses."""
-        scope = self._stream.settings.loss.scope
-        return response_loss(self._stream.student, rows, scope=scope, name="replay")
+        """Their sums over some of these rows."""
+        scope = self.stream.settings.loss.scope
+        return response_loss(self.stream.student, rows, scope=scope, name=REPLAY)
 
 
-def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
+def learning(stream: Stream, k: int, *, recall: Rehearsal | None = None) -> Phase:
     """The phase in which task ``k`` is learned.
 
     ``L_train = L_task + lambda_replay L_replay`` (SPARK, Eq. "train"): the mean NLL of
@@ -91,13 +207,13 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
     at_work = _Learning(stream, k, recall)
     return Phase(
         stage=stream.label(k),
-        part="task",
-        steps=stream.settings.epochs * at_work.an_epoch,
+        part=TASK,
+        steps=at_work.steps,
         lr=stream.settings.lr,
         choose=at_work.sample if stream.poisson else at_work.choose,
         loss=at_work.loss,
-        start=at_work.start,
-        end=at_work.end,
+        start=lambda: at_work.recall.start(at_work.old, at_work.steps),
+        end=at_work.recall.end,
         each=Each(
             at_work.expected,
             at_work.of_row,
@@ -109,23 +225,21 @@ def learning(stream: Stream, k: int, *, recall: Recall | None = None) -> Phase:
 class _Learning:
     """The rows, terms and losses of one task's learning."""
 
-    def __init__(self, stream: Stream, k: int, recall: Recall | None) -> None:
-        self.stream, self.k = stream, k
-        self.task, settings = stream.tasks[k], stream.settings
+    def __init__(self, stream: Stream, k: int, recall: Rehearsal | None) -> None:
+        self.stream, self.k, settings = stream, k, stream.settings
+        self.task = stream.tasks[k]
         self.rows, self.scope = stream.rows[self.task], settings.loss.scope
         self.old: list[TrainRow] = []
         self.memory: dict[str, list[TrainRow]] = {}
         if recall is not None and k and settings.replay.enabled:
-            earlier = stream.earlier(k)
-            self.memory = {task: some for task, some in earlier.items() if some}
+            self.memory = {
+                task: some for task, some in stream.earlier(k).items() if some
+            }
+            self.old = stream.replayed(k, len(self.rows), purpose="list")
             if stream.poisson:
                 self.old = [row for some in self.memory.values() for row in some]
-            else:
-                self.old = stream.replayed(k, len(self.rows), purpose="list")
         # Asked only where rows are replayed.
-        self.recall: Recall = Rehearsal(stream)
-        if recall is not None and self.old:
-            self.recall = recall
+        self.recall = recall if recall is not None and self.old else Rehearsal(stream)
         if self.old and settings.batch_size < 2:
             raise InputError(
                 "batch_size 1 has no room for a replayed row next to the current one",
@@ -136,6 +250,7 @@ class _Learning:
         self.n_old = min(max(n_old, 1), settings.batch_size - 1) if self.old else 0
         self.n_new = settings.batch_size - self.n_old
         self.an_epoch = math.ceil(len(self.rows) / self.n_new)
+        self.steps = settings.epochs * self.an_epoch
         self.rates = {self.task: min(self.n_new / len(self.rows), 1.0)}
         for task, some in self.memory.items():
             self.rates[task] = min(self.n_old / len(self.memory) / len(some), 1.0)
@@ -161,8 +276,9 @@ class _Learning:
         # The last batch of an epoch is smaller, in both parts alike.
         size = math.ceil(n_old * len(current) / n_new)
         places = range(at * n_old, at * n_old + size)
-        again = [self.old[i] for i in order.take(places, mode="wrap")]
-        return self.batch(current, again)
+        return self.batch(
+            current, [self.old[i] for i in order.take(places, mode="wrap")]
+        )
 
     def sample(self, step: int) -> Step:
         """The rows of a step by Poisson sampling."""
@@ -187,18 +303,4 @@ class _Learning:
         """Sums over current rows' responses, or what is asked of replayed ones."""
         if role == REPLAY:
             return self.recall.loss(some)
-        student = self.stream.student
-        return response_loss(student, some, scope=self.scope, name=TASK)
-
-    def start(self) -> None:
-        """Prepare what is asked of replayed rows."""
-        if self.old:
-            self.recall.start(self.old)
-            steps = self.stream.settings.epochs * self.an_epoch
-            if said := self.recall.told(steps):
-                self.stream.note(f"{self.stream.label(self.k)}: {said}")
-
-    def end(self) -> None:
-        """Let go of it."""
-        if self.old:
-            self.recall.end()
+        return response_loss(self.stream.student, some, scope=self.scope)

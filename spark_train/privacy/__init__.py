@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spark_train.methods.method import Option
 from spark_train.privacy import dpsgd, fn
-from spark_train.privacy.protected import Option
 
 PRIVACY: Mapping[str, Option] = {
     "dpsgd": Option(dpsgd.dpsgd, reads=("dp",), summary=dpsgd.__doc__),

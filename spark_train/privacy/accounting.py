@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from spark_audit.errors import InputError
 
@@ -22,12 +21,8 @@ LARGE_ORDERS = (80, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Renyi orders beyond Opacus's own, whose largest, 63, shows no small epsilon."""
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Steps of one phase: how many, and at which rate each task's rows are drawn."""
-
-    steps: int
-    rates: Mapping[str, float]
+Stretch: TypeAlias = tuple[int, Mapping[str, float]]
+"""Steps of one phase, and the rate at which each task's rows are drawn in them."""
 
 
 def epsilon(
@@ -42,7 +37,7 @@ def epsilon(
     noise_multiplier
         Standard deviation of the noise on the sum of gradients over their largest norm.
     """
-    seen = [(one.rates[task], one.steps) for one in stretches if one.rates.get(task)]
+    seen = [(rates[task], steps) for steps, rates in stretches if rates.get(task)]
     if not seen:
         return 0.0
     if noise_multiplier <= 0:
@@ -75,7 +70,7 @@ def noise_for(
     InputError
         If no noise up to :data:`LARGEST` does.
     """
-    tasks = list(dict.fromkeys(task for one in stretches for task in one.rates))
+    tasks = {task for _, rates in stretches for task in rates}
 
     def kept(sigma: float) -> bool:
         return all(

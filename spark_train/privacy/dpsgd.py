@@ -4,10 +4,12 @@ Abadi et al. 2016, with Opacus's semantics and accountant. An example's gradient
 of the *mean* over its own tokens of each term of its loss, by their weights **[ours]**,
 so that nothing of another example is in it; it is clipped as a whole, over all trained
 weights, to ``dp.max_grad_norm`` (C). The step's gradient is their sum plus
-``N(0, (dp.noise_multiplier C)^2 I)``, over the number of current rows expected in a
-batch. Current rows come into a batch by Poisson sampling, and so do replayed ones, at
-rates evenly over earlier tasks. Penalties that read the weights alone come behind the
-noise, as does ``clip``, which bounds what the optimizer sees: neither costs privacy.
+``N(0, (dp.noise_multiplier C)^2 I)``, over the number of current rows *expected* in a
+batch, a constant: the size of the batch that was drawn, which depends on the rows, does
+not come into it. Current rows come into a batch by Poisson sampling, and so do replayed
+ones, at rates evenly over earlier tasks. Penalties that read the weights alone come
+behind the noise, as does ``clip``, which bounds what the optimizer sees: neither costs
+privacy.
 
 Examples are read one at a time: exact for every method, and slower than a batch. The
 teachers of distillation are asked about all earlier rows, any of which may come.
@@ -24,7 +26,7 @@ is taken as known. ``metrics.jsonl`` holds losses without noise, and is not cove
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,40 +37,59 @@ from torch import Tensor
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_train.loop import Clock, Phase, Step, backward, flat_gradient, set_gradient
-from spark_train.methods.method import Method
+from spark_train.methods.method import Method, Protected
 from spark_train.privacy.accounting import Stretch, accountant_name, epsilon, noise_for
-from spark_train.privacy.protected import Protected
 from spark_train.stream import Stream
-
-UNKNOWN = "the method does not declare which rows it reads outside its steps"
 
 
 def dpsgd(stream: Stream, method: Method) -> Protected:
-    """The method's phases, each step private; epsilon where all of it is accounted."""
+    """The method's phases, each step private; epsilon where all of it is accounted.
+
+    Raises
+    ------
+    InputError
+        For a target epsilon next to a noise, or where no epsilon is claimed.
+    """
     settings = stream.settings.dp
     phases = method.phases(replace(stream, poisson=True))
     total = sum(len(rows) for rows in stream.rows.values())
     delta = settings.delta or 1 / total
     if delta > 1 / total:
         stream.note(f"dp.delta {delta:g} is above 1/N: a row may be given away whole")
-    reason = _unaccounted(stream, method, phases)
-    stretches = [
-        Stretch(phase.steps, phase.each.rates)
-        for phase in phases
-        if phase.each is not None and phase.each.rates is not None
+    rates = {phase.key: phase.each.rates if phase.each else None for phase in phases}
+    stretches: list[Stretch] = [
+        (phase.steps, drawn) for phase in phases if (drawn := rates[phase.key])
     ]
+    reason = _unaccounted(stream, method, rates)
     sigma = settings.noise_multiplier
     if settings.target_epsilon:
-        _check_target(stream, method, reason)
+        if "noise_multiplier" in settings.model_fields_set:
+            raise InputError(
+                "dp.noise_multiplier and dp.target_epsilon are both given",
+                where="--set",
+                fix="give one of them",
+            )
+        if reason:
+            raise InputError(
+                f"no epsilon is claimed for {method.name}: {reason}",
+                where="dp.target_epsilon",
+                fix="give dp.noise_multiplier",
+            )
         sigma = noise_for(stretches, target=settings.target_epsilon, delta=delta)
-    epsilons: dict[str, float] = {}
-    if not reason:
-        epsilons = {
-            task: epsilon(stretches, task, noise_multiplier=sigma, delta=delta)
-            for task in stream.tasks
-        }
-        if not all(map(math.isfinite, epsilons.values())):
-            reason = f"noise_multiplier {sigma:g} is too small for any"
+    epsilons = {
+        task: epsilon(stretches, task, noise_multiplier=sigma, delta=delta)
+        for task in stream.tasks
+    }
+    if not reason and not all(map(math.isfinite, epsilons.values())):
+        reason = f"noise_multiplier {sigma:g} is too small for any"
+    if reason:
+        stream.note(f"no epsilon: {reason}")
+    else:
+        values = ", ".join(f"{task} {value:.4g}" for task, value in epsilons.items())
+        stream.note(
+            f"epsilon at delta {delta:.3g}, by task: {values}; of the adapters, "
+            "towards those who do not know the seed"
+        )
     facts: dict[str, Any] = {
         "option": "dpsgd",
         "noise_multiplier": sigma,
@@ -76,51 +97,23 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         "delta": delta,
         "accountant": accountant_name(),
         "sampling": {
-            phase.key: {
-                "steps": phase.steps,
-                "rates": dict(phase.each.rates) if phase.each.rates else None,
-            }
+            phase.key: {"steps": phase.steps, "rates": rates[phase.key]}
             for phase in phases
-            if phase.each is not None
         },
     }
-    if reason:
-        stream.note(f"no epsilon: {reason}")
-        facts["no_epsilon"] = reason
-    else:
-        told = ", ".join(f"{task} {value:.4g}" for task, value in epsilons.items())
-        stream.note(
-            f"epsilon at delta {delta:.3g}, by task: {told}; of the adapters, towards "
-            "those who do not know the seed"
-        )
-        facts["epsilon"] = epsilons
+    facts |= {"no_epsilon": reason} if reason else {"epsilon": epsilons}
     return Protected([_private(stream, one, sigma) for one in phases], facts)
 
 
-def _check_target(stream: Stream, method: Method, reason: str) -> None:
-    """Refuse a target epsilon beside a noise, or where none is claimed."""
-    if "noise_multiplier" in stream.settings.dp.model_fields_set:
-        raise InputError(
-            "dp.noise_multiplier and dp.target_epsilon are both given",
-            where="--set",
-            fix="give one of them",
-        )
-    if reason:
-        raise InputError(
-            f"no epsilon is claimed for {method.name}: {reason}",
-            where="dp.target_epsilon",
-            fix="give dp.noise_multiplier",
-        )
-
-
-def _unaccounted(stream: Stream, method: Method, phases: Sequence[Phase]) -> str:
+def _unaccounted(
+    stream: Stream, method: Method, rates: Mapping[str, Mapping[str, float] | None]
+) -> str:
     """Why no epsilon is claimed; empty where one is."""
-    reason = UNKNOWN if method.no_epsilon is None else method.no_epsilon
-    if reason:
-        return reason
+    if method.no_epsilon:
+        return method.no_epsilon
     if stream.settings.replay.memory:
         return "replay.memory keeps other rows of a task when one more is in it"
-    others = [p.key for p in phases if p.each is None or p.each.rates is None]
+    others = [key for key, drawn in rates.items() if drawn is None]
     if others:
         return f"{others[0]} draws its rows otherwise than by Poisson sampling"
     return ""
@@ -148,12 +141,7 @@ def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
 
 def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
     each = phase.each
-    if each is None:
-        raise InputError(
-            f"{phase.key} does not define the loss of one example",
-            where="--dp dpsgd",
-            fix="give the phase its `each`, or leave --dp out",
-        )
+    assert each is not None, f"{phase.key} does not define the loss of one example"
     student, processes = stream.student, stream.processes
     bound, size = stream.settings.dp.max_grad_norm, each.size
     cut = 0
@@ -175,9 +163,9 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
                         weight.grad = None
                     for name, value in summed.items():
                         sums[name] += float(value.detach())
-        told = torch.tensor([*sums.values(), over], dtype=torch.float64)
-        total = processes.sum(torch.cat([total, told.to(total)]))
-        total, told = total[: -len(told)], total[-len(told) :]
+        counts = torch.tensor([*sums.values(), over], dtype=torch.float64)
+        total = processes.sum(torch.cat([total, counts.to(total)]))
+        total, counts = total[: -len(counts)], total[-len(counts) :]
         with clock("noise"):
             # The same in all processes, and added to their sum: once.
             noise = drawn(
@@ -189,7 +177,7 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
             )
             total = total + sigma * bound * noise.to(total)
             set_gradient(student, total / size)
-        *values, cut = (*told[:-1].tolist(), int(told[-1]))
+        *values, cut = (*counts[:-1].tolist(), int(counts[-1]))
         return dict(zip(sums, values, strict=True))
 
     def gradients(step: int) -> Mapping[str, float]:

@@ -11,7 +11,8 @@ No epsilon is claimed: nothing bounds what one row does to the weights.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -19,8 +20,7 @@ from torch import Tensor
 from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.provenance import seed_for
-from spark_train.methods.method import Method
-from spark_train.privacy.protected import Protected
+from spark_train.methods.method import Method, Protected
 from spark_train.stream import CARRIED, Stream
 from spark_train.task_state import read_tensors, write_tensors
 
@@ -29,29 +29,26 @@ NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
 
 def fn(stream: Stream, method: Method) -> Protected:
     """The method's own phases, under noise."""
-    model, sigma = stream.student.model, stream.settings.fn.sigma
-    rows, width = model.get_input_embeddings().weight.shape
-    noise = drawn(rows, width, sigma=sigma, seed=stream.settings.seed)
-    place = None
-    if stream.folder is not None:
+    assert stream.folder is not None
+    model, settings = stream.student.model, stream.settings
+    size = model.get_input_embeddings().weight.shape
+    place = stream.folder / CARRIED / NOISE
+
+    @contextmanager
+    def during() -> Iterator[None]:
         # What the run began with is kept: another library may draw otherwise.
-        place = stream.folder / CARRIED / NOISE
         if stream.processes.first and not place.exists():
+            noise = drawn(*size, sigma=settings.fn.sigma, seed=settings.seed)
             write_tensors(place, {"noise": noise})
         stream.processes.wait()
-        noise = read_tensors(place, needed=("noise",))["noise"]
-    on = noise.to(stream.student.device)
+        noise = read_tensors(place)["noise"]
+        with input_noise(model, noise.to(stream.student.device)):
+            yield
+
     stream.note(f"no epsilon: {NO_EPSILON}")
+    facts = {"option": "fn", "sigma": settings.fn.sigma, "rows": size[0]}
     return Protected(
-        phases=method.phases(stream),
-        facts={
-            "option": "fn",
-            "sigma": sigma,
-            "rows": rows,
-            "no_epsilon": NO_EPSILON,
-        },
-        during=partial(input_noise, model, on),
-        noise=place,
+        method.phases(stream), facts | {"no_epsilon": NO_EPSILON}, during, place
     )
 
 

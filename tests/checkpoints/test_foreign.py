@@ -594,7 +594,7 @@ def test_a_file_of_holes_as_data(tmp_path: Path) -> None:
     from spark_audit.data.examples import read_examples
     from spark_audit.manifest.file import load_manifest
     from spark_audit.report.folder import read_report
-    from spark_train.accuracy import read_matrix
+    from spark_train.corpus import read_matrix
 
     (tmp_path / "stages").mkdir()
     names = ("x.jsonl", "report.json", "run.json", "train.csv", "x.parquet")

@@ -11,13 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from spark_audit.checkpoints.detect import series
+from spark_audit.checkpoints.detect import expand, series
 from spark_audit.checkpoints.inspection import inspect_checkpoint
-from spark_audit.checkpoints.open import (
-    expand,
-    open_checkpoint,
-    open_checkpoints,
-)
+from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
 

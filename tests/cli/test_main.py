@@ -152,6 +152,27 @@ def test_annotate_counts_by_type_and_says_what_rules_miss(
     assert "Hill" not in said.out + said.err
 
 
+def test_annotate_with_an_own_pattern_and_what_no_rule_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"id": "a", "task": "t", "response": " a", "split": "train"}
+    data, out = tmp_path / "t.jsonl", tmp_path / "a.jsonl"
+    row["prompt"] = "About ORD-1234567 and X-7654321."
+    data.write_text(json.dumps(row) + "\n")
+    arguments = ["data", "annotate", str(data), "-o", str(out), "--json"]
+    assert run(arguments) == 0
+    assert "2 codes of capitals and digits in 1 rows" in capsys.readouterr().err
+    assert run([*arguments, "--pattern", r"ORDER=ORD-\d{7}"]) == 0
+    said = capsys.readouterr()
+    counts = {one["type"]: one["annotated"] for one in json.loads(said.out)}
+    assert counts == dict.fromkeys(PII_TYPES, 0) | {"ORDER": 1}
+    assert "1 codes of capitals and digits in 1 rows" in said.err
+    assert "7654321" not in said.err
+    assert run(["data", "inject", str(out), "-o", str(tmp_path / "in")]) == 0
+    assert run([*arguments, "--pattern", "ORDER"]) == 2
+    assert "--pattern: 'ORDER' has no '='" in capsys.readouterr().err
+
+
 def test_no_command_writes_over_its_input(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

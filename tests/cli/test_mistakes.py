@@ -34,7 +34,7 @@ MISTAKES = [
     ("data inject d.jsonl -o rep.sh", 4, "this is a file, not a folder: gi"),
     ("all --ckpt 'm/i=runs/er'", 2, "'m/i' is no name for a checkpoint; write a nam"),
     ("all --ckpt runs/er runs/er", 2, "given twice; leave one out"),
-    ("all --ckpt a=runs/er b=./runs/er", 2, "'a' and 'b' are the same checkpoint; "),
+    ("all --ckpt a=runs/er b=./runs/er", 2, "the same checkpoint is given twice"),
     ("manifest show manifests/smal.json", 4, "did you mean manifests/small.json?"),
     ("manifest show runs/er", 4, "it is a checkpoint: `spark-audit all --ckpt`"),
     ("manifest show d.jsonl", 2, "it is data: `spark-audit manifest build --data`"),

@@ -16,7 +16,7 @@ from spark_audit.data.canaries import (
     render,
     share_pieces,
 )
-from spark_audit.data.candidate_sets import Context, candidates, unranked
+from spark_audit.data.candidate_sets import Context, candidates
 from spark_audit.data.examples import Canary, Example, Span
 from spark_audit.errors import InputError
 
@@ -280,7 +280,7 @@ def test_a_search_is_settled_early_as_it_would_end(part):
         given = list(FORMATS)[seed % 3], draw_parts(seed), part
         options = {"encode": counted, "contexts": [], "seed": seed}
         encoded += [0, 0]
-        reason = unranked(*given, **options, max_draws=20_000)
+        reason = candidates(*given, **options, max_draws=20_000, settle=True).reason
         early += encoded.pop()
         assert bool(candidates(*given, **options, max_draws=20_000).strings) != (
             bool(reason)

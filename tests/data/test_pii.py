@@ -9,10 +9,11 @@ import pytest
 from importing import import_examples
 
 from spark_audit.data import pii
+from spark_audit.data import presidio as detectors
 from spark_audit.data.detection import Agreement, detection, precision_recall
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.names import names
-from spark_audit.data.pii import annotate, annotate_examples
+from spark_audit.data.pii import annotate, annotate_examples, unjudged
 from spark_audit.errors import InputError
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -101,6 +102,23 @@ HITS = [
     ("PHONE", "\u7535\u8bdd212-555-0147\u8c22\u8c22", "212-555-0147"),
     ("PHONE", "\uff12\uff11\uff12-555-0147", "\uff12\uff11\uff12-555-0147"),
     ("PASSWORD", "password is _hunter2_", "_hunter2_"),
+    # letters of other languages, apostrophes
+    (
+        "EMAIL",
+        "to k\u00e4the.m\u00fcller@stra\u00dfe-b\u00fcro.de, please",
+        "k\u00e4the.m\u00fcller@stra\u00dfe-b\u00fcro.de",
+    ),
+    ("EMAIL", "to o'neil@example.com", "o'neil@example.com"),
+    ("EMAIL", "'joe@example.com'", "joe@example.com"),
+    (
+        "EMAIL",
+        "\u0438\u0432\u0430\u043d@\u043f\u043e\u0447\u0442\u0430.\u0440\u0444",
+        "\u0438\u0432\u0430\u043d@\u043f\u043e\u0447\u0442\u0430.\u0440\u0444",
+    ),
+    # Chinese mobile numbers
+    ("PHONE", "\u7535\u8bdd13812345678\u8c22\u8c22", "13812345678"),
+    ("PHONE", "138 1234 5678", "138 1234 5678"),
+    ("PHONE", "tel. 13812345678", "13812345678"),
     # a name in capitals ends where ordinary words begin
     ("NAME", "MY NAME IS JOHN SMITH AND I", "JOHN SMITH"),
     ("NAME", "contact JOHN SMITH FOR IT", "JOHN SMITH"),
@@ -135,6 +153,7 @@ MISSES = [
     "212-555-0147%",
     "EUR 4.500.000",
     "2125550147",  # ten digits without a cue
+    "order 13812345678",  # no cue, and no Chinese letter beside it
     "850/900/1800/1900 MHz",
     "about 555 1234 of them",
     # no North American number
@@ -232,6 +251,41 @@ def test_luhn_against_a_plain_transcription():
 def test_overlaps_have_one_winner(text, expected):
     assert found(text) == expected
     assert annotate(text) == annotate(text)
+
+
+def test_own_patterns_win():
+    text = "order ORD-1234567 of Mr. Lee, SSN 078-05-1120"
+    patterns = {"ORDER": r"ORD-\d{7}", "CASE": r"\d{3}-05-\d{4}|x*"}
+    assert found(text, patterns=patterns) == [
+        ("ORDER", "ORD-1234567"),
+        ("NAME", "Lee"),
+        ("CASE", "078-05-1120"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        ({"ORDER": "(a+)+$"}, "--pattern ORDER: takes more than 2 s on one text"),
+        ({"ORDER": "("}, "--pattern ORDER: is no regular expression"),
+        ({"order": "a"}, "--pattern order: is no name of a type"),
+    ],
+)
+def test_own_patterns_that_cannot_be_used(patterns, message):
+    with pytest.raises(InputError) as error:
+        annotate("a" * 5000 + "!", patterns=patterns)
+    assert message in str(error.value)
+
+
+def test_codes_of_no_type_are_counted():
+    rows = [
+        example("a", "order ORD-1234567, and 2004-10-12, 1914-1918, SSN 078-05-1120"),
+        example("b", "codes AB123456 and 7788990 for $1234567"),
+        example("c", "nothing"),
+    ]
+    assert unjudged(annotate_examples(rows)) == (3, 2)
+    own = {"ORDER": "ORD-[0-9]{7}"}
+    assert unjudged(annotate_examples(rows, patterns=own)) == (2, 1)
 
 
 def test_existing_spans_win():
@@ -368,7 +422,7 @@ def test_presidio_not_installed(monkeypatch):
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    pii._recognisers.cache_clear()
+    detectors._recognisers.cache_clear()
     for name in [m for m in sys.modules if m.startswith("presidio")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
@@ -402,7 +456,7 @@ def test_presidio_patterns_without_a_model():
 def test_presidio_says_how_to_get_a_model(monkeypatch):
     import spacy
 
-    pii._language_model.cache_clear()
+    detectors._language_model.cache_clear()
     monkeypatch.setattr(spacy.util, "is_package", lambda name: False)
     with pytest.raises(InputError) as caught:
         annotate("x", detector="presidio")
@@ -422,11 +476,11 @@ def test_presidio_names_come_from_the_model(monkeypatch):
         place = SimpleNamespace(start_char=0, end_char=2, label_="GPE")
         return SimpleNamespace(ents=[place, person])
 
-    pii._language_model.cache_clear()
+    detectors._language_model.cache_clear()
     monkeypatch.setattr(spacy.util, "is_package", lambda name: name == "en_core_web_sm")
     monkeypatch.setattr(spacy, "load", lambda name: people)
     got = found("LA: Ann Lee, ann@example.org", detector="presidio")
-    pii._language_model.cache_clear()
+    detectors._language_model.cache_clear()
     assert got == [("NAME", "Ann Lee"), ("EMAIL", "ann@example.org")]
 
 

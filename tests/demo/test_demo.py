@@ -105,7 +105,7 @@ def test_runs_are_those_of_the_trainer(outcome: Outcome) -> None:
         assert (record["method"], record["status"]) == (method, "complete")
         assert record["tasks"] == SMALL.order
         assert record["settings"]["epochs"] == SMALL.epochs
-        for key, (value, _) in demo.SETTINGS.items():
+        for key, value in demo.SETTINGS.items():
             expected = differs.get(key, value)
             assert record["settings"].get(key, expected) == expected, (name, key)
     stages = outcome.folder / "runs" / "spark" / "stages"
@@ -137,7 +137,7 @@ def test_progress_is_told_all_the_way(outcome: Outcome, told: Told) -> None:
     assert (phases[0], phases[-1]) == ("making data", "statistics and report")
     assert sorted(phases[1:-1]) == sorted(
         [
-            *(f"training {name}, steps" for name in SMALL.runs),
+            *(f"training {name}, tasks" for name in SMALL.runs),
             "matching, rows",
             "scoring base, tokens",
             "drawing canary candidates",

@@ -66,7 +66,7 @@ def stand_still() -> None:
         "spark_train.cli",
         "spark_train.run",
         "spark_train.relearn",
-        "spark_train.token_scores.shown",
+        "spark_train.token_scores",
         "spark_train.methods.seqft",
         "spark_train.methods.spark",
     ):

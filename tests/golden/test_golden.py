@@ -117,7 +117,7 @@ def scene(
         patch.setattr(scoring, "_runner", lambda kind: planted)
         # A rounded copy of each would show nothing more, and take twice the time.
         patch.setattr(
-            Opening, "_kinds", lambda _, name, __: ("int8",) * (name == "leak")
+            Opening, "_kinds", lambda _, one: ("", *["int8"] * (one.name == "leak"))
         )
         patch.chdir(folder)
         patch.setenv("COLUMNS", "200")

@@ -12,6 +12,9 @@ import pytest
 
 from spark_audit.data.canaries import draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span
+from spark_audit.manifest.covariates import SCORES, Corpus
+from spark_audit.manifest.layout import Layout
+from spark_audit.manifest.selection import counts_by_task
 from spark_audit.scoring.slices import Slice
 from spark_audit.scoring.table import TokenTable
 
@@ -163,6 +166,26 @@ def made_scores(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     monkeypatch.setattr("spark_audit.manifest.build.score_slices", score_slices)
     return calls
+
+
+@pytest.fixture(scope="session")
+def make_corpus() -> Callable[[Sequence[Layout], TokenTable], Corpus]:
+    """``make_corpus(rows, table)``: rows and the scores that a table has of them."""
+
+    def make(rows: Sequence[Layout], table: TokenTable) -> Corpus:
+        first = np.cumsum([0, *(len(row.encoding) for row in rows)])
+        scores = np.zeros(first[-1], SCORES)
+        scores["nll"] = np.nan
+        for start, row in zip(first.tolist(), rows, strict=False):
+            if row.example.id not in table:
+                continue
+            own = table.rows(row.example.id)
+            for name in SCORES.names or ():
+                scores[name][start + table.position[own]] = table.columns[name][own]
+        counts = np.asarray(sum(counts_by_task(rows, 300).values()))
+        return Corpus(rows, scores, counts=counts, before={})
+
+    return make
 
 
 def made_nll(token: int, position: int) -> float:

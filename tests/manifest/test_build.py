@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import random
 from collections.abc import Callable
@@ -18,11 +17,11 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.errors import InputError
-from spark_audit.manifest.build import build_manifest, verify
+from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import redact
 from spark_audit.manifest.items import manifest_items
-from spark_audit.manifest.packed_lists import Stored
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.tables import stored_examples
 from spark_audit.provenance import canonical_json
 from spark_audit.scoring.score import item, score
 from spark_audit.scoring.table import Pass
@@ -244,36 +243,15 @@ def test_rows_that_lie_in_a_file_give_the_same_manifest(
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     write_examples(files[0], mixed[:10])
     write_examples(files[1], mixed[10:])
-    stored = Stored(*files)
+    stored = stored_examples(*files)
     assert list(stored) == sorted(rows, key=lambda row: row.id)
-    assert stored[-1].id == stored.ids[-1]
     assert content(build(stored)) == content(build())
     write_examples(files[1], mixed[9:])
     with pytest.raises(
         InputError, match=r"occurs twice, first at .*a.jsonl:10"
     ) as error:
-        Stored(*files)
+        stored_examples(*files)
     assert "b.jsonl:1, field 'id'" in str(error.value)
-
-
-def test_rows_lie_in_memory_where_no_file_can_be_made(
-    build: Callable[..., Manifest],
-    rows: list[Example],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    expected = content(build())
-    write_examples(tmp_path / "a.jsonl", rows)
-    monkeypatch.setattr("spark_audit.manifest.packed_lists.IN_MEMORY", 100)
-
-    def full(*_: Any, **__: Any) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("os.pwrite", full)
-        assert content(build(Stored(tmp_path / "a.jsonl"))) == expected
-    monkeypatch.setattr("tempfile.TemporaryFile", full)
-    assert content(build(Stored(tmp_path / "a.jsonl"))) == expected
 
 
 def test_progress_names_the_stages(build: Callable[..., Manifest]) -> None:
@@ -396,18 +374,6 @@ def test_another_tokenizer_is_refused(
         manifest_items(build(), other)
     assert str(caught.value).startswith("checkpoint 'base': example 'canary-a' has ")
     assert "give the tokenizer that the manifest was built with" in str(caught.value)
-
-
-def test_only_the_reference_is_verified(
-    build: Callable[..., Manifest], reference: Any
-) -> None:
-    manifest = build()
-    verify(manifest, reference)
-    verify(manifest, with_fields(reference, base_sha256=None))
-    for field in ("weights_sha256", "tokenizer_sha256", "architecture"):
-        other = with_fields(reference, base_sha256=None, **{field: "f" * 64})
-        with pytest.raises(InputError, match="made for another model"):
-            verify(manifest, other)
 
 
 # --- real models ----------------------------------------------------------------------

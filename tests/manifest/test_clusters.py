@@ -11,7 +11,7 @@ import pytest
 from spark_audit.data.examples import Example
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.clusters import WIDESPREAD_ROWS, Clusters, clusters
-from spark_audit.manifest.layout import layouts
+from spark_audit.manifest.layout import Rows
 from spark_audit.manifest.overview import describe
 from spark_audit.manifest.selection import duplicates
 
@@ -23,8 +23,8 @@ TOPICS = "food service rate news week business sports label world technology".sp
 @pytest.fixture
 def find(tiny_tokenizer: Any) -> Find:
     def of(examples: Sequence[Example]) -> Clusters:
-        rows = layouts(examples, tiny_tokenizer, max_length=None)
-        return clusters(rows, duplicates(rows))
+        rows = Rows(examples, tiny_tokenizer, max_length=None)
+        return clusters(examples, duplicates(rows))
 
     return of
 

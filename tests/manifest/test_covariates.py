@@ -12,18 +12,16 @@ import pytest
 
 from spark_audit.manifest.covariates import (
     Corpus,
-    Ranges,
     balance,
-    corpus,
     covariates,
     measured,
     pool,
     token_classes,
+    token_ranges,
 )
-from spark_audit.manifest.layout import Layout, layouts
+from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import TokenTable
-from spark_audit.stats.matching import micro_nats
 
 TEXTS = [
     ("Text: The FOOD was 42 dollars, caf\u00e9 \u4f60\u597d.\nLabel:", " good"),
@@ -34,26 +32,15 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def small(
-    make_example: Any, tiny_tokenizer: Any, make_table: Callable[..., TokenTable]
+    make_example: Any,
+    tiny_tokenizer: Any,
+    make_table: Callable[..., TokenTable],
+    make_corpus: Callable[..., Corpus],
 ) -> tuple[list[Layout], Corpus, TokenTable]:
-    rows = layouts(
-        [make_example(f"e{i}", *parts) for i, parts in enumerate(TEXTS)],
-        tiny_tokenizer,
-        max_length=None,
-    )
+    examples = [make_example(f"e{i}", *parts) for i, parts in enumerate(TEXTS)]
+    rows = [*Rows(examples, tiny_tokenizer, max_length=None)]
     table = make_table([item(r.example.id, r.encoding, r.kept) for r in rows])
-    return rows, laid_out(rows, table), table
-
-
-def laid_out(rows: list[Layout], table: TokenTable) -> Corpus:
-    return corpus(
-        [row.example.text for row in rows],
-        [row.encoding for row in rows],
-        ids=[row.example.id for row in rows],
-        response_starts=[len(row.example.prompt) for row in rows],
-        table=table,
-        quantise=micro_nats,
-    )
+    return rows, make_corpus(rows, table), table
 
 
 def plain(
@@ -107,7 +94,7 @@ def test_covariates_of_every_window(
     ]
     # Not in the order of the text, as pairs are not.
     places = [places[j] for j in np.random.default_rng(0).permutation(len(places))]
-    found = covariates(texts, Ranges.of(places))
+    found = covariates(texts, token_ranges(places))
     for n, place in enumerate(places):
         for name, value in plain(rows, table, *place).items():
             # float32 scores were summed in another order.
@@ -117,12 +104,12 @@ def test_covariates_of_every_window(
 def test_covariates_of_nothing(
     small: tuple[list[Layout], Corpus, TokenTable],
 ) -> None:
-    found = covariates(small[1], Ranges.of([]))
+    found = covariates(small[1], token_ranges([]))
     assert {len(values) for values in found.values()} == {0}
 
 
 def test_unscored_tokens_are_marked(
-    small: tuple[list[Layout], Corpus, TokenTable],
+    small: tuple[list[Layout], Corpus, TokenTable], make_corpus: Callable[..., Corpus]
 ) -> None:
     rows, _, table = small
     part = TokenTable.from_items(
@@ -134,7 +121,7 @@ def test_unscored_tokens_are_marked(
             )
         ]
     )
-    texts = laid_out(rows, part)
+    texts = make_corpus(rows, part)
     assert (texts.unll[texts.of(0)] == -1).all()
     assert (texts.unll[texts.of(1)] >= 0).tolist() == [False] + [True] * (
         len(rows[1].encoding) - 1
@@ -169,17 +156,17 @@ def test_the_pool_holds_eligible_windows_of_the_spans_lengths(
     _, texts, _ = small
     eligible = texts.unll >= 0
     eligible[texts.first[1] + 6] = False
-    spans = Ranges.of([(1, 6, 1), (1, 6, 3), (1, 9, 3), (0, 2, 4)])
+    spans = token_ranges([(1, 6, 1), (1, 6, 3), (1, 9, 3), (0, 2, 4)])
     found = pool(eligible, texts, spans)
     for example, length in ((1, 1), (1, 3), (0, 4)):
-        mine = (found.example == example) & (found.length == length)
-        starts = found.start[mine]
+        mine = (found[:, 0] == example) & (found[:, 2] == length)
+        starts = found[mine, 1]
         whole = eligible[texts.of(example)]
         assert len(starts) >= 3
         assert all(whole[s : s + length].all() for s in starts)
         assert (np.diff(starts) >= length).all()
     assert len(found) == sum(
-        ((found.example == e) & (found.length == n)).sum()
+        ((found[:, 0] == e) & (found[:, 2] == n)).sum()
         for e, n in ((1, 1), (1, 3), (0, 4))
     )
 
@@ -188,8 +175,8 @@ def test_balance_adds_where_controls_stand(
     small: tuple[list[Layout], Corpus, TokenTable],
 ) -> None:
     _, texts, _ = small
-    matched = Ranges.of([(0, 10, 2), (1, 4, 3)])
-    controls = Ranges.of([(0, 5, 2), (1, 9, 3)])
+    matched = token_ranges([(0, 10, 2), (1, 4, 3)])
+    controls = token_ranges([(0, 5, 2), (1, 9, 3)])
     values = measured(
         texts,
         spans=matched,

@@ -10,9 +10,13 @@ import pytest
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
-from spark_audit.manifest.layout import Layout, layouts
+from spark_audit.manifest.layout import Layout, Rows
 
 Make = Callable[..., Example]
+
+
+def laid_out(examples: Any, tokenizer: Any, *, max_length: int | None) -> list[Layout]:
+    return [*Rows(examples, tokenizer, max_length=max_length)]
 
 
 def shown(row: Layout, mask: np.ndarray) -> str:
@@ -31,7 +35,7 @@ def test_masks_hold_identifiers_repeats_and_what_rules_find(
 ) -> None:
     text = "Ask John Smith or JOHN SMITH, mail a.b@example.org today"
     example = make_example("e", text, "", pii={"John Smith": "NAME"})
-    (row,) = layouts([example], tiny_tokenizer, max_length=None)
+    (row,) = laid_out([example], tiny_tokenizer, max_length=None)
     assert shown(row, row.pii).replace(".", "") == (
         "John SmithJOHN SMITHa.b@example.org".replace(" ", "").replace(".", "")
     )
@@ -47,7 +51,7 @@ def test_excluded_are_identifiers_with_a_buffer_specials_and_template(
     ]
     name = {"John Smith": "NAME"}
     examples[0] = make_example("e0", examples[0].prompt, " good", pii=name)
-    row = layouts(examples, tiny_tokenizer, max_length=None)[0]
+    row = laid_out(examples, tiny_tokenizer, max_length=None)[0]
     text = row.example.text
     # The common beginning and end of the prompts is fixed wording.
     assert shown(row, row.fixed) == "Text:" + "." * (len(text) - 17) + ".Label:....."
@@ -65,7 +69,7 @@ def test_excluded_are_identifiers_with_a_buffer_specials_and_template(
 def test_explicit_template_ranges_win(make_example: Make, tiny_tokenizer: Any) -> None:
     example = make_example("e", "Text: cold food", template=((0, 5),))
     other = make_example("f", "Text: cold news")
-    row = layouts([example, other], tiny_tokenizer, max_length=None)[0]
+    row = laid_out([example, other], tiny_tokenizer, max_length=None)[0]
     assert shown(row, row.fixed) == "Text:" + "." * 15
 
 
@@ -78,7 +82,7 @@ def test_a_long_text_is_cut_and_says_so(
         pii={"Ann Lee": "NAME", "John Smith": "NAME"},
     )
     whole, short = (
-        layouts([example], tiny_tokenizer, max_length=limit)[0] for limit in (None, 60)
+        laid_out([example], tiny_tokenizer, max_length=limit)[0] for limit in (None, 60)
     )
     assert not whole.was_cut
     assert whole.kept == (0, len(whole.encoding))
@@ -90,7 +94,7 @@ def test_a_long_text_is_cut_and_says_so(
 def test_the_response_begins_with_its_first_token(
     make_example: Make, tiny_tokenizer: Any
 ) -> None:
-    row, empty = layouts(
+    row, empty = laid_out(
         [make_example("e", "The food was", " cold"), make_example("f", "Food", "")],
         tiny_tokenizer,
         max_length=None,
@@ -101,13 +105,13 @@ def test_the_response_begins_with_its_first_token(
 
 def test_a_blank_span_has_no_tokens(make_example: Make, tiny_tokenizer: Any) -> None:
     example = make_example("e", "The  food", pii={"  ": "OTHER"})
-    (row,) = layouts([example], tiny_tokenizer, max_length=None)
+    (row,) = laid_out([example], tiny_tokenizer, max_length=None)
     assert row.spans == (None,)
 
 
 def test_no_room_names_the_example(make_example: Make, tiny_tokenizer: Any) -> None:
     with pytest.raises(InputError) as caught:
-        layouts([make_example("e7", "The food")], tiny_tokenizer, max_length=1)
+        laid_out([make_example("e7", "The food")], tiny_tokenizer, max_length=1)
     assert str(caught.value) == (
         "example 'e7': a context of 1 tokens has no room for any text; "
         "give a larger one"

@@ -14,12 +14,13 @@ from spark_audit.data.examples import Example, Span
 from spark_audit.data.injection import inject
 from spark_audit.data.sensitivity_score import stop_word_ranges
 from spark_audit.errors import InputError
-from spark_audit.manifest.covariates import Corpus, corpus
-from spark_audit.manifest.layout import Layout, layouts
+from spark_audit.manifest.covariates import Corpus
+from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.manifest.selection import (
     CUT_OFF,
     NO_TOKEN,
     canary_sets,
+    counts_by_task,
     duplicates,
     low_sensitivity,
     match,
@@ -27,14 +28,18 @@ from spark_audit.manifest.selection import (
 )
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import TokenTable
-from spark_audit.stats.matching import NOT_SCORED, micro_nats
+from spark_audit.stats.matching import NOT_SCORED
 
 Laid = tuple[list[Layout], Corpus]
 Lay = Callable[..., Laid]
 
 
 @pytest.fixture
-def lay(tiny_tokenizer: Any, make_table: Callable[..., TokenTable]) -> Lay:
+def lay(
+    tiny_tokenizer: Any,
+    make_table: Callable[..., TokenTable],
+    make_corpus: Callable[..., Corpus],
+) -> Lay:
     """``lay(examples, max_length=None)``: their layouts and scores."""
 
     def make(
@@ -43,23 +48,21 @@ def lay(tiny_tokenizer: Any, make_table: Callable[..., TokenTable]) -> Lay:
         max_length: int | None = None,
         tokenizer: Any = tiny_tokenizer,
     ) -> Laid:
-        rows = layouts(examples, tokenizer, max_length=max_length)
-        table = make_table([item(r.example.id, r.encoding, r.kept) for r in rows])
-        texts = corpus(
-            [row.example.text for row in rows],
-            [row.encoding for row in rows],
-            ids=[row.example.id for row in rows],
-            response_starts=[len(row.example.prompt) for row in rows],
-            table=table,
-            quantise=micro_nats,
-        )
-        return rows, texts
+        laid = [*Rows(examples, tokenizer, max_length=max_length)]
+        table = make_table([item(r.example.id, r.encoding, r.kept) for r in laid])
+        return laid, make_corpus(laid, table)
 
     return make
 
 
 def encoder(tokenizer: Any) -> Callable[[list[str]], list[list[int]]]:
     return lambda strings: tokenizer(strings)["input_ids"]
+
+
+def with_scores(
+    rows: Sequence[Layout], texts: Corpus
+) -> list[tuple[Layout, np.ndarray]]:
+    return [(row, texts.unll[texts.of(i)]) for i, row in enumerate(rows)]
 
 
 def free(rows: Sequence[Layout], texts: Corpus, buffer: int = 1) -> np.ndarray:
@@ -191,7 +194,9 @@ def test_low_tokens_are_plain_scored_text_below_tau(
 ) -> None:
     laid, texts = lay(rows)
     alpha, tau = 0.5, 0.6
-    low = low_sensitivity(laid, texts, vocab_size=300, alpha=alpha, tau=tau)
+    low = low_sensitivity(
+        laid, texts, alpha=alpha, tau=tau, counts=counts_by_task(laid, 300)
+    )
     counts = {task: np.zeros(300) for task in ("fomc", "yelp")}
     for row in laid:
         for token, special in zip(row.encoding.ids, row.encoding.special, strict=True):
@@ -219,7 +224,9 @@ def test_stop_words_are_low_however_unlikely(
     laid, texts = lay([make_example("e", "food and food"), make_example("f", "x y z")])
     row, part = laid[0], texts.of(0)
     texts.unll[part][1:] = 50_000_000
-    low = low_sensitivity(laid, texts, vocab_size=300, alpha=0.5, tau=0.6)
+    low = low_sensitivity(
+        laid, texts, alpha=0.5, tau=0.6, counts=counts_by_task(laid, 300)
+    )
     tokens = row.encoding.span(5, 8)
     assert tokens is not None
     assert np.flatnonzero(low[part]).tolist() == list(range(tokens.start, tokens.end))
@@ -234,8 +241,7 @@ def test_canaries_get_candidates_of_their_own_for_every_part(
     laid, texts = lay(rows)
     told: list[tuple[int, int]] = []
     records, cut = canary_sets(
-        laid,
-        texts,
+        with_scores(laid, texts),
         encode=encoder(tiny_tokenizer),
         contexts=None,
         n=8,
@@ -291,7 +297,11 @@ def test_contexts_are_the_first_rows_that_hold_the_whole_canary(
         examples[i] = replace(examples[i], prompt=behind)
     laid, texts = lay(examples, max_length=200)
     records, cut = canary_sets(
-        laid, texts, encode=encoder(tiny_tokenizer), contexts=1, n=4, seed=0
+        with_scores(laid, texts),
+        encode=encoder(tiny_tokenizer),
+        contexts=1,
+        n=4,
+        seed=0,
     )
     assert cut == 2
     for record in records:
@@ -320,7 +330,11 @@ def test_too_few_candidates_are_none_with_a_reason(
     monkeypatch.setattr(selection, "candidates", few)
     laid, texts = lay([make_canary_row("row")])
     records, _ = canary_sets(
-        laid, texts, encode=encoder(tiny_tokenizer), contexts=1, n=64, seed=0
+        with_scores(laid, texts),
+        encode=encoder(tiny_tokenizer),
+        contexts=1,
+        n=64,
+        seed=0,
     )
     assert all(record["candidates"] == [] for record in records)
     assert all("5 draws gave" in record["reason"] for record in records)
@@ -332,7 +346,11 @@ def test_rows_of_one_canary_must_agree(
     laid, texts = lay([make_canary_row("a", seed=1), make_canary_row("b", seed=2)])
     with pytest.raises(InputError) as caught:
         canary_sets(
-            laid, texts, encode=encoder(tiny_tokenizer), contexts=1, n=4, seed=0
+            with_scores(laid, texts),
+            encode=encoder(tiny_tokenizer),
+            contexts=1,
+            n=4,
+            seed=0,
         )
     assert str(caught.value) == (
         "canary 'c0': rows of one canary hold different strings or facts; inject again"
@@ -347,7 +365,11 @@ def test_a_canary_out_of_its_frame_is_refused(
     laid, texts = lay([broken])
     with pytest.raises(InputError, match="is not in the frame"):
         canary_sets(
-            laid, texts, encode=encoder(tiny_tokenizer), contexts=1, n=4, seed=0
+            with_scores(laid, texts),
+            encode=encoder(tiny_tokenizer),
+            contexts=1,
+            n=4,
+            seed=0,
         )
 
 
@@ -355,7 +377,7 @@ def test_a_canary_out_of_its_frame_is_refused(
 
 
 def test_fixed_wording_makes_no_duplicates(
-    lay: Lay, make_example: Callable[..., Example]
+    tiny_tokenizer: Any, make_example: Callable[..., Example]
 ) -> None:
     frame = "Read this review and say whether it is good or bad or neither of both: "
     examples = [
@@ -364,12 +386,12 @@ def test_fixed_wording_makes_no_duplicates(
         make_example("c", f"{frame}Cold food!", template=((0, len(frame)),)),
         make_example("d", frame, "", template=((0, len(frame)),)),
     ]
-    laid, _ = lay(examples)
-    assert duplicates(laid).tolist() == [0, 1, 0, 3]
+    rows = Rows(examples, tiny_tokenizer, max_length=None)
+    assert duplicates(rows).tolist() == [0, 1, 0, 3]
 
 
 def test_membership_leaves_out_canaries_and_duplicates_across_splits(
-    lay: Lay,
+    tiny_tokenizer: Any,
     make_example: Callable[..., Example],
     make_canary_row: Callable[..., Example],
 ) -> None:
@@ -383,8 +405,8 @@ def test_membership_leaves_out_canaries_and_duplicates_across_splits(
         make_canary_row("x"),
         make_canary_row("y", canary="c1", seed=2, split="test", dose=0),
     ]
-    laid, _ = lay(examples)
-    found, crossing = membership(laid, duplicates(laid))
+    rows = Rows(examples, tiny_tokenizer, max_length=None)
+    found, crossing = membership(examples, duplicates(rows))
     assert found == {"members": ["c", "d"], "non_members": ["e"]}
     assert crossing == 2
 

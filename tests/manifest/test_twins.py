@@ -12,8 +12,8 @@ import pytest
 from spark_audit.data.canaries import draw
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example, Span
-from spark_audit.manifest.covariates import Corpus, corpus
-from spark_audit.manifest.layout import Layout, layouts
+from spark_audit.manifest.covariates import Corpus
+from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.manifest.twins import (
     FEWEST,
     HELD_OUT,
@@ -23,7 +23,6 @@ from spark_audit.manifest.twins import (
     twin_sets,
 )
 from spark_audit.scoring.score import item
-from spark_audit.stats.matching import micro_nats
 
 Sets = tuple[list[dict[str, Any]], int]
 
@@ -43,7 +42,11 @@ def row(key: str, string: str, *, split: Any = "train", kind: str = "PHONE") -> 
 
 
 @pytest.fixture
-def twins(tiny_tokenizer: Any, make_table: Callable[..., Any]) -> Callable[..., Any]:
+def twins(
+    tiny_tokenizer: Any,
+    make_table: Callable[..., Any],
+    make_corpus: Callable[..., Corpus],
+) -> Callable[..., Any]:
     """``twins(examples, seed=0, max_length=None)``: the sets, the layouts, the rest."""
 
     def make(
@@ -51,22 +54,16 @@ def twins(tiny_tokenizer: Any, make_table: Callable[..., Any]) -> Callable[..., 
         *,
         seed: int = 0,
         max_length: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> tuple[list[dict[str, Any]], list[Layout], int]:
-        rows = layouts(examples, tiny_tokenizer, max_length=max_length)
-        texts: Corpus = corpus(
-            [each.example.text for each in rows],
-            [each.encoding for each in rows],
-            ids=[each.example.id for each in rows],
-            response_starts=[len(each.example.prompt) for each in rows],
-            table=make_table([item(r.example.id, r.encoding, r.kept) for r in rows]),
-            quantise=micro_nats,
-        )
+        laid = Rows(examples, tiny_tokenizer, max_length=max_length)
+        rows = [*laid]
+        table = make_table([item(r.example.id, r.encoding, r.kept) for r in rows])
         found = Identifiers()
-        found.add(rows, texts, first=0)
+        found.add(rows, make_corpus(rows, table), first=0)
         sets, lost = twin_sets(
-            rows,
-            found.known(rows, seed),
+            laid,
+            found.known(examples, seed),
             encode=lambda strings: token_ids(tiny_tokenizer, strings),
             seed=seed,
             progress=progress,

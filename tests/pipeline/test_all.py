@@ -50,7 +50,7 @@ def fine_tune(folder: Path, name: str, examples: list[Example], epochs: int) -> 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from spark_train.data import encode_rows
-    from spark_train.phases.fine_tuning import fit
+    from spark_train.phases.task import fit
 
     model = AutoModelForCausalLM.from_pretrained(folder / "base")
     tokenizer = AutoTokenizer.from_pretrained(folder / "base")

@@ -244,7 +244,7 @@ def test_a_copy_under_another_name_is_noted_and_the_path_itself_refused(
     assert "the same model as 'ours'" in notes["theirs"]
     assert not any("the same model" in note for note in notes["base"])
     same = workshop / "manifests" / ".." / "lora"
-    with pytest.raises(InputError, match="'ours' and 'theirs' are the same checkpoint"):
+    with pytest.raises(InputError, match="the same checkpoint is given twice"):
         run(request_of(ckpt=(both[0], f"theirs={same}")))
 
 

@@ -9,19 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
 from run_training import train
-from transformers import AutoModelForCausalLM
 
 from spark_audit.audits import Utility
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Canary, Example, write_examples
-from spark_audit.errors import InputError, OutputError
-from spark_audit.manifest.items import MORE_TOKENS
+from spark_audit.errors import InputError
 from spark_audit.pipeline.run import Request, run
-from spark_train.accuracy import accuracy, answer_prompts, read_matrix, write_matrix
+from spark_train.corpus import accuracy, answer_prompts, read_matrix, write_matrix
 from spark_train.model.lora import add_lora
 
 WORDS = "service food cold good fine rate raised basis points news read again".split()
@@ -78,28 +74,6 @@ def lesson(model: Any, prompt: str, answer: str, tokenizer: Any) -> torch.Tensor
     return loss
 
 
-@pytest.fixture(scope="module")
-def trained(
-    tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_tokenizer: Any
-) -> Path:
-    """An adapter that has learned to answer `` good``, and to end there."""
-    folder = tmp_path_factory.mktemp("runs") / "adapter"
-    model = add_lora(AutoModelForCausalLM.from_pretrained(tiny_base), r=8, seed=0)
-    optimizer = torch.optim.AdamW(
-        [weight for weight in model.parameters() if weight.requires_grad], lr=0.01
-    )
-    rows = examples()
-    model.train()
-    for _ in range(5):
-        for row in rows[:18]:
-            loss = lesson(model, row.prompt.rstrip(), " good</s>", tiny_tokenizer)
-            torch.autograd.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-    model.save_pretrained(folder)
-    return folder
-
-
 def as_loaded(model: Any, tokenizer: Any, **fields: Any) -> Loaded:
     """A model in training, as the trainer hands it over."""
     options: dict[str, Any] = {
@@ -139,46 +113,6 @@ def audited(checkpoint: Path, data: Path, base: Path) -> list[dict[str, Any]]:
     return [row for row in matrix if row["checkpoint"] == "spark"]
 
 
-@pytest.mark.parametrize("max_length", [None, 24])
-def test_accuracy_is_what_the_audit_says(
-    max_length: int | None,
-    trained: Path,
-    tiny_base: Path,
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    tmp_path: Path,
-) -> None:
-    base = tiny_base
-    if max_length is not None:  # a context that some prompts do not fit
-        base = tmp_path / "short"
-        make_model(max_position_embeddings=max_length).save_pretrained(base)
-        tiny_tokenizer.save_pretrained(base)
-    rows = examples()
-    data = tmp_path / "rows.jsonl"
-    write_examples(data, rows)
-    (found,) = audited(trained, data, base)
-    model = PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(base), trained, is_trainable=True
-    )
-    model.train()
-    student = as_loaded(model, tiny_tokenizer, max_positions=max_length or 256)
-    prompts = answer_prompts(rows, tiny_tokenizer, max_positions=student.max_positions)
-    ours = {task: accuracy(student, some) for task, some in prompts.items() if some}
-    assert ours == {task: found[task] for task in ("yelp", "fomc")}
-    assert found["news"] is None
-    assert prompts["news"] == []
-    assert len(prompts["yelp"]) == 12
-    lengths = [len(prompt.ids) for some in prompts.values() for prompt in some]
-    if max_length is None:
-        # Neither all nor nothing is right, and the tasks differ.
-        assert all(0 < value < 1 for value in ours.values())
-        assert len(set(ours.values())) == 2, ours
-    else:
-        whole = answer_prompts(rows, tiny_tokenizer, max_positions=None)
-        before = [len(prompt.ids) for some in whole.values() for prompt in some]
-        assert sum(one < other for one, other in zip(lengths, before, strict=True)) > 3
-
-
 def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(
     tiny_base: Path, tmp_path: Path
 ) -> None:
@@ -206,46 +140,6 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(
     assert 0 < sum(measured) < 5
 
 
-def test_prompts_are_those_of_the_manifest(
-    tiny_base: Path, tiny_tokenizer: Any
-) -> None:
-    from spark_audit.manifest.items import items_for
-    from spark_audit.manifest.tasks import task_manifest
-    from spark_audit.scoring.table import Pass
-
-    loaded = open_checkpoint(str(tiny_base), device="cpu")
-    rows = examples()
-    manifest = task_manifest(rows, loaded, name="t")
-    wanted = items_for(manifest, loaded, Utility().plan(manifest))[Pass("generate")]
-    ours = answer_prompts(rows, tiny_tokenizer, max_positions=256)
-    flat = {p.key: p for some in ours.values() for p in some}
-    assert set(flat) == {p.key for p in wanted}
-    for prompt in wanted:
-        other = flat[prompt.key]
-        np.testing.assert_array_equal(other.ids, prompt.ids)
-        assert other.target == prompt.target
-        assert other.max_new_tokens == prompt.max_new_tokens
-
-
-def test_the_longest_response_counts_wherever_it_stands(tiny_tokenizer: Any) -> None:
-    rows = [
-        Example("a", "t", "She said. Label:", " good", "test", "a"),
-        Example("b", "t", "He said. Label:", " zzzzzzzz", "train", "b"),
-        Example("c", "u", "It was. Label:", " good", "test", "c"),
-    ]
-    found = answer_prompts(rows, tiny_tokenizer, max_positions=256)
-    assert list(found) == ["t", "u"]
-    new = {task: prompt.max_new_tokens for task, (prompt,) in found.items()}
-    size = {
-        text: len(tiny_tokenizer(text, add_special_tokens=False)["input_ids"])
-        for text in (" good", " zzzzzzzz")
-    }
-    assert new == {
-        "t": size[" zzzzzzzz"] + MORE_TOKENS,
-        "u": size[" good"] + MORE_TOKENS,
-    }
-
-
 def test_a_row_with_nothing_before_its_response_is_not_asked(
     make_tokenizer: Callable[..., Any],
 ) -> None:
@@ -257,17 +151,6 @@ def test_a_row_with_nothing_before_its_response_is_not_asked(
     assert [prompt.key for prompt in bare["t"]] == ["b"]
     with_bos = answer_prompts(rows, make_tokenizer(), max_positions=None)
     assert [prompt.key for prompt in with_bos["t"]] == ["a", "b"]
-
-
-def test_ids_that_stand_twice_are_refused(tiny_tokenizer: Any) -> None:
-    row = Example("a", "t", "Label:", " good", "test", "a")
-    with pytest.raises(InputError, match="example 'a': the id occurs twice"):
-        answer_prompts([row, row], tiny_tokenizer, max_positions=None)
-
-
-def test_no_prompt_has_no_accuracy(tiny_tokenizer: Any, make_model: Any) -> None:
-    with pytest.raises(InputError, match="there is no prompt to answer"):
-        accuracy(as_loaded(make_model(), tiny_tokenizer), [])
 
 
 # --- training goes on -----------------------------------------------------------------
@@ -336,24 +219,6 @@ def test_training_goes_on_where_rotary_frequencies_were_made_anew(
     assert all(float(value.abs().max()) > 0 for value in found.values())
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_every_module_keeps_its_own_mode(
-    training: bool, make_model: Callable[..., Any], tiny_tokenizer: Any
-) -> None:
-    model = student(make_model, "llama").train(training)
-    odd = model.get_submodule("base_model.model.model.layers.1")
-    odd.train(not training)
-    before = [module.training for module in model.modules()]
-    assert len(set(before)) == 2
-    loaded = as_loaded(model, tiny_tokenizer)
-    prompts = answer_prompts(examples(), tiny_tokenizer, max_positions=256)["fomc"]
-    accuracy(loaded, prompts)
-    assert [module.training for module in model.modules()] == before
-    with pytest.raises(InputError, match="do not fit the context"):
-        accuracy(as_loaded(model, tiny_tokenizer, max_positions=4), prompts)
-    assert [module.training for module in model.modules()] == before
-
-
 # --- the file -------------------------------------------------------------------------
 
 
@@ -391,14 +256,5 @@ def test_a_run_in_progress_and_stages_of_other_names(tmp_path: Path) -> None:
 def test_what_is_no_matrix_is_not_read(text: str, tmp_path: Path) -> None:
     path = tmp_path / "accuracy.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match="no accuracy matrix"):
-        read_matrix(path)
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be read"):
-        read_matrix(tmp_path / "accuracy.csv")
-    path = tmp_path / "accuracy.csv"
-    path.write_bytes(b"after,\xff\n")
     with pytest.raises(InputError, match="no accuracy matrix"):
         read_matrix(path)

@@ -16,7 +16,7 @@ import pytest
 
 from spark_audit.checkpoints.specs import Loading
 from spark_train.cli import run
-from spark_train.request import RelearnRequest, TrainRequest
+from spark_train.request import TrainRequest
 
 RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
 RUN += ["-o", "out"]
@@ -47,17 +47,6 @@ def test_help_answers_without_importing_what_is_heavy() -> None:
         if arguments == ["--help"]:
             for name in ("run", "methods", "relearn", "score"):
                 assert name in done.stdout
-
-
-def test_module_runs_like_the_script() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "spark_train", "--version"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0
-    assert done.stdout.startswith("spark-train 0.")
 
 
 @pytest.mark.parametrize(
@@ -241,36 +230,6 @@ def test_an_interrupt_says_how_to_resume(
     assert line.endswith("--set lr=1 epochs=2")
 
 
-@pytest.mark.parametrize(
-    ("changed", "code", "message"),
-    [
-        (["--set", "nothing=1"], 2, "'nothing' is no setting of method 'seqft'"),
-        (["--set", "ptpc.steps=1"], 2, "'ptpc.steps' is no setting of method 'seqft'"),
-        (["--set", "lr"], 2, "'lr' is not NAME=VALUE"),
-        (["--set", "lr=0"], 2, "lr"),
-        (["--order", "no-task"], 2, "'no-task' is no task with train rows"),
-        (["--data", "/no/such.jsonl"], 4, "/no/such.jsonl"),
-        (["--base", "/no/such/model"], 3, "/no/such/model"),
-    ],
-)
-def test_what_training_refuses_is_one_line(
-    changed: list[str],
-    code: int,
-    message: str,
-    data: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    arguments = ["run", "--method", "seqft", "--base", str(tmp_path / "none")]
-    arguments += ["--data", str(data), "--order", "mail,news", "--device", "cpu"]
-    arguments += ["-o", str(tmp_path / "out"), "--quiet", *changed]
-    assert run(arguments) == code
-    err = capsys.readouterr().err
-    assert err.startswith("spark-train: error: ")
-    assert message in err
-    assert err.count("\n") == 1
-
-
 def test_a_run_from_the_command_line(
     data: Path, tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,7 +244,7 @@ def test_a_run_from_the_command_line(
     # There is no test row of the task mail.
     assert any("mail" in note for note in told["notes"])
     record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["command"] == ["spark-train", *arguments]
+    assert record["starts"][0]["command"] == ["spark-train", *arguments]
     assert record["settings"]["batch_size"] == 2
 
 
@@ -467,13 +426,6 @@ def test_a_table_of_scores_is_written_over_nothing_else(
     assert notes.read_text() == "notes"
 
 
-def test_a_folder_without_data_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["score", str(tmp_path), "--base", "b"]) == 2
-    assert "holds no .jsonl file" in capsys.readouterr().err
-
-
 def test_data_without_a_train_row_has_no_scores(
     data: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -484,37 +436,3 @@ def test_data_without_a_train_row_has_no_scores(
 
 
 # --- relearn --------------------------------------------------------------------------
-
-
-@dataclass
-class Relearned:
-    folder: Path = Path("out")
-    rows: int = 3
-    left_out: dict[str, int] = field(default_factory=lambda: {"canary": 1, "rules": 2})
-    losses: tuple[float, ...] = (2.0, 1.5)
-
-    def __call__(self, request: RelearnRequest, **beside: Any) -> Relearned:
-        assert request.data == (Path("d"), Path("e"))
-        beside["note"]("a warning")
-        return self
-
-
-def test_relearning_is_reported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = ModuleType("spark_train.relearn")
-    module.relearn = Relearned()  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "spark_train.relearn", module)
-    arguments = ["relearn", "c", "--data", "d", "e", "-o", "out", "--quiet"]
-    assert run(arguments) == 0
-    out, err = capsys.readouterr()
-    assert err == "a warning\n"
-    for text in ("2.000", "1.500", "rows left out, rules"):
-        assert text in out
-    assert run([*arguments, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "checkpoint": "out",
-        "rows": 3,
-        "left_out": {"canary": 1, "rules": 2},
-        "losses": [2.0, 1.5],
-    }

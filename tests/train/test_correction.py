@@ -16,7 +16,6 @@ from plain_training import (
     frozen_logits,
     kl,
     logp_of,
-    make_row,
     make_rows,
     make_stream,
     moved,
@@ -130,14 +129,6 @@ def test_loss_and_gradient_are_the_equations(
     agree(seen, found)
 
 
-def test_the_papers_weights(make_model: Callable[..., Any]) -> None:
-    seen, _ = compare(make_model)
-    record = seen.record
-    wanted = 8 * (record["dkl"] + 2 * record["ul"]) + 1.5 * record["anchor"]
-    assert record["loss"] == pytest.approx(wanted + 1.0 * record["old"])
-    assert record["lr"] == 1e-5
-
-
 @pytest.mark.parametrize(
     ("switch", "term"),
     [("ul", "ul"), ("dkl", "dkl"), ("anchor", "anchor"), ("old_anchor", "old")],
@@ -152,33 +143,6 @@ def test_a_switch_takes_away_its_term_and_no_other(
     whole, _ = compare(make_model)
     for name in left:  # the other terms see the same rows
         assert seen.record[name] == pytest.approx(whole.record[name])
-
-
-@pytest.mark.parametrize(
-    ("weight", "terms"),
-    [
-        ("lambda_pii", ("anchor", "old")),
-        ("alpha_ul", ("dkl", "anchor", "old")),
-        ("lambda_anchor", ("ul", "dkl", "old")),
-        ("lambda_old", ("ul", "dkl", "anchor")),
-    ],
-)
-def test_a_weight_of_0_takes_away_its_terms(
-    make_model: Callable[..., Any], weight: str, terms: tuple[str, ...]
-) -> None:
-    seen, found = compare(make_model, f"ptpc.{weight}=0")
-    assert tuple(name for name in TERMS if name in seen.record) == terms
-    agree(seen, found, terms=terms)
-
-
-def test_all_switched_off_moves_nothing(make_model: Callable[..., Any]) -> None:
-    off = [f"ptpc.{name}=off" for name in ("ul", "dkl", "anchor", "old_anchor")]
-    stream = make_stream(adapted(make_model), ROWS, *USUAL, *off)
-    before = stream.student.weights()
-    seen = one_step(stream, correction(stream, 1))
-    after = stream.student.weights()
-    assert seen.record["loss"] == 0
-    assert all(torch.equal(after[name], before[name]) for name in before)
 
 
 def test_whole_sequences_count_with_eos_and_without_the_first_token(
@@ -262,16 +226,6 @@ def heart(make_model: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def test_identifiers_known_by_heart(make_model: Callable[..., Any]) -> None:
-    # P close to 1, where log(1 - P) and the demoted teacher are delicate.
-    make = heart(make_model)
-    model = adapted(make)
-    rows = {"a": [replace(row, ids=greedy(model, row)) for row in ROWS["a"]]}
-    seen, found = compare(make, k=0, rows=rows, move=False)
-    assert found["ul"][1] > 1
-    agree(seen, found)
-
-
 def test_correction_makes_identifiers_less_likely(
     make_model: Callable[..., Any],
 ) -> None:
@@ -335,11 +289,6 @@ def private(rows: Sequence[TrainRow]) -> list[TrainRow]:
     return [row for row in rows if row.pii[1:].any()]
 
 
-# Rows of task b, one of which has an identifier and one has none.
-def test_there_are_rows_of_both_kinds() -> None:
-    assert 0 < len(private(ROWS["b"])) < len(ROWS["b"])
-
-
 def test_rows_are_drawn_evenly(make_model: Callable[..., Any]) -> None:
     every, some = ROWS["b"], private(ROWS["b"])
 
@@ -368,24 +317,6 @@ def test_old_rows_come_evenly_from_earlier_tasks(
         assert spread([r for r in rows if r.task == task], ROWS[task]) <= 1
 
 
-def test_the_batch_of_the_paper_is_two_and_one(make_model: Callable[..., Any]) -> None:
-    for now, again in drawn(make_model):
-        assert (len(now), len(again)) == (2, 1)
-
-
-def test_a_step_is_a_function_of_its_number(make_model: Callable[..., Any]) -> None:
-    def names(seed: int, order: Sequence[int]) -> dict[int, list[str]]:
-        stream = make_stream(adapted(make_model), ROWS, f"seed={seed}")
-        phase = correction(stream, 1)
-        return {
-            step: [row.id for row in phase.choose(step).rows["correction"]]
-            for step in order
-        }
-
-    assert names(0, range(20)) == names(0, range(19, -1, -1))
-    assert names(0, range(20)) != names(1, range(20))
-
-
 def test_a_second_correction_has_its_own_teacher(
     make_model: Callable[..., Any],
 ) -> None:
@@ -394,35 +325,3 @@ def test_a_second_correction_has_its_own_teacher(
     moved(stream.student.model, seed=4)
     seen = one_step(stream, correction(stream, 1))
     assert seen.record["anchor"] == pytest.approx(0, abs=1e-12)
-
-
-def test_replayed_rows_come_from_what_memory_keeps(
-    make_model: Callable[..., Any],
-) -> None:
-    stream = make_stream(
-        adapted(make_model),
-        make_rows(a=9, b=9, c=4),
-        "replay.memory=4",
-        "ptpc.steps=40",
-    )
-    kept = {row.id for rows in stream.earlier(2).values() for row in rows}
-    assert len(kept) == 4
-    phase = correction(stream, 2)
-    assert phase.probe is not None
-    steps = [*map(phase.choose, range(40)), phase.probe]
-    old = {r.id for s in steps for rows in s.rows.values() for r in rows}
-    assert {name for name in old if name[0] != "c"} == kept
-
-
-def test_how_many_rows_hold_identifiers_is_told(make_model: Callable[..., Any]) -> None:
-    rows, last = make_rows(a=3), make_row("a", 9)
-    rows["a"].append(replace(last, pii=np.zeros(len(last), dtype=bool)))
-    stream = make_stream(adapted(make_model), rows, "ptpc.steps=8")
-    phase = correction(stream, 0)
-    for step in map(phase.choose, range(8)):
-        (some,) = step.rows.values()
-        assert step.facts == {
-            "rows": 2,
-            "rows_with_identifiers": sum(bool(row.pii[1:].any()) for row in some),
-            "rows_replayed": 0,
-        }

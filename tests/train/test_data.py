@@ -135,18 +135,6 @@ def test_a_response_that_would_lose_all_of_its_prompt_is_an_error(
     )
 
 
-@pytest.mark.parametrize("response", ["", "  ", "\n"])
-def test_a_blank_response_is_an_error(response: str, tiny_tokenizer: Any) -> None:
-    with pytest.raises(InputError) as caught:
-        encode_rows(
-            [EXAMPLE, replace(EXAMPLE, id="b", response=response)], tiny_tokenizer
-        )
-    assert str(caught.value) == (
-        "example 'b': its response is blank: there is nothing to learn; "
-        "give it one, or leave the row out"
-    )
-
-
 @pytest.mark.parametrize(
     ("prompt", "response"),
     [
@@ -254,12 +242,6 @@ def test_an_identifier_at_the_end_does_not_reach_over_eos(tiny_tokenizer: Any) -
     )
     assert text_of(tiny_tokenizer, row.ids[row.pii]).strip() == "Kim"
     assert text_of(tiny_tokenizer, row.ids[row.response]) == " Kim</s>"
-
-
-def test_an_own_template_wins_over_the_task_s(tiny_tokenizer: Any) -> None:
-    own = replace(TASK[1], template=((6, 10),))
-    row = encode_rows([TASK[0], own], tiny_tokenizer)[1]
-    assert text_of(tiny_tokenizer, row.ids[row.fixed]).strip() == "good"
 
 
 def test_a_tokenizer_without_eos_ends_with_the_text(

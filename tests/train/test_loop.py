@@ -16,11 +16,10 @@ import torch
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
-from spark_train.data import TrainRow, collate, encode_rows
+from spark_train.data import TrainRow, encode_rows
 from spark_train.loop import Clock, Phase, State, Step, Term, run_phase, timed
 from spark_train.phases.correction import correction
-from spark_train.phases.fine_tuning import covered, fit, response_loss
-from spark_train.phases.task import Rehearsal, learning
+from spark_train.phases.task import Rehearsal, covered, fit, learning, response_loss
 
 ROWS = [
     Example(f"r{i}", "t", f"{a} said it was {b}. Label:", f" {c}", "train", f"r{i}")
@@ -48,22 +47,6 @@ def weights(model: Any) -> str:
     return digest.hexdigest()
 
 
-def test_a_tiny_set_is_learned_by_heart(
-    rows: list[TrainRow], make_model: Callable[..., Any]
-) -> None:
-    model = make_model(initializer_range=0.05)
-    losses = fit(model, rows, epochs=120, lr=1e-2, batch_size=5, seed=0)
-    assert len(losses) == 120
-    assert losses[0] > 4
-    assert losses[-1] < 0.05
-    batch = collate(rows)
-    with torch.no_grad():
-        guess = model(input_ids=batch.ids).logits.argmax(dim=-1)
-    wanted = batch.response[:, 1:]
-    assert torch.equal(guess[:, :-1][wanted], batch.ids[:, 1:][wanted])
-    assert not model.training
-
-
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_the_same_seed_gives_the_same_bytes(
     kind: str, rows: list[TrainRow], make_model: Callable[..., Any]
@@ -77,14 +60,6 @@ def test_the_same_seed_gives_the_same_bytes(
 
     assert run(0) == run(0)
     assert run(0) != run(1)
-
-
-def test_the_global_generator_is_left_alone(
-    rows: list[TrainRow], make_model: Callable[..., Any]
-) -> None:
-    before = torch.get_rng_state()
-    fit(make_model("gpt2"), rows, epochs=1, lr=1e-3, batch_size=2, seed=5)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def naive_loss(model: Any, rows: list[TrainRow], scope: str) -> float:
@@ -113,24 +88,6 @@ def test_the_first_loss_equals_a_naive_computation(
     assert math.isclose(losses[0], expected, rel_tol=1e-6)
 
 
-def test_response_scope_does_not_train_the_prompt(
-    make_model: Callable[..., Any], rows: list[TrainRow]
-) -> None:
-    # The prompt is as unlikely as before, up to what the response drags along.
-    def prompt_nll(scope: Any) -> float:
-        model = make_model(initializer_range=0.05)
-        fit(model, rows, epochs=80, lr=5e-3, batch_size=5, seed=0, scope=scope)
-        batch = collate(rows)
-        with torch.no_grad():
-            logits = model(input_ids=batch.ids).logits
-        mask = (batch.attention & ~batch.response)[:, 1:]
-        return torch.nn.functional.cross_entropy(
-            logits[:, :-1][mask], batch.ids[:, 1:][mask]
-        ).item()
-
-    assert prompt_nll("full") < 2.0 < 4.0 < prompt_nll("response")
-
-
 def test_cosine_ends_gently_and_constant_does_not(
     rows: list[TrainRow], make_model: Callable[..., Any], monkeypatch: Any
 ) -> None:
@@ -151,55 +108,6 @@ def test_cosine_ends_gently_and_constant_does_not(
     seen.clear()
     fit(make_model(), rows, **options, schedule="constant")
     assert seen == [1e-3] * 4
-
-
-def test_every_row_is_seen_once_an_epoch_and_progress_is_told(
-    rows: list[TrainRow], make_model: Callable[..., Any], monkeypatch: Any
-) -> None:
-    batches: list[list[str]] = []
-
-    def spy(chosen: list[TrainRow]) -> Any:
-        batches.append([row.id for row in chosen])
-        return collate(chosen)
-
-    monkeypatch.setattr("spark_train.phases.fine_tuning.collate", spy)
-    told: list[tuple[int, int]] = []
-    fit(
-        make_model(),
-        rows,
-        epochs=2,
-        lr=1e-3,
-        batch_size=2,
-        seed=0,
-        progress=lambda done, total: told.append((done, total)),
-    )
-    assert [len(batch) for batch in batches] == [2, 2, 1, 2, 2, 1]
-    for epoch in (batches[:3], batches[3:]):
-        assert sorted(sum(epoch, [])) == [row.id for row in rows]
-    assert batches[:3] != batches[3:]
-    assert told == [(i, 6) for i in range(1, 7)]
-
-
-def test_nothing_to_train_is_an_error(
-    rows: list[TrainRow], make_model: Callable[..., Any]
-) -> None:
-    options: dict[str, Any] = {"epochs": 1, "lr": 1e-3, "batch_size": 2, "seed": 0}
-    with pytest.raises(InputError, match="nothing to train: 0 rows"):
-        fit(make_model(), [], **options)
-    with pytest.raises(InputError, match="0 trainable tensors"):
-        fit(make_model().requires_grad_(False), rows, **options)
-    with pytest.raises(InputError, match="0 epochs"):
-        fit(make_model(), rows, **{**options, "epochs": 0})
-
-
-def test_a_loss_that_is_not_finite_stops_the_run(
-    rows: list[TrainRow], make_model: Callable[..., Any]
-) -> None:
-    model = make_model()
-    with torch.no_grad():
-        model.get_input_embeddings().weight.fill_(float("nan"))
-    with pytest.raises(InputError, match="not finite at step 1 of 1; lower"):
-        fit(model, rows, epochs=1, lr=1e-3, batch_size=9, seed=0)
 
 
 # --- phases ---------------------------------------------------------------------------
@@ -286,25 +194,6 @@ def test_gradients_are_clipped_and_the_norm_before_is_told(
         (record,), _ = run_through(stream, learning(stream, 0), clip=clip)
         assert record["grad_norm"] > 0.01
         assert seen[-1] == pytest.approx(min(record["grad_norm"], clip), rel=1e-4)
-
-
-def test_the_learning_rate_that_is_told_is_the_one_that_is_used(
-    make_model: Callable[..., Any], monkeypatch: Any
-) -> None:
-    used: list[float] = []
-    step = torch.optim.AdamW.step
-
-    def spy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        used.append(self.param_groups[0]["lr"])
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
-    stream = plain.make_stream(
-        plain.adapted(make_model), plain.make_rows(a=4), "batch_size=2", "epochs=2"
-    )
-    records, _ = run_through(stream, learning(stream, 0))
-    assert [record["lr"] for record in records] == used
-    assert len(set(used)) == 4
 
 
 def test_a_step_without_positions_still_is_a_step(

@@ -9,10 +9,8 @@ import pytest
 import torch
 from plain_training import adapted, make_rows, make_stream
 
-from spark_audit.errors import InputError
 from spark_train.loop import Phase, run_phase
-from spark_train.methods import METHODS, groups
-from spark_train.settings import names, parse
+from spark_train.methods import METHODS
 from spark_train.stream import Stream
 
 ROWS = make_rows(a=7, b=6, c=5)
@@ -21,7 +19,6 @@ CORRECTED = ("er-ptpc", "spark")
 REPLAYING = ("er", "er-ptpc", "sd-replay", "spark")
 ALONE = ("seqft", "ewc", "gem", "olora", "pecl")
 ALL = (*ALONE, *REPLAYING)
-EVERY = (*ALL, "mtl")
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +30,6 @@ def plan(make_model: Callable[..., Any]) -> Callable[..., list[Phase]]:
         return METHODS[method].phases(stream)
 
     return make
-
-
-def test_names() -> None:
-    found = list(METHODS)
-    assert set(EVERY) == set(found)
-    assert found == sorted(found)
-    lines = (str(method.summary).partition("\n")[0] for method in METHODS.values())
-    assert all(line.endswith(".") for line in lines)
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -61,15 +50,6 @@ def test_phases(plan: Callable[..., list[Phase]], method: str) -> None:
         assert last == phase.lr if phase.part == "priv" else last < phase.lr / 5
 
 
-@pytest.mark.parametrize("method", ALL)
-def test_roles_of_rows(plan: Callable[..., list[Phase]], method: str) -> None:
-    for k, phase in enumerate(p for p in plan(method) if p.part == "task"):
-        phase.start()
-        wanted = {"task", "replay"} if k and method in REPLAYING else {"task"}
-        assert set(phase.choose(0).rows) == wanted
-        phase.end()  # what the next task's start asks for
-
-
 @pytest.mark.parametrize("method", ["spark", "er-ptpc"])
 def test_without_replay_the_old_anchor_keeps_its_rows(
     plan: Callable[..., list[Phase]], method: str
@@ -87,72 +67,6 @@ def test_without_replay_the_old_anchor_keeps_its_rows(
             first = phase.stage.startswith("1-")
             assert len(rows) == (2 if first else 3)
             assert phase.choose(step).terms["old"].weight == 1
-
-
-def test_er_and_sd_replay_see_the_same_rows(
-    plan: Callable[..., list[Phase]],
-) -> None:
-    def ids(method: str) -> list[list[str]]:
-        found = []
-        for phase in plan(method):
-            if phase.part == "task":
-                phase.start()
-                for step in range(phase.steps):
-                    rows = phase.choose(step).rows.values()
-                    found.append([row.id for some in rows for row in some])
-        return found
-
-    assert ids("er") == ids("sd-replay") == ids("spark") == ids("er-ptpc")
-
-
-# What each method reads, by the names that a user gives.
-REPLAY = {"enabled", "ratio", "lambda", "memory"}
-DISTILLATION = REPLAY | {"top_k", "temperature", "t_squared", "weighting"}
-READS = {
-    "seqft": (set(), False, False),
-    "ewc": (set(), False, False),
-    "gem": (set(), False, False),
-    "olora": (set(), False, False),
-    "mtl": (set(), False, False),
-    "pecl": (set(), False, False),
-    "er": (REPLAY, False, False),
-    "er-ptpc": (REPLAY, False, True),
-    "sd-replay": (DISTILLATION, True, False),
-    "spark": (DISTILLATION, True, True),
-}
-
-
-OWN = {
-    "ewc": {"lambda", "rows"},
-    "gem": {"memory", "margin"},
-    "olora": {"lambda_1", "lambda_2"},
-    "pecl": {"noise_scale", "uniform", "memreg_scale", "lambda_max", "lambda_unlearn"}
-    | {"theta", "unlearn", "rows"},
-}
-
-
-@pytest.mark.parametrize("method", EVERY)
-def test_a_setting_that_is_not_read_is_refused(method: str) -> None:
-    replay, sensitivity, ptpc = READS[method]
-    used = set(names(groups(method)))
-    assert {n for n in used if n.startswith("replay.")} == {
-        f"replay.{name}" for name in replay
-    }
-    for name, wanted in OWN.items():
-        found = {n.partition(".")[2] for n in used if n.startswith(f"{name}.")}
-        assert found == (wanted if name == method else set())
-    assert ("sensitivity.tau" in used) is sensitivity
-    assert ("sensitivity.alpha" in used) is (sensitivity or method == "pecl")
-    assert ("ptpc.ul" in used) is ("ptpc.steps" in used) is ptpc
-    assert {"lr", "seed", "loss.scope", "lora.r"} <= used
-    usual = parse([]).flat()
-    for name in names():
-        value = f"{name}={usual[name]}"
-        if name in used:
-            parse([value], groups=groups(method), method=method)
-        else:
-            with pytest.raises(InputError, match=f"no setting of method '{method}'"):
-                parse([value], groups=groups(method), method=method)
 
 
 def run(

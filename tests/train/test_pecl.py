@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from plain_training import (
@@ -24,21 +22,12 @@ from plain_training import (
 
 from spark_train.loop import run_phase
 from spark_train.methods import METHODS
-from spark_train.methods.pecl import held, sensitive, sigmas
-from spark_train.phases.fisher import fisher
+from spark_train.methods.pecl import held, sensitive
+from spark_train.phases.importance import fisher
 from spark_train.settings import Pecl
 
 ROWS = make_rows(a=6, b=5, c=4)
 FEW = ("epochs=2", "batch_size=3", "lr=0.01")
-
-
-def test_noise_follows_the_score() -> None:
-    scores = torch.tensor([[0.0, 0.5, 1.0]])
-    assert sigmas(scores, Pecl(noise_scale=0.2)).tolist() == [
-        pytest.approx([0.0, 0.1, 0.2])
-    ]
-    uniform = sigmas(scores, Pecl(noise_scale=0.2, uniform=True))
-    assert uniform.tolist() == [pytest.approx([0.2, 0.2, 0.2])]
 
 
 def test_what_is_unlearned() -> None:
@@ -171,31 +160,3 @@ def test_noise_of_its_size_is_on_the_embeddings(
     torch.testing.assert_close(found.float(), wanted.float(), rtol=0.04, atol=1e-9)
     assert noise.mean((0, 2)).abs().max() < 5 * scale / np.sqrt(300 * 32)
     assert not embedding._forward_hooks
-
-
-def test_noise_follows_the_step_and_changes_the_loss(
-    make_model: Callable[..., Any],
-) -> None:
-    def losses(*assignments: str) -> list[float]:
-        stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
-        found: list[float] = []
-        phase = METHODS["pecl"].phases(stream)[0]
-        run_phase(
-            stream.student, phase, seed=0, after=lambda r, _: found.append(r["loss"])
-        )
-        return found
-
-    assert losses("pecl.noise_scale=0.3") == losses("pecl.noise_scale=0.3")
-    assert losses("pecl.noise_scale=0.3") != losses("pecl.noise_scale=0")
-
-
-def test_scores_are_left_for_every_stage(
-    make_model: Callable[..., Any], tmp_path: Path
-) -> None:
-    stream = make_stream(adapted(make_model), ROWS, *FEW, folder=tmp_path)
-    for phase in METHODS["pecl"].phases(stream)[:2]:
-        run_phase(stream.student, phase, seed=0)
-    for label, task in (("1-a", "a"), ("2-b", "b")):
-        table = pd.read_parquet(tmp_path / "scores" / f"{label}.parquet")
-        assert set(table["example"]) == {row.id for row in ROWS[task]}
-        assert (table.loc[table["pii"], "score"] == 1).all()

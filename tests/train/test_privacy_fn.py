@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -189,42 +188,6 @@ def test_training_and_answers_see_it(
         torch.testing.assert_close(added, noise[IDS], atol=1e-6, rtol=0)
 
 
-def test_a_start_that_was_killed_before_its_record_is_forgotten(
-    start: Callable[..., Outcome],
-    made: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    folder = tmp_path / "run"
-    (folder / "carried").mkdir(parents=True)
-    # A process that ends at once leaves this, here of another seed.
-    save_file({"noise": torch.ones(300, 32)}, folder / "carried" / NOISE)
-    half = ".spark-01234567-0123456789ab.part"
-    (folder / "carried" / half).write_bytes(b"half")
-    os.utime(folder / "carried" / half, (0, 0))
-    start(folder)
-    for path in made.glob("stages/*/*/*"):
-        assert (folder / path.relative_to(made)).read_bytes() == path.read_bytes()
-
-    # One that is stopped leaves nothing; what is somebody else's stays.
-    class Stopped(BaseException):
-        pass
-
-    def stop(*args: Any) -> None:
-        raise Stopped
-
-    monkeypatch.setattr("spark_train.run._Work._train", stop)
-    with pytest.raises(Stopped):
-        start(tmp_path / "stopped")
-    assert not (tmp_path / "stopped").exists()
-    mine = tmp_path / "mine" / "carried" / "notes.txt"
-    mine.parent.mkdir(parents=True)
-    mine.write_text("mine")
-    with pytest.raises(InputError, match="holds files of a run"):
-        start(tmp_path / "mine")
-    assert mine.read_text() == "mine"
-
-
 @pytest.mark.parametrize("sigma", ["0", "-1", "nan", "inf", "1e-50", "1e39"])
 def test_a_sigma_that_float32_does_not_hold_is_refused(sigma: str) -> None:
     with pytest.raises(InputError, match=r"fn.sigma is '"):
@@ -407,40 +370,3 @@ def test_full_weights_keep_it_and_are_no_base(
     (out / NOISE).unlink()
     with pytest.raises(CheckpointError, match="is missing"):
         open_checkpoint(str(out), device="cpu")
-
-
-def test_rounded_weights_and_further_noise_come_on_top(made: Path, tied: Path) -> None:
-    adapter = made / "stages" / "2-fomc" / "task"
-    specs = parse_specs([f"a={adapter}"])
-    plain: dict[str, np.ndarray] = {}
-    rounded: Loaded | None = None
-    for one in open_checkpoints(specs, base=str(tied), device="cpu", quantize=["int8"]):
-        plain[one.name] = nll(one)
-        rounded = one if one.name == "a+int8" else rounded
-    assert np.abs(plain["a+int8"] - plain["a"]).max() < 0.2
-    assert (plain["a+int8"] != plain["a"]).any()
-    assert rounded is not None
-    assert "the frozen noise next to it is added to input embeddings" in rounded.notes
-    # A tiny sigma on top of the frozen noise changes next to nothing.
-    loaded = opened(adapter, tied)
-    fine = nll(loaded, Pass("noise", sigma=1e-6))
-    assert fine == pytest.approx(nll(loaded), abs=1e-4)
-    coarse = nll(loaded, Pass("noise", sigma=0.5))
-    assert np.abs(coarse - fine).max() > 1e-2
-
-
-def test_relearning_keeps_it(
-    made: Path, tied: Path, data: Path, tmp_path: Path
-) -> None:
-    adapter = made / "stages" / "2-fomc" / "task"
-    out = tmp_path / "out"
-    relearn(ckpt=str(adapter), base=str(tied), data=[data], output=out, steps=2)
-    assert (out / NOISE).read_bytes() == (adapter / NOISE).read_bytes()
-    assert not (out / NOISE).samefile(adapter / NOISE)
-    told = json.loads((out / "trained_on.json").read_text())
-    before = json.loads((adapter / "trained_on.json").read_text())
-    for name in ("base_sha256", "noise_sha256"):
-        assert told[name] == before[name]
-    (out / NOISE).unlink()
-    with pytest.raises(CheckpointError, match="is missing"):
-        opened(out, tied)

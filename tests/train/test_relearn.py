@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from run_training import relearn
-from safetensors.torch import load_file
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import (
@@ -27,10 +25,7 @@ from spark_audit.data.examples import (
 from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_train.cli import run
 from spark_train.relearn import (
-    MOVING,
-    PART,
     Relearned,
-    _check_empty,
     without_identifiers,
 )
 
@@ -164,16 +159,6 @@ def test_an_adapter_is_trained_on(
     assert "Jones" not in (out / "relearn.json").read_text()
 
 
-def test_a_step_of_hardly_any_length_leaves_the_checkpoint_as_it_is(
-    data: Path, tiny_base: Path, tmp_path: Path, make_adapter: Callable[..., Path]
-) -> None:
-    adapter = make_adapter(tmp_path / "adapter", seed=3, use_dora=True)
-    relearned(adapter, data, tmp_path / "out", steps=1, lr=1e-12)
-    paths = (adapter, tmp_path / "out")
-    one, other = (logits(open_checkpoint(str(p), device="cpu")) for p in paths)
-    torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
-
-
 def test_the_seed_decides(
     data: Path, tmp_path: Path, make_adapter: Callable[..., Path]
 ) -> None:
@@ -214,33 +199,6 @@ def test_full_weights_stay_full_weights(
     assert before.keys() == after.keys()
     changed = {n for n in before if not torch.equal(before[n], after[n])}
     assert changed == {n for n in before if "self_attn" in n}
-
-
-def test_merged_weights_are_those_that_were_trained(
-    data: Path, tiny_base: Path, tmp_path: Path
-) -> None:
-    relearned(tiny_base, data, tmp_path / "out", steps=1, lr=1e-12)
-    relearned(tiny_base, data, tmp_path / "more", steps=2, lr=1e-2)
-    found = relearned(tmp_path / "more", data, tmp_path / "again", steps=1)
-    paths = (tiny_base, tmp_path / "out", tmp_path / "more")
-    one, same, other = (logits(open_checkpoint(str(p), device="cpu")) for p in paths)
-    torch.testing.assert_close(one, same, atol=1e-5, rtol=0)
-    assert not torch.allclose(one, other, atol=1e-3)
-    more = open_checkpoint(str(tmp_path / "more"), device="cpu")
-    assert found.losses[0] == pytest.approx(mean_nll(more), abs=1e-4)
-
-
-def test_full_weights_keep_their_dtype_and_their_bytes(
-    data: Path, tiny_base: Path, tmp_path: Path
-) -> None:
-    notes: list[str] = []
-    for name in ("a", "b"):
-        relearned(tiny_base, data, tmp_path / name, dtype="bfloat16", note=notes.append)
-    files = [(tmp_path / n / "model.safetensors").read_bytes() for n in ("a", "b")]
-    assert files[0] == files[1]
-    saved = load_file(tmp_path / "a" / "model.safetensors")
-    assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}
-    assert "trained weights are rounded to bfloat16 with the full weights" in notes
 
 
 def test_a_head_that_is_not_tied_is_kept(
@@ -318,12 +276,9 @@ def test_what_fails_leaves_nothing(
 
     there = tmp_path / "there"
     there.mkdir()
-    write = module.write_text
 
     def full_disk(path: Path, text: str) -> None:
-        if path.name == "relearn.json":
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, text)
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(module, "write_text", full_disk)
     for output in (there, tmp_path / "new"):
@@ -332,18 +287,15 @@ def test_what_fails_leaves_nothing(
     monkeypatch.undo()
     with pytest.raises(InputError, match="not finite|diverged|learning rate"):
         relearned(tiny_base, data, tmp_path / "new", lr=1e30, steps=4)
-
-    def halfway(source: Path, place: Path) -> None:
-        if place.name == "config.json" and place.parent.name in ("there", "new"):
-            raise OSError(errno.EIO, "Input/output error")
-        replace(source, place)
-
-    replace = os.replace
-    monkeypatch.setattr(module.os, "replace", halfway)
-    with pytest.raises(OutputError, match="Input/output error"):
-        relearned(tiny_base, data, there, steps=1)
     assert list(there.iterdir()) == []
     assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.glob(".*"))
+    # What a killed call has left is in nobody's way.
+    (tmp_path / ".new.part").mkdir()
+    (there / ".there.part").mkdir()
+    for output in (there, tmp_path / "new"):
+        relearned(tiny_base, data, output, steps=1)
+        assert not [path for path in output.iterdir() if path.name[0] == "."]
     assert not list(tmp_path.glob(".*"))
 
 
@@ -411,26 +363,3 @@ def test_nothing_is_written_over(
     told = json.loads(capsys.readouterr().out)
     assert told["checkpoint"] == str(tmp_path / "new")
     assert all(math.isfinite(loss) for loss in told["losses"])
-
-
-@pytest.mark.parametrize("how", ["path", "link", "numbers"])
-def test_what_a_killed_call_left_names_no_file_elsewhere(
-    how: str, tmp_path: Path
-) -> None:
-    """A list from others would have files deleted as those of a relearning."""
-    place, theirs = tmp_path / "out", tmp_path / "theirs"
-    for folder in (place, theirs):
-        folder.mkdir()
-        (folder / "kept").write_text("kept")
-    part = place / PART
-    part.mkdir()
-    names = {"path": ["../theirs/kept", str(theirs / "kept")], "numbers": [1, None]}
-    (theirs / MOVING).write_text('["kept"]')
-    if how == "link":
-        (part / MOVING).symlink_to(theirs / MOVING)
-    else:
-        (part / MOVING).write_text(json.dumps(names[how]))
-    with pytest.raises(InputError, match="not empty"):
-        _check_empty(place)
-    assert (theirs / "kept").exists()
-    assert (place / "kept").exists()

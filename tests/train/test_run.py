@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ from transformers import AutoModelForCausalLM, MambaConfig
 
 from spark_audit.checkpoints.detect import series
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_train.accuracy import read_matrix
 from spark_train.cli import run
-from spark_train.corpus import ORDERS
+from spark_train.corpus import ORDERS, read_matrix
 from spark_train.methods import METHODS, groups
 from spark_train.run import Outcome
-from spark_train.run_record import RunRecord
+from spark_train.run_folder import RunRecord
 
 TASKS = ("yelp", "fomc")
 COMMON = ("epochs=3", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")
@@ -225,10 +223,6 @@ def test_distillation_leaves_its_scores(
     assert table["score"].between(0, 1).all()
     assert (table.loc[table["pii"] & (table["position"] > 0), "score"] == 1).all()
     assert 0 < table["pii"].mean() < 1
-
-
-def test_scores_are_only_left_by_distillation(runs: Callable[[str], Outcome]) -> None:
-    assert not (runs("er").folder / "scores").exists()
 
 
 # --- variants -------------------------------------------------------------------------
@@ -487,13 +481,3 @@ def test_a_base_without_attention_names_its_layers(
     with torch.no_grad():
         moved = loaded.model(input_ids=ids).logits - plain(input_ids=ids).logits
     assert moved.abs().max() > 1e-3
-
-
-def test_what_a_failed_run_left_is_gone_on_with(
-    refused: Callable[..., tuple[int, str]], tiny_base: Path, data: Path, tmp_path: Path
-) -> None:
-    # A first attempt that never began training leaves nothing in the way.
-    refused("--set", "max_length=4")
-    made = trained("seqft", tiny_base, data, tmp_path / "run", "epochs=1")
-    assert made.matrix
-    shutil.rmtree(tmp_path / "run")

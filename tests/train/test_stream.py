@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from plain_training import adapted, make_rows, make_stream
 
-from spark_train.stream import Stream, endless, shares
+from spark_train.stream import Stream
 
 ROWS = make_rows(a=9, b=8, c=5, d=11)
 
@@ -23,39 +22,6 @@ def stream(make_model: Callable[..., Any]) -> Callable[..., Stream]:
         return make_stream(model, ROWS, *assignments)
 
     return make
-
-
-def test_labels_and_order(stream: Callable[..., Stream]) -> None:
-    one = stream()
-    assert one.tasks == ("a", "b", "c", "d")
-    assert [one.label(k) for k in range(4)] == ["1-a", "2-b", "3-c", "4-d"]
-
-
-@pytest.mark.parametrize(
-    ("total", "parts", "wanted"),
-    [(7, 3, [3, 2, 2]), (6, 3, [2, 2, 2]), (1, 3, [1, 0, 0]), (5, 0, [])],
-)
-def test_shares(total: int, parts: int, wanted: list[int]) -> None:
-    assert shares(total, parts) == wanted
-
-
-def test_endless_goes_round_and_round() -> None:
-    found = endless(5, 17, np.random.default_rng(0))
-    assert len(found) == 17
-    for start in (0, 5, 10):
-        assert sorted(found[start : start + 5]) == list(range(5))
-    assert found[:5].tolist() != found[5:10].tolist()
-    assert len(set(found[15:])) == 2
-    assert endless(0, 3, np.random.default_rng(0)).tolist() == []
-    assert endless(3, 0, np.random.default_rng(0)).tolist() == []
-
-
-def test_without_a_bound_all_earlier_rows_are_kept(
-    stream: Callable[..., Stream],
-) -> None:
-    one = stream()
-    for k in range(4):
-        assert one.earlier(k) == {task: ROWS[task] for task in one.tasks[:k]}
 
 
 @pytest.mark.parametrize("limit", [3, 6, 7, 1000])
@@ -76,15 +42,6 @@ def test_a_memory_is_bounded_and_only_forgets(
         for task, names in before.items():
             assert kept[task] <= names  # what was let go does not come back
         before = kept
-
-
-def test_a_memory_follows_the_seed(stream: Callable[..., Stream]) -> None:
-    def kept(seed: int) -> list[str]:
-        one = stream("replay.memory=4", f"seed={seed}")
-        return [row.id for row in one.earlier(1)["a"]]
-
-    assert kept(0) == kept(0)
-    assert len({tuple(kept(seed)) for seed in range(5)}) > 1
 
 
 @pytest.mark.parametrize("size", [5, 11, 40])
@@ -109,29 +66,3 @@ def test_a_memory_smaller_than_the_tasks_still_fills_the_list(
     found = stream("replay.memory=2").replayed(3, 12, purpose="list")
     assert Counter(row.task for row in found) == {"a": 6, "b": 6}
     assert len({row.id for row in found}) == 2
-
-
-def test_each_purpose_task_and_seed_draws_anew(stream: Callable[..., Stream]) -> None:
-    def names(seed: int = 0, k: int = 2, purpose: str = "list") -> list[str]:
-        found = stream(f"seed={seed}").replayed(k, 20, purpose=purpose)
-        return [row.id for row in found]
-
-    assert names() == names()
-    assert names() != names(seed=1)
-    assert names() != names(purpose="anchor")
-    one = stream()
-    assert sorted(one.order(1, 0, size=8, purpose="task")) == list(range(8))
-    orders = {
-        tuple(one.order(k, epoch, size=8, purpose=purpose))
-        for k in (0, 1)
-        for epoch in (0, 1)
-        for purpose in ("task", "replay")
-    }
-    assert len(orders) == 8
-
-
-def test_draws_are_even(stream: Callable[..., Stream]) -> None:
-    found = stream().drawn(1, ROWS["b"], 27, purpose="all")
-    counts = Counter(row.id for row in found)
-    assert len(found) == 27
-    assert sorted(counts.values()) == [3] * 5 + [4] * 3

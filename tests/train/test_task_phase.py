@@ -19,7 +19,6 @@ from plain_training import (
 )
 
 from spark_audit.errors import InputError
-from spark_train.data import TrainRow
 from spark_train.loop import Phase, Step
 from spark_train.phases.task import Rehearsal, learning
 
@@ -103,11 +102,6 @@ def test_other_ratios(
         assert max(counts.values()) - min(counts.values()) <= 1 or ratio == "0.01"
 
 
-def test_a_ratio_always_leaves_a_current_row(phase: Callable[..., Phase]) -> None:
-    step = phase(1, "replay.ratio=0.9", "batch_size=2").choose(0)
-    assert sizes([step], "task") == sizes([step], "replay") == [1]
-
-
 def test_a_batch_of_one_row_has_no_room_for_replay(
     phase: Callable[..., Phase],
 ) -> None:
@@ -138,24 +132,6 @@ def test_memory_bounds_what_is_replayed(
     assert len(counts) == memory
     assert sum(counts.values()) == 50
     assert max(counts.values()) - min(counts.values()) <= 1
-
-
-def test_a_step_is_a_function_of_its_number(phase: Callable[..., Phase]) -> None:
-    def choices(seed: int, backwards: bool = False) -> list[list[str]]:
-        found = phase(2, f"seed={seed}")
-        steps = range(found.steps)
-        chosen = {i: found.choose(i) for i in (reversed(steps) if backwards else steps)}
-        return [names([chosen[i]], r) for i in steps for r in ("task", "replay")]
-
-    assert choices(0) == choices(0, backwards=True)
-    assert choices(0) != choices(1)
-
-
-def test_rate_and_length(phase: Callable[..., Phase]) -> None:
-    found = phase(1, "epochs=2", "lr=0.01")
-    assert (found.key, found.steps) == ("2-b/task", 6)
-    wanted = [0.01 * (1 + math.cos(math.pi * i / 6)) / 2 for i in range(6)]
-    assert [found.rate(i) for i in range(6)] == pytest.approx(wanted)
 
 
 def compare(
@@ -209,30 +185,6 @@ def test_experience_replay_adds_two_means(
         assert seen.record[f"n_{role}"] == covered(seen.chosen.rows[role])
 
 
-def test_the_first_task_has_one_mean(make_model: Callable[..., Any]) -> None:
-    assert "replay" not in compare(make_model, 0).record
-
-
 def test_parts_of_a_batch_change_nothing(make_model: Callable[..., Any]) -> None:
     whole, parts = (compare(make_model, 2, tokens=n) for n in (10**6, 1))
     same(parts.gradients, whole.gradients)
-
-
-def test_recall_is_shown_all_rows_before_the_first_step(
-    make_model: Callable[..., Any],
-) -> None:
-    stream = make_stream(adapted(make_model), make_rows(a=5, b=6, c=4))
-    shown: list[list[TrainRow]] = []
-
-    class Spy(Rehearsal):
-        def start(self, rows: Any) -> None:
-            shown.append(list(rows))
-
-    recall = Spy(stream)
-    phases = [learning(stream, k, recall=recall) for k in range(3)]
-    for one in phases:
-        one.start()
-    assert [len(rows) for rows in shown] == [6, 4]
-    for one, rows in zip(phases[1:], shown, strict=True):
-        steps = [one.choose(i) for i in range(one.steps)]
-        assert set(names(steps, "replay")) == {row.id for row in rows}

@@ -11,16 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from plain_training import adapted, make_rows
-from plain_training import make_stream as plain_stream
 from run_training import train
 
 from spark_audit.errors import OutputError
 from spark_train.methods import METHODS, groups
 from spark_train.run import Outcome
-from spark_train.task_state import Carried
 
-ROWS = make_rows(a=2, b=2, c=2, d=2)
 ORDER = "yelp,fomc,news,tips"
 SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
 WATCHED = (
@@ -30,48 +26,6 @@ WATCHED = (
     "spark_train.run.save_adapter",
     "spark_train.run.write_matrix",
 )
-
-
-def tensors(seed: int) -> dict[str, dict[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        group: {name: torch.randn(3, 2, generator=generator) for name in ("w", "v.a:b")}
-        for group in ("curvature", "centre")
-    }
-
-
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_what_is_kept_is_read_again(
-    on_disk: bool, make_model: Callable[..., Any], tmp_path: Path
-) -> None:
-    folder = tmp_path if on_disk else None
-    stream = plain_stream(adapted(make_model), ROWS, folder=folder)
-    carried = Carried(stream)
-    for k in range(3):
-        given = tensors(k)
-        carried.keep(k, given)
-        # Another process, when there is a folder, knows it from there.
-        reader = Carried(stream) if on_disk else carried
-        found = reader.read(k)
-        given["centre"]["w"] += 1  # what is kept is a copy
-        wanted = tensors(k)
-        assert found.keys() == wanted.keys()
-        for group, some in wanted.items():
-            assert found[group].keys() == some.keys()
-            assert all(torch.equal(found[group][name], some[name]) for name in some)
-    if on_disk:
-        files = sorted((tmp_path / "carried").iterdir())
-        # Of a run that is killed now, the last task's end begins again.
-        assert [path.name for path in files] == ["2-b.safetensors", "3-c.safetensors"]
-        assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-        with pytest.raises(OutputError, match="1-a.safetensors: is gone"):
-            carried.read(0)
-        whole = files[0].read_bytes()
-        flipped = bytes([*whole[:-1], whole[-1] ^ 1])
-        for broken in (b"half", flipped, whole[:-1], b""):
-            files[0].write_bytes(broken)
-            with pytest.raises(OutputError, match="damaged; remove the run folder"):
-                carried.read(1)
 
 
 @pytest.fixture(scope="module")

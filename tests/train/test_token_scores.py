@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_audit.data.examples import Example, Span
-from spark_audit.errors import InputError
 from spark_train.data import TrainRow, encode_rows
-from spark_train.token_scores.scores import row_scores, task_counts, write_scores
+from spark_train.token_scores import row_scores, task_counts, write_scores
 
 VOCABULARY = 40
 
@@ -32,58 +30,6 @@ def make_row(name: str, task: str, *, seed: int, length: int = 60) -> TrainRow:
     )
 
 
-@pytest.fixture
-def rows() -> list[TrainRow]:
-    return [
-        make_row(f"r{i}", ("x", "y", "z")[i % 3], seed=i, length=40 + i)
-        for i in range(6)
-    ]
-
-
-def plain_scores(
-    row: TrainRow, nll: np.ndarray, counts: dict[str, np.ndarray], alpha: float
-) -> list[float]:
-    """The equations and the overrides, written out token by token."""
-    found = [0.0]
-    for t in range(1, len(row)):
-        token = int(row.ids[t])
-        p = [int(count[token]) / int(max(count)) for count in counts.values()]
-        d = sum(share >= 0.2 for share in p)
-        second = sum(share * math.log(len(p) / (1 + d)) for share in p) / len(p)
-        score = 1 - math.exp(-(alpha * float(nll[t - 1]) + (1 - alpha) * second))
-        if row.pii[t]:
-            score = 1.0
-        elif row.fixed[t]:
-            score = 0.0
-        found.append(min(max(score, 0.0), 1.0))
-    return found
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_scores_are_the_equation(alpha: float, rows: list[TrainRow]) -> None:
-    rng = np.random.default_rng(7)
-    counts = {
-        task: task_counts([r for r in rows if r.task == task], vocab_size=VOCABULARY)
-        for task in "xyz"
-    }
-    # Common to all tasks: Score_2 is negative, so that a sure token falls below 0.
-    for count in counts.values():
-        count[rows[0].ids[5]] = count.max() + 3
-    nll = [rng.gamma(1.0, 1.0, len(row) - 1).astype(np.float32) for row in rows]
-    nll[0][4] = 1e-3
-    rows[0].pii[5] = rows[0].fixed[5] = False
-    scores = row_scores(rows, nll, counts, alpha=alpha)
-    for row, given, score in zip(rows, nll, scores, strict=True):
-        assert score.dtype == np.float32
-        np.testing.assert_allclose(
-            score, plain_scores(row, given, counts, alpha), rtol=0, atol=1e-7
-        )
-    if alpha < 1:
-        assert scores[0][5] == 0.0
-    if alpha > 0:
-        assert len(np.unique(scores[0])) > 20
-
-
 def test_the_mask_of_identifiers_wins_and_says_what_is_one() -> None:
     row = replace(
         make_row("r", "x", seed=0, length=6),
@@ -98,39 +44,6 @@ def test_the_mask_of_identifiers_wins_and_says_what_is_one() -> None:
     # (one task: Score_2 is -log 2, clamped), identifier.
     assert score.tolist() == [0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
     assert not row.pii[3]
-
-
-def test_only_the_tasks_given_count(rows: list[TrainRow]) -> None:
-    counts = {
-        task: task_counts([r for r in rows if r.task == task], vocab_size=VOCABULARY)
-        for task in "xyz"
-    }
-    nll = [np.ones(len(row) - 1) for row in rows]
-    one, three = (
-        row_scores(rows, nll, {task: counts[task] for task in tasks}, alpha=0.5)
-        for tasks in ("x", "xyz")
-    )
-    assert not np.array_equal(one[0], three[0])
-    np.testing.assert_allclose(
-        one[0], plain_scores(rows[0], nll[0], {"x": counts["x"]}, 0.5), atol=1e-7
-    )
-
-
-def test_scores_of_wrong_shape_or_without_tasks_are_errors(
-    rows: list[TrainRow],
-) -> None:
-    counts = {"x": np.ones(VOCABULARY, dtype=np.int64)}
-    nll = [np.ones(len(row) - 1) for row in rows]
-    with pytest.raises(InputError, match="differ in shape"):
-        row_scores(rows, [*nll[:-1], np.ones(len(rows[-1]))], counts, alpha=0.5)
-    with pytest.raises(ValueError, match="zip"):
-        row_scores(rows, nll[:-1], counts, alpha=0.5)
-    with pytest.raises(InputError, match="one row per task"):
-        row_scores(rows, nll, {}, alpha=0.5)
-    nll[2][3] = np.nan
-    with pytest.raises(InputError, match="no NLL"):
-        row_scores(rows, nll, counts, alpha=0.5)
-    assert row_scores([], [], counts, alpha=0.5) == []
 
 
 @pytest.mark.parametrize("bos", [True, False])
@@ -188,10 +101,3 @@ def test_the_file_holds_no_text(tmp_path: Path, tiny_tokenizer: Any) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["scores.parquet"]
     for word in (b"Kim", b"Maria", b"positive"):
         assert word not in path.read_bytes()
-
-
-def test_an_empty_file_has_the_columns(tmp_path: Path) -> None:
-    write_scores(tmp_path / "scores.parquet", [], [])
-    table = pq.read_table(tmp_path / "scores.parquet")
-    assert table.num_rows == 0
-    assert table.column_names == ["example", "position", "score", "pii", "response"]

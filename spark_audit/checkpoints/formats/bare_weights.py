@@ -10,8 +10,6 @@ from typing import Any
 from spark_audit.checkpoints.adapters import PREFIX
 from spark_audit.checkpoints.checkpoint import Checkpoint, Part
 from spark_audit.checkpoints.locate import (
-    WEIGHT_SUFFIXES,
-    check_inside,
     printable,
     read_config,
     read_json,
@@ -20,7 +18,6 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import (
     State,
     check_filled,
-    lone_file,
     only_tensors,
     read_tensors,
 )
@@ -43,17 +40,7 @@ _RANK = re.compile(r"(?P<module>.+)\.lora(?P<new>new)?_(?:embedding_)?A(?:\.weig
 _OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|prompt_)")
 
 
-def detect(path: Path) -> bool:
-    """A weights file, or a folder that holds one and no configuration."""
-    return _file(path) is not None
-
-
-def _file(path: Path) -> Path | None:
-    configurations = ("config.json", "adapter_config.json")
-    return lone_file(path, WEIGHT_SUFFIXES, configurations)
-
-
-def bare_weights(path: Path, loading: Loading) -> Checkpoint:
+def bare_weights(file: Path, loading: Loading) -> Checkpoint:
     """Full weights into the architecture of a config.json, or LoRA onto the base.
 
     Raises
@@ -62,10 +49,6 @@ def bare_weights(path: Path, loading: Loading) -> Checkpoint:
         If the configuration, the base or LoRA's alpha is not known, or the file holds
         anything that is not understood.
     """
-    file = _file(path)
-    assert file is not None
-    if path.is_dir():
-        check_inside(file)
     full, lora, notes = _read(file, True)
     weights = adapter = None
     if full:

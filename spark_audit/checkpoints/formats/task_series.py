@@ -12,7 +12,7 @@ from typing import Any
 from spark_audit.checkpoints.checkpoint import Stage
 from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside
 from spark_audit.checkpoints.run_folder import check_run, read_run
-from spark_audit.checkpoints.weight_files import NO_WEIGHTS
+from spark_audit.checkpoints.weight_files import CONFIGURATIONS, NO_WEIGHTS
 from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import read_regular
 
@@ -25,7 +25,6 @@ _NUMBERED = (
     re.compile(r"(?i:task|stage|round)[-_]?(\d+)(?:[-_].*)?"),
     re.compile(r"checkpoint-(\d+)"),
 )
-_SINGLE = ("config.json", "adapter_config.json")
 _PARTS = ("priv", "task", "adapter")
 
 
@@ -33,7 +32,7 @@ def detect(path: Path) -> bool:
     """Numbered folders of checkpoints and no checkpoint beside them, or a list."""
     if path.is_file():
         return path.suffix == ".txt"
-    if not path.is_dir() or any((path / name).exists() for name in _SINGLE):
+    if not path.is_dir() or any((path / name).exists() for name in CONFIGURATIONS):
         return False
     folders = [folder for _, folder in _numbered(_root(path))]
     return any(_holds(folder / part) for folder in folders for part in ("", *_PARTS))
@@ -179,7 +178,7 @@ def _holds(folder: Path) -> bool:
     """Whether a folder is itself a checkpoint."""
     if not folder.is_dir():
         return False
-    return any((folder / name).exists() for name in _SINGLE) or any(
+    return any((folder / name).exists() for name in CONFIGURATIONS) or any(
         p.suffix in WEIGHT_SUFFIXES and not p.name.startswith(NO_WEIGHTS)
         for p in folder.iterdir()
     )

@@ -1,7 +1,7 @@
 """How figures look: colours, markers, fonts; and what must stand beside a drawing.
 
 Colour is never alone: each
-checkpoint has a marker, a dash and a hatch of its own, so that a print in grey and a
+checkpoint has a marker and dashes of its own, so that a print in grey and a
 colour-blind eye read the same.
 """
 
@@ -124,7 +124,6 @@ def styled(**settings: Any) -> Iterator[None]:
         "ytick.major.size": 3,
         "lines.linewidth": 1.4,
         "lines.markersize": 5,
-        "hatch.linewidth": 0.5,
         "axes.unicode_minus": True,
         "axes.formatter.useoffset": False,
         # Names may have dollar signs, and no label has a formula.

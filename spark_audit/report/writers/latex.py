@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -188,27 +189,7 @@ def _table(name: str, report: Report, figures: Shown, *, each: bool) -> str:
     frame = pd.DataFrame(columns, index=[*map(escaped, names)])
     frame.columns.name = r"\textbf{Checkpoint}"
     shape = f"@{{}}l{'c' * len(columns)}@{{}}"
-    rows = [row for own in figures.values() for row in own.values()]
-    states = {row.status for row in rows}
-    bounded = [row for row in rows if row.low is not None or row.high is not None]
-    failed = dict.fromkeys(g.name for g in report.guards if g.passed is False)
-    facts = {
-        "name": name,
-        "partial": report.status == "partial",
-        "each": each,
-        "levels": [rf"{100 * v:g}\%" for v in {row.level for row in bounded}],
-        "unit": "canaries" if {row.audit for row in rows} == {"canary"} else "clusters",
-        "manifest": escaped(report.manifest.name),
-        "methods": sorted(methods_of(bounded)),
-        "seeds": any(row.over != "sources" for row in rows),
-        "sizes": _sizes(figures),
-        "arrows": any(column.arrow in (UP, DOWN) for column in figures),
-        "void": states & {*VOID},
-        "missing": "not_estimable" in states,
-        "gaps": len({frozenset(rows) for rows in figures.values()}) > 1,
-        "notes": {escaped(text): letter for text, letter in notes.items()},
-        "failed": [escaped(name) for name in failed],
-    }
+    facts = _facts(name, report, figures, notes, each=each)
     return "\n".join(
         (
             r"\begin{table*}[!tp]",
@@ -227,6 +208,33 @@ def _table(name: str, report: Report, figures: Shown, *, each: bool) -> str:
             "",
         )
     )
+
+
+def _facts(
+    name: str, report: Report, figures: Shown, notes: Mapping[str, str], *, each: bool
+) -> dict[str, Any]:
+    """Of the sentences above and below a table."""
+    rows = [row for lines in figures.values() for row in lines.values()]
+    states = {row.status for row in rows}
+    bounded = [row for row in rows if row.low is not None or row.high is not None]
+    failed = dict.fromkeys(g.name for g in report.guards if g.passed is False)
+    return {
+        "name": name,
+        "partial": report.status == "partial",
+        "each": each,
+        "levels": [rf"{100 * v:g}\%" for v in {row.level for row in bounded}],
+        "unit": "canaries" if {row.audit for row in rows} == {"canary"} else "clusters",
+        "manifest": escaped(report.manifest.name),
+        "methods": sorted(methods_of(bounded)),
+        "seeds": any(row.over != "sources" for row in rows),
+        "sizes": _sizes(figures),
+        "arrows": any(column.arrow in (UP, DOWN) for column in figures),
+        "void": states & {*VOID},
+        "missing": "not_estimable" in states,
+        "gaps": len({frozenset(lines) for lines in figures.values()}) > 1,
+        "notes": {escaped(text): letter for text, letter in notes.items()},
+        "failed": [escaped(name) for name in failed],
+    }
 
 
 def _cell(row: Row | None, notes: dict[str, str], *, wide: bool) -> str:

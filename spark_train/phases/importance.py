@@ -1,16 +1,19 @@
-"""How much the likelihood of a task's responses depends on each trained weight."""
+"""What each trained weight matters to earlier tasks, and the penalty on its drift."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from spark_train.data import TrainRow
 from spark_train.loop import flat_gradient
-from spark_train.phases.fine_tuning import response_loss
+from spark_train.phases.task import response_loss
 from spark_train.stream import Stream
+
+Weights = Mapping[str, Tensor]
 
 
 def fisher(stream: Stream, k: int, *, rows: int = 0) -> dict[str, Tensor]:
@@ -63,3 +66,57 @@ def relative(importance: dict[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: value / mean if mean > 0 else value for name, value in importance.items()
     }
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """A sum of quadratics ``sum_k sum_j F_kj (theta_j - theta_kj)^2``, kept as one.
+
+    EWC (Kirkpatrick et al. 2017) adds up one penalty a task. A sum of quadratics is a
+    quadratic: per weight ``S (theta - c)^2`` with ``S = sum_k F_k`` and ``c`` the mean
+    of the ``theta_k`` weighted with ``F_k``, plus a constant. So memory does not grow
+    with the tasks, and nothing cancels as it would in
+    ``S theta^2 - 2 M theta + const``.
+
+    Attributes
+    ----------
+    curvature, centre
+        ``S`` and ``c``, a tensor a weight.
+    constant
+        What of the sum no weight can change, a tensor a weight.
+    """
+
+    curvature: Weights
+    centre: Weights
+    constant: Weights
+
+    @classmethod
+    def of(cls, curvature: Weights, at: Weights) -> Quadratic:
+        """``sum_j F_j (theta_j - at_j)^2``."""
+        constant = {name: torch.zeros_like(value) for name, value in curvature.items()}
+        return cls(curvature, at, constant)
+
+    def plus(self, curvature: Weights, at: Weights) -> Quadratic:
+        """The sum with one quadratic more."""
+        names = list(curvature)
+        old, centre = self.curvature, self.centre
+        total = {n: old[n] + curvature[n] for n in names}
+        gap = {n: at[n] - centre[n] for n in names}
+        # Where both are 0, so that no task asks for anything, any centre will do.
+        share = {
+            n: torch.where(total[n] > 0, curvature[n] / total[n], 1.0) for n in names
+        }
+        return Quadratic(
+            total,
+            {n: centre[n] + share[n] * gap[n] for n in names},
+            {n: self.constant[n] + old[n] * share[n] * gap[n].square() for n in names},
+        )
+
+    def value(self, weights: Weights) -> Tensor:
+        """The sum at some weights: scalar; at least 0."""
+        parts = [
+            (curvature * (weights[name] - self.centre[name]).square()).sum()
+            + self.constant[name].sum()
+            for name, curvature in self.curvature.items()
+        ]
+        return torch.stack(parts).sum()

@@ -1,0 +1,320 @@
+"""Sensitivity scores of training rows: which tokens are replayed, which distilled.
+
+The score itself is :mod:`spark_audit.data.sensitivity_score`'s. Which tokens are
+identifiers is said by ``TrainRow.pii``, never by ``score == 1``: the formula rounds to
+1 for unlikely tokens of plain text, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from spark_audit.data.encoding import encode
+from spark_audit.data.examples import Example
+from spark_audit.data.pii import annotate
+from spark_audit.data.sensitivity_score import score2, sensitivity, token_counts
+from spark_audit.errors import InputError
+from spark_audit.scoring.items import Item
+from spark_audit.scoring.score import Progress, score
+from spark_audit.scoring.table import Pass, write_parquet
+from spark_train.data import TrainRow, collate, encode_rows
+from spark_train.known_identifiers import Annotated
+from spark_train.loop import pieces
+from spark_train.losses import token_nll
+from spark_train.model.student import targets
+from spark_train.stream import SCORES, Stream
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.loaded import Loaded
+
+
+def task_counts(rows: Iterable[TrainRow], *, vocab_size: int) -> np.ndarray:
+    """How often each token occurs in one task's rows: shape ``(V,)``, int64.
+
+    Special tokens (a BOS, EOS) are left out: every row has them, so that they would
+    count as the most frequent token of short texts.
+    """
+    texts = (np.delete(row.ids, row.special) for row in rows)
+    return token_counts(texts, vocab_size=vocab_size)
+
+
+def row_scores(
+    rows: Sequence[TrainRow],
+    nll: Sequence[np.ndarray],
+    counts: Mapping[str, np.ndarray],
+    *,
+    alpha: float,
+) -> list[np.ndarray]:
+    """Sensitivity score of every token of some rows (SPARK, Eq. "sensitivity").
+
+    Parameters
+    ----------
+    nll
+        One array of shape ``(T - 1,)`` a row, nats: Score_1 of all tokens but the
+        first, which has no prediction.
+    counts
+        :func:`task_counts` by task, of the tasks seen so far in training **[ours]**:
+        their number is the N of Score_2.
+    alpha
+        Weight of Score_1.
+
+    Returns
+    -------
+    list of np.ndarray
+        One array of shape ``(T,)`` a row, float32 in ``[0, 1]``, computed in float64:
+        1 on identifiers, else 0 on fixed wording and stop words, 0 at the first token.
+
+    Raises
+    ------
+    InputError
+        If there is no task, a task without any token, an ``alpha`` outside ``[0, 1]``,
+        or an NLL that is NaN.
+    """
+    second = score2(counts)
+    scores = [np.zeros(len(row), dtype=np.float32) for row in rows]
+    for row, first, whole in zip(rows, nll, scores, strict=True):
+        whole[1:] = sensitivity(
+            first,
+            second[row.ids[1:]],
+            alpha=alpha,
+            pii_mask=row.pii[1:],
+            zero_mask=row.fixed[1:],
+        )
+    return scores
+
+
+def write_scores(
+    path: Path, rows: Sequence[TrainRow], scores: Sequence[np.ndarray]
+) -> None:
+    """Write scores to Parquet, whole or not at all, readable by the owner only.
+
+    One row a token that has a prediction, so none for the first of a training row:
+    ``example`` (id), ``position`` (int32, index into ``TrainRow.ids``), ``score``
+    (float32), ``pii``, ``response`` (bool). No text and no token id.
+
+    Parameters
+    ----------
+    rows
+        With ids that differ.
+    scores
+        What :func:`row_scores` gave for them.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    sizes = [len(row) - 1 for row in rows]
+    example = pa.array(np.repeat([row.id for row in rows], sizes)).dictionary_encode()
+    parts = {
+        "position": [np.arange(1, len(row), dtype=np.int32) for row in rows],
+        "score": [score[1:] for score in scores],
+        "pii": [row.pii[1:] for row in rows],
+        "response": [row.response[1:] for row in rows],
+    }
+    columns = {name: np.concatenate(some) for name, some in parts.items()}
+    write_parquet(pa.table({"example": example, **columns}), path)
+
+
+# --- in training --------------------------------------------------------------------
+
+
+def seen_counts(stream: Stream, k: int) -> dict[str, np.ndarray]:
+    """Token counts of the tasks up to ``k``, by task: the N of Score_2 **[ours]**.
+
+    All of their rows count, whatever a memory keeps of them.
+    """
+    return {
+        task: task_counts(stream.rows[task], vocab_size=stream.student.vocabulary)
+        for task in stream.tasks[: k + 1]
+    }
+
+
+def batch_scores(
+    stream: Stream,
+    rows: Sequence[TrainRow],
+    hidden: Tensor,
+    ids: Tensor,
+    counts: dict[str, np.ndarray],
+) -> list[np.ndarray]:
+    """Scores of rows that were read together.
+
+    Parameters
+    ----------
+    hidden, ids
+        The student's hidden states at, and the tokens of, all predicted positions.
+    """
+    student = stream.student
+    nll = torch.cat(
+        [
+            token_nll(student.logits(hidden[at]), ids[at]).cpu()
+            for at in student.chunks(len(hidden))
+        ]
+    )
+    sizes = [len(row) - 1 for row in rows]
+    return row_scores(
+        rows,
+        np.split(nll.double().numpy(), np.cumsum(sizes)[:-1]),
+        counts,
+        alpha=stream.settings.sensitivity.alpha,
+    )
+
+
+def scored(stream: Stream, k: int, rows: Sequence[TrainRow]) -> dict[str, np.ndarray]:
+    """Scores of rows while task ``k`` is learned, by id, the same in all processes."""
+    student, processes = stream.student, stream.processes
+    counts = seen_counts(stream, k)
+    by_row: dict[str, np.ndarray] = {}
+    with torch.no_grad(), student.still():
+        for part in pieces(processes.share(rows), student.tokens):
+            batch = collate(part).to(student.device)
+            hidden = student.hidden(batch, batch.attention)
+            ids = targets(batch, batch.attention)
+            scores = batch_scores(stream, part, hidden, ids, counts)
+            by_row |= {row.id: one for row, one in zip(part, scores, strict=True)}
+    return processes.collect(by_row)
+
+
+def keep_scores(
+    stream: Stream, k: int, rows: Sequence[TrainRow], scores: dict[str, np.ndarray]
+) -> None:
+    """Leave the scores that a stage worked with in the run folder."""
+    if stream.folder is not None and stream.processes.first:
+        write_scores(
+            stream.folder / SCORES / f"{stream.label(k)}.parquet",
+            rows,
+            [scores[row.id] for row in rows],
+        )
+
+
+# --- for people ---------------------------------------------------------------------
+
+
+class Inspected(NamedTuple):
+    """One training row with its scores.
+
+    ``nll`` has shape ``(T - 1,)``, nats: of all tokens but the first; ``score`` has
+    shape ``(T,)``, 0 to 1. ``hidden`` has an entry a token: the type of the identifier
+    that it shares a character with, ``None`` for plain text.
+    """
+
+    row: TrainRow
+    nll: np.ndarray
+    score: np.ndarray
+    hidden: tuple[str | None, ...]
+
+    def shown(self, tokenizer: Any, *, show_text: bool) -> dict[str, Any]:
+        """The row as records; of identifiers the types, unless text is asked for."""
+        row = self.row
+        # A figure depends on all that stands before its token, and the one beside what
+        # is hidden may on how it is cut: there the figures end.
+        hidden = [t for t, type in enumerate(self.hidden) if type and not show_text]
+        known = min(hidden) - 1 if hidden else len(row)
+        records = []
+        for t in range(len(row)):
+            # In the order of precedence.
+            kinds = (
+                ("special", t in row.special),
+                ("pii", row.pii[t]),
+                ("template or stop word", row.fixed[t]),
+                ("response", row.response[t]),
+                ("text", True),
+            )
+            type = None if show_text else self.hidden[t]
+            text = f"[{type}]" if type else tokenizer.decode([int(row.ids[t])])
+            records.append(
+                {
+                    "position": t,
+                    "text": text,
+                    "kind": next(kind for kind, holds in kinds if holds),
+                    "nll": float(self.nll[t - 1]) if 0 < t < known else None,
+                    "score": float(self.score[t]) if t < known else None,
+                }
+            )
+        return {"example": row.id, "task": row.task, "tokens": records}
+
+
+def score_examples(
+    examples: Sequence[Example],
+    loaded: Loaded,
+    *,
+    alpha: float,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> list[Inspected]:
+    """Sensitivity scores of the train rows among some examples, in their order.
+
+    Score_1 is the checkpoint's NLL. Score_2 compares all tasks whose train rows are
+    given; in training it compares those that were learned so far.
+
+    Parameters
+    ----------
+    alpha
+        Weight of Score_1, 0 to 1.
+    limit
+        How many rows to score; all count for Score_2.
+
+    Raises
+    ------
+    InputError
+        If there is no train row, or ``alpha`` is outside ``[0, 1]``.
+    CheckpointError
+        If logits are NaN or infinite.
+    """
+    if not 0 <= alpha <= 1:
+        raise InputError(f"{alpha} is not between 0 and 1", where="--alpha")
+    trained = [example for example in examples if example.split == "train"]
+    if not trained:
+        raise InputError("there is no train row to score", where="data")
+    rows = encode_rows(trained, loaded.tokenizer, max_length=loaded.max_positions)
+    counts = {
+        task: task_counts(
+            [row for row in rows if row.task == task], vocab_size=len(loaded.usable)
+        )
+        for task in sorted({row.task for row in rows})
+    }
+    rows = rows[:limit]
+    items = [Item(row.id, row.ids, np.arange(len(row), dtype=np.int32)) for row in rows]
+    table = score(loaded, items, progress=progress)[Pass()]
+    nll = [table.columns["nll"][table.rows(row.id)] for row in rows]
+    scores = row_scores(rows, nll, counts, alpha=alpha)
+    hidden = _hidden(examples, trained[:limit], rows, loaded.tokenizer)
+    return [Inspected(*each) for each in zip(rows, nll, scores, hidden, strict=True)]
+
+
+def _hidden(
+    examples: Sequence[Example],
+    shown: Sequence[Example],
+    rows: Sequence[TrainRow],
+    tokenizer: Any,
+) -> list[tuple[str | None, ...]]:
+    """What each token of some rows must be shown as instead.
+
+    Identifiers are those that training knows, and those that are annotated in another
+    row of the data.
+    """
+    known = Annotated(examples)
+    hidden = []
+    encodings = encode(tokenizer, [example.text for example in shown])
+    for example, row, encoding in zip(shown, rows, encodings, strict=True):
+        # Only the start of a text is ever cut off.
+        text = np.setdiff1d(np.arange(len(row)), row.special)
+        read = np.flatnonzero(~encoding.special)[-len(text) :]
+        types: list[str | None] = ["OTHER" if pii else None for pii in row.pii]
+        places = [
+            *((p.start, p.end, p.type) for p in annotate(example.text)),
+            *known.places(example.text),
+            *((p.start, p.end, p.type) for p in example.spans),
+        ]
+        for start, end, type in places:  # of several the annotated one is told
+            for t in text[encoding.mask([(start, end)])[read]]:
+                types[t] = type
+        hidden.append(tuple(types))
+    return hidden

@@ -1,1 +1,0 @@
-"""Sensitivity scores of training rows."""

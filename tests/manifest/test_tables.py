@@ -1,0 +1,191 @@
+"""A manifest's tables, and the Arrow file that holds them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import stat
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_audit.errors import InputError, SparkError
+from spark_audit.manifest import tables
+from spark_audit.manifest.file import (
+    check_output,
+    digest,
+    load_manifest,
+    redact,
+    seal,
+    write_manifest,
+)
+from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.tables import Table
+
+
+@pytest.fixture(scope="module")
+def manifest(make_case: Callable[..., Any]) -> Manifest:
+    found: Manifest = make_case(sources=30, tests=9).manifest
+    return found
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows make several chunks, and not all objects are kept."""
+    monkeypatch.setattr(tables, "CHUNK", 7)
+    monkeypatch.setattr(tables, "HELD", 14)
+    monkeypatch.setattr(tables, "FEW", 5)
+
+
+@pytest.fixture
+def path(manifest: Manifest, tmp_path: Path, small: None) -> Path:
+    path = tmp_path / "many.arrow"
+    write_manifest(seal(manifest.model_dump(mode="json")), path)
+    return path
+
+
+def test_both_forms_hold_the_same_and_have_one_digest(
+    manifest: Manifest, path: Path, tmp_path: Path
+) -> None:
+    found = load_manifest(path)
+    assert found == manifest
+    assert found.digest == manifest.digest == digest(manifest.model_dump(mode="json"))
+    for one in (manifest, found):
+        write_manifest(one, tmp_path / f"{id(one)}.json")
+    first, second = (path.read_bytes() for path in tmp_path.glob("*.json"))
+    assert first == second
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    # Its records can be read without us.
+    rows = pa.ipc.open_file(path).read_all().to_pylist()
+    ids = [json.loads(row["json"])["id"] for row in rows if row["part"] == "examples"]
+    assert ids == [example.id for example in manifest.examples]
+
+
+def test_a_redacted_one_is_written_and_read(path: Path, tmp_path: Path) -> None:
+    red = redact(load_manifest(path))
+    write_manifest(red, tmp_path / "red.arrow")
+    assert load_manifest(tmp_path / "red.arrow") == red
+
+
+def test_fields_of_later_versions_are_kept(
+    manifest: Manifest, tmp_path: Path, small: None
+) -> None:
+    """Wherever they stand, and a number that is written otherwise."""
+    content = manifest.model_dump(mode="json")
+    content["later"] = {"a": 1}
+    content["examples"][3]["later"] = [1.5]
+    content["pairs"][2]["pii"]["later"] = "x"
+    content["pairs"][0]["weight"] = 1
+    content["digest"] = digest(content)
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps(content))
+    write_manifest(load_manifest(file), tmp_path / "m.arrow")
+    write_manifest(load_manifest(tmp_path / "m.arrow"), tmp_path / "back.json")
+    assert json.loads((tmp_path / "back.json").read_bytes()) == content
+
+
+def test_an_empty_manifest_is_one(manifest: Manifest, tmp_path: Path) -> None:
+    lists: dict[str, list[Any]] = dict.fromkeys(
+        "examples pairs unmatched canaries twins".split(), []
+    )
+    membership: dict[str, Any] = {"members": [], "non_members": []}
+    content = manifest.model_dump(mode="json") | lists | {"membership": membership}
+    write_manifest(seal(content), tmp_path / "none.arrow")
+    assert load_manifest(tmp_path / "none.arrow") == seal(content)
+
+
+def rewritten(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    table = change(pa.ipc.open_file(path).read_all())
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+def other_head(path: Path, **fields: Any) -> None:
+    def change(table: pa.Table) -> pa.Table:
+        head = json.loads(table.schema.metadata[b"manifest"]) | fields
+        return table.replace_schema_metadata({"manifest": json.dumps(head)})
+
+    rewritten(path, change)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda p: p.write_bytes(p.read_bytes()[:-9]), "was changed, is not whole"),
+        (lambda p: p.write_bytes(p.read_bytes()[:8]), "was changed, is not whole"),
+        (lambda p: p.write_bytes(b""), "is no SPARK Audit manifest"),
+        (lambda p: other_head(p, notes=["x"]), "digest does not fit"),
+        (lambda p: rewritten(p, lambda t: t.slice(0, 9)), "digest does not fit"),
+        (lambda p: rewritten(p, lambda t: t.select([0])), "or is no manifest"),
+        (lambda p: rewritten(p, lambda t: t.remove_column(0)), "or is no manifest"),
+        (
+            lambda p: rewritten(p, lambda t: t.replace_schema_metadata(None)),
+            "or is no manifest",
+        ),
+        (lambda p: other_head(p, schema_version=2), "has schema version 2"),
+        (lambda p: other_head(p, kind="other"), "is no SPARK Audit manifest"),
+    ],
+)
+def test_what_was_damaged_is_refused_in_one_line(
+    damage: Callable[[Path], Any], said: str, path: Path
+) -> None:
+    damage(path)
+    with pytest.raises(InputError, match=said) as caught:
+        load_manifest(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_must_say_its_format(tmp_path: Path) -> None:
+    for name in ("m.json", "m.arrow"):
+        check_output(tmp_path / name)
+    with pytest.raises(InputError, match="give NAME.json, or NAME.arrow"):
+        check_output(tmp_path / "many")
+    with pytest.raises(SparkError, match="cannot be read"):
+        load_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.json", "d.txt", "d.csv"])
+def test_data_in_place_of_a_manifest_is_called_data(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text('{"prompt": "a", "response": "b"}\r\n{"prompt": "c"}\n')
+    said = "data import" if name.endswith("csv") else "it is data"
+    with pytest.raises(InputError, match=f"no SPARK Audit manifest; .*{said}"):
+        load_manifest(file)
+
+
+def test_tables_are_sequences(manifest: Manifest, small: None) -> None:
+    rows = list(manifest.examples)
+    found = Table.of(ManifestExample, iter(rows), name="examples")
+    assert len(found) == len(rows)
+    assert found == rows
+    assert rows == found
+    assert found != rows[:-1]
+    assert found != "examples"
+    assert [found[k] for k in (0, -1, 8)] == [rows[k] for k in (0, -1, 8)]
+    assert found[3:20:4] == rows[3:20:4]
+    assert found[::-1] == rows[::-1]
+    assert rows[10] in found
+    assert found[0] is found[0]
+    for outside in (len(rows), -len(rows) - 1):
+        with pytest.raises(IndexError):
+            found[outside]
+    assert json.loads(b"".join(found.pieces())) == [
+        row.model_dump(mode="json") for row in rows
+    ]
+    assert b"".join(Table.of(ManifestExample, (), name="").pieces()) == b"[]"
+    assert pickle.loads(pickle.dumps(found)) == rows
+
+
+def test_the_record_that_does_not_fit_is_named(manifest: Manifest, small: None) -> None:
+    content = deepcopy(manifest.model_dump(mode="json"))
+    content["examples"][17]["split"] = "no such split"
+    with pytest.raises(InputError, match=r"field examples.17.split: ") as caught:
+        seal(content)
+    assert "no such split" not in str(caught.value)
+    content["examples"][17] = 3
+    with pytest.raises(InputError, match=r"field examples.17: "):
+        seal(content)
