@@ -138,7 +138,9 @@ def _summed(evidence: Evidence, context: Context) -> Iterator[Summed]:
         den, kinds = part["den"].to_numpy(), part.groupby("of", sort=False).indices
         sums: dict[tuple[str, str, str], np.ndarray] = {}
         for i, name in enumerate(evidence.checkpoints):
-            values = np.stack([evidence.values["num"][i][part.index], den], axis=1)
+            values = np.stack(
+                [evidence.values["num"][i][part.index.to_numpy()], den], axis=1
+            )
             for of, rows in kinds.items():
                 rows = rows[~np.isnan(values[rows, 0])]
                 if len(rows):
