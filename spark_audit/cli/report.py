@@ -205,25 +205,23 @@ def gate(
     """Fail with exit code 1 if a rule is violated; needs no model."""
     from spark_audit.cli.show import show_records
     from spark_audit.files import write_text
+    from spark_audit.report import gate as rule
     from spark_audit.report.folder import folder_of, read_report
-    from spark_audit.report.gate import DEFAULT, check, judged, parse_rule
-    from spark_audit.report.gate_output import for_github
-    from spark_audit.report.gate_output import junit as as_junit
 
-    rules = [parse_rule(text) for text in fail_if or DEFAULT]
+    rules = [rule.parse_rule(text) for text in fail_if or rule.DEFAULT]
     folder = folder_of(folder)
-    verdicts = check(read_report(folder), rules, allow_missing=allow_missing)
+    verdicts = rule.check(read_report(folder), rules, allow_missing=allow_missing)
     if junit is not None:
         keep_apart([junit], [folder, folder / "report.json"])
-        write_text(junit, as_junit(verdicts, name=folder.resolve().name))
+        write_text(junit, rule.junit(verdicts, name=folder.resolve().name))
     try:
         # Nothing but JSON belongs on stdout where that was asked for.
-        for line in () if json else for_github(verdicts) if annotate else ():
+        for line in () if json else rule.for_github(verdicts) if annotate else ():
             tell(line)
         shown = [one for one in verdicts if json or one.state != "left_out"]
         show_records([vars(one) for one in shown], title="gate", as_json=json)
         if not json:
-            tell("\n".join(judged(verdicts)))
+            tell("\n".join(rule.judged(verdicts)))
     finally:
         # Whether anybody reads this is nothing to the verdict.
         if any(one.state == "tripped" for one in verdicts):

@@ -18,8 +18,7 @@ from made_reports import made_report
 
 from spark_audit.cli.main import run
 from spark_audit.files import write_text
-from spark_audit.report.gate import Finding
-from spark_audit.report.gate_output import for_github, junit
+from spark_audit.report.gate import Finding, for_github, junit
 from spark_audit.results import Row
 
 ROOT = Path(__file__).parents[2]
