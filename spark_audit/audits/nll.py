@@ -17,17 +17,20 @@ import pandas as pd
 from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
 from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import (
+    Summed,
     beside_base,
     by_group,
     ratio_contrasts,
     ratio_rows,
-    summed_groups,
+    resampled,
 )
 from spark_audit.audits.spans import Places
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
+from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.weights import draw_weights
 
 KINDS = ("pii", "low", "canary")
 METRICS = (
@@ -49,11 +52,6 @@ SCOPE = (
     "An equal change of both is drift: neither protection nor memorisation (see the "
     "audit `matched`).",
 )
-
-
-def _same(value: str, n: int) -> Any:
-    """A column of one value, a byte a row."""
-    return pd.Categorical.from_codes(np.zeros(n, np.int8), pd.Index([value]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,18 +106,14 @@ class NLL(Audit):
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        frame = evidence.frame()
-        metrics = by_name(METRICS)
+        how: Any = {"audit": "nll", "metrics": by_name(METRICS)}
         rows, contrasts = list[Row](), list[Contrast]()
-        # Group by group: of many rows their cells would not fit in memory together.
-        for group, part in by_group(frame):
-            own = {"group": group, "metric": "nll"}
-            cells = part.assign(**{k: _same(v, len(part)) for k, v in own.items()})
-            told: Any = {"audit": "nll", "metrics": metrics}
-            told["summed"] = [*summed_groups(cells, context)]
-            rows += ratio_rows(cells, context, **told)
-            contrasts += ratio_contrasts(cells, context, **told)
-        known = {*frame.loc[frame["split"] == "train", "of"].unique()}
+        # Group by group: of many rows their sums would not fit in memory together.
+        for summed in _summed(evidence, context):
+            rows += ratio_rows([summed], context, **how)
+            contrasts += ratio_contrasts([summed], context, **how)
+        units = evidence.units
+        known = {*units.loc[units["split"] == "train", "of"].unique()}
         absent = tuple(which for which in KINDS if which not in known)
         missing = [replace(metric, missing=absent) for metric in METRICS]
         names = evidence.checkpoints
@@ -135,6 +129,28 @@ class NLL(Audit):
             ],
             scope=list(SCOPE),
         )
+
+
+def _summed(evidence: Evidence, context: Context) -> Iterator[Summed]:
+    """Sums over clusters of each checkpoint, by group."""
+    for group, part in by_group(evidence.units):
+        codes, clusters = pd.factorize(part["cluster"], sort=True)
+        den, kinds = part["den"].to_numpy(), part.groupby("of", sort=False).indices
+        sums: dict[tuple[str, str, str], np.ndarray] = {}
+        for i, name in enumerate(evidence.checkpoints):
+            values = np.stack(
+                [evidence.values["num"][i][part.index.to_numpy()], den], axis=1
+            )
+            for of, rows in kinds.items():
+                rows = rows[~np.isnan(values[rows, 0])]
+                if len(rows):
+                    own = cluster_sums(values[rows], codes[rows], len(clusters))
+                    sums[name, "nll", str(of)] = own
+        weights = draw_weights(
+            len(clusters), replicates=context.replicates, seed=context.seed
+        )
+        if sums:
+            yield group, resampled(sums, weights)
 
 
 def _sets(

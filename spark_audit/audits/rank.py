@@ -20,6 +20,7 @@ from spark_audit.audits.ratio_rows import (
     by_group,
     ratio_contrasts,
     ratio_rows,
+    summed_groups,
     with_nulls,
 )
 from spark_audit.manifest.schema import Manifest
@@ -198,11 +199,12 @@ class Rank(Audit):
         tokens = evidence.frame().astype(dict.fromkeys(TAKEN, np.int64))
         cells = _cells(tokens)
         options: Any = {"audit": "rank", "metrics": by_name(METRICS)}
-        rows = ratio_rows(cells, context, **options)
+        summed = [*summed_groups(cells, context)]
+        rows = ratio_rows(summed, context, **options)
         rows += _medians(tokens, context)
         rows = with_nulls(rows, of="pii", null_of="control")
         rows += _memory_rows(tokens)
-        contrasts = ratio_contrasts(cells, context, **options)
+        contrasts = ratio_contrasts(summed, context, **options)
         ties = _ties(tokens)
         return AuditResult(
             rows=rows,

@@ -18,7 +18,7 @@ from spark_audit.audits.base import Context
 from spark_audit.audits.metric import Metric
 from spark_audit.names import BASE
 from spark_audit.results import Contrast, Row
-from spark_audit.stats.bootstrap import cluster_sums, sign_flip
+from spark_audit.stats.bootstrap import cluster_sums, sign_flip, weighted_sums
 from spark_audit.stats.intervals import (
     estimate_of,
     rate_estimate,
@@ -26,7 +26,7 @@ from spark_audit.stats.intervals import (
     ratio_estimate,
 )
 from spark_audit.stats.power import with_mde
-from spark_audit.stats.weights import Weights, draw_weights
+from spark_audit.stats.weights import Blocks, Totals, Weights, draw_weights
 
 CELLS = ("checkpoint", "group", "metric", "of", "cluster", "num", "den")
 """Columns of cells; several rows of one cluster are summed."""
@@ -51,33 +51,32 @@ def by_group(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         yield "split:test", frame[test]
 
 
-Summed: TypeAlias = tuple[str, Weights, dict[tuple[str, str, str], np.ndarray]]
-"""A group, its bootstrap weights, and its sums ``(C, 2)`` by figure."""
+Summed: TypeAlias = tuple[
+    str, dict[tuple[str, str, str], tuple[np.ndarray, np.ndarray]]
+]
+"""A group, and by figure its sums ``(C, 2)``, and those of resamples ``(B, 2)``."""
 
 
 def ratio_rows(
-    frame: pd.DataFrame,
+    summed: Iterable[Summed],
     context: Context,
     *,
     audit: str,
     metrics: Mapping[str, Metric],
-    summed: Iterable[Summed] | None = None,
 ) -> list[Row]:
-    """Rows of an audit, in the order in which the cells name them.
+    """Rows of an audit, group by group.
 
     Parameters
     ----------
-    frame
-        Cells.
+    summed
+        From :func:`summed_groups`.
     metrics
         By name: how they are estimated.
-    summed
-        What :func:`summed_groups` made of the cells, where it is needed again.
     """
-    found: dict[tuple[str, str, str, str], Row] = {}
-    for group, weights, sums in summed or summed_groups(frame, context):
-        for (checkpoint, metric, of), pair in sums.items():
-            known = metrics[metric]
+    found: list[Row] = []
+    for group, sums in summed:
+        for (checkpoint, metric, of), (pair, drawn) in sums.items():
+            known, weights = metrics[metric], Totals(drawn)
             if known.rate:
                 estimate = rate_estimate(*pair.T, weights=weights)
             else:
@@ -85,7 +84,7 @@ def ratio_rows(
             estimate = with_mde(estimate)
             if known.note:
                 estimate = estimate.noting(known.note)
-            found[checkpoint, group, metric, of] = Row.of_estimate(
+            row = Row.of_estimate(
                 estimate.decided(paper=context.paper),
                 audit=audit,
                 checkpoint=checkpoint,
@@ -95,17 +94,16 @@ def ratio_rows(
                 unit=known.unit,
                 null=known.null,
             )
-    order = frame[["checkpoint", *KEYS]].drop_duplicates()
-    return [found[key] for key in order.itertuples(index=False, name=None)]
+            found.append(row)
+    return found
 
 
 def ratio_contrasts(
-    frame: pd.DataFrame,
+    summed: Iterable[Summed],
     context: Context,
     *,
     audit: str,
     metrics: Mapping[str, Metric],
-    summed: Iterable[Summed] | None = None,
 ) -> list[Contrast]:
     """Checkpoint minus baseline of every figure, paired by cluster.
 
@@ -117,17 +115,21 @@ def ratio_contrasts(
     sides to count the same, as they do on one manifest.
     """
     found: list[Contrast] = []
-    for group, weights, sums in summed or summed_groups(frame, context):
-        for (checkpoint, metric, of), ours in sums.items():
+    for group, sums in summed:
+        for (checkpoint, metric, of), one in sums.items():
             baseline = context.baselines.get(checkpoint)
-            theirs = sums.get((str(baseline), metric, of))
-            if baseline is None or theirs is None:
+            other = sums.get((str(baseline), metric, of))
+            if baseline is None or other is None:
                 continue
+            (ours, theirs), drawn = (
+                (one[0], other[0]),
+                np.concatenate([one[1], other[1]], axis=1),
+            )
             estimate = estimate_of(
                 np.concatenate([ours, theirs], axis=1),
                 lambda both: np.asarray(ratio(both[..., :2]) - ratio(both[..., 2:])),
                 n=round(float(ours[:, 1].sum())),
-                weights=weights,
+                weights=Totals(drawn),
             )
             none = estimate.value is None
             found.append(
@@ -210,7 +212,21 @@ def summed_groups(frame: pd.DataFrame, context: Context) -> Iterator[Summed]:
         for key in figures.drop_duplicates().itertuples(index=False, name=None):
             at = where[key]
             sums[key] = cluster_sums(values[at], codes[at], len(clusters))
-        yield str(group), weights, sums
+        yield str(group), resampled(sums, weights)
+
+
+def resampled(
+    sums: Mapping[tuple[str, str, str], np.ndarray], weights: Weights
+) -> dict[tuple[str, str, str], tuple[np.ndarray, np.ndarray]]:
+    """Sums ``(C, 2)`` with those of resamples: one product for all figures."""
+    pairs = [*sums.values()]
+    if isinstance(weights, Blocks):
+        size, block = weights.drawn.shape[1], weights.block
+        pairs = [cluster_sums(pair, block, size) for pair in pairs]
+        weights = weights.drawn
+    drawn = weighted_sums(weights, np.concatenate(pairs, axis=1))
+    parts = np.split(drawn, len(pairs), axis=1)
+    return dict(zip(sums, zip(sums.values(), parts, strict=True), strict=True))
 
 
 def _p(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float | None:

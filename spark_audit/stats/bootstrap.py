@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from spark_audit.stats.weights import BLOCKS, Blocks, Weights, dealt, row_chunks
+from spark_audit.stats.weights import BLOCKS, Blocks, Totals, Weights, dealt, row_chunks
 
 EXACT_UP_TO = 20
 """Up to this many clusters the sign-flip tests enumerate every pattern."""
@@ -81,13 +81,13 @@ def cluster_sums(
     return sums.reshape((count, *table.shape[1:]))
 
 
-def weighted_sums(weights: Weights, sums: np.ndarray) -> np.ndarray:
+def weighted_sums(weights: Weights | Totals, sums: np.ndarray) -> np.ndarray:
     """``weights @ sums`` in float64, by blocks of rows.
 
     Parameters
     ----------
     weights
-        Shape ``(B, C)``: bootstrap weights or signs.
+        Shape ``(B, C)``: bootstrap weights or signs; or the result itself.
     sums
         Shape ``(C,)`` or ``(C, K)``.
 
@@ -95,6 +95,8 @@ def weighted_sums(weights: Weights, sums: np.ndarray) -> np.ndarray:
     -------
     Shape ``(B,)`` or ``(B, K)``.
     """
+    if isinstance(weights, Totals):
+        return weights.drawn
     if len(weights.shape) != 2 or weights.shape[1] != len(sums):
         raise ValueError("weights must have one column per cluster")
     if isinstance(weights, Blocks):
@@ -262,6 +264,12 @@ def _block_signs(replicates: int, seed: int) -> Iterator[np.ndarray]:
         yield 1 - 2 * np.unpackbits(bits[rows], axis=1).view(np.int8)
 
 
+@lru_cache(maxsize=8)
+def _few_signs(n_clusters: int, replicates: int, seed: int) -> np.ndarray:
+    """Signs of few clusters: the same ones for all contrasts of so many."""
+    return np.concatenate([*_random_signs(n_clusters, replicates, seed)])
+
+
 def sign_flip(
     num: ArrayLike, *, replicates: int = 9999, seed: int | np.random.Generator
 ) -> float:
@@ -341,6 +349,8 @@ def _flip_p(
         signs = iter([sign_patterns(len(num), seed=seed)[0]])
     elif len(num) == BLOCKS and isinstance(seed, int):
         signs = _block_signs(replicates, seed)
+    elif isinstance(seed, int) and len(num) * replicates <= SIGNS:
+        signs = iter([_few_signs(len(num), replicates, seed)])
     else:
         signs = _random_signs(len(num), replicates, seed)
     hits, done = np.zeros(len(order)), 0

@@ -24,7 +24,7 @@ from spark_audit.stats.bootstrap import (
     weighted_quantile_replicates,
     weighted_sums,
 )
-from spark_audit.stats.weights import Weights
+from spark_audit.stats.weights import Totals, Weights
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""
@@ -202,7 +202,7 @@ def estimate_of(
     statistic: Statistic,
     *,
     n: int,
-    weights: Weights | None = None,
+    weights: Weights | Totals | None = None,
     level: float = 0.95,
     bounds: tuple[float, float] | None = None,
     df: float | None = None,
@@ -252,7 +252,7 @@ def ratio_estimate(
     num: ArrayLike,
     den: ArrayLike,
     *,
-    weights: Weights | None = None,
+    weights: Weights | Totals | None = None,
     level: float = 0.95,
     n: int | None = None,
     bounds: tuple[float, float] | None = None,
@@ -283,7 +283,7 @@ def rate_estimate(
     events: ArrayLike,
     trials: ArrayLike,
     *,
-    weights: Weights | None = None,
+    weights: Weights | Totals | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """Estimate of a rate over clusters; its interval never has zero width.

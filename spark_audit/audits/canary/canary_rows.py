@@ -14,7 +14,12 @@ from spark_audit import sentences
 from spark_audit.audits.base import Context
 from spark_audit.audits.canary.ranks import hits_of, resolved, tied
 from spark_audit.audits.metric import Metric, by_name
-from spark_audit.audits.ratio_rows import CELLS, ratio_contrasts, ratio_rows
+from spark_audit.audits.ratio_rows import (
+    CELLS,
+    ratio_contrasts,
+    ratio_rows,
+    summed_groups,
+)
 from spark_audit.data.canaries import RANKED
 from spark_audit.results import Contrast, Row
 from spark_audit.stats.chance_ranks import (
@@ -126,7 +131,9 @@ def canary_rows(
         (cells[~heavy], context),
         (cells[heavy], replace(context, paper=False)),
     ):
-        rows += ratio_rows(part, how, audit="canary", metrics=metrics)
+        rows += ratio_rows(
+            summed_groups(part, how), how, audit="canary", metrics=metrics
+        )
     order = {metric: i for i, metric in enumerate(metrics)}
     # Cut once for the rows of all metrics.
     once, each = (cache(partial(_of_part, frame)) for frame in (ours, often))
@@ -209,7 +216,9 @@ def canary_contrasts(cells: pd.DataFrame, context: Context) -> list[Contrast]:
             (wanted[~heavy], context),
             (wanted[heavy], replace(context, paper=False)),
         )
-        for row in ratio_contrasts(part, how, audit="canary", metrics=by_name(METRICS))
+        for row in ratio_contrasts(
+            summed_groups(part, how), how, audit="canary", metrics=by_name(METRICS)
+        )
     ]
 
 

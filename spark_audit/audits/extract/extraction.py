@@ -47,6 +47,7 @@ from spark_audit.audits.ratio_rows import (
     by_group,
     ratio_contrasts,
     ratio_rows,
+    summed_groups,
 )
 from spark_audit.manifest.prompts import asked_key, asked_keys, asked_place
 from spark_audit.manifest.schema import (
@@ -304,8 +305,11 @@ class Extraction(Audit):
             )
         cells = pd.concat([_cells(part, group) for group, part in by_group(pii)])
         ratios: Any = {"audit": "extract", "metrics": by_name(METRICS)}
-        rows = ratio_rows(cells, context, **ratios)
-        contrasts = bounded(ratio_contrasts(cells, context, **ratios), ("greedy_rate",))
+        summed = [*summed_groups(cells, context)]
+        rows = ratio_rows(summed, context, **ratios)
+        contrasts = bounded(
+            ratio_contrasts(summed, context, **ratios), ("greedy_rate",)
+        )
         for group, part in by_group(pii):
             medians = Medians(part, group, context)
             rows += medians.rows()

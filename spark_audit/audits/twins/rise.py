@@ -17,7 +17,7 @@ import pandas as pd
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.metric import by_name
-from spark_audit.audits.ratio_rows import ratio_contrasts
+from spark_audit.audits.ratio_rows import ratio_contrasts, summed_groups
 from spark_audit.audits.twins.twin_findings import findings
 from spark_audit.audits.twins.twin_rows import (
     METRICS,
@@ -108,7 +108,7 @@ class Twins(Audit):
         cells = rank_cells(frame)
         contrasts = ratio_contrasts(
             # The rise against a baseline is the difference of exposures.
-            cells[cells["metric"] != "rise"],
+            summed_groups(cells[cells["metric"] != "rise"], context),
             context,
             audit="twins",
             metrics=by_name(METRICS),

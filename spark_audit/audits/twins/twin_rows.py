@@ -17,7 +17,7 @@ import pandas as pd
 from spark_audit.audits.base import Context, missing_rows
 from spark_audit.audits.canary.ranks import COLLAPSED, resolved
 from spark_audit.audits.metric import Metric, by_name
-from spark_audit.audits.ratio_rows import CELLS, beside_base, ratio_rows
+from spark_audit.audits.ratio_rows import CELLS, beside_base, ratio_rows, summed_groups
 from spark_audit.data.occurrences import DOSES, dose_group
 from spark_audit.names import BASE
 from spark_audit.results import Row
@@ -163,7 +163,12 @@ def rows_of(frame: pd.DataFrame, context: Context) -> list[Row]:
         for one in METRICS
     )
     rows = beside_base_exposure(
-        ratio_rows(rank_cells(frame), context, audit="twins", metrics=metrics)
+        ratio_rows(
+            summed_groups(rank_cells(frame), context),
+            context,
+            audit="twins",
+            metrics=metrics,
+        )
     )
     names = list(dict.fromkeys(frame["checkpoint"]))
     if not (frame["side"] == TRAINED).any():
