@@ -29,7 +29,7 @@ SAVED = re.compile(
 )
 EXAMPLES = dict(SAVED.findall(TEXT))
 """Where each worked example goes -> its file."""
-EDITED = "spark_audit/audits/rank.py"
+EDITED = "spark_audit/audits/vocabulary_rank.py"
 
 REPORT = """
 import sys

@@ -14,10 +14,10 @@ from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.membership import Membership
 from spark_audit.audits.nll import NLL
 from spark_audit.audits.noise.embedding_noise import Noise
-from spark_audit.audits.rank import Rank
 from spark_audit.audits.stages.stage_memory import Stages
 from spark_audit.audits.twins.rise import Twins
 from spark_audit.audits.utility.task_accuracy import Utility
+from spark_audit.audits.vocabulary_rank import Rank
 from spark_audit.errors import InputError, choose
 from spark_audit.terminal.console import say
 

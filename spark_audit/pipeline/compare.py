@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,21 +82,18 @@ def compare(
     audits, left_out = _comparable(folders, reports)
     evidence = {a: _evidence(a, folders, reports, names) for a in audits}
     entries = {
-        audit: list(dict.fromkeys(map(series_of, known.checkpoints)))
-        if about(audit).of_series
-        else list(known.checkpoints)
+        audit: dict.fromkeys(
+            map(series_of if about(audit).of_series else str, known.checkpoints)
+        )
         for audit, known in evidence.items()
     }
+    paper, count = preset == "paper", replicates(preset)
+    context = partial(Context, paper=paper, seed=seed, replicates=count)
     results = {
         audit: _concluded(
             audit,
             known,
-            Context(
-                baselines_of(chosen, entries[audit]) | originals(facts.values()),
-                preset == "paper",
-                seed,
-                replicates(preset),
-            ),
+            context(baselines_of(chosen, entries[audit]) | originals(facts.values())),
             null,
         )
         for audit, known in evidence.items()
@@ -104,8 +102,8 @@ def compare(
     sums: dict[str, str] = {}
     if output is not None:
         sums = _write(output, evidence)
-        parts = [(read_cases(f), new) for f, new in zip(folders, names, strict=True)]
-        write_cases(output, united_cases(parts))
+        parts = zip(map(read_cases, folders), names, strict=True)
+        write_cases(output, united_cases([*parts]))
     kept = [about(name).evidence_file() for name in results]
     kept += ["cases.parquet", "cases.csv"]
     return assemble(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_train.methods.method import Option
-from spark_train.privacy import dpsgd, fn
+from spark_train.privacy import dpsgd, frozen_noise
 
 PRIVACY: Mapping[str, Option] = {
     "dpsgd": Option(dpsgd.dpsgd, reads=("dp",), summary=dpsgd.__doc__),
-    "fn": Option(fn.fn, reads=("fn",), summary=fn.__doc__),
+    "fn": Option(frozen_noise.fn, reads=("fn",), summary=frozen_noise.__doc__),
 }
 """By the values of ``--dp``."""
 

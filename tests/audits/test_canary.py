@@ -14,16 +14,16 @@ from audited import canary, evidence, plan
 
 from spark_audit.audits.canary.candidates import canary_frame
 from spark_audit.audits.canary.epsilon import one_run_table
-from spark_audit.audits.canary.ranks import COLLAPSED, ranked
+from spark_audit.audits.canary.rank_tests import COLLAPSED, ranked
 from spark_audit.audits.ratio_rows import bounded, moved
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.candidate_ranks import Extrapolated
 from spark_audit.stats.chance_ranks import chance_mde, null_moments
 from spark_audit.stats.epsilon import candidate_guess_bound, one_run_bound
-from spark_audit.stats.exposure import Extrapolated
 
 Make = Callable[..., Any]
 INSENSITIVE = "the audit is insensitive here, and nothing can be concluded"

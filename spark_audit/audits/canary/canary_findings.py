@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.canary.ranks import (
+from spark_audit.audits.canary.rank_tests import (
     LEVEL,
     Judged,
     Tested,

@@ -12,7 +12,7 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.base import Context
-from spark_audit.audits.canary.ranks import hits_of, resolved, tied
+from spark_audit.audits.canary.rank_tests import hits_of, resolved, tied
 from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import (
     CELLS,
@@ -22,13 +22,13 @@ from spark_audit.audits.ratio_rows import (
 )
 from spark_audit.data.canaries import RANKED
 from spark_audit.results import Contrast, Row
+from spark_audit.stats.candidate_ranks import top_k_credit
 from spark_audit.stats.chance_ranks import (
     chance_mde,
     null_mean,
     null_moments,
     top_k_mde,
 )
-from spark_audit.stats.exposure import top_k_credit
 
 OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.canary.ranks import (
+from spark_audit.audits.canary.rank_tests import (
     LEVEL,
     by_part,
     changes,

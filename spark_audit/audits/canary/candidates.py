@@ -13,7 +13,7 @@ from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import CanaryContext, Manifest, ManifestCanary
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.exposure import (
+from spark_audit.stats.candidate_ranks import (
     candidate_ranks,
     extrapolated_exposure,
     posterior_bits,

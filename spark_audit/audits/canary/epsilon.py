@@ -17,7 +17,7 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.canary.canary_tables import KS, Record
-from spark_audit.audits.canary.ranks import LEVEL, by_part, held_out, trained
+from spark_audit.audits.canary.rank_tests import LEVEL, by_part, held_out, trained
 from spark_audit.data.canaries import FORMATS
 from spark_audit.names import BASE
 from spark_audit.stats.epsilon import (

@@ -40,7 +40,7 @@ from spark_audit.audits.canary.canary_tables import (
 )
 from spark_audit.audits.canary.candidates import canary_frame, plan, rank_evidence
 from spark_audit.audits.canary.epsilon import epsilon_table, one_run_table
-from spark_audit.audits.canary.ranks import Judged, ranked, trained
+from spark_audit.audits.canary.rank_tests import Judged, ranked, trained
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest

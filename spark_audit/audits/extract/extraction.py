@@ -219,11 +219,10 @@ class Extraction(Audit):
 
         def known(example: ManifestExample, span: ManifestSpan) -> dict[str, Any]:
             canary = example.canary_id or ""
-            # Where only a part of the manifest is audited, its canaries are not listed.
-            dose = doses.get(canary, 0 if example.split == "test" else 1)
             fact = facts[example.id, span.start, span.end]
-            if not canary:
-                dose = fact.dose
+            # Where only a part of the manifest is audited, its canaries are not listed.
+            unlisted = 0 if example.split == "test" else 1
+            dose = doses.get(canary, unlisted) if canary else fact.dose
             return {
                 "set": "canary" if canary else "pii",
                 "split": example.split,
@@ -267,11 +266,8 @@ class Extraction(Audit):
 
         split = {example.id: example.split for example in manifest.examples}
         trained = {p for p, _, key in map(asked_place, keys) if split[key] == "train"}
-        return Evidence.of(
-            units,
-            measured(),
-            {"asked": asked, "trained": sorted(trained), "checkpoints": [*tables]},
-        )
+        prompts = {"asked": asked, "trained": sorted(trained)}
+        return Evidence.of(units, measured(), prompts | {"checkpoints": [*tables]})
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         whole = dict.fromkeys(("n_tokens", "parts", "parts_right"), np.int64)

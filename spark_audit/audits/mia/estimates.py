@@ -12,7 +12,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.mia.attacks import LIMIT
+from spark_audit.audits.mia.score_formulas import LIMIT
 from spark_audit.audits.mia.scores import ATTACKS, BESIDE, FEWEST, FPRS, RELATIVE
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError

@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
-from spark_audit.audits.mia.attacks import compressed_bytes
 from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.estimates import NO_ROWS, Group, Known, rows_by_group
 from spark_audit.audits.mia.membership_guards import (
@@ -33,6 +32,7 @@ from spark_audit.audits.mia.membership_rows import (
     pairs_of,
     rows_of,
 )
+from spark_audit.audits.mia.score_formulas import compressed_bytes
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     BESIDE,

@@ -1,8 +1,7 @@
-"""Membership scores of texts, and whether the texts alone tell members apart.
+"""Membership scores of all texts of a checkpoint, as a table; which one is declared.
 
-All scores are oriented alike: the larger, the likelier a member. A score tells
-membership only if members and non-members are alike but for training; the blind
-classifier and the label test look at the texts without any model to check that.
+All scores are oriented alike: the larger, the likelier a member. Their formulas are in
+``score_formulas``; what the texts alone give away is in ``texts``.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from spark_audit.audits.metric import Metric
-from spark_audit.audits.mia.attacks import ALONE, Chosen, Scored, Untrained
-from spark_audit.audits.mia.attacks import RELATIVE as AGAINST_BASE
+from spark_audit.audits.mia.score_formulas import ALONE, Chosen, Scored, Untrained
+from spark_audit.audits.mia.score_formulas import RELATIVE as AGAINST_BASE
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY
 from spark_audit.scoring.table import TokenTable

@@ -31,8 +31,8 @@ from spark_audit.manifest.schema import Manifest, ManifestTwins
 from spark_audit.results import AuditResult, Guard, Hits
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.candidate_ranks import candidate_ranks
 from spark_audit.stats.duplicates import connected_components
-from spark_audit.stats.exposure import candidate_ranks
 
 CANDIDATES = Pass("candidates")
 SCOPE = (

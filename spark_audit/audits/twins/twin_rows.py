@@ -15,13 +15,13 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context, missing_rows
-from spark_audit.audits.canary.ranks import COLLAPSED, resolved
+from spark_audit.audits.canary.rank_tests import COLLAPSED, resolved
 from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import CELLS, beside_base, ratio_rows, summed_groups
 from spark_audit.data.occurrences import DOSES, dose_group
 from spark_audit.names import BASE
 from spark_audit.results import Row
-from spark_audit.stats.exposure import exposure_bits, top_k_credit
+from spark_audit.stats.candidate_ranks import exposure_bits, top_k_credit
 from spark_audit.stats.memory import Memory, Sides, memory
 
 TRAINED, NEVER = "trained", "never-trained"

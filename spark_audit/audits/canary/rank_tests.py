@@ -24,6 +24,7 @@ from spark_audit.names import BASE
 from spark_audit.results import Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.candidate_ranks import exposure_bits, lower_tail_exposure
 from spark_audit.stats.chance_ranks import (
     TopK,
     Uniformity,
@@ -31,7 +32,6 @@ from spark_audit.stats.chance_ranks import (
     top_k,
     uniformity,
 )
-from spark_audit.stats.exposure import exposure_bits, lower_tail_exposure
 from spark_audit.stats.intervals import ratio_estimate
 
 MOST_TIED = 0.9
