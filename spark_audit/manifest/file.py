@@ -276,6 +276,8 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
     """
     if isinstance(path, Manifest):
         return path
+    if not isinstance(path, str | Path):
+        raise TypeError(f"manifest: {type(path).__name__} is no path and no Manifest")
     path = Path(path).expanduser()
     content = _content_of_file(path)
     _check_heading(content, path)

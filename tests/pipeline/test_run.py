@@ -194,7 +194,7 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("loaded or scored though another checkpoint does not fit")
 
-    monkeypatch.setattr(pipeline.Work, "score", never)
+    monkeypatch.setattr("spark_audit.pipeline.run.score", never)
     monkeypatch.setattr("spark_audit.checkpoints.open.build", never)
     wide, other = tmp_path / "wide", tmp_path / "other"
     make_model("llama", hidden_size=48, seed=9).save_pretrained(wide)
@@ -588,7 +588,7 @@ def test_unwritable_output_is_found_before_scoring(
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("scored although nothing can be written")
 
-    monkeypatch.setattr(pipeline.Work, "score", never)
+    monkeypatch.setattr("spark_audit.pipeline.run.score", never)
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(OutputError, match="cannot be written"):

@@ -173,7 +173,7 @@ def test_two_processes_give_what_one_gives(
     assert [code for code, _, _ in ends] == [0] * len(ends), ends
     # The first process alone speaks.
     assert "".join(out for _, out, _ in ends).count("Last ") == 1
-    assert json.loads((both / "run.json").read_text())["processes"] == 2
+    assert json.loads((both / "run.json").read_text())["starts"][0]["processes"] == 2
 
     one, two = steps(alone.folder), steps(both)
     assert [list(line) for line in one] == [list(line) for line in two]
