@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "streaming.py"
 
 
 def test_a_small_table_is_measured_and_concluded(tmp_path: Path) -> None:
-    sizes = ["--rows", "60", "--checkpoints", "2", "--together", "0"]
+    sizes = ["--rows", "60", "--checkpoints", "2"]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *sizes, "--audits", "nll", "-o", str(tmp_path)],
         capture_output=True,

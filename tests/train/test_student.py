@@ -22,6 +22,8 @@ KINDS = {
     "gpt2": {},
     "gemma2": {"head_dim": 8, "final_logit_softcapping": 2.0},
 }
+ROUNDED = {"gemma2": 5e-6}
+"""Error of a model in float64 whose norms compute in float32 all the same."""
 
 
 def asked(kind: str) -> Tensor:
@@ -53,8 +55,9 @@ def test_logits_are_the_models_own(
         ids = torch.arange(5) * 7 + torch.arange(len(hidden))[:, None]
         some = student.logits_at(hidden, ids)
     assert hidden.shape == (len(wanted), 32)
-    torch.testing.assert_close(logits, wanted)
-    torch.testing.assert_close(some, wanted.gather(1, ids))
+    error = ROUNDED.get(kind, 1e-7)
+    torch.testing.assert_close(logits, wanted, rtol=error, atol=error)
+    torch.testing.assert_close(some, wanted.gather(1, ids), rtol=error, atol=error)
     wrong = torch.roll(wanted, 1, 0)
     assert (logits - wrong).abs().max() > 0.1
 
@@ -106,7 +109,9 @@ def test_a_known_class_that_does_more_falls_back_too(
         torch.testing.assert_close(found, plain(model, mask))
 
 
-def check_total(student: Student, model: Any, *, rows: int | None) -> None:
+def check_total(
+    student: Student, model: Any, *, rows: int | None, error: float = 1e-8
+) -> None:
     """Value and gradient of a weighted NLL against plain autograd."""
     batch, mask = collate(ROWS), asked("some")
     ids = targets(batch, mask)
@@ -127,11 +132,12 @@ def check_total(student: Student, model: Any, *, rows: int | None) -> None:
 
     logp = plain(model, mask).log_softmax(-1)
     wanted = -sum(weight[i] * logp[i, ids[i]] for i in range(len(ids)))
-    torch.testing.assert_close(total, wanted)
+    torch.testing.assert_close(total, wanted, rtol=10 * error, atol=10 * error)
     gradients = torch.autograd.grad(3 * wanted, list(student.trainable.values()))
     same(
         {name: w for name, w in found.items() if w is not None},
         dict(zip(student.trainable, gradients, strict=True)),
+        within=error,
     )
 
 
@@ -141,7 +147,8 @@ def test_a_sum_in_chunks_is_plain_autograd(
     make_model: Callable[..., Any], kind: str, rows: int | None
 ) -> None:
     model = adapted(make_model, kind, **KINDS[kind])
-    check_total(Student(model), model, rows=rows)
+    error = ROUNDED.get(kind, 1e-8)
+    check_total(Student(model), model, rows=rows, error=error)
 
 
 def test_a_sum_over_no_positions_is_0(make_model: Callable[..., Any]) -> None:
