@@ -20,6 +20,7 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 
 HUB = "hf:"
 """What a model or data set on the hub is written with; anything else is a path."""
+HUB_PAGE = "://huggingface.co/"
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(\w[\w./-]*))?")
 WORDS_BYTES = 1 << 26
 """The largest file of a tokenizer that is read; the largest real ones are 34 MB."""
@@ -68,6 +69,8 @@ def locate(
     fix = nearest(path) or "check the path"
     if away := elsewhere(source):
         fix = away
+    elif HUB_PAGE in source:
+        fix = f"write a model on the hub as {HUB}ORG/NAME"
     elif "://" in source:
         fix = "audits read a server: --ckpt http://HOST:PORT/v1 --model NAME"
     if _HUB_ID.fullmatch(source) and not source.endswith(WEIGHT_SUFFIXES):

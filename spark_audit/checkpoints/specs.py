@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from spark_audit.checkpoints.locate import HUB, locate
+from spark_audit.checkpoints.locate import HUB, HUB_PAGE, locate
 from spark_audit.errors import InputError, choose
 from spark_audit.names import BASE
 from spark_audit.terminal.flags import (
@@ -233,6 +233,11 @@ def _draft(text: str) -> Spec:
     apart = "replicates of one method are at different stages"
     for wrong, what, fix in (
         (not all(parts), "is empty", "give a path"),
+        (
+            any(HUB_PAGE in part for part in parts),
+            "is a web page, no checkpoint",
+            "write a model on the hub as hf:ORG/NAME",
+        ),
         (
             listed and not name,
             "a list of seeds has no name",
