@@ -39,7 +39,6 @@ def made_report(*names: str, **columns: Any) -> Report:
         "results": [],
         "contrasts": [],
         "guards": [],
-        "scope": [],
     }
     return Report.model_validate({**given, **columns})
 

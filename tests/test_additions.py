@@ -30,6 +30,14 @@ SAVED = re.compile(
 EXAMPLES = dict(SAVED.findall(TEXT))
 """Where each worked example goes -> its file."""
 EDITED = "spark_audit/audits/vocabulary_rank.py"
+SENTENCES = """
+[audit.surprise]
+title = "Surprises"
+[scope.surprise]
+alone = "A quantile proves nothing alone."
+[definition.surprise]
+quantile = { term = "NLL quantile", text = "exceeded by {{ 'few' }} tokens." }
+"""
 
 REPORT = """
 import sys
@@ -151,13 +159,17 @@ def figures(folder: Path) -> list[dict[str, str]]:
 
 def test_an_audit(house: House, tmp_path: Path) -> None:
     rule = "surprise.nll_quantile.value > {} except base"
+    (house.root / "surprise.en.toml").write_text(SENTENCES)
     with house.with_file("surprise.py"), house.announced("surprise:Surprise"):
         help_page = house.audit("--help")
         commands = re.findall(r"^\W*(utility|surprise|all) ", help_page, re.M)
         assert commands == ["utility", "surprise", "all"]
         assert "that a given share of identifier tokens exceed" in help_page
         assert "share of tokens, 0 to 1" in house.audit("surprise", "--help")
-        folder = house.report(tmp_path / "out", "surprise,nll")
+        folder = house.report(tmp_path / "out", "surprise,nll", "csv,md,html")
+        page = (folder / "report.html").read_text()
+        for words in (">Surprises</h2>", "proves nothing alone.", "by few tokens."):
+            assert words in page
         rows = figures(folder)
         assert list(dict.fromkeys(row["audit"] for row in rows)) == ["nll", "surprise"]
         (own,) = (

@@ -178,7 +178,6 @@ def test_a_report_reads_back_what_it_wrote() -> None:
         results=[Row(**ROW, value=1.0)],
         contrasts=[],
         guards=[],
-        scope=["no erasure"],
     )
     text = report.model_dump_json()
     assert Report.model_validate_json(text) == report

@@ -64,8 +64,6 @@ class Audit(ABC):
         ``alone`` is why it is refused if it is the only audit.
     over
         What the figures of the group ``pooled`` are pooled over.
-    scope
-        What cannot be concluded from it.
     chance
         Its null values are chance, not figures of another row.
     wide, counts
@@ -97,7 +95,6 @@ class Audit(ABC):
     unscored: ClassVar[str] = "the texts for this audit were not scored"
     alone: ClassVar[str] = ""
     over: ClassVar[str] = "pooled over training rows"
-    scope: ClassVar[tuple[str, ...]] = ()
     chance: ClassVar[bool] = False
     wide: ClassVar[bool] = False
     counts: ClassVar[str] = "tokens"

@@ -27,8 +27,6 @@ class Metric:
         those that get a row with the reason where nothing was scored.
     null, note
         Chance value, and what stands with every figure.
-    definitions
-        Terms that readers meet with the metric, and their meaning.
     glance, headline
         By variant: its title among the figures that are shown first (:data:`ANY`: the
         variant that the verdict rests on), and its name in sentences on several seeds.
@@ -51,7 +49,6 @@ class Metric:
     hidden: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    definitions: Mapping[str, str] = field(default_factory=dict)
     glance: Mapping[str, str] = field(default_factory=dict)
     headline: Mapping[str, str] = field(default_factory=dict)
     partner: str = ""

@@ -44,12 +44,6 @@ METRICS = (
 )
 NOTHING = "the manifest has no scored token of this kind"
 
-SCOPE = (
-    "Without matching, the NLLs of identifiers and of other text differ in any model. "
-    "An equal change of both is drift: neither protection nor memorisation (see the "
-    "audit `matched`).",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class NLL(Audit):
@@ -67,7 +61,6 @@ class NLL(Audit):
     metrics = METRICS
     nothing = NOTHING
     unscored = NOTHING
-    scope = SCOPE
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """All examples that hold a scored token of any of the three kinds."""
@@ -135,7 +128,6 @@ class NLL(Audit):
                 *_findings(rows),
                 *(_contrast_finding(row) for row in contrasts if row.group == "pooled"),
             ],
-            scope=list(SCOPE),
         )
 
 

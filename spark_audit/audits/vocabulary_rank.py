@@ -82,11 +82,6 @@ METRICS = (
         variants=SETS,
         missing=("pii",),
         headline={"pii": "Top-1 rate of identifiers"},
-        definitions={
-            "rank": "1 + the number of usable vocabulary entries with a greater logit. "
-            "`pii`: tokens of matched identifiers; `control`: tokens of their "
-            "controls; `pii_all`: tokens of all annotated identifiers."
-        },
     ),
     *(
         Metric(
@@ -143,22 +138,12 @@ METRICS = (
         variants=("pii_all",),
         missing=("pii_all",),
         glance={"pii_all": SINCE},
-        definitions={
-            "trained minus never trained": "change of the Top-1 rate of identifiers in "
-            "trained rows since the base model, minus the change of identifiers of the "
-            "same kinds that occur in no trained row. Without memory 0."
-        },
     ),
 )
 NOTHING = "the manifest has no identifier to audit"
 NO_SPANS = "no identifier of this set was scored"
 TIES_MATTER = 0.005
 """Difference of Top-1 by tie rule above which readers are told."""
-
-SCOPE = (
-    "A rank is that of one token after its true prefix; greedy decoding writes the "
-    "token of rank 1. Fewer identifiers at rank 1 say nothing about sampling.",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +160,6 @@ class Rank(Audit):
     metrics = METRICS
     nothing = NOTHING
     unscored = NO_SPANS
-    scope = SCOPE
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """All examples with an annotated identifier that was scored, canaries apart."""
@@ -236,7 +220,6 @@ class Rank(Audit):
             rows=rows,
             contrasts=contrasts,
             findings=[*_findings(rows, contrasts), *_tie_findings(ties)],
-            scope=list(SCOPE),
             tables={"rank_ties": ties},
         )
 

@@ -99,7 +99,6 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
             *new.guards,
             *(g for g in old.guards if (g.name, g.checkpoint) not in told),
         ],
-        scope=[*new.scope, *old.scope],
         tables={**old.tables, **new.tables},
         origins={**old.origins, **new.origins},
         evidence={

@@ -17,7 +17,6 @@ from spark_audit.provenance import now, versions
 from spark_audit.report.attachments import MATCHING
 from spark_audit.report.coverage import untested
 from spark_audit.results import AuditResult, Guard, Report, by_severity
-from spark_audit.sentences import render
 
 Records = list[dict[str, Any]]
 
@@ -26,7 +25,6 @@ def assemble(
     results: Mapping[str, AuditResult],
     *,
     guards: Iterable[Guard] = (),
-    scope: Iterable[str] = (),
     tables: Mapping[str, Records] | None = None,
     **facts: Any,
 ) -> Report:
@@ -34,9 +32,9 @@ def assemble(
 
     Parameters
     ----------
-    guards, scope, tables
-        What belongs to no audit's result: guards before theirs, statements after
-        theirs, tables that give way to theirs.
+    guards, tables
+        What belongs to no audit's result: guards before theirs, tables that give way
+        to theirs.
     facts
         The other fields of :class:`Report`; it is made now, by these versions, unless
         they say otherwise.
@@ -49,7 +47,6 @@ def assemble(
     findings += untested(findings, audited)
     settings = {**facts.pop("settings", {}), TESTS: len(family(findings))}
     given = tables or {}
-    of_audits = chain(*(part.scope for part in parts))
     own = {n: (audit, t) for audit, r in results.items() for n, t in r.tables.items()}
     return Report.model_validate(
         {
@@ -60,7 +57,6 @@ def assemble(
             "results": at_level(chain(*(part.rows for part in parts)), findings),
             "contrasts": at_level(chain(*(part.contrasts for part in parts)), findings),
             "guards": told,
-            "scope": list(dict.fromkeys([*scope_of_all(), *of_audits, *scope])),
             "tables": {**given, **{name: table for name, (_, table) in own.items()}},
             "origins": {
                 **{name: "manifest" for name in MATCHING if name in given},
@@ -69,11 +65,6 @@ def assemble(
             **facts,
         }
     )
-
-
-def scope_of_all() -> list[str]:
-    """Statements that stand in every report (SPARK, Scope of the Privacy Evidence)."""
-    return [render(f"limit.{name}") for name in ("prefixes", "seeds", "family")]
 
 
 def results_of(report: Report, audits: Iterable[str]) -> dict[str, AuditResult]:

@@ -68,7 +68,7 @@ def against(
         title=render("against.title", name=other.manifest.name),
         header=("checkpoint", "figure", "here", "there", render("against.differences")),
         rows=tuple(lines),
-        remarks=tuple(other.scope),
+        remarks=tuple(other.caveats),
         lead=render("against.lead"),
     )
 

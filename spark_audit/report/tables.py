@@ -360,20 +360,12 @@ def definitions(report: Report) -> Iterator[tuple[str, str]]:
     """Term and meaning, of the audits that the report holds."""
     yield from general(report)
     for audit in dict.fromkeys(row.audit for row in report.results):
-        yield from definitions_of(audit)
+        yield from sentences.terms(f"definition.{audit}")
 
 
-def definitions_of(audit: str) -> Iterator[tuple[str, str]]:
-    """Term and meaning of what an audit gives."""
-    for metric in about(audit).metrics:
-        yield from metric.definitions.items()
-
-
-def general(report: Report) -> Iterator[tuple[str, str]]:
+def general(report: Report) -> list[tuple[str, str]]:
     """Term and meaning of what several audits give; what intervals were made by."""
-    methods = methods_of(report.results)
-    for name in ("NLL", "MDE", "intervals"):
-        yield name, sentences.render(f"definition.{name}", methods=methods)
+    return sentences.terms("definition.all", methods=methods_of(report.results))
 
 
 def methods_of(rows: Iterable[Row]) -> list[str]:

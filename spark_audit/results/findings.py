@@ -73,14 +73,6 @@ class Rendered(Strict):
         default={}, description="What the sentence is rendered from."
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_rendered(cls, data: Any) -> Any:
-        # Files hold the sentence for their readers; the facts are what counts.
-        if isinstance(data, dict):
-            return {k: v for k, v in data.items() if k not in cls.model_computed_fields}
-        return data
-
 
 class Guard(Rendered):
     """A condition that can void a claim; ``passed`` is null when it is a warning."""
@@ -381,19 +373,17 @@ def findings_html(title: str, findings: Sequence[Finding]) -> str:
 class AuditResult:
     """What an audit concludes, before it is written anywhere.
 
-    ``findings`` say in plain words what was found and what was not, ``scope`` what the
-    evidence does not support. ``tables`` are small further tables by name (a list of
-    records each) that stand in the report, ``settings`` what was really used;
-    ``evidence`` is what the audit concludes from, written to ``scores/`` and read
-    again by comparisons, which need neither model nor manifest. Neither holds text or
-    token ids.
+    ``findings`` say in plain words what was found and what was not. ``tables`` are
+    small further tables by name (a list of records each) that stand in the report,
+    ``settings`` what was really used; ``evidence`` is what the audit concludes from,
+    written to ``scores/`` and read again by comparisons, which need neither model nor
+    manifest. Neither holds text or token ids.
     """
 
     rows: list[Row] = field(default_factory=list)
     contrasts: list[Contrast] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    scope: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     evidence: Evidence | None = None

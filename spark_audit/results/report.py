@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, computed_field
 
+from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.results.findings import (
     LISTS,
@@ -175,7 +177,9 @@ class Report(Strict):
     results: list[Row] = Field(description="All figures of single checkpoints.")
     contrasts: list[Contrast] = Field(description="Paired figures against a baseline.")
     guards: list[Guard] = Field(description="Conditions that can void a claim.")
-    scope: list[Text] = Field(description="What cannot be concluded.")
+    caveats: list[Text] = Field(
+        default=[], description="What cannot be concluded from this report alone."
+    )
     tables: Annotated[dict[str, list[dict[str, Any]]], AfterValidator(_file_names)] = (
         Field(default={}, description="Further tables by name: flat records.")
     )
@@ -196,6 +200,15 @@ class Report(Strict):
         description="Files beside it, by the writer that they are of: nothing else "
         "in the folder is ever deleted.",
     )
+
+    @computed_field(description="What cannot be concluded.")  # type: ignore[prop-decorator]
+    @property
+    def scope(self) -> list[str]:
+        """What cannot be concluded: from any report, from its audits, from this one."""
+        kept: list[Row | Finding] = [*self.results, *self.contrasts, *self.findings]
+        audits = ["all", *dict.fromkeys(one.audit for one in kept)]
+        own = (sentences.under(f"scope.{audit}.") for audit in audits)
+        return [*chain(*own), *self.caveats]
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What it is of and how much it holds."""

@@ -5,7 +5,6 @@ from spark_audit.sentences.renderer import (
     LANGUAGES,
     capitalised,
     figure,
-    glossary,
     knows,
     language,
     limits,
@@ -15,7 +14,9 @@ from spark_audit.sentences.renderer import (
     percent,
     render,
     spoken,
+    terms,
     translated,
+    under,
 )
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "LANGUAGES",
     "capitalised",
     "figure",
-    "glossary",
     "knows",
     "language",
     "limits",
@@ -33,5 +33,7 @@ __all__ = [
     "percent",
     "render",
     "spoken",
+    "terms",
     "translated",
+    "under",
 ]

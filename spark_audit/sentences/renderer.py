@@ -11,10 +11,14 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
+from importlib.metadata import entry_points
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -245,9 +249,20 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 @lru_cache
 def _known(language: str) -> dict[str, str]:
     templates = {} if language == "en" else dict(_known("en"))
-    for file in files("spark_audit.sentences").joinpath(language).iterdir():
+    for file in _files(language):
         templates |= _flat(tomllib.loads(file.read_text(encoding="utf-8")))
     return templates
+
+
+def _files(language: str) -> Iterator[Traversable]:
+    """Ours, and those of other packages: of ``surprise.py`` ``surprise.en.toml``."""
+    yield from files("spark_audit.sentences").joinpath(language).iterdir()
+    for point in entry_points(group="spark_audit.audits"):
+        with suppress(ImportError):
+            module = find_spec(point.module)
+            path = Path(module.origin if module and module.origin else "")
+            if (beside := path.with_suffix(f".{language}.toml")).is_file():
+                yield beside
 
 
 @lru_cache
@@ -287,9 +302,16 @@ def translated(kind: str, text: str) -> str:
     return optional(f"{kind}.{text}") or text
 
 
-def glossary() -> list[tuple[str, str]]:
-    """Terms and what they mean, in the language that is spoken."""
-    terms = [key for key in _known("en") if key.startswith("glossary.")]
+def under(prefix: str, **facts: Any) -> list[str]:
+    """All sentences whose keys begin like that, in the order of the English file."""
+    return [render(key, **facts) for key in _known("en") if key.startswith(prefix)]
+
+
+def terms(group: str, **facts: Any) -> list[tuple[str, str]]:
+    """Terms of a group and what they mean, in the language that is spoken."""
+    keys = [key[:-5] for key in _known("en") if key.endswith(".term")]
     return [
-        (render(f"{key}.term"), render(key)) for key in terms if key[-5:] != ".term"
+        (render(f"{key}.term"), render(key, **facts))
+        for key in keys
+        if key.startswith(f"{group}.")
     ]

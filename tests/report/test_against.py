@@ -34,7 +34,7 @@ def made(*rows: Row, base: str | None = "tiny") -> Report:
         settings={"reference": "tiny"},
         checkpoints=[checkpoint(name, base=base) for name in names],
         results=list(rows),
-        scope=["not for decisions"],
+        caveats=["not for decisions"],
     )
 
 

@@ -42,7 +42,7 @@ def report() -> Report:
             row("other", **missing),
             row("base", value=-0.01),
         ],
-        scope=["This is no proof."],
+        caveats=["This is no proof."],
     )
 
 

@@ -242,7 +242,7 @@ def test_names_are_text_and_the_page_loads_and_runs_nothing(
             "checkpoints": [checkpoint("calm", format=EVIL)],
             "guards": [guard(EVIL, EVIL, None)],
             "command": ["spark-audit", EVIL],
-            "scope": [*report.scope, EVIL],
+            "caveats": [EVIL],
         }
     )
     monkeypatch.setenv(page.PREPARED_BY, f"{EVIL}\x1b")

@@ -46,7 +46,7 @@ def evil() -> Report:
         ],
         contrasts=[Contrast(**where, metric="did", baseline=NAME, **figures)],
         guards=[guard(NAME, NAME, of=NAME)],
-        scope=[f"# {NAME}", f"1. {NAME}"],
+        caveats=[f"# {NAME}", f"1. {NAME}"],
         tables={"some": [{NAME: NAME, "x": NAME}]},
     )
 

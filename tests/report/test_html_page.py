@@ -143,7 +143,7 @@ def a_report(**columns: Any) -> Report:
             guard("doubtful", "is near", None),
             guard("broken", EVIL, of="base"),
         ],
-        "scope": ["Nothing else can be concluded."],
+        "caveats": ["Nothing else can be concluded."],
         "tables": {
             "balance": [{"covariate": "length", "smd_before": 1.5, "smd_after": 0.01}],
             "matching_by_type": [
@@ -366,7 +366,7 @@ def test_nothing_is_loaded_and_only_the_page_s_own_script_may_run(
 
 
 def test_what_the_report_says_is_text_never_markup(report: Report) -> None:
-    named = report.model_copy(update={"scope": [EVIL]})
+    named = report.model_copy(update={"caveats": [EVIL]})
     further = [
         Table(
             EVIL, ("checkpoint", EVIL), (Line((Cell(EVIL), Cell(EVIL)), EVIL),), (EVIL,)

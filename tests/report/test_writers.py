@@ -65,7 +65,7 @@ def report() -> Report:
             )
         ],
         guards=[guard("match quality", "is bad")],
-        scope=["Nothing else can be concluded."],
+        caveats=["Nothing else can be concluded."],
         tables={"balance": [{"covariate": "length", "smd_after": 0.01, "note": ""}]},
     )
 
@@ -253,7 +253,7 @@ def test_a_named_file_that_is_a_folder_or_a_link_does_no_harm(
 ) -> None:
     folder = tmp_path / "report"
     named = {"csv": ["tables/folder.csv", "tables/link.csv"]}
-    other = report.model_copy(update={"files": named, "scope": ["Another."]})
+    other = report.model_copy(update={"files": named, "caveats": ["Another."]})
     (folder / "tables" / "folder.csv").mkdir(parents=True)
     (tmp_path / "theirs").write_text("kept")
     (folder / "tables" / "link.csv").symlink_to(tmp_path / "theirs")

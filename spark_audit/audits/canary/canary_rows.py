@@ -56,14 +56,6 @@ METRICS = (
         missing=RANKED,
         glance={"full": "mean exposure of whole canaries, bits"},
         headline={"full": "mean exposure of canaries"},
-        definitions={
-            "exposure": "log2(N) - log2(rank) of the true string among N candidates, "
-            "which include it. `full` etc. rank once over all contexts; "
-            "`full/annotation` etc. rank in each context and average the ranks, as "
-            "SPARK does. A tie counts as the average over random orders, in bounds of "
-            "epsilon as a failed guess. If all candidates are tied, no rank can be "
-            "determined."
-        },
     ),
     *(
         Metric(

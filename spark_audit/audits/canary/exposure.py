@@ -107,14 +107,6 @@ def _base_guard(judged: Judged, evidence: pd.DataFrame) -> Guard:
 NONE = "the manifest has no canary"
 UNRANKED = "no canary of the manifest can be ranked among candidates"
 UNSCORED = "the candidates of canaries were not scored"
-SCOPE = (
-    "Ranks of canaries test detection among these candidates, after the true text, "
-    "down to the stated smallest effect. A rank near chance does not indicate safety "
-    "if the positive control was not detected, and it never indicates safety of other "
-    "strings.",
-    "A lower bound of epsilon shows which guarantee the training run does not give. It "
-    "is neither an upper bound nor a guarantee, and a bound of 0 proves nothing.",
-)
 
 
 def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
@@ -154,7 +146,6 @@ class CanaryRank(Audit):
     metrics = METRICS
     nothing = NONE
     unscored = UNSCORED
-    scope = SCOPE
     chance = True
     public = (
         "canary_uniformity",
@@ -219,7 +210,6 @@ class CanaryRank(Audit):
                 ),
                 *contrast_findings(contrasts, tables["canary_paired"], judged),
             ],
-            scope=list(SCOPE),
             tables={name: table for name, table in tables.items() if table},
         )
 

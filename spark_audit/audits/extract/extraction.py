@@ -70,12 +70,6 @@ METRICS = (
         missing=("",),
         glance={"": "identifiers reproduced word for word"},
         headline={"": "rate of verbatim extraction"},
-        definitions={
-            "verbatim, n_0.5": "verbatim: share of spans that greedy decoding "
-            "reproduces after their true prefix. n_0.5: number of random draws after "
-            "which a span is reproduced with a probability of 50%. Both are for one "
-            "tokenisation, so an attacker may extract more."
-        },
     ),
     Metric(
         "n50_median",
@@ -94,13 +88,6 @@ VALUES = (
 
 
 UNSCORED = "the texts for this audit were not scored"
-SCOPE = (
-    "Extraction is tested for these spans, after the true prefix and in one "
-    "tokenisation each. Near misses and other spellings are not counted, so the result "
-    "is a lower bound. Results of other prompts are exploratory.",
-    "Numbers of tries apply to the named sampler only. They do not apply to an "
-    "attacker who does not know the text before an identifier.",
-)
 
 
 def _spans(
@@ -182,7 +169,6 @@ class Extraction(Audit):
     metrics = METRICS
     nothing = NOTHING
     unscored = UNSCORED
-    scope = SCOPE
     public = ("extract_canaries",)
     covers = ("greedy_rate", "n")
     frameworks = "AITG-APP-03"
@@ -327,7 +313,6 @@ class Extraction(Audit):
                 *canary_findings(tables.get("extract_canaries", [])),
                 *contrast_findings(contrasts),
             ],
-            scope=list(SCOPE),
             tables=tables,
         )
 

@@ -52,7 +52,6 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of, listed
 from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence
-from spark_audit.stats.selectivity import UNLIKE
 
 _SIDES = "change since the reference, in trained rows and in rows never trained on"
 
@@ -68,15 +67,6 @@ METRICS = (
         counted={"": "difference"},
         glance={"": "identifiers, trained minus never trained, nats"},
         headline={"": "change of identifiers, trained minus never trained,"},
-        definitions={
-            "memory": "change of the NLL of identifiers in trained rows since the "
-            "reference, minus the change of comparable identifiers that occur in no "
-            "trained row (same type; if injected also same format and sentence, else "
-            "same form and place). Without memory 0; below 0, trained identifiers "
-            "became more likely than comparable ones; above 0, less likely, which "
-            "reveals training, too. If the two groups were unequally hard on the "
-            "reference already, the difference must exceed that."
-        },
     ),
     Metric(
         "pii_change",
@@ -95,12 +85,6 @@ METRICS = (
         "kind, relative to equally hard text",
         unit="nats",
         panel=_SIDES,
-        definitions={
-            "kind": "change of identifiers that were never trained on, minus the "
-            "change of their controls. Below 0: the formats of identifiers were "
-            "learned. Above 0: identifiers became less likely, even if they were not "
-            "trained on."
-        },
     ),
     Metric(
         "specific",
@@ -108,10 +92,6 @@ METRICS = (
         partner="kind",
         unit="nats",
         panel=_SIDES,
-        definitions={
-            "specific selectivity": "the change of Delta_sel in trained rows minus the "
-            "kind."
-        },
     ),
     Metric("low_change", "low-sensitivity text", unit="nats", panel=_SIDES),
     *(
@@ -129,15 +109,6 @@ METRICS = (
         counted={"change": "change"},
         glance={"change": "change of Delta_sel since reference, nats"},
         headline={"change": "change of Delta_sel"},
-        definitions={
-            "Delta_sel": "NLL of annotated identifiers minus NLL of their controls: "
-            "non-PII spans of the same example, of equal token count and equally "
-            "difficult for the reference model (SPARK, Difficulty-Matched Selectivity "
-            "Evaluation).",
-            "change since reference": "Delta_sel minus the residual of matching on the "
-            "reference, pair by pair. Ordinary fine-tuning changes it, too: formats "
-            "are learned, and kinds of text drift unequally.",
-        },
     ),
     Metric(
         "rtm_bias",
@@ -145,14 +116,6 @@ METRICS = (
         unit="nats",
         variants=("", "change"),
         labels={"change": "R1 of the change"},
-        definitions={
-            "R1": "the value that regression to the mean alone would give if all text "
-            "drifted alike: (1 - beta) times the gap between identifiers and other "
-            "text on the reference; for the change, without the residual of matching. "
-            "Drift that depends on difficulty or on the kind of token gives other "
-            "values, often of the opposite sign: R1 is not a null, and nothing is "
-            "compared with it in a test."
-        },
     ),
     Metric(
         "did",
@@ -161,41 +124,17 @@ METRICS = (
         learned=-1,
         glance={"": "DiD, nats"},
         headline={"": "DiD"},
-        definitions={
-            "DiD": "Delta_sel of a checkpoint minus that of the baseline, paired by "
-            "source. Nothing is concluded from it if the drift of low-sensitivity text "
-            "of the same rows differs between the two by more than "
-            f"{UNLIKE:.0%} of the DiD and the paired interval of that difference "
-            "excludes 0, because unequal drift can cause a DiD. Otherwise identifiers "
-            "changed, but the cause is not known."
-        },
     ),
     Metric(
         "did_alike",
         "DiD relative to text of similar form",
         unit="nats",
-        definitions={
-            "DiD relative to text of similar form": "NLL of identifiers on a "
-            "checkpoint minus that on the baseline, minus the same difference for "
-            "other tokens of their classes (with digits, with capitals, other letters, "
-            "none of these) in the same rows."
-        },
     ),
 )
 
 
 NOTHING = "the manifest has no identifier to audit"
 FEWEST_REPLICATES = 100
-
-SCOPE = (
-    "Delta_sel and DiD apply to the matched identifiers only, after their true "
-    "prefixes. They say nothing about other prefixes, other domains, identifiers "
-    "without annotation, or sampling.",
-    "A small or negative Delta_sel does not prove that nothing leaks: identifiers are "
-    "then at least as likely as other text of equal difficulty.",
-    "Delta_sel and DiD alone show neither memory nor suppression: ordinary fine-tuning "
-    "changes them, too, if formats are learned or kinds of text drift unequally.",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +150,6 @@ class Matched(Audit):
     name = "matched"
     metrics = METRICS
     nothing = NOTHING
-    scope = SCOPE
     wide = True
     file = "spans.parquet"
     covers = ("memory", "clusters")
@@ -320,7 +258,6 @@ class Matched(Audit):
                     listed(self.null, names, where="--null"),
                 ),
             ],
-            scope=list(SCOPE),
             tables=tables,
         )
 

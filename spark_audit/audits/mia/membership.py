@@ -80,14 +80,6 @@ FACTS = (
 """Columns of the evidence that are the same on every row."""
 UNSCORED = "its texts were not scored"
 
-SCOPE = (
-    "An AUC near 0.5 means that these scores do not separate these rows. It does not "
-    "bound other attacks: stronger ones train comparison models.",
-    "Membership figures need members and non-members that were split at random from "
-    "one source. The guards can disprove that, but not prove it. Without a checkpoint "
-    "that is known to have memorised, an effect may be undetectable here.",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Membership(Audit):
@@ -108,7 +100,6 @@ class Membership(Audit):
     nothing = NO_ROWS
     unscored = UNSCORED
     over = "trained rows compared with held-out rows"
-    scope = SCOPE
     chance = True
     public = ("mia_covariates",)
     covers = ("auc", "n")
@@ -255,7 +246,6 @@ class Membership(Audit):
             contrasts=contrasts,
             guards=[*borrowed, *base_read(pooled), *judged.guards],
             findings=[*told, *absent],
-            scope=list(SCOPE),
             settings={"replicates": fewer},
             tables={
                 "mia_all_rows": all_rows_table(known, names),

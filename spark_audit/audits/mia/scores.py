@@ -196,19 +196,6 @@ METRICS = (
         null=0.5,
         glance={ANY: "membership AUC, of the score that the verdict rests on"},
         headline={"loss": "AUC of loss", "reference": "AUC of reference"},
-        definitions={
-            "AUC, TPR at FPR": "every score is higher for a more likely member. The "
-            "threshold is the lowest one whose false positive rate stays within the "
-            "limit.",
-            "texts alone": "the cross-validated AUC of the best classifier over words, "
-            "character n-grams, length, and scores of the untrained model; the best is "
-            "chosen inside each fold. Membership is claimed only for a score whose AUC "
-            "rose since the untrained model, and exceeds both the AUC of the texts "
-            "alone and 0.5 on the same rows by more than chance. `blind` is the first "
-            "of these classifiers, tested by permutations. A figure is `invalid` only "
-            "if labels differ between the two sides or many near-duplicates are on "
-            "both.",
-        },
     ),
     *(
         Metric(

@@ -59,14 +59,6 @@ SAME_SIZE = 1.1
 
 NO_NULL = Finding.not_tested("noise", "noise.no_null")
 
-SCOPE = (
-    "Noise on embeddings tests how robust predictions are to a random perturbation. A "
-    "gap neither supports nor excludes a privacy claim or differential privacy. The "
-    "effect of training is the difference to the gap of the untrained model. Sigma is "
-    "absolute: before you compare models, read `relative`, its size relative to the "
-    "embeddings.",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Audit):
@@ -82,7 +74,6 @@ class Noise(Audit):
     metrics = METRICS
     nothing = NOTHING
     unscored = NOT_SCORED
-    scope = SCOPE
     slow = True
 
     sigmas: Annotated[str, "scales of the noise (sigma), separated by commas"] = SIGMAS
@@ -151,7 +142,6 @@ class Noise(Audit):
                 *_contrast_findings(contrasts),
                 *([] if BASE in names else [NO_NULL]),
             ],
-            scope=list(SCOPE),
             tables={"noise_draws": draws},
         )
 

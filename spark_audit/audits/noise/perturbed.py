@@ -29,11 +29,6 @@ METRICS = (
         "change of identifiers",
         unit="%",
         variants=(ANY,),
-        definitions={
-            "change under noise": "100 (mean probability with noise / mean probability "
-            "without - 1); gap: other text minus identifiers, in percentage points; "
-            "`of` is the scale (sigma) of the Gaussian noise on input embeddings."
-        },
     ),
     Metric(
         "dp_nonpii",

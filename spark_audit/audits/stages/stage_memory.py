@@ -148,38 +148,13 @@ METRICS = (
         unit="nats",
         learned=-1,
         variants=(ANY,),
-        definitions={
-            "memory after the stage": "memory, as in the audit `matched`, of the "
-            "identifiers that only one task was trained on, relative to those of its "
-            "rows that were never trained on. `forgotten`: memory was detected at an "
-            "earlier stage, is not detected any more, and decreased since its peak by "
-            "more than chance; without such a decrease `not shown`. `confounded`: the "
-            "two groups differed before the task was trained on."
-        },
     ),
     Metric(
         "step",
         "change of memory by the stage",
         unit="nats",
         variants=(ANY,),
-        definitions={
-            "change of memory by the stage": "change of that memory since the previous "
-            "stage. Below 0 after the stage of the task itself: its identifiers became "
-            "more likely again relative to never-trained ones (assisted memorisation). "
-            "Claimed only if the change exceeds the difference of the two groups "
-            "before the stage, because drift that depends on difficulty can increase "
-            "that difference."
-        },
     ),
-)
-SCOPE = (
-    "Results by stage and task are exploratory, and corrected (Holm) over all of them "
-    "in the report. They show when identifiers were remembered; the other audits test "
-    "whether a checkpoint remembers.",
-    "Identifiers in trained rows of several tasks belong to no single task and are "
-    "left out by stage and task. Replay trains on old rows again, so identifiers that "
-    "become more likely again at a stage may do so because of replay, not of its new "
-    "rows.",
 )
 FEWEST_TOLD = 3
 """Clusters of a figure whose p is told."""
@@ -243,7 +218,6 @@ class Stages(Audit):
     unscored = ""
     alone = "no series of several stages was given"
     over = "over the tasks trained on so far"
-    scope = SCOPE
     of_series = True
     public = ("stages_states",)
     memory = True
@@ -311,7 +285,6 @@ class Stages(Audit):
             rows=rows,
             guards=guards,
             findings=findings,
-            scope=list(SCOPE),
             tables={"stages_states": [_record(key, found) for key in found.states]},
         )
 

@@ -27,10 +27,6 @@ from spark_audit.stats.candidate_ranks import candidate_ranks
 from spark_audit.stats.duplicates import connected_components
 
 CANDIDATES = Pass("candidates")
-SCOPE = (
-    "Twins show whether identifiers became more likely than other strings of their "
-    "kind, after the true text. Strings that resemble no twin are not covered.",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +45,6 @@ class Twins(Audit):
     metrics = METRICS
     unscored = "the twins of identifiers were not scored"
     over = "exposure among twins"
-    scope = SCOPE
     wide = True
     counts = "identifiers"
     covers = ("rise", "n")
@@ -107,7 +102,6 @@ class Twins(Audit):
             contrasts=contrasts,
             guards=guards,
             findings=findings(frame, rows, seed=context.seed),
-            scope=list(SCOPE),
         )
 
     def why_nothing(self, manifest: Manifest) -> str:

@@ -45,15 +45,6 @@ METRICS = (
         panel="rise of exposure among twins since the base model",
         glance={TRAINED: "rise of identifiers among their twins, bits"},
         headline={TRAINED: "rise of trained identifiers among their twins, bits,"},
-        definitions={
-            "twins": "made-up strings of the same kind as an identifier, in its "
-            "context: same format and same number of tokens.",
-            "rise": "exposure of an identifier among its twins (log2(N) - log2(rank) "
-            "of N strings), minus its exposure at the base model. An identifier may be "
-            "more likely than its twins without any training on it, so only the rise "
-            "is evidence. If there are identifiers that were never trained on, it must "
-            "exceed theirs.",
-        },
     ),
     Metric(
         "beyond",

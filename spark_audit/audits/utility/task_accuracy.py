@@ -58,11 +58,6 @@ METRICS = (
         missing=("",),
         glance={"": "accuracy after the last stage"},
         headline={"": "final accuracy"},
-        definitions={
-            "Last, Avg, BWT": "Last: mean accuracy after the last stage. Avg: mean "
-            "over stages of the mean accuracy over the tasks trained on so far. BWT: "
-            "mean change of accuracy since each task was learned."
-        },
     ),
     Metric("avg", "Avg", bounds=(0.0, 1.0), missing=("",)),
     Metric("bwt", "BWT", missing=("",)),
@@ -74,18 +69,6 @@ COMPARED = ("last", "avg", "bwt")
 BIASED = (
     "uses the best of several noisy accuracies, so it is above 0 even if nothing is "
     "forgotten"
-)
-
-SCOPE = (
-    "Accuracy is that of greedy answers to these prompts (with the scorer "
-    "`likelihood`: of the most likely label). By default, an answer that begins with "
-    "the right label and continues counts as right; a right answer in other words "
-    "counts as wrong. Accuracy says nothing about other tasks or about privacy.",
-)
-
-ASSUMED = (
-    "The order in which the tasks were learned was not given (--order), so the order "
-    "of the data is used: {tasks}. Avg, BWT and forgetting depend on the order."
 )
 
 
@@ -102,7 +85,6 @@ class Utility(Audit):
     metrics = METRICS
     unscored = "no answer of this checkpoint was scored"
     over = "over test rows"
-    scope = SCOPE
     chance = True
     of_series = True
     public = ("accuracy_matrix",)
@@ -154,7 +136,6 @@ class Utility(Audit):
         """Rows, contrasts and findings; names are those of series."""
         facts, frame = evidence.facts, evidence.frame()
         order = ",".join(facts["order"])
-        assumed = [ASSUMED.format(tasks=", ".join(facts["order"]))] * facts["assumed"]
         common: dict[str, Any] = {
             "guards": _label_guards(facts),
             "settings": {"order": order, "scorer": facts["scorer"]},
@@ -163,7 +144,7 @@ class Utility(Audit):
             reasons = dict(zip(frame["task"], frame["reason"], strict=True))
             tasks = [f"{task} {reason}" for task, reason in reasons.items()]
             unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
-            return AuditResult(findings=[unknown], scope=assumed, **common)
+            return AuditResult(findings=[unknown], **common)
         found = dict(all_series(frame))
         draws = _Draws(context)
         rows: list[Row] = []
@@ -188,7 +169,6 @@ class Utility(Audit):
                 *(finding(name, series, rows) for name, series in found.items()),
                 *(contrast_finding(row) for row in contrasts if row.metric == "last"),
             ],
-            scope=[*SCOPE, *assumed],
             tables={"accuracy_matrix": matrices},
             guards=[*common["guards"], *_empty_guards(frame)],
             settings=common["settings"],
@@ -358,11 +338,12 @@ def _label_facts(
 
 
 def _label_guards(facts: Mapping[str, Any]) -> list[Guard]:
-    """What the scorer cannot tell apart, and rows that were not asked."""
+    """What the scorer cannot tell apart, rows not asked, an order not given."""
     found = []
     for name, says, told in (
         ("distinct labels", "distinct_labels", {"tasks": facts["clash"]}),
         ("responses", "responses", {"rows": facts["blank"]}),
+        ("order of tasks", "order", {"tasks": facts["order"] * facts["assumed"]}),
     ):
         if any(told.values()):
             says = f"guard.{says}"

@@ -63,10 +63,10 @@ def facts(report: Report) -> dict[str, Any]:
         "gate": gate(stand),
         "covered": covered(report, stand),
         "glance": glance(report),
-        "limits": [sentences.translated("scope", line) for line in report.scope],
+        "limits": report.scope,
         "private": sentences.render("table.private"),
         "words": partial(_words, "page"),
-        "glossary": sentences.glossary(),
+        "glossary": sentences.terms("glossary"),
         "language": sentences.language(),
     }
 

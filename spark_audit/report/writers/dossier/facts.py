@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
-from spark_audit.audits import about, metric_of
+from spark_audit.audits import metric_of
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.assemble import scope_of_all
 from spark_audit.report.states import Outcome, Tried
 from spark_audit.results import Finding, Report
-from spark_audit.sentences import DECIMALS, figure, percent, render, translated
-
-_SKILLED = ("Delta_sel", "DiD", "epsilon")
-"""Figures of the full report alone."""
+from spark_audit.sentences import DECIMALS, figure, percent, render, under
 
 
 @dataclass(frozen=True)
@@ -43,12 +40,8 @@ def _figure(finding: Finding) -> str:
 
 def limits(report: Report) -> list[str]:
     """What cannot be concluded from the attacks, of figures that a dossier shows."""
-    own = set(scope_of_all())
-    for audit in {row.audit for row in report.results}:
-        if about(audit).covers:
-            own |= set(about(audit).scope)
-    plain = {line for line in own if not any(word in line for word in _SKILLED)}
-    return [translated("scope", line) for line in report.scope if line in plain]
+    audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
+    return list(chain(*(under(f"scope.{audit}.dossier.") for audit in audits)))
 
 
 def data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:

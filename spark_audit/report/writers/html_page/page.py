@@ -28,7 +28,6 @@ from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.svg import Picture, css_string, outline, picture
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing
 from spark_audit.report.tables import (
-    definitions_of,
     further_tables,
     general,
     tables,
@@ -145,7 +144,7 @@ def _page(report: Report, heat: Cases, how: Rendering) -> str:
         "series": {"light": LIGHT, "dark": DARK},
         "meant": sentences.render("states.outcomes"),
         **_told(report, sections),
-        "general": _unowned(report, sections),
+        "general": [*sentences.under("scope.all."), *report.caveats],
         "glance": first and next(_grids(first, id="glance")),
         "switches": switches,
         "sections": sections,
@@ -233,10 +232,10 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[Section]:
             said=by_severity(f for f in report.findings if f.audit == name),
             pictures=pictures[name],
             grids=_folded(grids[name], bool(pictures[name])),
-            definitions=[*definitions_of(name), *general(report)]
+            definitions=[*sentences.terms(f"definition.{name}"), *general(report)]
             if name in audits
             else (),
-            scope=_scope(report, name),
+            scope=sentences.under(f"scope.{name}."),
         )
 
 
@@ -270,16 +269,3 @@ def _grids(table: Table, *, id: str, title: str = "") -> Iterator[Grid]:
 
 def _slug(name: str) -> str:
     return "s-" + re.sub(r"[^A-Za-z0-9]+", "-", name)
-
-
-def _unowned(report: Report, sections: Sequence[Section]) -> list[str]:
-    """Statements on scope that are of no section of their own."""
-    own = {line for section in sections for line in section.scope}
-    lines = [sentences.translated("scope", line) for line in report.scope]
-    return [line for line in lines if line not in own]
-
-
-def _scope(report: Report, audit: str) -> list[str]:
-    """The report's statements on scope that are this audit's own."""
-    lines = [line for line in report.scope if line in about(audit).scope]
-    return [sentences.translated("scope", line) for line in lines]
