@@ -98,8 +98,8 @@ def canary_figures(
     frame = frame.assign(
         of=pd.concat(ofs, ignore_index=True), cluster=frame["canary_id"], **credits
     )
-    columns = {"nll": "nll_mean", "rank_mean": "mid", "exposure_mean": "exposure"}
-    columns |= {metric: metric for metric in TOP}
+    columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
+    columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
     rows, contrasts = ratio_figures(
         [sums_of_frame("pooled", frame, columns, context)],
         context,

@@ -134,6 +134,7 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     )
     columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
     cells = frame.assign(of=frame["side"])
+    cells = cells.sort_values("of", ascending=False, kind="stable")
     if "rise" in frame:
         columns["rise"] = "rise"
         cells["rise"] = cells["rise"].where(cells["checkpoint"] != BASE)
