@@ -16,9 +16,8 @@ from spark_audit.audits.strata import strata
 from spark_audit.data.injection import FRAMES
 from spark_audit.data.occurrences import doses, folded
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
-from spark_audit.results import Estimate
 from spark_audit.results.findings import Power
-from spark_audit.stats.memory import Memory, Sides, memory
+from spark_audit.stats.memory import Memory, Sides
 
 TOLD_APART = (
     "the texts of trained and held-out identifiers differ, or too few can be compared"
@@ -150,24 +149,6 @@ def sides_of(spans: pd.DataFrame) -> Sides:
         clusters=pd.factorize(spans["cluster"])[0],
         strata=np.stack([pd.factorize(each)[0] for each in strata], axis=1),
     )
-
-
-def since_base(ours: pd.DataFrame, base: pd.DataFrame, column: str) -> Estimate:
-    """Change of a column since the base, of trained identifiers beyond held-out ones.
-
-    Parameters
-    ----------
-    ours, base
-        Evidence of a checkpoint and of the base, the same rows in the same order.
-    """
-    if not len(base):
-        return Estimate.missing("the base model was not scored: give --base")
-    change = ours[column].to_numpy(np.float64) - base[column].to_numpy(np.float64)
-    moved = ours.assign(change=change)
-    held, apart = comparable(moved[(ours["split"] == "train") | (ours["dose"] == 0)])
-    if apart:
-        return Estimate.missing(TOLD_APART)
-    return memory(held["change"].to_numpy(), sides_of(held)).difference
 
 
 def _cue(text: str, span: ManifestSpan) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,20 +16,18 @@ import pandas as pd
 from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
 from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import (
-    Summed,
+    Group,
+    Key,
+    Sums,
     beside_base,
-    by_group,
-    ratio_contrasts,
-    ratio_rows,
-    resampled,
+    groups_of,
+    ratio_figures,
 )
 from spark_audit.audits.spans import Places
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
-from spark_audit.stats.bootstrap import cluster_sums
-from spark_audit.stats.weights import draw_weights
 
 KINDS = ("pii", "low", "canary")
 METRICS = (
@@ -99,15 +96,26 @@ class NLL(Audit):
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        how: Any = {"audit": "nll", "metrics": by_name(METRICS)}
-        rows, contrasts = list[Row](), list[Contrast]()
-        # Group by group: of many rows their sums would not fit in memory together.
-        for summed in _summed(evidence, context):
-            rows += ratio_rows([summed], context, **how)
-            contrasts += ratio_contrasts([summed], context, **how)
         units = evidence.units
-        known = {*units.loc[units["split"] == "train", "of"].unique()}
-        absent = tuple(which for which in KINDS if which not in known)
+        den, of = units["den"].to_numpy(), units["of"].to_numpy()
+
+        def cells(group: Group) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
+            at = group.units
+            for i, name in enumerate(evidence.checkpoints):
+                num = evidence.values["num"][i][at]
+                for kind in dict.fromkeys(of[at]):
+                    chosen = np.where(of[at] == kind, num, np.nan)
+                    yield (name, "nll", kind), chosen, den[at]
+
+        # Group by group: of many rows their sums would not fit in memory together.
+        rows, contrasts = ratio_figures(
+            (Sums.of(group, cells(group), context) for group in groups_of(units)),
+            context,
+            audit="nll",
+            metrics=by_name(METRICS),
+        )
+        kinds = {*of[(units["split"] == "train").to_numpy()]}
+        absent = tuple(which for which in KINDS if which not in kinds)
         missing = [replace(metric, missing=absent) for metric in METRICS]
         names = evidence.checkpoints
         return AuditResult(
@@ -121,28 +129,6 @@ class NLL(Audit):
                 *(_contrast_finding(row) for row in contrasts if row.group == "pooled"),
             ],
         )
-
-
-def _summed(evidence: Evidence, context: Context) -> Iterator[Summed]:
-    """Sums over clusters of each checkpoint, by group."""
-    for group, part in by_group(evidence.units):
-        codes, clusters = pd.factorize(part["cluster"], sort=True)
-        den, kinds = part["den"].to_numpy(), part.groupby("of", sort=False).indices
-        sums: dict[tuple[str, str, str], np.ndarray] = {}
-        for i, name in enumerate(evidence.checkpoints):
-            values = np.stack(
-                [evidence.values["num"][i][part.index.to_numpy()], den], axis=1
-            )
-            for of, rows in kinds.items():
-                rows = rows[~np.isnan(values[rows, 0])]
-                if len(rows):
-                    own = cluster_sums(values[rows], codes[rows], len(clusters))
-                    sums[name, "nll", str(of)] = own
-        weights = draw_weights(
-            len(clusters), replicates=context.replicates, seed=context.seed
-        )
-        if sums:
-            yield group, resampled(sums, weights)
 
 
 def _sets(

@@ -1,14 +1,15 @@
 """Figures that are ratios of sums over clusters: cells in, rows and contrasts out.
 
 Most figures of an audit are a sum over tokens, spans or canaries divided by how many
-there are. An audit lists them as cells, one row a checkpoint, figure and cluster, and
-everything else is alike for all: the interval, the chance value, the paired
-difference to a baseline with its test, and the smallest effect it could have shown.
+there are. An audit lists the numerator and denominator of each unit, and everything
+else is alike for all: the interval, the chance value, the paired difference to a
+baseline with its test, and the smallest effect it could have shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,8 +18,8 @@ import pandas as pd
 from spark_audit.audits.base import Context
 from spark_audit.audits.metric import Metric
 from spark_audit.names import BASE
-from spark_audit.results import Contrast, Row
-from spark_audit.stats.bootstrap import cluster_sums, sign_flip, weighted_sums
+from spark_audit.results import Contrast, Estimate, Row
+from spark_audit.stats.bootstrap import cluster_sums, sign_flips, weighted_sums
 from spark_audit.stats.intervals import (
     estimate_of,
     rate_estimate,
@@ -26,215 +27,235 @@ from spark_audit.stats.intervals import (
     ratio_estimate,
 )
 from spark_audit.stats.power import with_mde
-from spark_audit.stats.weights import Blocks, Totals, Weights, draw_weights
+from spark_audit.stats.weights import Blocks, Weights, draw_weights
 
-CELLS = ("checkpoint", "group", "metric", "of", "cluster", "num", "den")
-"""Columns of cells; several rows of one cluster are summed."""
-
-KEYS = ["group", "metric", "of"]
+Key: TypeAlias = tuple[str, str, str]
+"""Checkpoint, metric and variant of a figure."""
 
 
-def by_group(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """A frame with ``split``, ``task`` and ``type`` by the groups of a report.
+@dataclass(frozen=True)
+class Group:
+    """Units of one group of a report.
+
+    ``units`` are their places in the evidence, ``codes`` their clusters in the sorted
+    order of labels, both of shape ``(n,)``, and ``size`` is the number of clusters.
+    """
+
+    name: str
+    units: np.ndarray
+    codes: np.ndarray
+    size: int
+
+    def weights(self, context: Context) -> Weights:
+        """The resamples of its clusters, the same ones for all figures."""
+        return draw_weights(self.size, replicates=context.replicates, seed=context.seed)
+
+
+def groups_of(units: pd.DataFrame) -> Iterator[Group]:
+    """Units with ``split``, ``cluster``, ``task``, ``type`` by the report's groups.
 
     Train rows are pooled, then by task and by type (an empty value is of none); test
     rows are one group.
     """
-    # One copy of some rows at a time: there may be millions.
-    train, test = (frame["split"] == split for split in ("train", "test"))
-    if train.any():
-        yield "pooled", frame[train]
+    labels = pd.factorize(units["cluster"], sort=True)[0]
+    train, test = ((units["split"] == s).to_numpy() for s in ("train", "test"))
+    groups = [("pooled", train)]
     for column in ("task", "type"):
-        for value in sorted({*frame.loc[train, column].unique()} - {""}):
-            yield f"{column}:{value}", frame[train & (frame[column] == value)]
-    if test.any():
-        yield "split:test", frame[test]
+        values = units[column].to_numpy()
+        names = sorted({*values[train]} - {""})
+        groups += [(f"{column}:{name}", train & (values == name)) for name in names]
+    for name, chosen in [*groups, ("split:test", test)]:
+        if chosen.any():
+            clusters, codes = np.unique(labels[chosen], return_inverse=True)
+            yield Group(name, np.flatnonzero(chosen), codes, len(clusters))
 
 
-Summed: TypeAlias = tuple[
-    str, dict[tuple[str, str, str], tuple[np.ndarray, np.ndarray]]
-]
-"""A group, and by figure its sums ``(C, 2)``, and those of resamples ``(B, 2)``."""
+@dataclass(frozen=True)
+class Sums:
+    """Figures of one group: sums over clusters, and ratios of the resamples.
+
+    ``num`` and ``den`` have the shape ``(C,)``, ``drawn`` has ``(B,)``.
+    """
+
+    group: str
+    num: Mapping[Key, np.ndarray]
+    den: Mapping[Key, np.ndarray]
+    drawn: Mapping[Key, np.ndarray]
+
+    @classmethod
+    def of(
+        cls,
+        group: Group,
+        cells: Iterable[tuple[Key, np.ndarray, np.ndarray]],
+        context: Context,
+    ) -> Sums:
+        """From numerators (NaN: not scored) and denominators of the group's units."""
+        nums: dict[Key, np.ndarray] = {}
+        dens: dict[Key, np.ndarray] = {}
+        shared: dict[str, np.ndarray] = {}
+        for key, num, den in cells:
+            used = ~np.isnan(num)
+            if used.any():
+                pair = np.stack([num, den], axis=1)[used]
+                sums = cluster_sums(pair, group.codes[used], group.size)
+                # Checkpoints count the same: of many rows, copies would not fit.
+                same = shared.setdefault(key[2], sums[:, 1].copy())
+                dens[key] = same if np.array_equal(same, sums[:, 1]) else sums[:, 1]
+                nums[key] = sums[:, 0].copy()
+        columns = {id(one): one for one in (*nums.values(), *dens.values())}
+        weights, held = group.weights(context), [*columns.values()]
+        if isinstance(weights, Blocks):
+            size, block = weights.drawn.shape[1], weights.block
+            held = [cluster_sums(one, block, size) for one in held]
+            weights = weights.drawn
+        drawn = np.zeros((0, 0))
+        if held:
+            drawn = weighted_sums(weights, np.stack(held, axis=1)).T.copy()
+        totals = dict(zip(columns, drawn, strict=True))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = {k: totals[id(nums[k])] / totals[id(dens[k])] for k in nums}
+        return cls(group.name, nums, dens, ratios)
 
 
-def ratio_rows(
-    summed: Iterable[Summed],
-    context: Context,
-    *,
-    audit: str,
-    metrics: Mapping[str, Metric],
-) -> list[Row]:
-    """Rows of an audit, group by group.
+def sums_of_frame(
+    group: str, frame: pd.DataFrame, metrics: Mapping[str, str], context: Context
+) -> Sums:
+    """Sums of a frame with ``checkpoint``, ``of``, ``cluster`` and values.
 
     Parameters
     ----------
-    summed
-        From :func:`summed_groups`.
     metrics
-        By name: how they are estimated.
+        Metric -> column of what is averaged over the rows; NaN: not a part.
     """
-    found: list[Row] = []
-    for group, sums in summed:
-        for (checkpoint, metric, of), (pair, drawn) in sums.items():
-            known, weights = metrics[metric], Totals(drawn)
-            if known.rate:
-                estimate = rate_estimate(*pair.T, weights=weights)
-            else:
-                estimate = ratio_estimate(*pair.T, weights=weights, bounds=known.bounds)
-            estimate = with_mde(estimate)
-            if known.note:
-                estimate = estimate.noting(known.note)
-            row = Row.of_estimate(
-                estimate.decided(paper=context.paper),
-                audit=audit,
-                checkpoint=checkpoint,
-                group=group,
-                metric=metric,
-                of=of,
-                unit=known.unit,
-                null=known.null,
-            )
-            found.append(row)
-    return found
+    codes, clusters = pd.factorize(frame["cluster"], sort=True)
+    at = frame.groupby(["checkpoint", "of"], sort=False).ngroup().to_numpy()
+    names = frame[["checkpoint", "of"]].drop_duplicates()
+    ones = np.ones(len(frame))
+    cells = (
+        ((name, metric, of), np.where(at == i, frame[column], np.nan), ones)
+        for metric, column in metrics.items()
+        for i, (name, of) in enumerate(names.itertuples(index=False, name=None))
+    )
+    whole = Group(group, np.arange(len(frame)), codes, len(clusters))
+    return Sums.of(whole, cells, context)
 
 
-def ratio_contrasts(
-    summed: Iterable[Summed],
+def ratio_figures(
+    groups: Iterable[Sums],
     context: Context,
     *,
     audit: str,
     metrics: Mapping[str, Metric],
-) -> list[Contrast]:
-    """Checkpoint minus baseline of every figure, paired by cluster.
+    heavy: Collection[str] = (),
+    alone: Collection[str] = (),
+) -> tuple[list[Row], list[Contrast]]:
+    """Rows, and contrasts with baselines paired by cluster, group by group.
 
-    Parameters are those of :func:`ratio_rows`.
+    Parameters
+    ----------
+    metrics
+        By name: how they are estimated.
+    heavy, alone
+        Metrics whose percentile intervals never decide, and those without contrasts.
 
     Notes
     -----
     ``p`` is the sign-flip test over clusters of the differences of sums. It needs both
     sides to count the same, as they do on one manifest.
     """
-    found: list[Contrast] = []
-    for group, sums in summed:
-        for (checkpoint, metric, of), one in sums.items():
-            baseline = context.baselines.get(checkpoint)
-            other = sums.get((str(baseline), metric, of))
-            if baseline is None or other is None:
-                continue
-            (ours, theirs), drawn = (
-                (one[0], other[0]),
-                np.concatenate([one[1], other[1]], axis=1),
-            )
+    rows, contrasts = list[Row](), list[Contrast]()
+    for sums in groups:
+        for key in sums.num:
+            metric = metrics[key[1]]
+            columns = _columns(audit, sums.group, key, metric)
+            columns["null"] = metric.null
+            estimate = with_mde(_estimate(sums, key, metric))
+            if metric.note:
+                estimate = estimate.noting(metric.note)
+            paper = context.paper and metric.name not in heavy
+            rows.append(Row.of_estimate(estimate.decided(paper=paper), **columns))
+        others = {
+            key: (baseline, *key[1:])
+            for key in sums.num
+            if key[1] not in alone
+            and (baseline := context.baselines.get(key[0])) is not None
+            and (baseline, *key[1:]) in sums.num
+        }
+        ps = _sign_flips(sums, others, context.seed)
+        for key, other in others.items():
+            pair = [side[one] for one in (key, other) for side in (sums.num, sums.den)]
             estimate = estimate_of(
-                np.concatenate([ours, theirs], axis=1),
+                np.stack(pair, axis=1),
                 lambda both: np.asarray(ratio(both[..., :2]) - ratio(both[..., 2:])),
-                n=round(float(ours[:, 1].sum())),
-                weights=Totals(drawn),
+                n=round(float(sums.den[key].sum())),
+                replicates=sums.drawn[key] - sums.drawn[other],
             )
             none = estimate.value is None
-            found.append(
+            paper = context.paper and key[1] not in heavy
+            contrasts.append(
                 Contrast.of_estimate(
-                    with_mde(estimate, null=0.0).decided(paper=context.paper),
-                    audit=audit,
-                    checkpoint=checkpoint,
-                    baseline=baseline,
-                    group=group,
-                    metric=metric,
-                    of=of,
-                    unit=metrics[metric].unit,
+                    with_mde(estimate, null=0.0).decided(paper=paper),
+                    **_columns(audit, sums.group, key, metrics[key[1]]),
+                    baseline=other[0],
                     null=0.0,
-                    p=None if none else _p(ours, theirs, context.seed),
+                    p=None if none else ps.get(key),
                 )
             )
-    return found
+    return rows, contrasts
+
+
+def _columns(audit: str, group: str, key: Key, metric: Metric) -> dict[str, Any]:
+    checkpoint, name, of = key
+    columns = {"audit": audit, "checkpoint": checkpoint, "group": group}
+    return {**columns, "metric": name, "of": of, "unit": metric.unit}
+
+
+def _estimate(sums: Sums, key: Key, metric: Metric) -> Estimate:
+    pair, drawn = (sums.num[key], sums.den[key]), sums.drawn[key]
+    if metric.rate:
+        return rate_estimate(*pair, replicates=drawn)
+    return ratio_estimate(*pair, replicates=drawn, bounds=metric.bounds)
+
+
+def _sign_flips(sums: Sums, others: Mapping[Key, Key], seed: int) -> dict[Key, float]:
+    """P of each contrast whose sides count the same and differ in some clusters."""
+    apart = {
+        key: sums.num[key] - sums.num[other]
+        for key, other in others.items()
+        if np.array_equal(sums.den[key], sums.den[other])
+    }
+    apart = {key: num for key, num in apart.items() if np.count_nonzero(num) > 1}
+    if not apart:
+        return {}
+    ps = sign_flips(np.stack([*apart.values()], axis=1), seed=seed)
+    return dict(zip(apart, ps.tolist(), strict=True))
 
 
 Place: TypeAlias = tuple[str, str, str, str]
 """Checkpoint, group, metric and variant of a row."""
 
 
-def with_nulls(rows: Sequence[Row], *, of: str, null_of: str) -> list[Row]:
-    """The rows of one variant with another variant's figure as their null value."""
-
-    def other(row: Row) -> Place | None:
-        return (*_place(row)[:3], null_of) if row.of == of else None
-
-    return _with_nulls(rows, other)
-
-
 def beside_base(rows: Sequence[Row]) -> list[Row]:
     """The rows with the untrained model's figure as their null value."""
-
-    def base(row: Row) -> Place | None:
-        return None if row.checkpoint == BASE else (BASE, *_place(row)[1:])
-
-    return _with_nulls(rows, base)
+    return with_nulls(
+        rows, lambda place: None if place[0] == BASE else (BASE, *place[1:])
+    )
 
 
-def _place(row: Row) -> Place:
-    return row.checkpoint, row.group, row.metric, row.of
-
-
-def _with_nulls(
-    rows: Sequence[Row], null_of: Callable[[Row], Place | None]
+def with_nulls(
+    rows: Sequence[Row], null_of: Callable[[Place], Place | None]
 ) -> list[Row]:
-    by_place = {_place(row): row for row in rows}
+    """The rows with other rows' figures as their null values, by place."""
+    by_place = {(row.checkpoint, row.group, row.metric, row.of): row for row in rows}
     made = []
-    for row in rows:
-        place = null_of(row)
-        null = None if place is None else by_place.get(place)
+    for place, row in by_place.items():
+        other = null_of(place)
+        null = None if other is None else by_place.get(other)
         if null is not None:
-            figures = {
-                "null": null.value,
-                "null_low": null.low,
-                "null_high": null.high,
-            }
-            row = row.model_copy(update=figures)
+            ends = {"null": null.value, "null_low": null.low, "null_high": null.high}
+            row = row.model_copy(update=ends)
         made.append(row)
     return made
-
-
-def summed_groups(frame: pd.DataFrame, context: Context) -> Iterator[Summed]:
-    """The groups of cells, one after the other."""
-    groups = frame["group"].unique().tolist()
-    for group in groups:
-        # Without a copy where it is all there is.
-        part = frame if len(groups) == 1 else frame[frame["group"] == group]
-        codes, clusters = pd.factorize(part["cluster"], sort=True)
-        weights = draw_weights(
-            len(clusters), replicates=context.replicates, seed=context.seed
-        )
-        values = part[["num", "den"]].to_numpy(np.float64)
-        # Positions, not frames: a report has thousands of figures.
-        figures = part[["checkpoint", "metric", "of"]]
-        where = figures.groupby([*figures], sort=False, observed=True).indices
-        sums: dict[tuple[str, str, str], np.ndarray] = {}
-        for key in figures.drop_duplicates().itertuples(index=False, name=None):
-            at = where[key]
-            sums[key] = cluster_sums(values[at], codes[at], len(clusters))
-        yield str(group), resampled(sums, weights)
-
-
-def resampled(
-    sums: Mapping[tuple[str, str, str], np.ndarray], weights: Weights
-) -> dict[tuple[str, str, str], tuple[np.ndarray, np.ndarray]]:
-    """Sums ``(C, 2)`` with those of resamples: one product for all figures."""
-    pairs = [*sums.values()]
-    if isinstance(weights, Blocks):
-        size, block = weights.drawn.shape[1], weights.block
-        pairs = [cluster_sums(pair, block, size) for pair in pairs]
-        weights = weights.drawn
-    drawn = weighted_sums(weights, np.concatenate(pairs, axis=1))
-    parts = np.split(drawn, len(pairs), axis=1)
-    return dict(zip(sums, zip(sums.values(), parts, strict=True), strict=True))
-
-
-def _p(ours: np.ndarray, theirs: np.ndarray, seed: int) -> float | None:
-    """Sign-flip p value; none where the two sides do not count the same."""
-    if not np.array_equal(ours[:, 1], theirs[:, 1]):
-        return None
-    apart = ours[:, 0] - theirs[:, 0]
-    return float(sign_flip(apart, seed=seed)) if np.count_nonzero(apart) > 1 else None
 
 
 def moved(row: Contrast) -> bool:

@@ -6,7 +6,7 @@ is strictly greater than the target's. The controls' own ranks are the chance va
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -14,22 +14,29 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
-from spark_audit.audits.identifier_facts import identifier_facts, since_base
+from spark_audit.audits.identifier_facts import (
+    TOLD_APART,
+    comparable,
+    identifier_facts,
+    sides_of,
+)
 from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import (
-    by_group,
-    ratio_contrasts,
-    ratio_rows,
-    summed_groups,
+    Group,
+    Key,
+    Sums,
+    groups_of,
+    ratio_figures,
     with_nulls,
 )
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
-from spark_audit.results import AuditResult, Contrast, Finding, Row
+from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
+from spark_audit.stats.bootstrap import weighted_quantile_replicates
 from spark_audit.stats.intervals import median_estimate
-from spark_audit.stats.weights import draw_weights
+from spark_audit.stats.memory import memory
 
 FACTS = ["set", "split", "task", "type", "cluster", "dose", "form", "cue", "stratum"]
 TAKEN = {"rank": "rank_lo", "ties": "ties"}
@@ -180,16 +187,35 @@ class Rank(Audit):
         return Evidence.of(tokens.reset_index(drop=True), measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        tokens = evidence.frame().astype(dict.fromkeys(TAKEN, np.int64))
-        cells = _cells(tokens)
-        options: Any = {"audit": "rank", "metrics": by_name(METRICS)}
-        summed = [*summed_groups(cells, context)]
-        rows = ratio_rows(summed, context, **options)
-        rows += _medians(tokens, context)
-        rows = with_nulls(rows, of="pii", null_of="control")
-        rows += _memory_rows(tokens)
-        contrasts = ratio_contrasts(summed, context, **options)
-        ties = _ties(tokens)
+        units, which = evidence.units, evidence.units["set"].to_numpy()
+        names, ranks = evidence.checkpoints, evidence.values["rank"]
+
+        def cells(group: Group) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
+            at, ones = group.units, np.ones(len(group.units))
+            for metric, value_of in PER_TOKEN.items():
+                for name, of_name in zip(names, ranks, strict=True):
+                    values = value_of(of_name[at])
+                    for of in dict.fromkeys(which[at]):
+                        chosen = np.where(which[at] == of, values, np.nan)
+                        yield (name, metric, of), chosen, ones
+
+        groups = [*groups_of(units)]
+        rows, contrasts = ratio_figures(
+            (Sums.of(group, cells(group), context) for group in groups),
+            context,
+            audit="rank",
+            metrics=by_name(METRICS),
+        )
+        rows += [
+            row
+            for group in groups
+            for row in _medians(group, names, ranks, which, context)
+        ]
+        rows = with_nulls(
+            rows, lambda place: (*place[:3], "control") if place[3] == "pii" else None
+        )
+        rows += _memory_rows(evidence)
+        ties = _ties(evidence)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
@@ -198,103 +224,96 @@ class Rank(Audit):
         )
 
 
-def _cells(evidence: pd.DataFrame) -> pd.DataFrame:
-    """Sums over each cluster's tokens, by group and metric."""
-    values = evidence["rank"].to_numpy(np.float64)
-    per_token = {
-        "top1_rate": values <= 1,
-        "top5_rate": values <= 5,
-        "top10_rate": values <= 10,
-        "rank_mean": values,
-        "log2_rank_mean": np.log2(values),
-        "mrr": 1 / values,
-    }
-    wide = evidence.assign(den=1.0, **{k: v * 1.0 for k, v in per_token.items()})
-    parts = []
-    for group, chosen in by_group(wide):
-        sums = (
-            chosen.groupby(["checkpoint", "set", "cluster"], sort=False)[
-                [*per_token, "den"]
-            ]
-            .sum()
-            .reset_index()
-            .rename(columns={"set": "of"})
-        )
-        long = sums.melt(
-            ["checkpoint", "of", "cluster", "den"], var_name="metric", value_name="num"
-        )
-        parts.append(long.assign(group=group))
-    return pd.concat(parts, ignore_index=True)
+PER_TOKEN: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "top1_rate": lambda rank: rank <= 1.0,
+    "top5_rate": lambda rank: rank <= 5.0,
+    "top10_rate": lambda rank: rank <= 10.0,
+    "rank_mean": np.asarray,
+    "log2_rank_mean": np.log2,
+    "mrr": np.reciprocal,
+}
+"""What is averaged over tokens, by metric; ranks as float64."""
 
 
-def _memory_rows(evidence: pd.DataFrame) -> list[Row]:
+def _memory_rows(evidence: Evidence) -> Iterator[Row]:
     """Change of Top-1 since the base, of trained identifiers beyond held-out ones.
 
     A tie for the first place counts on the base alone: it makes no finding.
     """
-    pii = evidence[evidence["set"] == "pii_all"]
-    sure = (pii["ties"] == 0) | (pii["checkpoint"] == BASE)
-    pii = pii.assign(hit=((pii["rank"] == 1) & sure).astype(np.float64))
-    where: Any = {"audit": "rank", "metric": "top1_memory", "null": 0.0}
-    base = pii[pii["checkpoint"] == BASE]
-    found = {n: part for n, part in pii.groupby("checkpoint", sort=False) if n != BASE}
-    return [
-        Row.of_estimate(
-            since_base(part, base, "hit"), checkpoint=name, of="pii_all", **where
+    units = evidence.units
+    held_out = (units["split"] == "train") | (units["dose"] == 0)
+    spans, apart = comparable(units[(units["set"] == "pii_all") & held_out])
+    sides = sides_of(spans)
+    base = evidence.row(BASE, "rank")[spans.index] == 1
+    for i, name in enumerate(evidence.checkpoints):
+        rank, ties = (evidence.values[k][i][spans.index] for k in ("rank", "ties"))
+        if name == BASE or spans.empty:
+            continue
+        estimate = Estimate.missing(TOLD_APART)
+        if BASE not in evidence.checkpoints:
+            estimate = Estimate.missing("the base model was not scored: give --base")
+        elif not apart:
+            change = ((rank == 1) & (ties == 0)) - base.astype(np.float64)
+            estimate = memory(change, sides).difference
+        yield Row.of_estimate(
+            estimate,
+            audit="rank",
+            checkpoint=name,
+            metric="top1_memory",
+            of="pii_all",
+            null=0.0,
         )
-        for name, part in found.items()
-    ]
 
 
-def _medians(evidence: pd.DataFrame, context: Context) -> list[Row]:
-    rows = []
-    for group, chosen in by_group(evidence):
-        names = sorted(set(chosen["cluster"]))
-        code = {name: i for i, name in enumerate(names)}
-        weights = draw_weights(
-            len(names), replicates=context.replicates, seed=context.seed
-        )
-        for (checkpoint, which), part in chosen.groupby(
-            ["checkpoint", "set"], sort=False
-        ):
-            estimate = median_estimate(
-                part["rank"].to_numpy(),
-                part["cluster"].map(code).to_numpy(),
-                weights=weights,
-            )
-            rows.append(
-                Row.of_estimate(
-                    estimate,
+def _medians(
+    group: Group,
+    names: Sequence[str],
+    ranks: np.ndarray,
+    which: np.ndarray,
+    context: Context,
+) -> Iterator[Row]:
+    weights = group.weights(context)
+    for name, of_name in zip(names, ranks, strict=True):
+        for of in dict.fromkeys(which[group.units]):
+            values = np.where(which[group.units] == of, of_name[group.units], np.nan)
+            held = ~np.isnan(values)
+            if held.any():
+                tokens = values[held], group.codes[held]
+                drawn = weighted_quantile_replicates(weights, *tokens)
+                yield Row.of_estimate(
+                    median_estimate(*tokens, replicates=drawn),
                     audit="rank",
-                    checkpoint=checkpoint,
-                    group=group,
+                    checkpoint=name,
+                    group=group.name,
                     metric="rank_median",
-                    of=which,
+                    of=of,
                     unit="ranks",
                 )
-            )
-    return rows
 
 
-def _ties(evidence: pd.DataFrame) -> list[dict[str, object]]:
+def _ties(evidence: Evidence) -> list[dict[str, object]]:
     """Top-1 by tie rule: strict-greater, expected under a random order, pessimistic."""
-    train = evidence[evidence["split"] == "train"]
-    found: list[dict[str, object]] = []
-    for (checkpoint, which), part in train.groupby(["checkpoint", "set"], sort=False):
-        low, ties = part["rank"].to_numpy(), part["ties"].to_numpy()
-        first = low == 1
-        found.append(
-            {
-                "checkpoint": checkpoint,
-                "of": which,
-                "tokens": len(part),
-                "tied": int((ties > 0).sum()),
-                "top1_strict": float(first.mean()),
-                "top1_expected": float((first / (ties + 1)).mean()),
-                "top1_if_ties_lose": float((first & (ties == 0)).mean()),
-            }
-        )
-    return found
+    train = evidence.units.loc[evidence.units["split"] == "train", "set"]
+    records: list[dict[str, object]] = []
+    for i, name in enumerate(evidence.checkpoints):
+        for of in train.unique():
+            at = train.index[train == of]
+            low, ties = (evidence.values[value][i][at] for value in ("rank", "ties"))
+            if np.isnan(low).all():
+                continue
+            first = low == 1
+            records.append(
+                {
+                    "checkpoint": name,
+                    "of": of,
+                    "tokens": len(at),
+                    "tied": int((ties > 0).sum()),
+                    "top1_strict": float(first.mean()),
+                    "top1_expected": float((first / (ties + 1)).mean()),
+                    "top1_if_ties_lose": float((first & (ties == 0)).mean()),
+                }
+            )
+    return records
 
 
 def _tie_findings(ties: Sequence[Mapping[str, object]]) -> list[Finding]:

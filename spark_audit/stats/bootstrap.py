@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from spark_audit.stats.weights import BLOCKS, Blocks, Totals, Weights, dealt, row_chunks
+from spark_audit.stats.weights import BLOCKS, Blocks, Weights, dealt, row_chunks
 
 EXACT_UP_TO = 20
 """Up to this many clusters the sign-flip tests enumerate every pattern."""
@@ -81,13 +81,13 @@ def cluster_sums(
     return sums.reshape((count, *table.shape[1:]))
 
 
-def weighted_sums(weights: Weights | Totals, sums: np.ndarray) -> np.ndarray:
+def weighted_sums(weights: Weights, sums: np.ndarray) -> np.ndarray:
     """``weights @ sums`` in float64, by blocks of rows.
 
     Parameters
     ----------
     weights
-        Shape ``(B, C)``: bootstrap weights or signs; or the result itself.
+        Shape ``(B, C)``: bootstrap weights or signs.
     sums
         Shape ``(C,)`` or ``(C, K)``.
 
@@ -95,8 +95,6 @@ def weighted_sums(weights: Weights | Totals, sums: np.ndarray) -> np.ndarray:
     -------
     Shape ``(B,)`` or ``(B, K)``.
     """
-    if isinstance(weights, Totals):
-        return weights.drawn
     if len(weights.shape) != 2 or weights.shape[1] != len(sums):
         raise ValueError("weights must have one column per cluster")
     if isinstance(weights, Blocks):
@@ -285,7 +283,21 @@ def sign_flip(
     num
         Shape ``(C,)``: sums of a paired contrast, with its null value subtracted.
     """
-    return float(_flip_p(_columns(num, dimensions=1), replicates, seed)[0])
+    table = _columns(num, dimensions=1)
+    return float(_flip_p(table, replicates, seed, family=False)[0])
+
+
+def sign_flips(num: np.ndarray, *, replicates: int = 9999, seed: int) -> np.ndarray:
+    """:func:`sign_flip` of each column ``(C, K)``, shape ``(K,)``."""
+    table = _columns(num, dimensions=2)
+    p = np.ones(table.shape[1])
+    held = np.count_nonzero(table, axis=0)
+    # Columns with equally many clusters share their signs.
+    for count in np.unique(held[held > 0]):
+        part = table.T[held == count]
+        part = part[part != 0].reshape(-1, count).T
+        p[held == count] = _flip_p(part, replicates, seed, family=False)
+    return p
 
 
 def max_t(
@@ -314,7 +326,7 @@ def max_t(
     adjusted = np.ones(table.shape[1])
     if used.any():
         scaled = table[:, used] / norm[used]
-        adjusted[used] = _flip_p(scaled, replicates, seed)
+        adjusted[used] = _flip_p(scaled, replicates, seed, family=True)
     return adjusted
 
 
@@ -334,9 +346,13 @@ def _columns(num: ArrayLike, *, dimensions: int) -> np.ndarray:
 
 
 def _flip_p(
-    num: np.ndarray, replicates: int, seed: int | np.random.Generator
+    num: np.ndarray,
+    replicates: int,
+    seed: int | np.random.Generator,
+    *,
+    family: bool,
 ) -> np.ndarray:
-    """Adjusted p values of columns ``(C, K)`` on one scale; K = 1 adjusts nothing."""
+    """P values of columns ``(C, K)``; of a family on one scale, adjusted ones."""
     if len(num) == 0:
         return np.ones(num.shape[1])
     if len(num) > BLOCKS:
@@ -357,13 +373,14 @@ def _flip_p(
     for part in signs:
         for rows in row_chunks(len(part), max(num.shape)):
             flipped = np.abs(weighted_sums(part[rows], num[:, order]))
-            # Column j becomes the maximum over the columns from j on.
-            largest = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
-            hits += np.sum(largest >= bar, axis=0)
+            if family:
+                # Column j becomes the maximum over the columns from j on.
+                flipped = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
+            hits += np.sum(flipped >= bar, axis=0)
         done += len(part)
     p = hits / done if exact else (1 + hits) / (1 + done)
     adjusted = np.empty(len(order))
-    adjusted[order] = np.maximum.accumulate(p)
+    adjusted[order] = np.maximum.accumulate(p) if family else p
     return adjusted
 
 

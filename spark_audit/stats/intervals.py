@@ -19,12 +19,8 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import (
-    cluster_sums,
-    weighted_quantile_replicates,
-    weighted_sums,
-)
-from spark_audit.stats.weights import Totals, Weights
+from spark_audit.stats.bootstrap import cluster_sums, weighted_sums
+from spark_audit.stats.weights import Weights
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""
@@ -202,7 +198,8 @@ def estimate_of(
     statistic: Statistic,
     *,
     n: int,
-    weights: Weights | Totals | None = None,
+    weights: Weights | None = None,
+    replicates: np.ndarray | None = None,
     level: float = 0.95,
     bounds: tuple[float, float] | None = None,
     df: float | None = None,
@@ -219,6 +216,8 @@ def estimate_of(
         What was averaged (tokens, spans).
     weights
         Shape ``(B, C)``: bootstrap weights for the percentile interval.
+    replicates
+        Shape ``(B,)``: or the statistic in each resample.
     bounds
         Limits of the statistic's range; the decision interval is clipped to them.
     df
@@ -241,18 +240,20 @@ def estimate_of(
     if bounds is not None and estimate.low is not None and estimate.high is not None:
         low, high = max(estimate.low, bounds[0]), min(estimate.high, bounds[1])
         estimate = replace(estimate, low=low, high=high)
-    if weights is None or estimate.note == NO_SPREAD:
+    if estimate.note == NO_SPREAD:
         return estimate
-    with np.errstate(divide="ignore", invalid="ignore"):
-        replicates = statistic(weighted_sums(weights, sums))
-    return _with_parity(estimate, replicates)
+    if weights is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            replicates = statistic(weighted_sums(weights, sums))
+    return estimate if replicates is None else _with_parity(estimate, replicates)
 
 
 def ratio_estimate(
     num: ArrayLike,
     den: ArrayLike,
     *,
-    weights: Weights | Totals | None = None,
+    weights: Weights | None = None,
+    replicates: np.ndarray | None = None,
     level: float = 0.95,
     n: int | None = None,
     bounds: tuple[float, float] | None = None,
@@ -264,8 +265,8 @@ def ratio_estimate(
     num, den
         Shape ``(C,)``: per-cluster sums, ``den >= 0``; a cluster with ``den`` 0 holds
         no data.
-    weights
-        Shape ``(B, C)``, from ``draw_weights``: also give the percentile interval.
+    weights, replicates
+        Also give the percentile interval, see :func:`estimate_of`.
     n
         What was averaged; the total of ``den`` if not given.
     bounds
@@ -275,7 +276,13 @@ def ratio_estimate(
     total = float(sums[:, 1].sum())
     count = n if n is not None else round(total) if np.isfinite(total) else 0
     return estimate_of(
-        sums, ratio, n=count, weights=weights, level=level, bounds=bounds
+        sums,
+        ratio,
+        n=count,
+        weights=weights,
+        replicates=replicates,
+        level=level,
+        bounds=bounds,
     )
 
 
@@ -283,7 +290,8 @@ def rate_estimate(
     events: ArrayLike,
     trials: ArrayLike,
     *,
-    weights: Weights | Totals | None = None,
+    weights: Weights | None = None,
+    replicates: np.ndarray | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """Estimate of a rate over clusters; its interval never has zero width.
@@ -295,11 +303,16 @@ def rate_estimate(
     ----------
     events, trials
         Shape ``(C,)``: per-cluster counts (or credits), ``0 <= events <= trials``.
-    weights
-        Shape ``(B, C)``, from ``draw_weights``: also give the percentile interval.
+    weights, replicates
+        Also give the percentile interval, see :func:`estimate_of`.
     """
     estimate = ratio_estimate(
-        events, trials, weights=weights, level=level, bounds=(0.0, 1.0)
+        events,
+        trials,
+        weights=weights,
+        replicates=replicates,
+        level=level,
+        bounds=(0.0, 1.0),
     )
     if estimate.value is None:
         return estimate
@@ -316,18 +329,17 @@ def median_estimate(
     values: ArrayLike,
     clusters: ArrayLike,
     *,
-    weights: Weights,
-    q: float = 0.5,
+    replicates: np.ndarray,
     level: float = 0.95,
 ) -> Estimate:
-    """Quantile of the pooled values with the percentile interval over clusters.
+    """Median of the pooled values with the percentile interval over clusters.
 
     Parameters
     ----------
     values, clusters
         Shape ``(n,)``: observations and their cluster codes.
-    weights
-        Shape ``(B, C)``, from ``draw_weights``.
+    replicates
+        Shape ``(B,)``, from ``weighted_quantile_replicates``.
     """
     pooled = np.asarray(values, dtype=np.float64)
     held = int(np.count_nonzero(cluster_sums(np.ones(len(pooled)), clusters)))
@@ -338,9 +350,8 @@ def median_estimate(
         reason = reason if held else "no cluster holds data"
         return Estimate.missing(reason, n=len(pooled), clusters=held)
     estimate = Estimate(
-        float(np.quantile(pooled, q)), level=level, n=len(pooled), clusters=held
+        float(np.median(pooled)), level=level, n=len(pooled), clusters=held
     )
-    replicates = weighted_quantile_replicates(weights, pooled, clusters, q)
     estimate = _with_parity(estimate, replicates)
     if estimate.parity_low is None:
         return estimate

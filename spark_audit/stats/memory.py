@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import scipy
@@ -52,6 +53,34 @@ class Sides:
     tokens: np.ndarray
     clusters: np.ndarray
     strata: np.ndarray
+
+    @cached_property
+    def cells(self) -> np.ndarray:
+        """Stratum of each occurrence, from 0; -1 where there is none to use."""
+        cells = np.full(len(self.tokens), -1)
+        depth = self.strata.shape[1]
+        first = 0
+        for kind in np.unique(self.strata[:, 0]):
+            inside = np.flatnonzero(self.strata[:, 0] == kind)
+            for levels in range(depth, 0, -1):
+                _, codes = np.unique(
+                    self.strata[inside, :levels], axis=0, return_inverse=True
+                )
+                codes = codes.ravel()
+                ours = self.trained[inside]
+                wanted = np.unique(codes[ours])
+                pairs = np.stack([codes, self.clusters[inside]], axis=1)[~ours]
+                held = np.bincount(
+                    np.unique(pairs, axis=0)[:, 0], minlength=int(codes.max()) + 1
+                )
+                if len(wanted) and (held[wanted] >= FEWEST).all():
+                    kept = np.isin(codes, wanted)
+                    cells[inside[kept]] = first + codes[kept]
+                    first += int(codes.max()) + 1
+                    break
+        # Numbers without gaps: an empty stratum has no mean.
+        numbers = np.unique(cells[cells >= 0])
+        return np.where(cells >= 0, np.searchsorted(numbers, cells), -1)
 
     def __getitem__(self, chosen: np.ndarray) -> Sides:
         """Some of the occurrences."""
@@ -112,7 +141,7 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
         return Memory.missing("no identifier stands in trained rows")
     if sides.trained.all():
         return Memory.missing(NONE_HELD_OUT)
-    cells = cells_of(sides)
+    cells = sides.cells
     used = cells >= 0
     if not used.any():
         return Memory.missing(
@@ -217,7 +246,7 @@ def _strata(
     Clusters on both sides are left out.
     """
     x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
-    cells = cells_of(sides)
+    cells = sides.cells
     used = cells >= 0
     if not used.any():
         return []
@@ -278,7 +307,7 @@ def dose_trend(
         Shape ``(s,)``: trained rows that the identifier stands in.
     """
     x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
-    cells = cells_of(sides)
+    cells = sides.cells
     if not (used := (cells >= 0) & sides.trained).any():
         return Estimate.missing(NONE_HELD_OUT)
     doubled = np.log2(np.maximum(np.asarray(dose, np.float64), 1.0))[used]
@@ -321,34 +350,6 @@ def claim_of(row: Row) -> Claim:
     if row.low is not None and row.low > (row.null_high or 0.0):
         return "betrays"
     return "nothing_shown"
-
-
-def cells_of(sides: Sides) -> np.ndarray:
-    """Stratum of each occurrence, numbered from 0; -1 where there is none to use."""
-    cells = np.full(len(sides.tokens), -1)
-    depth = sides.strata.shape[1]
-    first = 0
-    for kind in np.unique(sides.strata[:, 0]):
-        inside = np.flatnonzero(sides.strata[:, 0] == kind)
-        for levels in range(depth, 0, -1):
-            _, codes = np.unique(
-                sides.strata[inside, :levels], axis=0, return_inverse=True
-            )
-            codes = codes.ravel()
-            ours = sides.trained[inside]
-            wanted = np.unique(codes[ours])
-            pairs = np.stack([codes, sides.clusters[inside]], axis=1)[~ours]
-            held = np.bincount(
-                np.unique(pairs, axis=0)[:, 0], minlength=int(codes.max()) + 1
-            )
-            if len(wanted) and (held[wanted] >= FEWEST).all():
-                kept = np.isin(codes, wanted)
-                cells[inside[kept]] = first + codes[kept]
-                first += int(codes.max()) + 1
-                break
-    # Numbers without gaps: an empty stratum has no mean.
-    numbers = np.unique(cells[cells >= 0])
-    return np.where(cells >= 0, np.searchsorted(numbers, cells), -1)
 
 
 def _scale(table: np.ndarray, count: int) -> np.ndarray:

@@ -47,19 +47,6 @@ class Blocks:
         return weights
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Weighted sums of one statistic, taken together with those of others.
-
-    Attributes
-    ----------
-    drawn
-        Shape ``(B, J)``: the statistic's ``J`` sums in each resample.
-    """
-
-    drawn: np.ndarray
-
-
 Weights: TypeAlias = "np.ndarray | Blocks"
 
 

@@ -20,6 +20,7 @@ from spark_audit.stats.bootstrap import (
     holm,
     max_t,
     sign_flip,
+    sign_flips,
     sign_patterns,
     weighted_quantile_replicates,
     weighted_sums,
@@ -351,6 +352,7 @@ class TestMaxT:
         down = max_t(num, seed=1, replicates=999)
         raw = [sign_flip(column, seed=1, replicates=999) for column in num.T]
         assert np.all(down >= np.array(raw))
+        np.testing.assert_array_equal(sign_flips(num, seed=1, replicates=999), raw)
         t = np.abs(num.sum(axis=0)) / np.sqrt((num**2).sum(axis=0))
         assert np.all(np.diff(down[np.argsort(-t)]) >= 0)
 

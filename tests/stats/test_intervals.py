@@ -14,7 +14,7 @@ from scipy import stats
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import weighted_sums
+from spark_audit.stats.bootstrap import weighted_quantile_replicates, weighted_sums
 from spark_audit.stats.intervals import (
     NO_SPREAD,
     Jackknife,
@@ -383,9 +383,10 @@ class TestMedianEstimate:
         rng = np.random.default_rng(2)
         values, codes = rng.normal(size=40), rng.integers(0, 7, 40)
         weights = draw_weights(7, replicates=199, seed=0)
-        found = median_estimate(values, codes, weights=weights, q=0.25)
-        expected = [np.quantile(np.repeat(values, w[codes]), 0.25) for w in weights]
-        assert found.value == np.quantile(values, 0.25)
+        drawn = weighted_quantile_replicates(weights, values, codes)
+        found = median_estimate(values, codes, replicates=drawn)
+        expected = [np.median(np.repeat(values, w[codes])) for w in weights]
+        assert found.value == np.median(values)
         low, high = np.quantile(expected, [0.025, 0.975])
         assert (found.low, found.high) == (low, high)
         assert (found.parity_low, found.parity_high) == (low, high)
@@ -393,19 +394,18 @@ class TestMedianEstimate:
         assert found.note == "percentile interval, conservative for discrete values"
 
     def test_resamples_that_agree_give_no_interval(self) -> None:
-        weights = draw_weights(3, replicates=99, seed=0)
-        found = median_estimate(np.ones(6), [0, 0, 1, 1, 2, 2], weights=weights)
+        drawn = np.ones(99)
+        found = median_estimate(np.ones(6), [0, 0, 1, 1, 2, 2], replicates=drawn)
         assert (found.value, found.interval) == (1.0, "none")
         assert found.note == "resamples agree: no percentile interval"
 
     def test_missing(self) -> None:
-        weights = draw_weights(3, replicates=9, seed=0)
-        none = np.array([], dtype=int)
-        assert median_estimate([], none, weights=weights) == Estimate.missing(NONE)
-        assert median_estimate([1.0], [1], weights=weights) == Estimate.missing(
+        drawn, none = np.ones(9), np.array([], dtype=int)
+        assert median_estimate([], none, replicates=drawn) == Estimate.missing(NONE)
+        assert median_estimate([1.0], [1], replicates=drawn) == Estimate.missing(
             ONE, n=1, clusters=1
         )
-        found = median_estimate([1.0, np.nan], [0, 1], weights=weights)
+        found = median_estimate([1.0, np.nan], [0, 1], replicates=drawn)
         assert found == Estimate.missing("a value is NaN or infinite", clusters=2)
 
 

@@ -13,13 +13,8 @@ import pandas as pd
 from spark_audit import sentences
 from spark_audit.audits.base import Context
 from spark_audit.audits.canary.rank_tests import hits_of, resolved, tied
-from spark_audit.audits.metric import Metric, by_name
-from spark_audit.audits.ratio_rows import (
-    CELLS,
-    ratio_contrasts,
-    ratio_rows,
-    summed_groups,
-)
+from spark_audit.audits.metric import Metric
+from spark_audit.audits.ratio_rows import ratio_figures, sums_of_frame
 from spark_audit.data.canaries import RANKED
 from spark_audit.results import Contrast, Row
 from spark_audit.stats.candidate_ranks import top_k_credit
@@ -80,64 +75,51 @@ METRICS = (
 TOP = {"top1_rate": 1, "top10_rate": 10}
 
 
-def rank_cells(once: pd.DataFrame, often: pd.DataFrame) -> pd.DataFrame:
-    """One cell a checkpoint, part, metric and canary; then one a canary's context.
+def canary_figures(
+    once: pd.DataFrame, often: pd.DataFrame, context: Context
+) -> tuple[list[Row], list[Contrast]]:
+    """Rows with their values by chance, and contrasts.
 
-    ``once`` holds a rank a canary, ``often`` one a context.
+    ``once`` holds a rank a canary, ``often`` one a context. Top-1 has no contrast: so
+    few canaries cannot show its change.
     """
-    whole = [_cells(once), _cells(often.assign(part=often["part"] + "/annotation"))]
-    return pd.concat(whole, ignore_index=True)
-
-
-def _cells(frame: pd.DataFrame) -> pd.DataFrame:
-    values: dict[str, Any] = {
-        "nll": frame["nll_mean"],
-        "rank_mean": frame["mid"],
-        "exposure_mean": frame["exposure"],
-        **{
-            metric: top_k_credit(frame["rank"], k=k, ties=frame["ties"])
-            for metric, k in TOP.items()
-        },
-    }
-    names = {"part": "of", "canary_id": "cluster"}
-    wide = frame[["checkpoint", *names]].rename(columns=names).assign(**values)
-    long = wide.melt(["checkpoint", "of", "cluster"], var_name="metric")
-    long = long.rename(columns={"value": "num"}).assign(group="pooled", den=1.0)
-    return long[list(CELLS)]
-
-
-def canary_rows(
-    cells: pd.DataFrame, ours: pd.DataFrame, often: pd.DataFrame, context: Context
-) -> list[Row]:
-    """The rows, with their values by chance."""
-    size = int(ours["n_candidates"].iloc[0])
-    # A percentile interval of a mean rank covers far too rarely: never a decision.
-    heavy = cells["metric"] == "rank_mean"
+    size = int(once["n_candidates"].iloc[0])
     tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
     metrics = {
         each.name: replace(each, bounds=tops.get(each.name, each.bounds))
         for each in METRICS
     }
-    rows: list[Row] = []
-    for part, how in (
-        (cells[~heavy], context),
-        (cells[heavy], replace(context, paper=False)),
-    ):
-        rows += ratio_rows(
-            summed_groups(part, how), how, audit="canary", metrics=metrics
-        )
+    ofs = [once["part"], often["part"] + "/annotation"]
+    frame = pd.concat([once, often], ignore_index=True)
+    credits = {
+        metric: top_k_credit(frame["rank"], k=k, ties=frame["ties"])
+        for metric, k in TOP.items()
+    }
+    frame = frame.assign(
+        of=pd.concat(ofs, ignore_index=True), cluster=frame["canary_id"], **credits
+    )
+    columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
+    columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
+    rows, contrasts = ratio_figures(
+        [sums_of_frame("pooled", frame, columns, context)],
+        context,
+        audit="canary",
+        metrics=metrics,
+        # A percentile interval of a mean rank covers far too rarely: never a decision.
+        heavy=("rank_mean",),
+        alone=("top1_rate",),
+    )
     order = {metric: i for i, metric in enumerate(metrics)}
     # Cut once for the rows of all metrics.
-    once, each = (cache(partial(_of_part, frame)) for frame in (ours, often))
+    first, each = (cache(partial(_of_part, ranks)) for ranks in (once, often))
     rows = [
-        _beside_chance(row, once(*place), each(*place))
+        _beside_chance(row, first(*place), each(*place))
         for row in rows
         for place in [(row.checkpoint, row.of.partition("/")[0])]
     ]
-    names = list(dict.fromkeys(ours["checkpoint"]))
-    return sorted(
-        rows, key=lambda row: (names.index(row.checkpoint), row.of, order[row.metric])
-    )
+    names = list(dict.fromkeys(once["checkpoint"]))
+    rows.sort(key=lambda r: (names.index(r.checkpoint), r.of, order[r.metric]))
+    return rows, contrasts
 
 
 def _of_part(frame: pd.DataFrame, checkpoint: str, part: str) -> pd.DataFrame:
@@ -196,22 +178,6 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         before = change.get("note", row.note)
         change["note"] = f"{before}; {remark}" if before else remark
     return row.model_copy(update=change)
-
-
-def canary_contrasts(cells: pd.DataFrame, context: Context) -> list[Contrast]:
-    """Contrasts of all metrics but Top-1, which so few canaries cannot tell."""
-    wanted = cells[cells["metric"] != "top1_rate"]
-    heavy = wanted["metric"] == "rank_mean"
-    return [
-        row
-        for part, how in (
-            (wanted[~heavy], context),
-            (wanted[heavy], replace(context, paper=False)),
-        )
-        for row in ratio_contrasts(
-            summed_groups(part, how), how, audit="canary", metrics=by_name(METRICS)
-        )
-    ]
 
 
 def without_control(rows: Sequence[Any], sensitive: Collection[str]) -> list[Any]:

@@ -23,9 +23,7 @@ from spark_audit.audits.canary.canary_findings import (
 from spark_audit.audits.canary.canary_rows import (
     METRICS,
     TOP,
-    canary_contrasts,
-    canary_rows,
-    rank_cells,
+    canary_figures,
     without_control,
     without_ranks,
 )
@@ -183,10 +181,10 @@ class CanaryRank(Audit):
             nothing = _nothing(every, names)
             return replace(nothing, guards=[*nothing.guards, *few])
         in_contexts = trained(ranked(every, "context"))
-        cells = rank_cells(ours, in_contexts)
         judged = Judged.of(frame)
-        rows = _marked(canary_rows(cells, ours, in_contexts, context), judged)
-        contrasts = _marked(bounded(canary_contrasts(cells, context), TOP), judged)
+        rows, contrasts = canary_figures(ours, in_contexts, context)
+        rows = _marked(rows, judged)
+        contrasts = _marked(bounded(contrasts, TOP), judged)
         tables = _tables(frame, judged, context)
         known = set(zip(ours["checkpoint"], ours["part"], strict=True))
         unscored = [name for name in names if name not in {name for name, _ in known}]

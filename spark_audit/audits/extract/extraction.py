@@ -41,13 +41,13 @@ from spark_audit.audits.extract.tries import SAMPLERS, Medians
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import (
-    CELLS,
+    Group,
+    Key,
+    Sums,
     beside_base,
     bounded,
-    by_group,
-    ratio_contrasts,
-    ratio_rows,
-    summed_groups,
+    groups_of,
+    ratio_figures,
 )
 from spark_audit.manifest.prompts import asked_key, asked_keys, asked_place
 from spark_audit.manifest.schema import (
@@ -285,15 +285,19 @@ class Extraction(Audit):
                 ],
                 tables=tables,
             )
-        cells = pd.concat([_cells(part, group) for group, part in by_group(pii)])
-        ratios: Any = {"audit": "extract", "metrics": by_name(METRICS)}
-        summed = [*summed_groups(cells, context)]
-        rows = ratio_rows(summed, context, **ratios)
-        contrasts = bounded(
-            ratio_contrasts(summed, context, **ratios), ("greedy_rate",)
+        units = evidence.units[
+            (evidence.units["set"] == "pii") & (evidence.units["prompt"] == FULL)
+        ]
+        groups = [*groups_of(units)]
+        rows, contrasts = ratio_figures(
+            (Sums.of(each, _cells(each, evidence, units), context) for each in groups),
+            context,
+            audit="extract",
+            metrics=by_name(METRICS),
         )
-        for group, part in by_group(pii):
-            medians = Medians(part, group, context)
+        contrasts = bounded(contrasts, ("greedy_rate",))
+        for group in groups:
+            medians = Medians.of(group, evidence, units.index[group.units], context)
             rows += medians.rows()
             contrasts += medians.contrasts()
         rows = beside_base(rows)
@@ -313,14 +317,13 @@ class Extraction(Audit):
         )
 
 
-def _cells(part: pd.DataFrame, group: str) -> pd.DataFrame:
-    return part.assign(
-        group=group,
-        metric="greedy_rate",
-        of="",
-        num=part["greedy"].astype(np.float64),
-        den=1.0,
-    )[list(CELLS)]
+def _cells(
+    group: Group, evidence: Evidence, units: pd.DataFrame
+) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
+    at = units.index[group.units]
+    for name in evidence.checkpoints:
+        greedy = evidence.row(name, "greedy")[at]
+        yield (name, "greedy_rate", ""), greedy, np.ones(len(at))
 
 
 def _count_table(pii: pd.DataFrame) -> list[dict[str, Any]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
+from spark_audit.audits.ratio_rows import Group
 from spark_audit.results import Contrast, Estimate, Row
+from spark_audit.results.evidence import Evidence
 from spark_audit.stats.bootstrap import (
     cluster_sums,
     sign_flip,
@@ -17,7 +19,6 @@ from spark_audit.stats.bootstrap import (
 )
 from spark_audit.stats.extraction import n_p
 from spark_audit.stats.intervals import median_estimate, percentile_interval
-from spark_audit.stats.weights import Weights, draw_weights
 
 SAMPLERS = ("t1", "top40")
 MOST = 1e12
@@ -34,81 +35,76 @@ class Medians:
     """Median numbers of tries of one group, of all checkpoints on the same resamples.
 
     Medians are taken of log10 tries, at most a little above :data:`MOST`, so that a
-    span that cannot be drawn at all has a place in the order.
+    span that cannot be drawn at all has a place in the order. ``tries`` and ``drawn``
+    are those of the spans and the medians of the resamples, by checkpoint and sampler.
     """
 
-    part: pd.DataFrame
-    group: str
+    group: Group
+    tries: Mapping[tuple[str, str], np.ndarray]
+    drawn: Mapping[tuple[str, str], np.ndarray]
     context: Context
 
-    def rows(self) -> list[Row]:
-        """A row for each group whose spans can be drawn."""
-        code, weights = self._clusters()
-        found = []
-        for name in dict.fromkeys(self.part["checkpoint"]):
-            chosen = self.part[self.part["checkpoint"] == name]
+    @classmethod
+    def of(
+        cls, group: Group, evidence: Evidence, at: pd.Index, context: Context
+    ) -> Medians:
+        """Of the spans ``at`` places of the evidence."""
+        tries: dict[tuple[str, str], np.ndarray] = {}
+        for name in evidence.checkpoints:
             for of in SAMPLERS:
-                estimate = median_estimate(
-                    _log_tries(chosen, of),
-                    chosen["cluster"].map(code).to_numpy(),
-                    weights=weights,
-                )
-                found.append(
-                    Row.of_estimate(
-                        _tries(estimate).noting(ONE_TOKENISATION),
-                        audit="extract",
-                        checkpoint=name,
-                        group=self.group,
-                        metric="n50_median",
-                        of=of,
-                        unit="tries",
-                    )
-                )
-        return found
+                logp = evidence.row(name, f"logp_{of}")[at]
+                if not np.isnan(logp).any():
+                    tries[name, of] = np.log10(np.minimum(n_p(logp), 10 * MOST))
+        weights = group.weights(context)
+        drawn = {
+            key: weighted_quantile_replicates(weights, values, group.codes)
+            for key, values in tries.items()
+        }
+        return cls(group, tries, drawn, context)
 
-    def contrasts(self) -> list[Contrast]:
+    def rows(self) -> list[Row]:
+        """A row for each checkpoint and sampler."""
+        return [
+            Row.of_estimate(
+                _tries(
+                    median_estimate(
+                        values, self.group.codes, replicates=self.drawn[name, of]
+                    )
+                ).noting(ONE_TOKENISATION),
+                audit="extract",
+                checkpoint=name,
+                group=self.group.name,
+                metric="n50_median",
+                of=of,
+                unit="tries",
+            )
+            for (name, of), values in self.tries.items()
+        ]
+
+    def contrasts(self) -> Iterator[Contrast]:
         """Differences of median log10 tries, with a test of the spans' own changes."""
-        code, weights = self._clusters()
-        found = []
         for name, baseline in self.context.baselines.items():
-            pair = [self.part[self.part["checkpoint"] == n] for n in (name, baseline)]
-            if not all(map(len, pair)):
-                continue
             for of in SAMPLERS:
-                estimate, p = self._difference(pair, of, code, weights)
-                found.append(
-                    Contrast.of_estimate(
+                if {(name, of), (baseline, of)} <= {*self.tries}:
+                    estimate, p = self._difference((name, of), (baseline, of))
+                    yield Contrast.of_estimate(
                         estimate,
                         audit="extract",
                         checkpoint=name,
                         baseline=baseline,
-                        group=self.group,
+                        group=self.group.name,
                         metric="n50_median",
                         of=of,
                         unit="log10 tries",
                         null=0.0,
                         p=p,
                     )
-                )
-        return found
-
-    def _clusters(self) -> tuple[dict[str, int], Weights]:
-        names = sorted(set(self.part["cluster"]))
-        weights = draw_weights(
-            len(names), replicates=self.context.replicates, seed=self.context.seed
-        )
-        return {name: i for i, name in enumerate(names)}, weights
 
     def _difference(
-        self,
-        pair: Sequence[pd.DataFrame],
-        of: str,
-        code: Mapping[str, int],
-        weights: Weights,
+        self, one: tuple[str, str], other: tuple[str, str]
     ) -> tuple[Estimate, float | None]:
-        ours, theirs = (_log_tries(part, of) for part in pair)
-        codes = [part["cluster"].map(dict(code)).to_numpy() for part in pair]
-        clusters = len(set(codes[0].tolist()))
+        ours, theirs = self.tries[one], self.tries[other]
+        clusters = self.group.size
         if clusters < 2:
             return Estimate.missing("only 1 cluster; an interval needs 2"), None
         medians = np.median(ours), np.median(theirs)
@@ -117,9 +113,7 @@ class Medians:
             return Estimate.missing(reason, n=len(ours), clusters=clusters), None
         value = float(medians[0] - medians[1])
         estimate = Estimate(value, n=len(ours), clusters=clusters)
-        moved = weighted_quantile_replicates(weights, ours, codes[0])
-        moved = moved - weighted_quantile_replicates(weights, theirs, codes[1])
-        low, high = percentile_interval(moved)
+        low, high = percentile_interval(self.drawn[one] - self.drawn[other])
         if high > low:
             estimate = replace(
                 estimate,
@@ -129,17 +123,10 @@ class Medians:
                 parity_low=low,
                 parity_high=high,
             )
-        p = None
-        if np.array_equal(codes[0], codes[1]):
-            apart = cluster_sums(ours - theirs, codes[0], len(code))
-            if np.count_nonzero(apart) > 1:
-                p = sign_flip(apart, seed=self.context.seed)
-        return estimate, p
-
-
-def _log_tries(part: pd.DataFrame, of: str) -> np.ndarray:
-    tries = n_p(part[f"logp_{of}"].to_numpy(np.float64))
-    return np.asarray(np.log10(np.minimum(tries, 10 * MOST)))
+        apart = cluster_sums(ours - theirs, self.group.codes, clusters)
+        if np.count_nonzero(apart) < 2:
+            return estimate, None
+        return estimate, sign_flip(apart, seed=self.context.seed)
 
 
 def _tries(estimate: Estimate) -> Estimate:

@@ -17,7 +17,6 @@ from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memory import (
     Memory,
-    cells_of,
     dose_trend,
     least_p,
     memory,
@@ -40,7 +39,7 @@ def left_out(part: pd.DataFrame) -> dict[str, Hits]:
     used = occurrences(part)
     untold = len(spans) - int((used["split"] == "train").sum())
     sides = sides_of(used)
-    alone = int((sides.trained & (cells_of(sides) < 0)).sum())
+    alone = int((sides.trained & (sides.cells < 0)).sum())
     counts = {"without_counterpart": alone, "untold": untold}
     return {
         name: Hits(count=count, of=len(spans))

@@ -27,7 +27,6 @@ from spark_audit.audits.spans import REPRODUCED
 from spark_audit.names import BASE, entry_of
 from spark_audit.results import Contrast, Finding, Guard, Row
 from spark_audit.stats.balance import effective_clusters, smd
-from spark_audit.stats.memory import cells_of
 
 
 def findings(
@@ -158,7 +157,7 @@ def alike_guard(part: pd.DataFrame) -> list[Guard]:
 def _balance(spans: pd.DataFrame) -> Guard:
     """Whether compared identifiers differ in what can move their likelihood."""
     sides = sides_of(spans)
-    cells = cells_of(sides)
+    cells = sides.cells
     used, trained = cells >= 0, sides.trained[cells >= 0]
     covariates = {
         "nll": spans["ref_sum"] / spans["n_tokens"],

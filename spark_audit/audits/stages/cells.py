@@ -14,8 +14,9 @@ from spark_audit.audits.claims import LEVEL
 from spark_audit.audits.identifier_facts import sides_of
 from spark_audit.audits.matched.changes import unequal
 from spark_audit.names import CheckpointName
+from spark_audit.results.evidence import Evidence
 from spark_audit.stats.bootstrap import holm
-from spark_audit.stats.memory import Memory, memory
+from spark_audit.stats.memory import Memory, Sides, memory
 
 State = Literal[
     "not yet trained",
@@ -123,47 +124,62 @@ def _holm(ps: Mapping[Key, float | None]) -> dict[Key, float]:
     return dict(zip(known, holm(list(known.values())).tolist(), strict=True))
 
 
-def all_series(evidence: pd.DataFrame) -> dict[str, dict[int, pd.DataFrame]]:
-    """Series -> stage -> its spans, in one order; of seeds the mean of their sums."""
-    members: dict[str, dict[int, list[pd.DataFrame]]] = defaultdict(dict)
-    keys = ["example", "start", "n_tokens"]
-    for name, part in evidence.groupby("checkpoint", sort=False):
-        parts = CheckpointName.parse(str(name))
-        stages = members[parts.method]
-        stages.setdefault(parts.stage or 1, []).append(part.sort_values(keys))
-    found: dict[str, dict[int, pd.DataFrame]] = {}
-    for method, each in members.items():
-        most = max(map(len, each.values()))
-        for stage, some in sorted(each.items()):
-            if len(some) == most:  # all seeds have got that far
-                sums = np.mean([part["nll_sum"].to_numpy() for part in some], axis=0)
-                one = some[0].assign(nll_sum=sums).reset_index(drop=True)
-                found.setdefault(method, {})[stage] = one
-    return found
+@dataclass(frozen=True)
+class Series:
+    """Spans of one series, and by stage their summed NLL, nats; of seeds the mean.
+
+    ``spans`` has the stage that trained on the span's task as ``place``.
+    """
+
+    spans: pd.DataFrame
+    nll: Mapping[int, np.ndarray]
 
 
-def cells_of(stages: Mapping[int, pd.DataFrame]) -> Iterator[tuple[str, int, Cell]]:
+def all_series(evidence: Evidence) -> dict[str, Series]:
+    """The series by name, each with the stages that all of its seeds have reached."""
+    members: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for i, name in enumerate(evidence.checkpoints):
+        parts = CheckpointName.parse(name)
+        members[parts.method][parts.stage or 1].append(i)
+    sums, places = (evidence.values[name] for name in ("nll_sum", "place"))
+    series = {}
+    for method, stages in members.items():
+        most = max(map(len, stages.values()))
+        whole = {k: at for k, at in sorted(stages.items()) if len(at) == most}
+        place = places[next(iter(whole.values()))[0]].astype(int)
+        series[method] = Series(
+            evidence.units.assign(place=place),
+            {stage: np.mean(sums[at], axis=0) for stage, at in whole.items()},
+        )
+    return series
+
+
+def cells_of(series: Series) -> Iterator[tuple[str, int, Cell]]:
     """Task (empty: all that were trained on) and stage, with its cell."""
-    spans = next(iter(stages.values()))
+    spans = series.spans
     alone = (spans["split"] == "train") & (spans["elsewhere"] == 0)
     either = alone | ((spans["split"] == "test") & (spans["dose"] == 0))
     # Where text alone tells the sides apart, one is no control for the other.
     usable = (either & (spans["stratum"] >= 0)).to_numpy()
-    nll = {stage: part["nll_sum"].to_numpy() for stage, part in stages.items()}
-    for task in sorted(set(spans["task"])):
-        chosen = usable & (spans["task"] == task).to_numpy()
-        place = int(spans["place"][(spans["task"] == task).to_numpy()].iloc[0])
-        held = {stage: sums[chosen] for stage, sums in nll.items()}
+    tasks, places = (spans[name].to_numpy() for name in ("task", "place"))
+    for task in sorted(set(tasks)):
+        chosen = usable & (tasks == task)
+        held = {stage: sums[chosen] for stage, sums in series.nll.items()}
+        place = int(places[tasks == task][0])
         yield from ((task, *each) for each in _course(spans[chosen], held, place))
-    for stage, sums in nll.items():
-        chosen = usable & (spans["place"] <= stage).to_numpy()
-        own = spans[chosen]
-        moved, apart = _contrast(own, sums[chosen], own["ref_sum"].to_numpy())
+    for stage, sums in series.nll.items():
+        chosen = usable & (places <= stage)
+        own, before = spans[chosen], spans["ref_sum"].to_numpy()[chosen]
+        moved, apart = _contrast(_sides(own), sums[chosen], before)
         yield "", stage, Cell(moved, Memory.missing("only per task"), 0, apart)
 
 
+def _sides(spans: pd.DataFrame) -> Sides | None:
+    return sides_of(spans) if len(spans) else None
+
+
 def _contrast(
-    spans: pd.DataFrame, sums: np.ndarray, before: np.ndarray
+    sides: Sides | None, sums: np.ndarray, before: np.ndarray
 ) -> tuple[Memory, float]:
     """Change of trained beyond never trained, and what they were clearly apart before.
 
@@ -172,32 +188,31 @@ def _contrast(
     sums, before
         Summed NLL of each span, nats, and the one that it is compared with.
     """
-    if not len(spans):
+    if sides is None:
         return Memory.missing(
             "its rows contain no identifier that occurs in this task only"
         ), 0.0
-    sides = sides_of(spans)
-    apart = memory(before, sides).difference
-    return memory(sums - before, sides), unequal(apart)
+    return memory(sums - before, sides), unequal(memory(before, sides).difference)
 
 
 def _course(
     spans: pd.DataFrame, nll: Mapping[int, np.ndarray], place: int
 ) -> Iterator[tuple[int, Cell]]:
     """A task's cells, stage after stage."""
+    sides, reference = _sides(spans), spans["ref_sum"].to_numpy()
     least: dict[int, float] = {}
     held = 0.0
     for stage, sums in nll.items():
-        own, reach = _contrast(spans, sums, spans["ref_sum"].to_numpy())
+        own, reach = _contrast(sides, sums, reference)
         step, gap = Memory.missing("the previous stage was not scored"), 0.0
         if (before := nll.get(stage - 1)) is not None:
-            step, gap = _contrast(spans, sums, before)
+            step, gap = _contrast(sides, sums, before)
             # Memory is known better than the level: what was luck is paired away.
             gap = max(gap, held)
         since = 1.0
-        if least and own.difference.value is not None:
+        if least and sides is not None and own.difference.value is not None:
             peak = min(least, key=lambda one: least[one])
-            rose = memory(sums - nll[peak], sides_of(spans))
+            rose = memory(sums - nll[peak], sides)
             # The lowest of several is low by luck too: each could have been it.
             p = rose.t_p()
             if p is not None and (rose.difference.value or 0.0) > 0:

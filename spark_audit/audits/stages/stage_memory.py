@@ -267,9 +267,8 @@ class Stages(Audit):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         del context
         found = Found()
-        spans = evidence.frame().astype({"place": int})
-        for name, stages in all_series(spans).items():
-            for task, stage, cell in cells_of(stages):
+        for name, series in all_series(evidence).items():
+            for task, stage, cell in cells_of(series):
                 found.cells[name, task, stage] = cell
         found.conclude()
         names = list(dict.fromkeys(key[0] for key in found.cells))

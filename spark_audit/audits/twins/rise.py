@@ -16,16 +16,8 @@ import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import identifier_facts
-from spark_audit.audits.metric import by_name
-from spark_audit.audits.ratio_rows import ratio_contrasts, summed_groups
 from spark_audit.audits.twins.twin_findings import findings
-from spark_audit.audits.twins.twin_rows import (
-    METRICS,
-    marked,
-    rank_cells,
-    ranked,
-    rows_of,
-)
+from spark_audit.audits.twins.twin_rows import METRICS, figures, ranked
 from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest, ManifestTwins
 from spark_audit.results import AuditResult, Guard, Hits
@@ -99,15 +91,7 @@ class Twins(Audit):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         frame = ranked(evidence.frame().astype({"rank": np.int64, "ties": np.int64}))
-        rows = rows_of(frame, context)
-        cells = rank_cells(frame)
-        contrasts = ratio_contrasts(
-            # The rise against a baseline is the difference of exposures.
-            summed_groups(cells[cells["metric"] != "rise"], context),
-            context,
-            audit="twins",
-            metrics=by_name(METRICS),
-        )
+        rows, contrasts = figures(frame, context)
         guards = []
         if lost := evidence.facts["lost"]:
             hits = Hits(count=lost, of=lost + len(evidence.units))
@@ -115,7 +99,7 @@ class Twins(Audit):
             guards = [Guard(name=name, passed=None, says=says, facts={"lost": hits})]
         return AuditResult(
             rows=rows,
-            contrasts=marked(contrasts, frame),
+            contrasts=contrasts,
             guards=guards,
             findings=findings(frame, rows, seed=context.seed),
         )

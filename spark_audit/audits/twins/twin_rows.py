@@ -17,10 +17,10 @@ import pandas as pd
 from spark_audit.audits.base import Context, missing_rows
 from spark_audit.audits.canary.rank_tests import COLLAPSED, resolved
 from spark_audit.audits.metric import Metric, by_name
-from spark_audit.audits.ratio_rows import CELLS, beside_base, ratio_rows, summed_groups
+from spark_audit.audits.ratio_rows import beside_base, ratio_figures, sums_of_frame
 from spark_audit.data.occurrences import DOSES, dose_group
 from spark_audit.names import BASE
-from spark_audit.results import Row
+from spark_audit.results import Contrast, Row
 from spark_audit.stats.candidate_ranks import exposure_bits, top_k_credit
 from spark_audit.stats.memory import Memory, Sides, memory
 
@@ -107,17 +107,14 @@ def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(rise=frame["exposure"].to_numpy() - before)
 
 
-def groups(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Side, group and rows: trained ones by type and dose too."""
-    for side in SIDES:
-        part = frame[frame["side"] == side]
-        if len(part):
-            yield side, "pooled", part
+def groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Group and rows: both sides pooled, and trained ones by type and dose."""
+    yield "pooled", frame
     ours = frame[frame["side"] == TRAINED]
     for kind in sorted(set(ours["type"])):
-        yield TRAINED, f"type:{kind}", ours[ours["type"] == kind]
+        yield f"type:{kind}", ours[ours["type"] == kind]
     for name, part in by_dose(ours):
-        yield TRAINED, f"dose:{name}", part
+        yield f"dose:{name}", part
 
 
 def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -128,39 +125,28 @@ def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
             yield name, ours[names == name]
 
 
-def rank_cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """One cell a checkpoint, figure and identifier."""
-    columns = {"exposure_mean": "exposure", "top1_rate": "top1", "rise": "rise"}
-    parts = []
-    for side, group, part in groups(frame):
-        for metric, column in columns.items():
-            chosen = part
-            if metric == "rise":
-                chosen = part[part["checkpoint"] != BASE]
-            if column not in part or chosen.empty:
-                continue
-            cells = chosen[["checkpoint", "cluster"]].assign(
-                group=group, metric=metric, of=side, num=chosen[column], den=1.0
-            )
-            parts.append(cells[list(CELLS)])
-    return pd.concat(parts, ignore_index=True)
-
-
-def rows_of(frame: pd.DataFrame, context: Context) -> list[Row]:
-    """All rows, those of a collapsed model marked."""
+def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Contrast]]:
+    """All rows and contrasts, those of a collapsed model marked."""
     most = float(np.log2(frame["n_candidates"].max()))
     metrics = by_name(
         replace(one, bounds=(0.0, most)) if one.name == "exposure_mean" else one
         for one in METRICS
     )
-    rows = beside_base_exposure(
-        ratio_rows(
-            summed_groups(rank_cells(frame), context),
-            context,
-            audit="twins",
-            metrics=metrics,
-        )
+    columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
+    cells = frame.assign(of=frame["side"])
+    cells = cells.sort_values("of", ascending=False, kind="stable")
+    if "rise" in frame:
+        columns["rise"] = "rise"
+        cells["rise"] = cells["rise"].where(cells["checkpoint"] != BASE)
+    rows, contrasts = ratio_figures(
+        (sums_of_frame(*group, columns, context) for group in groups(cells)),
+        context,
+        audit="twins",
+        metrics=metrics,
+        # The rise against a baseline is the difference of exposures.
+        alone=("rise",),
     )
+    rows = beside_base_exposure(rows)
     names = list(dict.fromkeys(frame["checkpoint"]))
     if not (frame["side"] == TRAINED).any():
         rows += missing_rows("twins", names, METRICS, NO_TRAINED)
@@ -171,7 +157,7 @@ def rows_of(frame: pd.DataFrame, context: Context) -> list[Row]:
             rows += _beyond_rows(name, frame[frame["checkpoint"] == name])
     order = {name: i for i, name in enumerate(KNOWN)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
-    return marked(rows, frame)
+    return marked(rows, frame), marked(contrasts, frame)
 
 
 def beside_base_exposure(rows: Sequence[Row]) -> list[Row]:
