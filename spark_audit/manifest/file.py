@@ -312,8 +312,8 @@ def _content_of_file(path: Path) -> Any:
         kind: type[SparkError] = OutputError
         if path.is_dir():
             what, kind = "is a folder, not a manifest", InputError
-        fix = instead(path, wanted="manifest", otherwise=MANIFEST)
-        raise kind(what, where=str(path), fix=fix) from error
+        otherwise = instead(path, wanted="manifest", otherwise=MANIFEST)
+        raise kind(what, where=str(path), fix=otherwise) from error
     except (pa.ArrowException, KeyError, TypeError) as error:
         what = "was changed, is not whole, or is no manifest"
         raise InputError(what, where=str(path), fix=FIX) from error
