@@ -9,9 +9,9 @@ functions that return an ``Estimate`` give ``Estimate.missing`` with the same wo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import scipy
@@ -246,6 +246,56 @@ def estimate_of(
         with np.errstate(divide="ignore", invalid="ignore"):
             replicates = statistic(weighted_sums(weights, sums))
     return estimate if replicates is None else _with_parity(estimate, replicates)
+
+
+class Estimand(NamedTuple):
+    """A smooth function of per-cluster sums: what :func:`estimate_of` takes."""
+
+    sums: np.ndarray
+    statistic: Statistic
+    n: int
+    bounds: tuple[float, float] | None = None
+
+    def estimate(self, replicates: np.ndarray | None = None) -> Estimate:
+        """Its estimate; ``replicates`` give the percentile interval."""
+        return estimate_of(
+            self.sums,
+            self.statistic,
+            n=self.n,
+            replicates=replicates,
+            bounds=self.bounds,
+        )
+
+
+K = TypeVar("K")
+
+
+def estimates_of(
+    estimands: Mapping[K, Estimand | Estimate], weights: Weights | None
+) -> dict[K, Estimate]:
+    """:func:`estimate_of` each, resampled in one product; estimates stay as they are.
+
+    Parameters
+    ----------
+    weights
+        Shape ``(B, C)``: the same resamples for all, so that differences are paired.
+    """
+    open_ones = {k: one for k, one in estimands.items() if isinstance(one, Estimand)}
+    drawn = dict.fromkeys(open_ones)
+    if weights is not None and open_ones:
+        sums = np.concatenate([one.sums for one in open_ones.values()], axis=1)
+        ends = np.cumsum([one.sums.shape[1] for one in open_ones.values()])
+        # Each sum in one piece of memory, as the statistics read it.
+        totals = np.split(weighted_sums(weights, sums).T.copy(), ends[:-1])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            drawn = {
+                key: one.statistic(part.T)
+                for (key, one), part in zip(open_ones.items(), totals, strict=True)
+            }
+    return {
+        key: one.estimate(drawn[key]) if isinstance(one, Estimand) else one
+        for key, one in estimands.items()
+    }
 
 
 def ratio_estimate(
