@@ -212,10 +212,9 @@ def timed(texts: int) -> str:
     blank = SimpleNamespace(text="", kept=(0, 1), reference_unll=[0], response_token=15)
     manifest: Any = SimpleNamespace(by_id=dict.fromkeys(ids, blank))
     held, seconds = vars(scores), list[float]()
-    every = {name: held[name] for name in ("ALONE", "AGAINST_BASE")}
+    every = dict(held["SCORES"])
     for names in (EARLIER, ATTACKS) * 3:
-        for kind, own in every.items():
-            held[kind] = {k: run for k, run in own.items() if k in names}
+        held["SCORES"] = {k: run for k, run in every.items() if k in names}
         start = time.process_time()
         scores.membership_scores(tables[0], manifest, ids, base=tables[1])
         seconds.append(time.process_time() - start)

@@ -110,12 +110,12 @@ class House:
             path.unlink() if before is None else path.write_bytes(before)
 
     @contextmanager
-    def announced(self, entry: str) -> Iterator[None]:
-        """With a package installed that brings an audit."""
+    def announced(self, entry: str, group: str = "audits") -> Iterator[None]:
+        """With a package installed that brings an audit, or a score."""
         place = self.root / "surprise-1.0.dist-info"
         place.mkdir()
         (place / "METADATA").write_text("Name: surprise\nVersion: 1.0\n")
-        points = f"[spark_audit.audits]\nsurprise = {entry}\n"
+        points = f"[spark_audit.{group}]\n{entry}\n"
         (place / "entry_points.txt").write_text(points)
         try:
             yield
@@ -160,7 +160,10 @@ def figures(folder: Path) -> list[dict[str, str]]:
 def test_an_audit(house: House, tmp_path: Path) -> None:
     rule = "surprise.nll_quantile.value > {} except base"
     (house.root / "surprise.en.toml").write_text(SENTENCES)
-    with house.with_file("surprise.py"), house.announced("surprise:Surprise"):
+    with (
+        house.with_file("surprise.py"),
+        house.announced("surprise = surprise:Surprise"),
+    ):
         help_page = house.audit("--help")
         commands = re.findall(r"^\W*(utility|surprise|all) ", help_page, re.M)
         assert commands == ["utility", "surprise", "all"]
@@ -187,14 +190,33 @@ def test_an_audit(house: House, tmp_path: Path) -> None:
             "from spark_audit.audits import metric_of\n"
             "assert metric_of('surprise', 'nll_quantile').range[0] == 0",
         )
-    with house.announced("surprise:Nothing"):
+    with house.announced("surprise = surprise:Nothing"):
         told = house.audit("--help")
-        assert "audit 'surprise' (surprise:Nothing) is left out: No module" in told
+        assert "'surprise' (surprise:Nothing) is left out: ModuleNotFound" in told
     assert "surprise" not in house.audit("--help")
     house.audit("report", str(folder), "--format", "md")
     assert "nll_quantile" in (folder / "report.md").read_text()
     told = house.audit("gate", str(folder), "--fail-if", rule.format("0"), code=2)
     assert "unknown audit 'surprise'" in told
+
+
+def test_a_membership_score(house: House, tmp_path: Path) -> None:
+    with house.with_file("median_score.py"):
+        with house.announced("median = median_score:median", "scores"):
+            rows = figures(house.report(tmp_path / "good", "mia"))
+        kept = [r for r in rows if (r["metric"], r["variant"]) == ("auc", "median")]
+        assert {row["checkpoint"] for row in kept if row["value"]} == {"base", "ours"}
+        with house.announced("median = median_score:nothing", "scores"):
+            told = house.python(
+                *("-c", REPORT, str(house.scene), str(tmp_path / "bad"), "mia", "csv")
+            )
+        assert "'median' (median_score:nothing) is left out: AttributeError" in told
+    (lost,) = {
+        (r["status"], r["note"])
+        for r in figures(tmp_path / "bad")
+        if (r["metric"], r["variant"]) == ("auc", "median")
+    }
+    assert lost == ("not_estimable", "nothing was scored")
 
 
 def test_a_metric_of_an_audit(house: House, tmp_path: Path) -> None:

@@ -9,20 +9,23 @@ are compared from evidence alone. No audit uses a model.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from spark_audit.audits.baselines import Baseline, baselines_of
 from spark_audit.audits.claims import at_level, corrected
 from spark_audit.audits.metric import Metric, by_name
+from spark_audit.errors import one_line
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
 from spark_audit.results import AuditResult, Finding, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.terminal.console import say
 
 Tables: TypeAlias = Mapping[str, Mapping[Pass, TokenTable]]
 """Checkpoint -> pass -> scores."""
@@ -209,6 +212,27 @@ class Audit(ABC):
             findings=findings,
             rows=at_level(result.rows, findings),
         )
+
+
+def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
+    """What other packages register by an entry point; what is broken is left out.
+
+    Parameters
+    ----------
+    fault
+        ``fault(name, loaded)``: why something loaded is not what it should be.
+    """
+    loaded: dict[str, Any] = {}
+    for point in sorted(entry_points(group=group), key=str):
+        try:
+            loaded[point.name] = point.load()
+            why = fault(point.name, loaded[point.name])
+        except Exception as error:
+            why = one_line(error)
+        if why:
+            loaded.pop(point.name, None)
+            say(f"{group}: {point.name!r} ({point.value}) is left out: {why}")
+    return loaded
 
 
 def check_tables(tables: object) -> None:

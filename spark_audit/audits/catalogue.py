@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import entry_points
+from typing import Any
 
-from spark_audit.audits.base import Audit
+from spark_audit.audits.base import Audit, registered
 from spark_audit.audits.canary.exposure import CanaryRank
 from spark_audit.audits.extract.extraction import Extraction
 from spark_audit.audits.matched.selectivity import Matched
@@ -19,7 +19,6 @@ from spark_audit.audits.twins.rise import Twins
 from spark_audit.audits.utility.task_accuracy import Utility
 from spark_audit.audits.vocabulary_rank import Rank
 from spark_audit.errors import InputError, choose
-from spark_audit.terminal.console import say
 
 AUDITS: tuple[type[Audit], ...] = (
     *(Matched, Rank, NLL, CanaryRank, Twins, Membership, Extraction, Noise, Stages),
@@ -28,20 +27,19 @@ AUDITS: tuple[type[Audit], ...] = (
 """The audits as reports have them; those of other packages follow."""
 
 
+def _no_audit(name: str, audit: Any) -> str:
+    """Why something registered is no audit; empty if it is one."""
+    if isinstance(audit, type) and issubclass(audit, Audit) and audit.name == name:
+        return ""
+    return f"it is not an Audit named {name!r}"
+
+
 @cache
 def all_audits() -> Mapping[str, type[Audit]]:
     """Every audit by its name, in the order of reports; a broken one is left out."""
-    audits = {audit.name: audit for audit in AUDITS}
-    for point in sorted(entry_points(group="spark_audit.audits"), key=str):
-        try:
-            audit = point.load()
-            if not issubclass(audit, Audit) or audit.name != point.name:
-                raise TypeError(f"it is not an Audit named {point.name!r}")
-        except Exception as error:
-            say(f"audit {point.name!r} ({point.value}) is left out: {error}")
-        else:
-            audits.setdefault(audit.name, audit)
-    return audits
+    further = registered("spark_audit.audits", _no_audit)
+    ours = {audit.name: audit for audit in AUDITS}
+    return {**ours, **further, **ours}
 
 
 def find(name: str) -> type[Audit]:

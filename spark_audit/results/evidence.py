@@ -78,7 +78,7 @@ class Evidence:
 
     def row(self, checkpoint: str, column: str) -> np.ndarray:
         """Scores of one checkpoint, shape ``(units,)``; NaN if it has none."""
-        if checkpoint not in self.checkpoints:
+        if checkpoint not in self.checkpoints or column not in self.values:
             return np.full(len(self.units), np.nan)
         return np.asarray(self.values[column][self.checkpoints.index(checkpoint)])
 
@@ -164,10 +164,11 @@ class Evidence:
             units = pd.concat([units, other.units[fresh]], ignore_index=True)
         keys = _keys(units)
         seen: dict[str, Mapping[str, np.ndarray]] = {}
+        columns = dict.fromkeys(column for part in parts for column in part.values)
         for part in parts:
             at = keys.get_indexer(_keys(part.units))
             for name in (n for n in part.checkpoints if n not in seen):
-                scores = {column: np.full(len(units), np.nan) for column in part.values}
+                scores = {column: np.full(len(units), np.nan) for column in columns}
                 for column, row in scores.items():
                     row[at] = part.row(name, column)
                 seen[name] = scores

@@ -2,8 +2,8 @@
 
 The larger one is, the likelier a text was trained on; NaN where there is none. Texts
 come in blocks of as many tokens each, so that nothing loops over them: a function takes
-a block of ``k`` texts, those of :data:`RELATIVE` the untrained model too, and gives
-shape ``(k,)``.
+a block of ``k`` texts and gives shape ``(k,)``. Other packages add theirs by the entry
+point ``spark_audit.scores``, whose name is the score's.
 """
 
 from __future__ import annotations
@@ -14,21 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Texts as a checkpoint scored them, ``k`` of them with ``n`` tokens each.
-
-    ``logp`` (nats) and ``response``, whether a token is of the response, have shape
-    ``(k, n)``, as have the other ``columns`` of the plain pass; ``texts`` is what was
-    scored, empty where it is unknown.
-    """
-
-    logp: np.ndarray
-    response: np.ndarray
-    columns: Mapping[str, np.ndarray]
-    texts: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -43,6 +28,23 @@ class Untrained:
     logp: np.ndarray
     mean: np.ndarray
     population: np.ndarray
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Texts as a checkpoint scored them, ``k`` of them with ``n`` tokens each.
+
+    ``logp`` (nats) and ``response``, whether a token is of the response, have shape
+    ``(k, n)``, as have the other ``columns`` of the plain pass; ``texts`` is what was
+    scored, empty where it is unknown; ``base`` holds NaN where the untrained model was
+    not scored.
+    """
+
+    logp: np.ndarray
+    response: np.ndarray
+    columns: Mapping[str, np.ndarray]
+    texts: Sequence[str]
+    base: Untrained
 
 
 class Chosen(Mapping[str, np.ndarray]):
@@ -131,16 +133,16 @@ def zlib(block: Scored) -> np.ndarray:
     return np.asarray(block.logp.mean(axis=1) / np.array(size))
 
 
-def reference(block: Scored, base: Untrained) -> np.ndarray:
+def reference(block: Scored) -> np.ndarray:
     """Mean log-probability minus that of the untrained model on the same tokens."""
-    return np.asarray((block.logp - base.logp).mean(axis=1))
+    return np.asarray((block.logp - block.base.logp).mean(axis=1))
 
 
 WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
 """Tokens, as published; a shorter text is one window."""
 
 
-def wbc(block: Scored, base: Untrained) -> np.ndarray:
+def wbc(block: Scored) -> np.ndarray:
     """Window-based comparison (arXiv 2601.02751), averaged over its window sizes.
 
     Only whether a window's loss fell counts, not by how much: a few odd tokens cannot
@@ -148,7 +150,7 @@ def wbc(block: Scored, base: Untrained) -> np.ndarray:
     """
     k, n = block.logp.shape
     total = np.zeros((k, n + 1))
-    np.cumsum(block.logp - base.logp, axis=1, out=total[:, 1:])
+    np.cumsum(block.logp - block.base.logp, axis=1, out=total[:, 1:])
     found = np.zeros(k)
     for size in WINDOWS:
         wide = min(size, n)
@@ -163,7 +165,7 @@ FEWEST = 2
 EPSILON = 1e-12
 
 
-def ez(block: Scored, base: Untrained) -> np.ndarray:
+def ez(block: Scored) -> np.ndarray:
     """Rises over falls since the base at wrong first guesses (arXiv 2601.12104).
 
     Without the first scored token; NaN with fewer than two wrong first guesses, and
@@ -172,7 +174,7 @@ def ez(block: Scored, base: Untrained) -> np.ndarray:
     if "rank_lo" not in block.columns:
         return np.full(len(block.logp), np.nan)
     wrong = block.columns["rank_lo"][:, 1:] > 1
-    moved = np.where(wrong, block.logp[:, 1:] - base.logp[:, 1:], 0.0)
+    moved = np.where(wrong, block.logp[:, 1:] - block.base.logp[:, 1:], 0.0)
     up = np.maximum(moved, 0.0).sum(axis=1)
     down = np.maximum(-moved, 0.0).sum(axis=1)
     ratio = np.where(down > 0, np.minimum(up / (down + EPSILON), LIMIT), LIMIT + up)
@@ -180,28 +182,29 @@ def ez(block: Scored, base: Untrained) -> np.ndarray:
     return np.where(known, ratio, np.nan)
 
 
-def rmia(block: Scored, base: Untrained) -> np.ndarray:
+def rmia(block: Scored) -> np.ndarray:
     """Token-level RMIA (Zarifzadeh et al. 2024; Tao and Shokri, arXiv 2510.05582).
 
     A token's likelihood ratio to the mean probability under the references is compared
     with those of the population, tokens of all texts: as published, equal ones count.
     """
-    risen = np.searchsorted(base.population, block.logp - base.mean, side="right")
-    return np.asarray(risen.mean(axis=1) / len(base.population))
+    risen = np.searchsorted(
+        block.base.population, block.logp - block.base.mean, side="right"
+    )
+    return np.asarray(risen.mean(axis=1) / len(block.base.population))
 
 
-ALONE: Mapping[str, Callable[[Scored], np.ndarray]] = {
+SCORES: Mapping[str, Callable[[Scored], np.ndarray]] = {
     "loss": loss,
     "response": response,
     **{f"mink{k}": partial(mink, share=k / 100) for k in (10, 20, 30)},
     **{f"minkpp{k}": partial(minkpp, share=k / 100) for k in (10, 20, 30)},
     "zlib": zlib,
-}
-"""Scores of a checkpoint alone, in the order of reports."""
-RELATIVE: Mapping[str, Callable[[Scored, Untrained], np.ndarray]] = {
     "reference": reference,
     "wbc": wbc,
     "ez": ez,
     "rmia": rmia,
 }
-"""Scores against the untrained model, after those."""
+"""In the order of reports."""
+RELATIVE = ("reference", "wbc", "ez", "rmia")
+"""Those against the untrained model, which has none of its own."""

@@ -7,27 +7,38 @@ All scores are oriented alike: the larger, the likelier a member. Their formulas
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
 
 import numpy as np
 
+from spark_audit.audits.base import registered
 from spark_audit.audits.metric import Metric
-from spark_audit.audits.mia.score_formulas import ALONE, Chosen, Scored, Untrained
 from spark_audit.audits.mia.score_formulas import RELATIVE as AGAINST_BASE
+from spark_audit.audits.mia.score_formulas import SCORES, Chosen, Scored, Untrained
+from spark_audit.errors import InputError, one_line
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY
 from spark_audit.scoring.table import TokenTable
+
+BESIDE = ("texts", "blind")
+"""Scores that need no audited checkpoint: the best guess, and the guard's."""
+
 
 RELATIVE = frozenset((*AGAINST_BASE, "combined"))
 """Scores against the untrained model: it has none of its own."""
 COMBINED = ("reference", "wbc", "ez", "rmia")
 """Scores whose ranks among all texts ``combined`` is the mean of."""
-ATTACKS = (*ALONE, *AGAINST_BASE, "combined")
+GROUP = "spark_audit.scores"
+_TAKEN = (*SCORES, "combined", *BESIDE)
+FURTHER = tuple(sorted({one.name for one in entry_points(group=GROUP)} - {*_TAKEN}))
+"""Scores of other packages: figures to compare with, on which no claim rests."""
+ATTACKS = (*SCORES, "combined", *FURTHER)
 DECLARED = ("loss", "response", "minkpp10", "reference", "wbc", "combined")
 """Scores that claims may rest on, one of each kind, chosen before any audit: only they
 are one family, and only they are told of changes, tasks, doses and curves. The others
 are figures to compare with; ``ez`` and ``rmia`` count in ``combined``."""
-BESIDE = ("texts", "blind")
-"""Scores that need no audited checkpoint: the best guess, and the guard's."""
 FEWEST = 20
 """A task needs this many members and as many non-members to be estimated."""
 BLOCK = 1 << 18
@@ -77,28 +88,57 @@ def membership_scores(
     """
     found = {name: np.full(len(ids), np.nan) for name in ATTACKS}
     first, count = _places(table, ids)
-    beside = None if base is None else _beside(table, base, references, ids)
+    none = np.full(len(table), np.nan), np.full(len(table), np.nan), np.zeros(0)
+    beside = none if base is None else _beside(table, base, references, ids)
     answer = np.array([manifest.by_id[key].response_token for key in ids])
     texts = [scored_text(manifest.by_id[key]) for key in ids]
     for at in _blocks(count):
         rows = first[at, None] + np.arange(count[at[0]])
+        logp, mean = (each[rows].astype(np.float64) for each in beside[:2])
+        known = np.isfinite(mean).all(axis=1)
         block = Scored(
             logp=-table.columns["nll"][rows].astype(np.float64),
             response=table.position[rows] >= answer[at, None],
             columns=Chosen(table.columns, rows),
             texts=[texts[i] for i in at],
+            base=Untrained(logp, mean, beside[2]),
         )
-        for name, alone in ALONE.items():
-            found[name][at] = alone(block)
-        if beside is None:
-            continue
-        logp, mean = (each[rows].astype(np.float64) for each in beside[:2])
-        own = Untrained(logp, mean, beside[2])
-        known = np.isfinite(own.mean).all(axis=1)
-        for name, against in AGAINST_BASE.items() if known.any() else ():
-            found[name][at] = np.where(known, against(block, own), np.nan)
+        for name, score in SCORES.items():
+            if name not in AGAINST_BASE:
+                found[name][at] = score(block)
+            elif known.any():
+                found[name][at] = np.where(known, score(block), np.nan)
+        for name, score in further_scores().items():
+            found[name][at] = _of_another(name, score, block)
     found["combined"] = mean_rank([found[name] for name in COMBINED])
     return found
+
+
+@cache
+def further_scores() -> dict[str, Any]:
+    """The functions of :data:`FURTHER`; one that is broken is left out.
+
+    Loaded when something is scored: their packages may import this one.
+    """
+
+    def fault(name: str, score: Any) -> str:
+        return "" if name in FURTHER and callable(score) else "it is no further score"
+
+    return registered(GROUP, fault)
+
+
+def _of_another(name: str, score: Any, block: Scored) -> np.ndarray:
+    """A score of another package; what it fails with is its makers' to mend."""
+    try:
+        values = np.asarray(score(block), dtype=np.float64)
+        if values.shape != (len(block.logp),):
+            raise ValueError(f"it gives the shape {values.shape}, not one per text")
+    except Exception as error:
+        raise InputError(
+            f"the membership score {name!r} fails ({one_line(error)})",
+            fix="update or uninstall the package that registers it",
+        ) from error
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def mean_rank(scores: Sequence[np.ndarray]) -> np.ndarray:
