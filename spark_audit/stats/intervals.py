@@ -270,30 +270,36 @@ class Estimand(NamedTuple):
 K = TypeVar("K")
 
 
-def estimates_of(
-    estimands: Mapping[K, Estimand | Estimate], weights: Weights | None
-) -> dict[K, Estimate]:
-    """:func:`estimate_of` each, resampled in one product; estimates stay as they are.
+def replicates_of(
+    estimands: Mapping[K, Estimand | Estimate], weights: Weights
+) -> dict[K, np.ndarray]:
+    """Each estimand in every resample, shape ``(B,)``; of all in one product.
 
     Parameters
     ----------
     weights
         Shape ``(B, C)``: the same resamples for all, so that differences are paired.
     """
-    open_ones = {k: one for k, one in estimands.items() if isinstance(one, Estimand)}
-    drawn = dict.fromkeys(open_ones)
-    if weights is not None and open_ones:
-        sums = np.concatenate([one.sums for one in open_ones.values()], axis=1)
-        ends = np.cumsum([one.sums.shape[1] for one in open_ones.values()])
-        # Each sum in one piece of memory, as the statistics read it.
-        totals = np.split(weighted_sums(weights, sums).T.copy(), ends[:-1])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            drawn = {
-                key: one.statistic(part.T)
-                for (key, one), part in zip(open_ones.items(), totals, strict=True)
-            }
+    parts = {k: one for k, one in estimands.items() if isinstance(one, Estimand)}
+    if not parts:
+        return {}
+    sums = np.concatenate([one.sums for one in parts.values()], axis=1)
+    ends = np.cumsum([one.sums.shape[1] for one in parts.values()])
+    # Each sum in one piece of memory, as the statistics read it.
+    totals = np.split(weighted_sums(weights, sums).T.copy(), ends[:-1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            key: one.statistic(part.T)
+            for (key, one), part in zip(parts.items(), totals, strict=True)
+        }
+
+
+def estimates_of(
+    estimands: Mapping[K, Estimand | Estimate], drawn: Mapping[K, np.ndarray]
+) -> dict[K, Estimate]:
+    """Estimates with the intervals that their replicates give; others as they are."""
     return {
-        key: one.estimate(drawn[key]) if isinstance(one, Estimand) else one
+        key: one.estimate(drawn.get(key)) if isinstance(one, Estimand) else one
         for key, one in estimands.items()
     }
 

@@ -13,7 +13,13 @@ from scipy import stats
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import weighted_sums
-from spark_audit.stats.intervals import Estimand, estimates_of, ratio, ratio_estimate
+from spark_audit.stats.intervals import (
+    Estimand,
+    estimates_of,
+    ratio,
+    ratio_estimate,
+    replicates_of,
+)
 from spark_audit.stats.selectivity import (
     Windows,
     delta_sel,
@@ -40,7 +46,8 @@ def value_of(estimate: Estimate) -> float:
 def estimated(
     estimand: Estimand | Estimate, weights: Weights | None = None
 ) -> Estimate:
-    return estimates_of({0: estimand}, weights)[0]
+    drawn = {} if weights is None else replicates_of({0: estimand}, weights)
+    return estimates_of({0: estimand}, drawn)[0]
 
 
 def rtm_bias_estimate(*models: Any, weights: Weights | None = None) -> Estimate:

@@ -22,6 +22,7 @@ from spark_audit.stats.intervals import (
     estimates_of,
     ratio,
     ratio_estimate,
+    replicates_of,
 )
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.selectivity import estimands, rtm_bias, rtm_slope
@@ -75,7 +76,7 @@ def by_group(
             **_levels(group, nll, references),
             **_differences(group, nll, context.baselines),
         }
-        estimates = estimates_of(found, drawn[size])
+        estimates = estimates_of(found, replicates_of(found, drawn[size]))
         for name, sums in nll.items():
             made.rows += _pair_rows(name, group, sums, estimates, context)
         for name, baseline in context.baselines.items():

@@ -330,7 +330,7 @@ def _bias_of(own: Group, units: pd.DataFrame, nll: np.ndarray) -> float | None:
         span_clusters=np.array([cluster[cell] for cell in cells[inside]], np.int64),
         span_cells=cells[inside],
     )
-    return estimates_of({0: rtm_bias(instead, own.means(nll))}, None)[0].value
+    return estimates_of({0: rtm_bias(instead, own.means(nll))}, {})[0].value
 
 
 def diagnostics(
