@@ -11,14 +11,16 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from spark_audit.data.examples import write_examples
+from spark_audit.demo.run import Progress
 from spark_audit.demo.text import TASKS, make_examples
-from spark_audit.demo.workers import Job, Progress, workers
+from spark_audit.demo.workers import Job, run_jobs
 
 PAPER_STEPS, PAPER_CORRECTION = 507, 200
 """Steps a task (2,700 rows, 3 epochs, half of 32 rows its own), and of PTPC."""
@@ -114,8 +116,12 @@ def search(
         write_examples(file, [row for row in made if row.task == task])
     learned = partial(_learned, base, device, folder, files, tasks, sized)
     jobs: list[Job] = [partial(learned, factor) for factor in FACTORS]
-    with workers(processes, progress=progress) as crew:
-        crew.run(jobs)
+    done = count(1)
+    run_jobs(
+        jobs,
+        processes=processes,
+        ended=lambda _: progress("trying learning rates", next(done), len(jobs)),
+    )
     accuracies = {str(f): _accuracy(folder / f"factor{f}") for f in FACTORS}
     best = max(accuracies.values())
     factor = next(f for f in FACTORS if accuracies[str(f)] >= best - CLOSE)
@@ -133,7 +139,6 @@ def _learned(
     tasks: Sequence[str],
     sized: dict[str, Any],
     factor: int,
-    progress: Progress,
 ) -> None:
     from spark_train.request import Opening, TrainRequest
     from spark_train.run import train
@@ -151,8 +156,7 @@ def _learned(
             settings=tuple(f"{key}={value}" for key, value in kept.items()),
             seed=SEED,
             loading=Opening(device=device),
-        ),
-        progress=progress,
+        )
     )
 
 

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from claims.nodes import Crew
+from claims.nodes import run_on_nodes
 from claims.plan import Run
-from spark_audit.demo.workers import Job, Progress, workers
+from spark_audit.demo.run import Progress
+from spark_audit.demo.workers import Job, run_jobs
 from spark_audit.errors import InputError
 from spark_audit.pipeline.engines.cluster import connected
 from spark_train.run_folder import Folder
 
-FINISHED, KEPT = "run finished", "run kept"
 LOOK = 10.0
 """Seconds that looking at a finished run takes at most."""
 
@@ -60,11 +60,10 @@ def train_all(
     train = partial(_train, base, tuple(data), dict(settings), folder, device)
     jobs: list[Job] = [partial(train, run) for run in runs]
     if cluster is None:
-        with workers(processes, progress=told) as crew:
-            crew.run(jobs)
+        run_jobs(jobs, processes=processes, ended=told)
         return
     with connected(cluster.address) as ray:
-        Crew(ray, told, gpu=device != "cpu").run(jobs)
+        run_on_nodes(ray, jobs, gpu=device != "cpu", ended=told)
     for run in runs:
         if not finished(folder / run.place):
             raise InputError(
@@ -91,10 +90,9 @@ class _Told:
         self.began = time.monotonic()
         self.done = self.trained = 0
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if what in (FINISHED, KEPT):
-            self.done += 1
-            self.trained += what == FINISHED
+    def __call__(self, trained: bool) -> None:
+        self.done += 1
+        self.trained += trained
         left = ""
         if self.trained:
             each = (time.monotonic() - self.began) / self.trained
@@ -125,8 +123,8 @@ def _train(
     folder: Path,
     device: str,
     run: Run,
-    progress: Progress,
-) -> None:
+) -> bool:
+    """Train a run; whether there was anything left to train."""
     from spark_audit.checkpoints.offline import quiet
 
     with quiet():
@@ -148,5 +146,5 @@ def _train(
         loading=Opening(device=device),
     )
     began = time.monotonic()
-    train(request, progress=progress)
-    progress(FINISHED if time.monotonic() - began > LOOK else KEPT, 1, 1)
+    train(request)
+    return time.monotonic() - began > LOOK

@@ -23,6 +23,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,7 +37,7 @@ from spark_audit.data.examples import Example, read_examples, write_examples
 from spark_audit.data.injection import inject
 from spark_audit.demo.models import make_tokenizer, one_thread, train_base
 from spark_audit.demo.text import TASKS, make_examples, unlabelled
-from spark_audit.demo.workers import Job, workers
+from spark_audit.demo.workers import run_jobs
 from spark_audit.errors import InputError
 from spark_audit.files import (
     check_links,
@@ -47,8 +48,6 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
-from spark_audit.pipeline.conclude import STATISTICS
-from spark_audit.pipeline.lineup import make_plans
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import Outcome, run
 from spark_audit.provenance import seed_for, sha256_file, versions
@@ -57,7 +56,6 @@ from spark_audit.report.folder import read_report, write_report
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 NAME = "demo"
-REPORTING = "statistics and report"
 PAGES = ("report.html", "report.md")
 STATE = Path("runs") / "demo.json"
 """In the folder: what it is a demo of. It is the first thing written."""
@@ -93,7 +91,8 @@ class Size:
         rows).
     """
 
-    runs: tuple[str, ...] = ("er", "sd-replay", "spark", "spark-no-ul", "er-full")
+    # The longest first, so that two processes are busy to the end.
+    runs: tuple[str, ...] = ("spark", "spark-no-ul", "er-full", "sd-replay", "er")
     tasks: int = len(TASKS)
     base_rows: int = 500
     labelled: float = 0.5
@@ -142,8 +141,6 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
 }
 """Name of a run -> its method and what it sets otherwise than :data:`SETTINGS`."""
 BASELINE = "sd-replay"
-FIRST = ("spark", "spark-no-ul", "er-full", "sd-replay", "er")
-"""The longest begin first, so that both processes are busy to the end."""
 
 
 def run_demo(
@@ -169,7 +166,7 @@ def run_demo(
     size
         How much of everything.
     processes
-        How many share the runs and the scoring, beside this one; 1: this one does it.
+        How many share the runs, and then the scoring.
     formats
         What the report is rendered in beside ``report.json``; none: all there are.
     progress
@@ -201,19 +198,18 @@ def run_demo(
         tell("making data", 1, 1)
         base = out / "runs" / "base"
         train_base(base, background, tokenizer, seed=seed, progress=tell)
-        with workers(processes, progress=tell) as crew:
-            jobs: list[Job] = [
-                partial(_train, name, out, seed, size)
-                for name in FIRST
-                if name in size.runs
-            ]
-            crew.run([*jobs, partial(_build, out, seed, size)])
-            # The one that ends last finds all scored and writes the report.
-            shards = [(place, processes) for place in range(processes)]
-            audit = partial(_audit, out, seed, size, formats)
-            crew.run([partial(audit, shard) for shard in shards])
-        tell(REPORTING, len(AUDITS) + 1, len(AUDITS) + 1)
-    return Outcome(out, read_report(out))
+        jobs = [
+            *(partial(_train, name, out, seed, size) for name in size.runs),
+            partial(_build, out, seed, size),
+        ]
+        what, done = "training runs and matching, jobs", count()
+        tell(what, next(done), len(jobs))
+        run_jobs(
+            jobs,
+            processes=processes,
+            ended=lambda _: tell(what, next(done), len(jobs)),
+        )
+        return run(_request(out, seed, size, processes, formats), progress=tell)
 
 
 def make_data(seed: int, size: Size) -> tuple[list[Example], list[Example]]:
@@ -276,10 +272,10 @@ def _claim(out: Path, seed: int, size: Size) -> None:
         )
 
 
-# --- jobs of the two processes --------------------------------------------------------
+# --- jobs of the processes -----------------------------------------------------------
 
 
-def _train(name: str, out: Path, seed: int, size: Size, progress: Progress) -> None:
+def _train(name: str, out: Path, seed: int, size: Size) -> None:
     """``spark-train run`` of one run; a finished one is only looked at."""
     with quiet():
         from spark_train.methods import groups
@@ -290,32 +286,26 @@ def _train(name: str, out: Path, seed: int, size: Size, progress: Progress) -> N
     steps = {"epochs": size.epochs, "ptpc.steps": size.correction_steps}
     settings = SETTINGS | steps | differs
     reads = names(groups(method))
-    what = f"training {name}, tasks"
-
-    def tasks(phase: str, done: int, total: int) -> None:
-        if phase.endswith(" answers, tasks") and done == total:
-            progress(what, int(phase.partition("-")[0]), size.tasks)
-
-    request = TrainRequest(
-        method=method,
-        base=str(out / "runs" / "base"),
-        order=",".join(size.order),
-        data=tuple(_files(out, size)),
-        output=out / "runs" / name,
-        settings=tuple(f"{k}={v}" for k, v in settings.items() if k in reads),
-        seed=seed,
-        loading=Opening(device="cpu"),
-        command=_command(out, seed),
+    train(
+        TrainRequest(
+            method=method,
+            base=str(out / "runs" / "base"),
+            order=",".join(size.order),
+            data=tuple(_files(out, size)),
+            output=out / "runs" / name,
+            settings=tuple(f"{k}={v}" for k, v in settings.items() if k in reads),
+            seed=seed,
+            loading=Opening(device="cpu"),
+            command=_command(out, seed),
+        )
     )
-    train(request, progress=tasks)
-    progress(what, size.tasks, size.tasks)
 
 
 def _command(out: Path, seed: int) -> tuple[str, ...]:
     return "spark-audit", "demo", "-o", str(out), "--seed", str(seed)
 
 
-def _build(out: Path, seed: int, size: Size, progress: Progress) -> None:
+def _build(out: Path, seed: int, size: Size) -> None:
     """The manifest of the data; one that is there is of the same data."""
     path = _path(out)
     hashes = {file.name: sha256_file(file) for file in _files(out, size)}
@@ -334,56 +324,32 @@ def _build(out: Path, seed: int, size: Size, progress: Progress) -> None:
         seed=seed,
         n_candidates=size.candidates,
         data=_files(out, size),
-        progress=progress,
     )
     write_manifest(manifest, path)
 
 
-def _audit(
-    out: Path,
-    seed: int,
-    size: Size,
-    formats: tuple[str, ...],
-    shard: tuple[int, int],
-    progress: Progress,
-) -> None:
-    """``spark-audit all`` of all runs, or one worker's share of it."""
+def _request(
+    out: Path, seed: int, size: Size, processes: int, formats: tuple[str, ...]
+) -> Request:
+    """``spark-audit all`` of all runs."""
     order = ",".join(size.order)
     options: dict[str, dict[str, Any]] = {
         "noise": {"draws": size.draws},
         "stages": {"order": order},
         "utility": {"order": order},
     }
-    audits = tuple(audit(**options.get(audit.name, {})) for audit in AUDITS)
-    # Passes over all checkpoints and stages.
-    _, plans = make_plans(load_manifest(_path(out)), audits)
-    wholes, stages = 1 + len(size.runs), 1 + len(size.runs) * size.tasks
-    total = wholes * len(plans.whole) + stages * len(plans.stages)
-    title = f"scoring, passes, process {shard[0] + 1} of {shard[1]}"
-    seen: set[str] = set()
-
-    def passes(what: str, done: int, steps: int) -> None:
-        if what == STATISTICS:
-            progress(REPORTING, done, steps + 1)
-        else:
-            seen.add(what)
-            progress(title, len(seen) - (done < steps), total)
-
-    runs = [name for name in RUNS if name in size.runs]
-    run(
-        Request(
-            audits=audits,
-            ckpt=tuple(f"{name}={out / 'runs' / name}" for name in runs),
-            base=str(out / "runs" / "base"),
-            baseline=BASELINE,
-            manifest=_path(out),
-            output=out,
-            seed=seed,
-            shard=shard,
-            formats=formats,
-            loading=Loading(device="cpu"),
-            command=_command(out, seed),
+    return Request(
+        audits=tuple(audit(**options.get(audit.name, {})) for audit in AUDITS),
+        ckpt=tuple(
+            f"{name}={out / 'runs' / name}" for name in RUNS if name in size.runs
         ),
-        progress=passes,
+        base=str(out / "runs" / "base"),
+        baseline=BASELINE,
+        manifest=_path(out),
+        output=out,
+        seed=seed,
+        jobs=processes,
+        formats=formats,
+        loading=Loading(device="cpu"),
+        command=_command(out, seed),
     )
-    progress(title, total, total)  # what the store had already was not told of

@@ -338,30 +338,30 @@ def test_jobs_that_a_node_took_along_are_begun_anew_and_errors_come_back(
     nodes: Nodes, tmp_path: Path
 ) -> None:
     """As trainings of ``python benchmarks/claims`` are shared."""
-    from claims.nodes import Crew
+    from claims.nodes import run_on_nodes
 
     from spark_audit.pipeline.engines.cluster import connected
 
     nodes.fill()
-    told: list[tuple[str, int, int]] = []
+    ended: list[int] = []
 
-    def job(number: int, progress: Callable[[str, int, int], None]) -> None:
+    def job(number: int) -> int:
         with (tmp_path / str(number)).open("a") as file:
             file.write("begun\n")
         time.sleep(8)
-        progress("ended", number, 6)
+        return number
 
-    def fails(progress: Callable[[str, int, int], None]) -> None:
+    def fails() -> None:
         raise InputError("is wrong", where="--data")
 
     killer = threading.Timer(12, nodes.kill, [random.Random(0)])
     with connected(nodes.address) as ray:
-        crew = Crew(ray, lambda *one: told.append(one), gpu=False)
         killer.start()
-        crew.run([partial(job, number) for number in range(6)])
+        jobs = [partial(job, number) for number in range(6)]
+        run_on_nodes(ray, jobs, gpu=False, ended=ended.append)
         killer.join()
-        assert sorted(told) == [("ended", number, 6) for number in range(6)]
+        assert sorted(ended) == [*range(6)]
         begun = [len((tmp_path / str(n)).read_text().split()) for n in range(6)]
         assert 6 < sum(begun) <= 8
         with pytest.raises(InputError, match="--data: is wrong"):
-            crew.run([fails])
+            run_on_nodes(ray, [fails], gpu=False, ended=ended.append)
