@@ -17,7 +17,6 @@ import scipy
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import weighted_sums
 from spark_audit.stats.intervals import (
     FEW_EVENTS,
     NO_SPREAD,
@@ -26,7 +25,6 @@ from spark_audit.stats.intervals import (
     percentile_interval,
     t_estimate,
 )
-from spark_audit.stats.weights import Weights
 
 _ZERO = 1e-12
 
@@ -161,7 +159,7 @@ class Answers:
 
     def matrix(self) -> np.ndarray:
         """Shape ``(T, N)``: accuracies; NaN for a task without a question."""
-        return _matrix(self.sums.sum(axis=0), self.shape)
+        return matrix_of(self.sums.sum(axis=0), self.shape)
 
     def strata(self) -> np.ndarray:
         """Shape ``(C,)``: each cluster's task (of several the one with most rows).
@@ -178,7 +176,7 @@ def accuracy_estimate(
     answers: Answers,
     metric: str,
     *,
-    weights: Weights | None = None,
+    drawn: np.ndarray | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """One of :data:`METRICS` with intervals over clusters.
@@ -188,13 +186,13 @@ def accuracy_estimate(
 
     Parameters
     ----------
-    weights
-        Shape ``(B, C)``, from :func:`draw_in_strata`: also give the percentile
-        interval.
+    drawn
+        Shape ``(B, T * N + N)``, ``answers.sums`` in resamples that
+        :func:`draw_in_strata` gives: also give the percentile interval.
     """
     stages, tasks = answers.shape
     reason = reason_against(metric, stages=stages, tasks=tasks)
-    estimate = _estimate([answers], metric, reason, weights, level)
+    estimate = _estimate([answers], metric, reason, drawn, level)
     if estimate.value is None or metric not in LEVELS:
         return estimate
     events = estimate.value * estimate.n
@@ -212,20 +210,20 @@ def accuracy_difference(
     theirs: Answers,
     metric: str,
     *,
-    weights: Weights | None = None,
+    drawn: np.ndarray | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """A figure of one series minus that of another over the same questions.
 
     Parameters are those of :func:`accuracy_estimate`; rows of ``ours`` and ``theirs``
-    are the same clusters.
+    are the same clusters, and ``drawn`` has the sums of both, one after the other.
     """
     if not np.array_equal(ours.trials, theirs.trials):
         raise ValueError("both sides must answer the same questions")
     shapes = (ours.shape, theirs.shape)
     reasons = [reason_against(metric, stages=s, tasks=n) for s, n in shapes]
     reason = next((text for text in reasons if text is not None), None)
-    return _estimate([ours, theirs], metric, reason, weights, level)
+    return _estimate([ours, theirs], metric, reason, drawn, level)
 
 
 def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
@@ -251,7 +249,7 @@ def _estimate(
     sides: Sequence[Answers],
     metric: str,
     reason: str | None,
-    weights: Weights | None,
+    drawn: np.ndarray | None,
     level: float,
 ) -> Estimate:
     trials = sides[0].trials
@@ -265,7 +263,7 @@ def _estimate(
 
     def statistic(totals: np.ndarray) -> np.ndarray:
         found = [
-            METRICS[metric](_matrix(part, side.shape))
+            METRICS[metric](matrix_of(part, side.shape))
             for part, side in zip(np.split(totals, edges, axis=-1), sides, strict=True)
         ]
         return found[0] if len(found) == 1 else np.subtract(*found)
@@ -276,14 +274,14 @@ def _estimate(
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
     estimate = t_estimate(*fit, n=n, clusters=clusters, level=level)
-    if weights is None or estimate.note == NO_SPREAD:
+    if drawn is None or estimate.note == NO_SPREAD:
         return estimate
     with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = statistic(weighted_sums(weights, sums))
-    kept = drawn[np.isfinite(drawn)]
-    if len(kept) < len(drawn):
+        values = statistic(drawn)
+    kept = values[np.isfinite(values)]
+    if len(kept) < len(values):
         estimate = estimate.noting(
-            f"{len(drawn) - len(kept)} of {len(drawn)} resamples give no value"
+            f"{len(values) - len(kept)} of {len(values)} resamples give no value"
         )
     low, high = percentile_interval(kept, level=level) if len(kept) else (0.0, 0.0)
     if high - low <= _ZERO:
@@ -314,7 +312,7 @@ def _jackknife(
     return _Fit(value, float(np.sqrt(variance)), df)
 
 
-def _matrix(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def matrix_of(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Accuracies ``(..., T, N)`` of totals ``(..., T * N + N)``."""
     stages, tasks = shape
     right = totals[..., : stages * tasks].reshape(*totals.shape[:-1], stages, tasks)

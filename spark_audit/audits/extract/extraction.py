@@ -259,8 +259,6 @@ class Extraction(Audit):
         whole = dict.fromkeys(("n_tokens", "parts", "parts_right"), np.int64)
         flags = dict.fromkeys(("greedy", "greedy_sure"), bool)
         spans = evidence.frame().astype({**whole, **flags})
-        # Rows are chosen thousands of times, which Arrow's strings make slow.
-        spans = spans.astype(dict.fromkeys(spans.select_dtypes("str"), object))
         every = spans[spans["set"] == "pii"]
         pii = every[every["prompt"] == FULL]
         # What stands in a trained row is no guess, whatever row it is read in.

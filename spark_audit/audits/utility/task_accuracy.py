@@ -40,9 +40,10 @@ from spark_audit.stats.accuracy import (
     accuracy_difference,
     accuracy_estimate,
     cluster_shares,
+    matrix_of,
     task_weights,
 )
-from spark_audit.stats.bootstrap import sign_flip
+from spark_audit.stats.bootstrap import sign_flip, weighted_sums
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.weights import Weights, draw_in_strata
@@ -152,8 +153,7 @@ class Utility(Audit):
         matrices: list[dict[str, Any]] = []
         for name, series in found.items():
             answers = series.answers()
-            weights = draws(answers.strata())
-            rows += _rows(name, series, answers, weights, context)
+            rows += _rows(name, series, answers, draws(answers), context)
             matrices += _matrix_records(name, series, answers)
         for name, series in found.items():
             other = context.baselines.get(name)
@@ -183,23 +183,25 @@ class Utility(Audit):
 
 
 class _Draws:
-    """Bootstrap weights, the same ones for all series over the same questions."""
+    """Resampled sums, over the same questions in the same resamples for all series."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._known: dict[bytes, Weights] = {}
+        self._weights: dict[bytes, Weights] = {}
 
-    def __call__(self, strata: np.ndarray) -> Weights:
+    def __call__(self, *sides: Answers) -> np.ndarray:
+        strata = sides[0].strata()
         key = strata.tobytes()
-        if key not in self._known:
-            self._known[key] = draw_in_strata(
+        if key not in self._weights:
+            self._weights[key] = draw_in_strata(
                 strata, replicates=self._context.replicates, seed=self._context.seed
             )
-        return self._known[key]
+        sums = np.concatenate([side.sums for side in sides], axis=1)
+        return weighted_sums(self._weights[key], sums)
 
 
 def _rows(
-    name: str, series: Series, answers: Answers, weights: Weights, context: Context
+    name: str, series: Series, answers: Answers, drawn: np.ndarray, context: Context
 ) -> list[Row]:
     columns: dict[str, Any] = {"audit": "utility", "checkpoint": name}
     rows = []
@@ -209,7 +211,7 @@ def _rows(
         if reason is not None:
             estimate = Estimate.missing(reason)
         else:
-            estimate = with_mde(accuracy_estimate(answers, metric, weights=weights))
+            estimate = with_mde(accuracy_estimate(answers, metric, drawn=drawn))
         if reason is None and metric in LEVELS:
             null = float(task_weights(metric, len(series.tasks)) @ series.chance)
         if metric == "forgetting" and estimate.value is not None:
@@ -222,6 +224,7 @@ def _rows(
                 **columns,
             )
         )
+    rates = matrix_of(drawn, answers.shape)
     for t, stage in enumerate(series.stages):
         for i, task in enumerate(series.tasks):
             chance: float | None = None
@@ -229,11 +232,12 @@ def _rows(
                 estimate = Estimate.missing(f"{task} {series.reasons[task]}")
             else:
                 chance = float(series.chance[i])
-                estimate = with_mde(
-                    rate_estimate(
-                        answers.correct[:, t, i], answers.trials[:, i], weights=weights
-                    )
+                estimate = rate_estimate(
+                    answers.correct[:, t, i],
+                    answers.trials[:, i],
+                    replicates=rates[:, t, i],
                 )
+                estimate = with_mde(estimate)
             rows.append(
                 Row.of_estimate(
                     estimate.decided(paper=context.paper),
@@ -275,8 +279,8 @@ def _contrasts(
         if reason is not None:
             estimate, p = Estimate.missing(reason), None
         else:
-            weights = draws(first.strata())
-            estimate = accuracy_difference(first, second, metric, weights=weights)
+            drawn = draws(first, second)
+            estimate = accuracy_difference(first, second, metric, drawn=drawn)
             p = (
                 _p(first, second, metric, context.seed)
                 if estimate.value is not None
