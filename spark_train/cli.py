@@ -38,7 +38,10 @@ from spark_train.request import (
 )
 
 PROGRAM = "spark-train"
-AUDITING = ("data", "manifest", "inspect", "all", "report", "compare", "gate")
+AUDITING = tuple(
+    "data manifest inspect all matched rank nll canary twins mia extract noise "
+    "stages utility report compare gate".split()
+)
 """Commands of `spark-audit`, which people look for here."""
 FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 """What a run's end tells of its accuracy matrix."""

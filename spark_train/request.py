@@ -10,10 +10,14 @@ from typing import Annotated, TypeAlias
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
-from spark_audit.terminal.flags import Flag, Seed, ShowText
+from spark_audit.terminal.flags import Flag, Seed, ShowText, one_of
+from spark_train.settings import parse
 
 NONE = "none"
 """Of ``--dp``: the method alone."""
+METHODS = tuple("er er-ptpc ewc gem mtl olora pecl sd-replay seqft spark".split())
+"""Each a file of ``methods/``; named here, as importing them takes seconds."""
+DP = (NONE, "dpsgd", "fn")
 OPENED = ("device", "dtype", "tokenizer", "revision", "trust_remote_code")
 """Fields of :class:`Opening` that are flags of every command."""
 
@@ -86,7 +90,7 @@ class TrainRequest:
     Raises
     ------
     InputError
-        If two seeds are given.
+        If there is no such method, option or setting, or two seeds are given.
     """
 
     method: Annotated[str, Flag("One of `spark-train methods`.", metavar="NAME")]
@@ -99,9 +103,9 @@ class TrainRequest:
         Flag("A numbered order, or the tasks as they come.", metavar="1|t1,t2,..."),
     ]
     output: Annotated[Path, Flag("Run folder.", metavar="DIR", short="-o")]
-    dp: Annotated[
-        str, Flag("Privacy option; works with every method.", metavar="none|dpsgd|fn")
-    ] = NONE
+    dp: Annotated[str, Flag("Privacy option; works with every method.", choices=DP)] = (
+        NONE
+    )
     settings: Annotated[
         tuple[str, ...],
         Flag("Settings that differ.", metavar="NAME=VALUE...", name="set"),
@@ -115,6 +119,9 @@ class TrainRequest:
     command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        one_of(self.method, "--method", METHODS)
+        one_of(self.dp, "--dp", DP)
+        parse(self.settings)
         for text in self.settings:
             name, _, value = (part.strip() for part in text.partition("="))
             if self.seed is not None and name == "seed" and value != str(self.seed):

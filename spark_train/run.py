@@ -18,7 +18,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.run_folder import check_files
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.errors import InputError, choose
+from spark_audit.errors import InputError
 from spark_audit.files import check_writable
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.items import Prompt
@@ -138,12 +138,6 @@ def train(
 
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
     """The settings of a run, and by name those that its method and option read."""
-    for value, choices, what in (
-        (request.method, [*METHODS], "unknown method"),
-        (request.dp, [NONE, *PRIVACY], "unknown privacy option"),
-    ):
-        if value not in choices:
-            raise InputError(f"{what} {value!r}", fix=choose(value, choices))
     of_option = set(names(privacy_groups(request.dp)))
     given = {text.partition("=")[0].strip() for text in request.settings}
     for option in PRIVACY:

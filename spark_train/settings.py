@@ -238,7 +238,7 @@ def parse(
         if not equals:
             raise InputError(f"{text!r} is not NAME=VALUE", where="--set")
         if name not in known:
-            whose = f"of method {method!r}" if method else "there is"
+            whose = f"of method {method!r}" if method else "of any method"
             raise InputError(
                 f"{name!r} is no setting {whose}",
                 where="--set",

@@ -32,7 +32,7 @@ LAYERS = (
     "cli __main__",
 )
 TRAIN_LAYERS = (
-    "request settings distributed data known_identifiers",
+    "settings request distributed data known_identifiers",
     "losses corpus",
     "model loop stream",
     "task_state token_scores phases",

@@ -166,7 +166,7 @@ def test_readers_get_german_and_programs_english(
     )
     for text in (head, page, dossier):
         assert "LECK" in text
-        assert "HAT im Training gesehene Identifikatoren MEMORISIERT" in text
+        assert "HAT SICH im Training gesehene Identifikatoren EINGEPRÄGT" in text
         assert "Geben Sie diesen Checkpoint nicht frei" in text
         assert "REMEMBERS" not in text
     assert page.count('<html lang="de">') == dossier.count('<html lang="de">') == 1
@@ -174,11 +174,11 @@ def test_readers_get_german_and_programs_english(
     tables = [path.read_text("utf-8") for path in tmp_path.glob("tables/*.csv")]
     assert tables
     assert "REMEMBERS trained identifiers" in told
-    assert not any("MEMORISIERT" in text for text in (told, *tables))
+    assert not any("EINGEPRÄGT" in text for text in (told, *tables))
     with sentences.spoken("de"):
         show_report(report)
     said = " ".join(capsys.readouterr().out.split())
-    assert "LECK a: HAT im Training gesehene" in said
+    assert "LECK a: HAT SICH im Training gesehene" in said
     assert "Ohne eigene Regeln gilt: spark-audit gate stoppt a." in said
 
 

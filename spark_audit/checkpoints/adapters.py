@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from spark_audit.errors import CheckpointError
 Probe = Callable[[Any], torch.Tensor]
 
 PREFIX = "base_model.model."
-OTHER_BASE = "give the base it was trained on by --base"
+OTHER_BASE = "give the model that it was trained on by --base"
 
 
 class AdapterHost:
@@ -51,7 +52,9 @@ class AdapterHost:
         self._count = 0
         self._modules = [name for name, _ in model.named_modules() if name]
 
-    def attach(self, raw: dict[str, Any], state: State) -> tuple[str, list[str]]:
+    def attach(
+        self, raw: dict[str, Any], state: State, *, base: str = "model"
+    ) -> tuple[str, list[str]]:
         """Attach one adapter; return the name it is switched by, and notes.
 
         Parameters
@@ -59,6 +62,8 @@ class AdapterHost:
         raw, state
             Configuration and tensors, as ``prepared``. Where the adapter changes the
             base's own weights, nothing else may use this host.
+        base
+            What errors call the base.
 
         Raises
         ------
@@ -79,12 +84,12 @@ class AdapterHost:
         if meta:
             state = {key: tensor.to("meta") for key, tensor in state.items()}
         with (
-            foreign("the adapter does not fit the base", fix=OTHER_BASE),
+            foreign(f"the adapter does not fit the base {base}", fix=OTHER_BASE),
             torch.random.fork_rng(devices=[]),
             torch.device("meta") if meta else contextlib.nullcontext(),
         ):
             self._add(config, name, meta=meta)
-        state, notes = self._fitting(name, state)
+        state, notes = self._fitting(name, state, base)
         if self.probe is not None:
             materialise(self.peft, name)
             with foreign("PEFT cannot load the adapter"):
@@ -121,7 +126,7 @@ class AdapterHost:
             )
         )
 
-    def _fitting(self, name: str, state: State) -> tuple[State, list[str]]:
+    def _fitting(self, name: str, state: State, base: str) -> tuple[State, list[str]]:
         """The tensors that belong to the adapter; anything else is refused."""
         expected, notes = self._expected(name), []
         state = dict(state)
@@ -135,6 +140,10 @@ class AdapterHost:
                 )
             del state[key]
             notes.append(f"{name}: a copy of the base's, unused")
+        no_fit = f"does not fit the base {base}"
+        if (layers := _layers(state)) > (here := _layers(self._modules)):
+            what = f"{no_fit}: it is for {layers} layers or more, the base has {here}"
+            raise CheckpointError(what, fix=OTHER_BASE)
         refuse_differences(
             missing=expected.keys() - state.keys(),
             unexpected=state.keys() - expected.keys(),
@@ -143,9 +152,9 @@ class AdapterHost:
                 for key in state.keys() & expected.keys()
                 if state[key].shape != expected[key].shape
             ],
-            tensor="adapter tensor",
-            needs="this base needs",
-            fix="give the base and the adapter_config.json of these weights",
+            tensor=f"{no_fit}: adapter tensor",
+            needs="the base needs",
+            fix=f"{OTHER_BASE}, with the adapter_config.json of these weights",
         )
         return state, notes
 
@@ -217,6 +226,12 @@ class AdapterHost:
         if self.released:
             msg = "this checkpoint was released when the next one was loaded"
             raise RuntimeError(msg)
+
+
+def _layers(names: Iterable[str]) -> int:
+    """How many layers the names of tensors or modules count."""
+    numbers = (re.search(r"\.(\d+)(\.|$)", name) for name in names)
+    return max((int(number[1]) + 1 for number in numbers if number), default=0)
 
 
 def _is_embedding(key: str) -> bool:

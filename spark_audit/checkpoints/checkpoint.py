@@ -218,7 +218,7 @@ class Checkpoint:
             state = self.adapter.read(meta and self.adapter.size > FEW_BYTES)
             raw, state, notes = prepared(self.adapter.config, state)
             if host is not None:
-                on, more = host.attach(raw, state)
+                on, more = host.attach(raw, state, base=self.on.source)
                 notes += more
         return on, raw, noise, notes + ([] if noise is None else [NOISE_ADDED])
 

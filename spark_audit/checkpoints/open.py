@@ -336,7 +336,7 @@ class Opening:
         if limit is not None and on is not None:
             config = host.peft.peft_config[on]
             limit -= config.num_virtual_tokens if config.is_prompt_learning else 0
-        notes = [*item.notes, *notes, *tokenizer_of(item, self._tokenizers)[2]]
+        notes = [*described.notes, *notes, *tokenizer_of(item, self._tokenizers)[2]]
         notes += [f"loaded as {dtype}, attention {_attention(model)}", *further]
         notes += remarks(architecture, model, described.tokenizer, described.usable)
         weights = None
@@ -349,7 +349,7 @@ class Opening:
             model=model if on is None else host.peft,
             max_positions=limit,
             device=device,
-            notes=(*notes, *described.notes),
+            notes=tuple(notes),
             activate=partial(_activated, host, on, noise, weights),
         )
 
@@ -417,6 +417,7 @@ class Opening:
             tokenizer_sha256=tokenizer_id,
             model_id="" if dtype == "auto" else sha256_json(identity),
             quantised_from=item.name if kind else None,
+            notes=item.notes,
         ).without_weights()
         server = self._served.get(item.name)
         return described if server is None else server.stands_in(described)

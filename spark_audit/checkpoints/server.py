@@ -44,7 +44,10 @@ ANSWER_BYTES = 1 << 26
 KEY = "SPARK_AUDIT_API_KEY"
 """Sent as a bearer token, where it is set."""
 _NEEDS = "give an OpenAI-compatible server that echoes log-probabilities"
-_GONE = "start it, or check the address"
+_ADDRESS = (
+    "a server's address ends in /v1, and a model on the hub is written hf:ORG/NAME"
+)
+_GONE = f"start it, or check the address: {_ADDRESS}"
 PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds before one that is away, or busy, is asked for the same scores again."""
 BUSY = (429, 500, 502, 503, 504)
@@ -214,7 +217,7 @@ class Server:
         if not 200 <= status < 300:
             kind = _Later if status in BUSY else CheckpointError
             what = f"answers {status} {http.client.responses.get(status, '')}"
-            raise kind(what, fix="check --model and the server's log")
+            raise kind(what, fix=f"check --model and the server's log; {_ADDRESS}")
         try:
             return parse_json(raw, place="the answer", finite=False)
         except InputError as error:  # or an answer that broke off
@@ -283,19 +286,20 @@ def served(
             if value is not None:
                 raise InputError("is for --ckpt http://HOST:PORT/v1", where=flag)
         return {}, [*specs]
+    if any({*path} & {*"@?#"} for spec in there for path in spec.paths):
+        fix = f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}"
+        what = "an address with a password, a query or a fragment is not taken"
+        raise InputError(what, where="--ckpt", fix=fix)
+    spec, *others = there
     if loading.model is None:
-        what = "the name of the model on the server is not known"
-        raise InputError(what, where="--model", fix="give --model NAME")
+        what = "is read as a server's address, and --model does not name its model"
+        fix = f"give --model NAME; {_ADDRESS}"
+        raise InputError(what, where=f"--ckpt {spec.paths[0]}", fix=fix)
     if loading.agree is None:
         what = "a served checkpoint is believed only where it agrees"
         fix = "the same checkpoint here, or a table of its plain scores"
         raise InputError(what, where="--agree", fix=f"give --agree PATH: {fix}")
     api_key()
-    spec, *others = there
-    if any({*path} & {*"@?#"} for path in spec.paths if is_server(path)):
-        fix = f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}"
-        what = "an address with a password, a query or a fragment is not taken"
-        raise InputError(what, where="--ckpt", fix=fix)
     if others or len(spec.paths) > 1:
         fix = "audit one at a time, and compare the reports"
         raise InputError("one served checkpoint at most", where="--ckpt", fix=fix)

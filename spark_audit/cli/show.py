@@ -17,7 +17,6 @@ from spark_audit.report.states import (
     answer,
     gate,
     level,
-    outcome_name,
     standings,
     state_name,
 )
@@ -69,21 +68,9 @@ def _show_standings(report: Report, stand: Sequence[Standing]) -> None:
     """The answer, a paragraph a checkpoint, and what to do next."""
     show_line(answer(stand), style="bold")
     for one in stand:
-        attacks = [tried.attack for tried in one.tally.get("FOUND", ())]
-        rest = [
-            f"{outcome_name(outcome)}: {', '.join(tried.attack for tried in part)}"
-            for outcome, part in one.tally.items()
-            if outcome in ("confounded", "void", "not tested")
-        ]
-        if attacks:
-            rest.insert(0, f"{outcome_name('FOUND')}: {', '.join(attacks)}")
         line = f"{SHAPES[one.state]} {state_name(one.state)} {one.name}: {one.lead}"
-        if one.exposed:
-            rest.append(sentences.render("page.exposed", exposed=one.exposed))
-        joined = "; ".join(rest)
-        tail = f" {joined[:1].upper()}{joined[1:]}."
         style = "bold" if one.detections else None
-        show_line(line + (tail if rest else ""), style=style)
+        show_line(f"{line} {sentences.capitalised(one.outcomes)}.", style=style)
     show_line(sentences.render("terminal.level", level=level(report)))
     for state, text in advice(stand).items():
         show_line(f"{SHAPES[state]} {text}")

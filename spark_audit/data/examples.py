@@ -55,6 +55,7 @@ PII_TYPES = (
 )
 TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 """A type of identifiers: one of :data:`PII_TYPES`, or the user's own."""
+EMPTY_FIX = "give a file with rows: check what exported it"
 SPLIT_FIX = (
     "give `--split train` or `--split test`, or import a folder whose files are named"
     " train* and test* (or eval*, dev*)"
@@ -434,7 +435,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise InputError("is not an object", where=place)
         yield place, row
     if empty:
-        raise InputError("is empty", where=str(path))
+        raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
 
 
 def byte_lines(path: Path) -> Iterator[tuple[str, bytes]]:

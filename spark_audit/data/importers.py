@@ -19,6 +19,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 
 from spark_audit.data.examples import (
+    EMPTY_FIX,
     REQUIRED,
     SPLIT_FIX,
     Example,
@@ -230,7 +231,7 @@ class _Import:
                 named_columns = InputError(what, where=error.where, fix=error.fix)
                 raise located(place, named_columns) from error
         if not counts:
-            raise InputError("holds no rows", where=self.source)
+            raise InputError("holds no rows", where=self.source, fix=EMPTY_FIX)
 
     def _example(
         self, named: Split | None, row: Row, counts: Counter[Split], place: str
@@ -323,14 +324,15 @@ def _listed(row: Row, asked: Collection[str | None]) -> str:
     usual = dict.fromkeys(name for pair in _ALL_LAYOUTS for name in pair)
     known = {*_IMPORTED, *usual, *asked} & {*names}
     known |= {near for a in asked for near in get_close_matches(a or "", names)}
-    words = all(re.fullmatch(r"[A-Za-z_][\w-]*", name) for name in names)
-    if known or (words and not isinstance(row, Cells)):
+    # Of a CSV, "Maria" is data and "hunter2" may be; "review_text" is a name.
+    word = r"[a-z]+(_[a-z]+)*" if isinstance(row, Cells) else r"[A-Za-z_][\w-]*"
+    if known or all(re.fullmatch(word, name) for name in names):
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""
         return f"columns: {', '.join(map(_short, names[:20]))}{more}"
     count = f"{len(names)} column{'s' * (len(names) != 1)}"
     return (
         f"{count}, not shown as their names may be data, and none of "
-        f"{', '.join(usual)}: is there a first line of names?"
+        f"{', '.join(usual)}: does the first line hold names?"
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from spark_audit.data.examples import (
+    EMPTY_FIX,
     LINE_BYTES,
     Split,
     byte_lines,
@@ -91,7 +92,7 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
 def _json_list(path: Path) -> Iterator[tuple[str, Row]]:
     raw = read_bytes(path)
     if not raw.strip():
-        raise InputError("is empty", where=str(path))
+        raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
     rows = parse_json(raw, place=str(path))
     if not isinstance(rows, list):
         raise InputError("is not a JSON list", where=str(path))
@@ -120,7 +121,7 @@ def _csv(path: Path) -> Iterator[tuple[str, Row]]:
         try:
             head = next(lines, "")
             if not head.strip() and not any(map(str.strip, lines)):
-                raise InputError("is empty", where=str(path))
+                raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
             cut = max(",;\t", key=head.count)
             reader = csv.reader(chain([head], lines), delimiter=cut, strict=True)
             columns = [name.strip() for name in next(reader)]
@@ -158,7 +159,7 @@ def _text(path: Path) -> Iterator[tuple[str, Row]]:
             empty = False
             yield place, Line(text=text)
     if empty:
-        raise InputError("is empty", where=str(path))
+        raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Row]]:

@@ -10,7 +10,7 @@ from typing import IO, Any
 import pyarrow as pa
 from pydantic import ValidationError
 
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.files import (
     data_bytes,
     field_path,
@@ -36,10 +36,12 @@ from spark_audit.terminal.suggestions import goes, instead
 NOT_SHOWN = "not shown"
 """Stands in a redacted copy for the digest of its original."""
 NO_MANIFEST = "is no SPARK Audit manifest"
+MANIFEST = "give a file of `spark-audit manifest build`"
 FIX = "build it again, or get the original file"
 REDACTED = (
     "redacted: prompts, responses, canary candidates, the scores of tokens and spans, "
-    "and checksums of data files were left out"
+    "and checksums of data files were left out, and with the text the forms by which "
+    "audits compare identifiers: it can be read, not audited with"
 )
 
 
@@ -306,11 +308,12 @@ def _content_of_file(path: Path) -> Any:
                 return read_arrow(path, PARTS)
             raw = read_whole(file, most=data_bytes())
     except OSError as error:
-        raise OutputError(
-            f"cannot be read ({error.strerror or error})",
-            where=str(path),
-            fix=instead(path, wanted="manifest"),
-        ) from error
+        what = f"cannot be read ({error.strerror or error})"
+        kind: type[SparkError] = OutputError
+        if path.is_dir():
+            what, kind = "is a folder, not a manifest", InputError
+        otherwise = instead(path, wanted="manifest", otherwise=MANIFEST)
+        raise kind(what, where=str(path), fix=otherwise) from error
     except (pa.ArrowException, KeyError, TypeError) as error:
         what = "was changed, is not whole, or is no manifest"
         raise InputError(what, where=str(path), fix=FIX) from error
@@ -331,7 +334,7 @@ def _check_heading(content: Any, path: Path) -> None:
             fix=instead(
                 path,
                 wanted="manifest",
-                otherwise="give a file of `spark-audit manifest build`",
+                otherwise=MANIFEST,
             ),
         )
     version = content.get("schema_version")

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.checkpoints.server import is_server
-from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import InputError
 from spark_audit.memory import free_bytes
 from spark_audit.pipeline.engines.local import processes
@@ -48,11 +46,12 @@ def estimate(request: Request) -> dict[str, Any]:
     """
     from spark_audit.scoring.store import Store
 
-    paths = (path for spec in parse_specs(list(request.ckpt)) for path in spec.paths)
-    if any(map(is_server, paths)):
-        raise InputError("how long a server takes is not known", where="--dry-run")
     job = Job.of(request)
     described, place = job.opening.described, job.store.folder
+    if any(one.served for one in described):
+        fix = "leave it out: all else was checked, and a run that is stopped resumes"
+        what = "how long a server takes is not known"
+        raise InputError(what, where="--dry-run", fix=fix)
     assert place is not None
     # A store that is made gets a salt; there is nothing in one that is not.
     begun = (place / "salt").exists()
@@ -89,6 +88,7 @@ def estimate(request: Request) -> dict[str, Any]:
         "rows": len(job.manifest.examples),
         "folder": str(job.folder),
         "checkpoints": [one.name for one in described],
+        "notes": list(dict.fromkeys(note for one in described for note in one.notes)),
         "audits": audits,
         "loading": round(loading, 1),
         "report": report,
@@ -143,6 +143,8 @@ def told(estimated: Mapping[str, Any]) -> Iterator[str]:
     yield f"with     {names if len(names) <= 70 else f'{names[:67]}...'}"
     if there:
         yield f"Scores   {there[0]} of {there[1]} passes: {estimated['store']}"
+    for note in estimated["notes"]:
+        yield f"Note     {note}"
     for one in estimated["audits"]:
         reads = f"{one['items']:,} items, {one['tokens']:,} tokens"
         yield f"{one['audit']:<9}{duration(one['seconds']):>12}  {reads}"

@@ -94,7 +94,7 @@ class Request:
         Path | None,
         Flag(
             "Default: the one in manifests/ that fits the checkpoint.",
-            metavar="FILE|DIR",
+            metavar="FILE",
             env="SPARK_AUDIT_MANIFEST",
         ),
     ] = None

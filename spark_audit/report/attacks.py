@@ -9,8 +9,8 @@ from spark_audit.audits import about
 from spark_audit.names import BASE
 from spark_audit.report.coverage import coverage
 from spark_audit.report.states import Outcome, Standing, Tried
-from spark_audit.results import Report, number
-from spark_audit.sentences import DECIMALS, optional, render, translated
+from spark_audit.results import Report
+from spark_audit.sentences import optional, render, translated
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,9 @@ def _least(each: Sequence[Tried], unit: str) -> str:
         if never and not mdes:
             return render("dossier.never", why=never)
         if mdes:
-            unit = next((u for u in mdes.values() if u in DECIMALS), unit)
-            digits = DECIMALS.get(unit, 3)
-            ends = [number(end, digits) for end in (min(mdes), max(mdes))]
-            return render("dossier.least", ends=[*dict.fromkeys(ends)], unit=unit)
+            unit = next(filter(None, mdes.values()), unit)
+            ends = sorted({min(mdes), max(mdes)})
+            return render("dossier.least", ends=ends, unit=unit)
     return ""
 
 

@@ -34,7 +34,7 @@ from spark_audit.report.writers import card, csv_tables, latex, markdown
 from spark_audit.report.writers.dossier import page as dossier
 from spark_audit.report.writers.html_page import page
 from spark_audit.results import Report
-from spark_audit.terminal.suggestions import instead
+from spark_audit.terminal.suggestions import goes, instead
 
 Writer: TypeAlias = Callable[[Report, Path, Rendering], list[Path]]
 
@@ -104,27 +104,19 @@ def read_report(folder: str | Path) -> Report:
         If the folder holds no report, or one that this version cannot read, or what
         should be in it is a link out of it.
     """
-    folder = Path(folder)
-    if folder.is_file():
-        raise InputError(
-            "is a file",
-            where=str(folder),
-            fix=instead(
-                folder,
-                wanted="report",
-                otherwise="give its report folder",
-            ),
-        )
+    folder, fix = Path(folder), "give a report folder"
     check_links(folder, *FOLDERS)
     path = folder / "report.json"
     try:
         text = read_regular(path, most=data_bytes())
-    except FileNotFoundError as error:
-        raise InputError(
-            "holds no report.json" if folder.exists() else "there is no such folder",
-            where=str(folder),
-            fix=instead(folder, wanted="report", otherwise="give a report folder"),
-        ) from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        kind = "a file" if folder.is_file() else "a folder without report.json"
+        what = f"is {kind}" if folder.exists() else "there is no such folder"
+        if elsewise := goes(folder, wanted="report"):
+            fix += f" ({elsewise})"
+        else:
+            fix = instead(folder, wanted="report", otherwise=fix)
+        raise InputError(what, where=str(folder), fix=fix) from error
     except OSError as error:
         raise OutputError(
             f"cannot be read ({error.strerror or error})", where=str(path)

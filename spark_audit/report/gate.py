@@ -305,7 +305,8 @@ def _measured(
     if report.status == "partial":
         return "missing", render("gate.partial")
     if not rows:
-        return "missing", render("gate.unmeasured")
+        audits = dict.fromkeys(row.audit for row in report.results)
+        return "missing", render("gate.unmeasured", audit=rule.audit, audits=audits)
     lost = next((row for row in rows if row.status != "ok"), None)
     if lost is not None:
         state = lost.status.replace("_", " ")

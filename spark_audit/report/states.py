@@ -69,6 +69,13 @@ class Tried:
         """What it tries, in words."""
         return sentences.optional(f"audit.{self.audit}.attack") or self.audit
 
+    @property
+    def shown(self) -> str:
+        """What it tries; if it found that, that strings became less likely."""
+        found = self.finding if self.outcome == "FOUND" else None
+        less = found is not None and found.claim == "betrays"
+        return self.attack + f" ({sentences.render('outcome.betrays')})" * less
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -80,12 +87,13 @@ class Standing:
         Who, and in which state.
     detections
         All that was detected, the strongest evidence first.
-    led_by
-        Its strongest evidence, of which that of smallest p where nothing is claimed.
+    led_by, effect
+        Its strongest evidence, of which that of smallest p where nothing is claimed;
+        where it states no smallest effect, another finding of its audit that does.
     tried
         Every attack in the order of audits, the untried ones too.
     exposed
-        Of one that remembers identifiers, the figures of the types that it remembers
+        Where something was detected, the figures of the types of identifiers that moved
         most: exploratory, to say where to look first.
     faults
         Setup guards that failed for it; the lead names them.
@@ -98,13 +106,16 @@ class Standing:
     exposed: tuple[Row, ...] = ()
     faults: tuple[Guard, ...] = ()
     led_by: Finding | None = None
+    effect: Finding | None = None
 
     @property
     def lead(self) -> str:
         """The sentence of its strongest evidence, and failed guards."""
         faults = " ".join(guard.detail for guard in self.faults)
         if self.led_by is not None:
-            return " ".join(filter(None, [self.led_by.lead, faults]))
+            seen = self.effect
+            effect = sentences.render("ending.effect", finding=seen) if seen else ""
+            return " ".join(filter(None, [self.led_by.lead, effect, faults]))
         key = "nothing" if self.state == "NO LEAK FOUND" else "untested"
         # The report says at its head why, once for all.
         return faults or sentences.render(f"states.{key}")
@@ -133,6 +144,17 @@ class Standing:
             for outcome in OUTCOMES
         }
         return {outcome: part for outcome, part in parts.items() if part}
+
+    @property
+    def outcomes(self) -> str:
+        """What its attacks came to, and the types that it exposes most, in words."""
+        parts = [
+            f"{outcome_name(outcome)}: {', '.join(tried.shown for tried in part)}"
+            for outcome, part in self.tally.items()
+        ]
+        if self.exposed:
+            parts.append(sentences.render("page.exposed", exposed=self.exposed))
+        return "; ".join(parts)
 
 
 def standings(report: Report) -> list[Standing]:
@@ -195,7 +217,8 @@ def meanings() -> dict[State, str]:
 def advice(found: Sequence[Standing]) -> dict[State, str]:
     """What to do next, by the states that there are."""
     states = dict.fromkeys(one.state for one in found)
-    facts: dict[str, Any] = {}
+    known = [one for one in found if one.state == "DETECTABLE"]
+    facts: dict[str, Any] = {"stopped": any(not one.ships for one in known)}
     if "NO LEAK FOUND" in states:
         facts |= _open([one for one in found if one.state == "NO LEAK FOUND"])
     lacking = [one for one in found if one.state == "NOT TESTED"]
@@ -350,7 +373,12 @@ def _standing(
         why = (f for f in own if f.claim in REASONS and f.audit != OF_REPORT)
         led_by = None if faults else next(why, None)
         return Standing(name, "NOT TESTED", (), tried, faults=faults, led_by=led_by)
-    return Standing(name, "NO LEAK FOUND", (), tried, led_by=_least(own))
+    led_by = _least(own)
+    seen = None
+    if led_by is not None and led_by.mde is None:
+        audits = (f for f in own if f.audit == led_by.audit and f.shows_effect)
+        seen = next((f for f in audits if f.mde is not None), None)
+    return Standing(name, "NO LEAK FOUND", (), tried, led_by=led_by, effect=seen)
 
 
 def _least(own: Iterable[Finding]) -> Finding | None:
@@ -368,20 +396,33 @@ MOST = 3
 
 
 def _exposed(report: Report, name: str, own: Sequence[Finding]) -> tuple[Row, ...]:
-    """Types whose trained identifiers became likelier than never-trained ones."""
-    if not any(one.severity >= SEVERITY["memory"] for one in own):
-        return ()
+    """Types whose trained identifiers moved most, the way that was detected.
+
+    Likelier than never-trained ones; where none is remembered and it is what was found,
+    less likely.
+    """
+    claims = {one.claim for one in own if one.detected}
+    less = {one.claim for one in own if one.audit == "matched"} >= {"betrays"}
+    less &= not claims & {"memory", "verbatim"}
+
+    def beyond(row: Row) -> bool:
+        if row.low is None or row.high is None:
+            return False
+        if less:
+            return row.low > (row.null_high or 0.0)
+        return row.high < (row.null_low or 0.0)
+
     rows = [
         row
         for row in report.results
         if (row.audit, row.metric, row.checkpoint) == ("matched", "memory", name)
+        and claims
         and row.grouping[0] == "type"
+        and row.over == "sources"
         and row.status == "ok"
-        and row.value is not None
-        and row.high is not None
-        and row.high < (row.null_low or 0.0)
+        and beyond(row)
     ]
-    rows.sort(key=lambda row: row.value or 0.0)
+    rows.sort(key=lambda row: row.value or 0.0, reverse=less)
     return tuple(rows[:MOST])
 
 

@@ -324,7 +324,7 @@ def _change(row: Contrast) -> Cell:
     p = row.p if row.p_adjusted is None else row.p_adjusted
     if p is not None:
         adjusted = "" if row.p_adjusted is None else " (primary) adjusted"
-        after = f", p{adjusted} {number(p, 4)}"
+        after = f", p{adjusted} {sentences.probability(p)}"
     if row.mde is not None:
         after += f", MDE {number(row.mde)}"
     return figure(row, after=after)

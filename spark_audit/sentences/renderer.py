@@ -9,11 +9,12 @@ their keys, ``{% include "matched.compared" %}``. Line breaks are spaces.
 from __future__ import annotations
 
 import math
+import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -49,6 +50,8 @@ class Interval(Protocol):
 
 NOTHING = 1e-9
 """Below this a figure is rounding error and shown as 0."""
+LEAST_P = 0.0001
+"""Below this readers of a sentence learn nothing more from a p."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -153,14 +156,14 @@ def share(part: float | None) -> str:
     return number(None if part is None else 100 * part, DECIMALS["points"])
 
 
-def p_value(p: float, *, places: int | None = None, least: float = 0.0) -> str:
-    """``p 0.012``: two significant digits, or so many decimals.
+def probability(p: float) -> str:
+    """Two significant digits; of what is below 0.0001 only that it is."""
+    return f"{p:.2g}" if p >= LEAST_P else render("word.below", least=f"{LEAST_P}")
 
-    What is below ``least`` is only said to be so.
-    """
-    if p < least:
-        return f"p < {least:g}"
-    return f"p {p:.2g}" if places is None else f"p {p:.{places}f}"
+
+def p_value(p: float) -> str:
+    """``p 0.012``, as :func:`probability` shows it."""
+    return f"p {probability(p)}"
 
 
 def adjusted_p(p: float, tests: int) -> str:
@@ -204,11 +207,12 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-FILTERS = (
-    *(figure, points, percent, value, drifted, share, number, p_value, of_rows),
-    *(likelier, likelier_interval, effect, unit_name),
-    *(hits, capitalised, adjusted_p, listed),
+FIGURES = (
+    *(figure, points, percent, value, drifted, share, number),
+    *(probability, p_value, likelier, likelier_interval, effect),
 )
+WORDS = (of_rows, unit_name, hits, capitalised, adjusted_p, listed)
+"""Filters of templates: of figures, and others."""
 LANGUAGES = ("en", "de")
 """Languages of sentences; what one lacks is English."""
 _spoken = ContextVar("language", default="en")
@@ -271,8 +275,21 @@ def _environment(language: str) -> Environment:
 
     loader = DictLoader(_known(language))
     made = Environment(loader=loader, undefined=StrictUndefined)
-    made.filters |= {one.__name__: one for one in FILTERS}
+    made.filters |= {one.__name__: one for one in (*FIGURES, *WORDS)}
+    if language == "de":
+        made.filters |= {one.__name__: _with_commas(one) for one in FIGURES}
     return made
+
+
+def _with_commas(shows: Callable[..., str]) -> Callable[..., str]:
+    """The filter with decimal commas, and semicolons within intervals."""
+
+    @wraps(shows)
+    def shown(*arguments: Any, **options: Any) -> str:
+        text = re.sub(r"(?<=\d), (?=[-+\d])", "; ", shows(*arguments, **options))
+        return re.sub(r"(?<=\d)\.(?=\d)", ",", text)
+
+    return shown
 
 
 def knows(key: str) -> bool:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 
-from spark_train.methods import (
-    er,
-    er_ptpc,
-    ewc,
-    gem,
-    mtl,
-    olora,
-    pecl,
-    sd_replay,
-    seqft,
-    spark,
-)
+from spark_train import request
 from spark_train.methods.method import COMMON, Method
 
 METHODS: Mapping[str, Method] = {
-    module.METHOD.name: module.METHOD
-    for module in (er, er_ptpc, ewc, gem, mtl, olora, pecl, sd_replay, seqft, spark)
+    name: import_module(f"spark_train.methods.{name.replace('-', '_')}").METHOD
+    for name in request.METHODS
 }
 
 

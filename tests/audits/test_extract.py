@@ -378,9 +378,9 @@ def test_without_test_rows_the_base_is_the_null(make_case: Make) -> None:
 
 @pytest.mark.parametrize(
     ("base", "told"),
-    [(nothing, ["moved", "verbatim"]), (everything, ["moved", "not_tested"])],
+    [(nothing, ["moved", "confounded"]), (everything, ["moved", "not_tested"])],
 )
-def test_of_one_source_what_came_back_is_compared_with_guessing(
+def test_of_one_source_nothing_tells_memory_from_guessing(
     make_case: Make, base: Known, told: list[str]
 ) -> None:
     case = make_case(sources=1, rows=4, seed=17)

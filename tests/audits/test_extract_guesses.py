@@ -163,7 +163,7 @@ def test_strings_of_several_sources_or_of_held_out_rows_are_shared() -> None:
     assert (record["shared"], record["shared_returned"]) == (3, 2)
 
 
-def test_a_test_is_a_binomial_over_rows() -> None:
+def test_a_test_is_a_binomial_over_clusters() -> None:
     many = [f"{a}{b}5555{a}{b}1" for a in range(1, 9) for b in range(1, 9)]
     known = spans_of(phones(*many[:44], back=3))
     guess = beyond_guessing(known, "x")
@@ -180,6 +180,8 @@ def test_a_test_is_a_binomial_over_rows() -> None:
     assert beyond_guessing(spans_of(phones(*many[:44], back=1)), "x").p == 1.0
     given = [p._replace(base=i < 3) for i, p in enumerate(phones(*many[:44], back=3))]
     assert beyond_guessing(spans_of(given), "x").p == 1.0
+    # Rows of one source may be guessed together: they are one try.
+    assert beyond_guessing(known.assign(cluster=0), "x").p == 1.0
     assert beyond_guessing(known, "base") == Guess()
     assert beyond_guessing(known[known["checkpoint"] == "x"], "x") == Guess()
     # Two types are three tests.

@@ -245,7 +245,7 @@ def test_wrong_tensors_are_refused_by_name(
         ),
         (
             lambda s: s.update({LORA_A: torch.ones(4, 31)}),
-            f"adapter tensor {LORA_A} has shape [4, 31], this base needs [4, 32]",
+            f"adapter tensor {LORA_A} has shape [4, 31], the base needs [4, 32]",
         ),
         (lambda s: s.update({LORA_B: torch.empty(0)}), f"tensor {LORA_B} is empty"),
     ]
@@ -283,16 +283,18 @@ def test_an_adapter_of_another_base_is_refused(
     tiny_tokenizer: Any,
     tmp_path: Path,
 ) -> None:
-    wide, gpt2 = tmp_path / "wide", tmp_path / "gpt2"
+    wide, gpt2, shallow = (tmp_path / name for name in ("wide", "gpt2", "shallow"))
     for folder, model in (
         (wide, make_model("llama", hidden_size=64)),
         (gpt2, make_model("gpt2")),
+        (shallow, make_model("llama", num_hidden_layers=1)),
     ):
         model.save_pretrained(folder)
         tiny_tokenizer.save_pretrained(folder)
     adapter = make_adapter(tmp_path / "a")
-    refused(adapter, wide, "has shape [4, 32], this base needs [4, 64]")
-    refused(adapter, gpt2, "the adapter does not fit the base")
+    refused(adapter, wide, "has shape [4, 32], the base needs [4, 64]")
+    refused(adapter, gpt2, "the adapter does not fit the base gpt2")
+    refused(adapter, shallow, "base shallow: it is for 2 layers or more, the base has")
     refused(adapter, make_adapter(tmp_path / "b"), "the base is itself an adapter")
 
 

@@ -280,9 +280,9 @@ def test_a_list_of_paths(
     assert loaded.notes[0] == "stage 2 of 3: a"
     assert loaded.source == "order.txt@2"
     listing.write_text("b\nnothing\n")
-    refused(listing, "line 2 names a path that does not exist")
+    refused(listing, "line 2 names no checkpoint that exists; write one")
     listing.write_text("# nothing\n")
-    refused(listing, "lists no paths")
+    refused(listing, "holds no path; write one path per line")
 
 
 def test_stages_that_are_not_there(

@@ -36,7 +36,11 @@ MISTAKES = [
     ("all --ckpt runs/er runs/er", 2, "given twice; leave one out"),
     ("all --ckpt a=runs/er b=./runs/er", 2, "the same checkpoint is given twice"),
     ("manifest show manifests/smal.json", 4, "did you mean manifests/small.json?"),
-    ("manifest show runs/er", 4, "it is a checkpoint: `spark-audit all --ckpt`"),
+    ("manifest show runs/er", 2, "it is a checkpoint: `spark-audit all --ckpt`"),
+    ("all --ckpt runs/er --manifest runs/er", 2, "runs/er: is a folder, not a manife"),
+    ("all --ckpt notes.txt", 3, "as a list of checkpoints, and line 1 names no check"),
+    ("all --ckpt self.txt", 3, "line 1 names no checkpoint that exists; write one pa"),
+    ("all --ckpt empty.txt", 3, "and holds no path; write one path per line, relative"),
     ("manifest show d.jsonl", 2, "it is data: `spark-audit manifest build --data`"),
     ("manifest show reports/one/report.json", 2, "is a report: `spark-audit report`"),
     ("inspect manifests/small.json", 3, "a manifest: `spark-audit all --manifest` rea"),
@@ -50,7 +54,10 @@ MISTAKES = [
     ("compare reports/one reports/one/", 2, "reports/one: is given twice; leave one"),
     ("data inject d.jsonl ./d.jsonl -o out", 2, "d.jsonl: is given twice; leave one"),
     ("all --audits nll", 2, "No such option: --audits; see spark-audit all --help"),
-    ("gate manifests/small.json", 2, "a manifest: `spark-audit all --manifest` rea"),
+    ("gate manifests/small.json", 2, "is a file; give a report folder (it is a mani"),
+    ("gate runs/er", 2, "is a folder without report.json; give a report folder (it "),
+    ("all --ckpt https://h/x", 2, "give --model NAME; a server's address ends in /v1"),
+    ("all --ckpt http://h:1/x?k=secret", 2, "with a password, a query or a fragment"),
     (r"inspect 'runs\er'", 3, "did you mean runs/er?"),
     (r"gate 'reports\one'", 2, "did you mean reports/one?"),
     ("gate reports/one reports/two", 2, "give one folder alone, and a value behind it"),
@@ -87,6 +94,22 @@ MISTAKES = [
         2,
         "'txt': is no column (columns: text, label)",
     ),
+    (
+        "data import u.csv --task t -o x.jsonl --split train",
+        2,
+        "(columns: mine, yours)",
+    ),
+    (
+        "data import empty.csv --task t -o x.jsonl",
+        2,
+        "is empty; give a file with rows:",
+    ),
+    (
+        "data import empty.jsonl --task t -o x.jsonl",
+        2,
+        "is empty; give a file with row",
+    ),
+    ("data import head.csv --task t -o x.jsonl", 2, "holds no rows; give a file with "),
     ("data import t.csv --task t --split train -o runs", 2, "is a folder; name a file"),
     ("data annotate d.jsonl -o runs", 2, "name a file, such as -o runs/rows.jsonl"),
     ("data import t.csv --task t -o x.jsonl --map text", 2, "write it as FIELD=COLUMN"),
@@ -116,6 +139,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest.write_text('{"kind": "spark-audit-manifest"}')
     (folder / "rep.sh").touch()
     (folder / "t.csv").write_text("text,label\na,b\n")
+    (folder / "u.csv").write_text("mine,yours\na,b\n")
+    (folder / "head.csv").write_text("text,label\n")
+    (folder / "notes.txt").write_text("Run 3 was the best.\n")
+    (folder / "self.txt").write_text("self.txt\n")
+    for name in ("empty.txt", "empty.csv", "empty.jsonl"):
+        (folder / name).touch()
     row = {"id": "1", "task": "t", "prompt": "Who?", "response": " I"}
     (folder / "d.jsonl").write_text(json.dumps(row | {"split": "train"}) + "\n")
     report = made_report("er")

@@ -16,6 +16,7 @@ def test_words_fit_a_screen() -> None:
         "rows": 123_456,
         "folder": "reports/small-er",
         "checkpoints": [f"checkpoint-{n}" for n in range(6)],
+        "notes": ["base: base as given; the adapter names gpt2-medium"],
         "audits": every,
         "loading": 1e4,
         "report": 15.0,

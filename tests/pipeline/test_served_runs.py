@@ -83,6 +83,9 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
         one.active() as module,
         serving(module, one.tokenizer, before=before) as url,
     ):
+        assert run([*line(url), "--dry-run"]) == 2
+        said = "--dry-run: how long a server takes is not known; leave it out: all else"
+        assert said in capsys.readouterr().err
         start = time.monotonic()
         code = run(line(url))
         # It waits for no answer that is on its way.

@@ -681,7 +681,7 @@ def test_tables_sort_by_mouse_and_keyboard(open_page: Callable[..., Opened]) -> 
     assert column(page, table, 1) == sorted(before)
     # Cells are broken around intervals, and lose nothing by it.
     cells = page.locator("table.sortable td").all_text_contents()
-    assert "0.050 [-0.050, 0.250], p (primary) adjusted 0.0456, MDE 0.210" in cells
+    assert "0.050 [-0.050, 0.250], p (primary) adjusted 0.046, MDE 0.210" in cells
 
 
 @in_browser

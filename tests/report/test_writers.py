@@ -160,7 +160,7 @@ def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
 
 
 def test_folder_without_report_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no report.json"):
+    with pytest.raises(InputError, match="is a folder without report.json"):
         read_report(tmp_path)
     (tmp_path / "report.json").write_text('{"kind": "other"}')
     with pytest.raises(InputError, match="report.json: field"):
@@ -179,7 +179,7 @@ def test_what_a_report_says_of_itself_writes_nothing_elsewhere(
     (tmp_path / "report.json").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="begins with a byte order mark"):
         read_report(tmp_path)
-    with pytest.raises(InputError, match="is a file; give its report folder"):
+    with pytest.raises(InputError, match="is a file; give a report folder"):
         read_report(tmp_path / "report.json")
 
 

@@ -363,7 +363,7 @@ def test_a_table_in_the_place_of_the_checkpoint(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "--model: the name of the model on the server is not known"),
+        ({}, "--ckpt http://127.0.0.1:9/v1: is read as a server's address, and --mod"),
         ({"model": "m"}, "--agree: a served checkpoint is believed only where"),
         ({"model": "m", "agree": "t.parquet"}, "--agree: a table does not describe"),
         ({"model": "m", "agree": "x", "quantize": ("int8",)}, "--quantize: does not"),
@@ -384,7 +384,8 @@ def test_flags_and_servers_go_together(tiny_base):
 
 
 def test_what_is_not_done_with_a_server_says_so():
-    with pytest.raises(InputError, match="--dry-run: how long a server takes is not"):
-        estimate(Request(audits=("nll",), ckpt=("http://127.0.0.1:9/v1",)))
+    here = Loading(model="m", agree="x")
+    with pytest.raises(CheckpointError, match="cannot be reached .* address ends in"):
+        estimate(Request(audits=("nll",), ckpt=("http://h:9/v1",), loading=here))
     with pytest.raises(CheckpointError, match="audits read a server: --ckpt http"):
         read_headers("http://127.0.0.1:9/v1", Loading())

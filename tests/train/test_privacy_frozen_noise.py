@@ -146,7 +146,7 @@ def test_the_seed_decides_and_none_is_another_run(
         start(made, "fn.sigma=0.25")
     with pytest.raises(InputError, match="'fn.sigma' is a setting of --dp fn"):
         start(tmp_path / "x", "fn.sigma=1", dp="none")
-    with pytest.raises(InputError, match="unknown privacy option 'nope'; did you mean"):
+    with pytest.raises(InputError, match="'nope' is unknown; did you mean 'none'"):
         start(tmp_path / "x", dp="nope")
     assert not (tmp_path / "x").exists()
 

@@ -106,7 +106,9 @@ def test_values_out_of_bounds(text: str) -> None:
     "text", ["nothing=1", "ptpc=1", "ptpc.=1", "lambda=1", "replay.lambda_=1", "=1"]
 )
 def test_unknown_names(text: str) -> None:
-    with pytest.raises(InputError, match=r"is no setting there is.*replay\.lambda, "):
+    with pytest.raises(
+        InputError, match=r"is no setting of any method.*replay\.lambda, "
+    ):
         parse([text])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from spark_audit.audits.extract.guesses import beyond_guessing, counted, dose_p
+from spark_audit.audits.extract.guesses import Guess, beyond_guessing, counted, dose_p
 from spark_audit.audits.extract.rate_difference import (
     Apart,
     Spans,
@@ -150,7 +150,9 @@ def _compared(
     if name != BASE:
         p, power = max(apart.p, exact_p(chosen)), (hits_power(chosen, before),)
         if apart.low > 0:
-            p = min(p, 2 * beyond_guessing(pii, name).p)
+            guess = beyond_guessing(pii, name)
+            if 2 * guess.p < p:
+                p, facts = 2 * guess.p, {**facts, **_guessed(name, guess)}
     claim: Claim = "verbatim" if apart.low > 0 else "betrays"
     says: str = claim
     if apart.low <= 0 <= apart.high or (p is not None and p > 1 - LEVEL):
@@ -202,12 +204,17 @@ def _beyond_guessing(
     p = min(1.0, 2 * min(guess.p, grows))
     facts["grows"] = grows if grows < guess.p else None
     if guess.of:
-        rate = _figure(name, "guess_rate", guess.clusters, value=guess.rate)
-        hits = Hits(count=guess.found, of=guess.of)
-        facts |= {"guess_rate": rate, "guessed": hits, "kind": guess.kind}
+        facts |= _guessed(name, guess)
     if p > 1 - LEVEL:
         return _finding(row, "confounded", "maybe_guessed", facts, apart, p)
     return _finding(row, "verbatim", "beyond_guessing", facts, apart, p)
+
+
+def _guessed(name: str, guess: Guess) -> dict[str, Fact]:
+    """How often guessing is right, and how many came back nevertheless."""
+    rate = _figure(name, "guess_rate", guess.clusters, value=guess.rate)
+    hits = Hits(count=guess.found, of=guess.of)
+    return {"guess_rate": rate, "guessed": hits, "kind": guess.kind}
 
 
 def _whose(train: pd.DataFrame) -> dict[str, Fact]:

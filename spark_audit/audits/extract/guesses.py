@@ -212,15 +212,17 @@ def _estimates(train: pd.DataFrame, held: pd.DataFrame) -> dict[str, dict[str, f
 
 
 def _tested(train: pd.DataFrame, held: pd.DataFrame) -> Guess:
-    """One test. Its units are rows, each with the strings that stand in none before it.
+    """One test. Its units are clusters, each with the strings whose first row it holds.
 
-    Tries of a row's strings are summed, and the tail is that of a binomial with the
-    rows' mean rate, which is no smaller than that of unequal rates (Hoeffding, 1956).
+    What is guessed in one row of a source may be guessed in all. Tries of a cluster's
+    strings are summed, and the tail is that of a binomial with the clusters' mean rate,
+    which is no smaller than that of unequal rates (Hoeffding, 1956).
     """
     rates = train["type"].map({k: r.value for k, r in guess_rates(train, held).items()})
     rates = rates.astype(np.float64)
-    tries = rates.groupby(train["home"]).sum().clip(upper=1.0)
-    found = int(train.groupby("home")["hit"].any().sum())
+    units = train.groupby("home")["cluster"].transform("first")
+    tries = rates.groupby(units).sum().clip(upper=1.0)
+    found = int(train["hit"].groupby(units).any().sum())
     kinds = train["type"].unique()
     return Guess(
         p=float(scipy.stats.binom.sf(found - 1, len(tries), tries.mean()))
@@ -238,7 +240,7 @@ def beyond_guessing(pii: pd.DataFrame, name: str) -> Guess:
     """The strongest of tests of each type, and of all that are not easily guessed.
 
     ``p`` is corrected for their number (Bonferroni). It needs no held-out identifiers,
-    and few of trained ones; nothing is concluded of a single row.
+    and few of trained ones; nothing is concluded of a single cluster.
     """
     train, held = (counted(pii, name, split) for split in ("train", "test"))
     if name == BASE or not (pii["checkpoint"] == BASE).any() or train.empty:

@@ -110,7 +110,7 @@ def _blind(
         name: float(fact[f"blind_{name}"]) for name in ("null", "null_low", "null_high")
     }
     drawn = int(fact["blind_permutations"])
-    p = p_value(fact["blind_p"], places=3)
+    p = p_value(fact["blind_p"])
     said = f"permutation {p}, {drawn} permutations"
     return bare.noting(said), band
 

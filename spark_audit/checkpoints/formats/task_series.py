@@ -26,6 +26,8 @@ _NUMBERED = (
     re.compile(r"checkpoint-(\d+)"),
 )
 _PARTS = ("priv", "task", "adapter")
+_AS_LIST = "is a .txt file, which is read as a list of checkpoints"
+_LIST = "write one path per line, relative to the file, or give a checkpoint instead"
 
 
 def detect(path: Path) -> bool:
@@ -200,20 +202,18 @@ def _listed(path: Path) -> tuple[Stage, ...]:
     try:
         lines = read_regular(path, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError("is no text file of paths") from error
+        raise CheckpointError(f"{_AS_LIST}, and is no text", fix=_LIST) from error
     found = []
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()
         if not text:
             continue
         stage = path.parent / Path(text).expanduser()
-        if not stage.exists():
-            raise CheckpointError(
-                f"line {number} names a path that does not exist",
-                fix="write one path a line, relative to the file",
-            )
+        if not stage.exists() or stage.suffix == path.suffix:
+            what = f"{_AS_LIST}, and line {number} names no checkpoint that exists"
+            raise CheckpointError(what, fix=_LIST)
         one = _stage(stage) if stage.is_dir() else Stage(text, stage)
         found.append(one)
     if not found:
-        raise CheckpointError("lists no paths")
+        raise CheckpointError(f"{_AS_LIST}, and holds no path", fix=_LIST)
     return tuple(found)

@@ -12,7 +12,7 @@ from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.cells import Rendering, Table
-from spark_audit.report.states import SHAPES, Standing, outcome_name, state_name
+from spark_audit.report.states import SHAPES, Standing, state_name
 from spark_audit.report.tables import definitions, further_tables, tables
 from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import OF_REPORT, CheckpointFacts, Report, number
@@ -114,13 +114,7 @@ def _opened(checkpoints: Iterable[CheckpointFacts]) -> str:
 
 def _stands(one: Standing) -> str:
     """A checkpoint's state, evidence, and what its attacks came to."""
-    parts = [
-        f"{outcome_name(outcome)}: {', '.join(tried.attack for tried in part)}"
-        for outcome, part in one.tally.items()
-    ]
-    if one.exposed:
-        parts.append(sentences.render("page.exposed", exposed=one.exposed))
-    tally = f" *{'; '.join(parts)}.*" if parts else ""
+    tally = f" *{one.outcomes}.*" if one.tried else ""
     state = f"{SHAPES[one.state]} **{state_name(one.state)}**"
     return f"{state} **{one.name}**: {one.lead}{tally}"
 

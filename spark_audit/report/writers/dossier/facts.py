@@ -9,7 +9,7 @@ from spark_audit.audits import metric_of
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.states import Outcome, Tried
 from spark_audit.results import Finding, Report
-from spark_audit.sentences import DECIMALS, figure, percent, render, under
+from spark_audit.sentences import DECIMALS, render, under
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,9 @@ def _figure(finding: Finding) -> str:
     """Value, interval and null that a finding claims, as its sentence writes them."""
     if finding.value is None:
         return ""
-    if not finding.unit and metric_of(finding.audit, finding.metric).rate:
-        told = percent(finding)
-    else:
-        told = figure(finding, DECIMALS.get(finding.unit, 3))
-    unit = finding.unit if finding.unit == "points" else ""
-    return render("dossier.figure", figure=told, unit=unit, null=finding.null)
+    rate = not finding.unit and metric_of(finding.audit, finding.metric).rate
+    digits = DECIMALS.get(finding.unit, 3)
+    return render("dossier.figure", finding=finding, rate=rate, digits=digits)
 
 
 def limits(report: Report) -> list[str]:
