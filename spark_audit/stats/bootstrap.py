@@ -196,7 +196,7 @@ def _order_statistics(
     for rows in row_chunks(len(kept), weights.shape[1] + 2 * n_blocks + 2 * width):
         drawn = weights[kept[rows]]
         drawn = np.concatenate([drawn, np.zeros((len(drawn), 1), drawn.dtype)], axis=1)
-        upto = np.cumsum(drawn[:, :-1].astype(exact) @ by_block, axis=1)
+        upto = np.cumsum(np.matmul(drawn[:, :-1].astype(exact), by_block), axis=1)
         upto = np.concatenate([np.zeros((len(drawn), 1), exact), upto], axis=1)
         each = np.arange(len(drawn))
         for column, target in enumerate(targets[rows].T):
