@@ -8,7 +8,7 @@ concludes from (``evidence``), and matches the spans again under other settings
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,25 +71,6 @@ class Sums:
         """Summed NLL in nats of one example's tokens, wherever they stand."""
         at = np.asarray(tokens, dtype=np.int64)
         return float(self(np.full(len(at), example), at, np.ones_like(at)).sum())
-
-
-class SumsOf(Mapping[str, Sums]):
-    """Those of each checkpoint whose plain pass was scored; none is kept."""
-
-    def __init__(
-        self, manifest: Manifest, tables: Mapping[str, Mapping[Pass, TokenTable]]
-    ) -> None:
-        self._manifest = manifest
-        self._tables = {n: passes for n, passes in tables.items() if Pass() in passes}
-
-    def __getitem__(self, name: str) -> Sums:
-        return Sums.of_table(self._manifest, self._tables[name][Pass()])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tables)
-
-    def __len__(self) -> int:
-        return len(self._tables)
 
 
 class Places:

@@ -22,11 +22,9 @@ from spark_audit.stats.intervals import (
     NO_SPREAD,
     clopper_pearson,
     left_out,
-    percentile_interval,
     t_estimate,
+    with_parity,
 )
-
-_ZERO = 1e-12
 
 Metric = Callable[[np.ndarray], np.ndarray]
 """Accuracies ``(..., T, N)`` to values ``(...)``."""
@@ -278,15 +276,7 @@ def _estimate(
         return estimate
     with np.errstate(divide="ignore", invalid="ignore"):
         values = statistic(drawn)
-    kept = values[np.isfinite(values)]
-    if len(kept) < len(values):
-        estimate = estimate.noting(
-            f"{len(values) - len(kept)} of {len(values)} resamples give no value"
-        )
-    low, high = percentile_interval(kept, level=level) if len(kept) else (0.0, 0.0)
-    if high - low <= _ZERO:
-        return estimate.noting("resamples agree: no percentile interval")
-    return replace(estimate, parity_low=low, parity_high=high)
+    return with_parity(estimate, values)
 
 
 def _jackknife(

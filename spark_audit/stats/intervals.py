@@ -245,7 +245,7 @@ def estimate_of(
     if weights is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
             replicates = statistic(weighted_sums(weights, sums))
-    return estimate if replicates is None else _with_parity(estimate, replicates)
+    return estimate if replicates is None else with_parity(estimate, replicates)
 
 
 class Estimand(NamedTuple):
@@ -408,15 +408,13 @@ def median_estimate(
     estimate = Estimate(
         float(np.median(pooled)), level=level, n=len(pooled), clusters=held
     )
-    estimate = _with_parity(estimate, replicates)
-    if estimate.parity_low is None:
+    estimate = with_parity(estimate, replicates)
+    low, high = estimate.parity_low, estimate.parity_high
+    if low is None or high is None:
         return estimate
-    return replace(
-        estimate,
-        low=estimate.parity_low,
-        high=estimate.parity_high,
-        interval="percentile",
-    ).noting("percentile interval, conservative for discrete values")
+    return estimate.between(low, high).noting(
+        "percentile interval, conservative for discrete values"
+    )
 
 
 def _pair(num: ArrayLike, den: ArrayLike) -> np.ndarray:
@@ -442,7 +440,7 @@ def _kept(replicates: ArrayLike) -> np.ndarray:
     return kept
 
 
-def _with_parity(estimate: Estimate, replicates: np.ndarray) -> Estimate:
+def with_parity(estimate: Estimate, replicates: np.ndarray) -> Estimate:
     """Add the percentile interval, or the reason why there is none."""
     replicates = np.where(np.isfinite(replicates), replicates, np.nan)
     dropped = int(np.isnan(replicates).sum())

@@ -53,16 +53,13 @@ def tpr_estimate(
     spread = high - low > ZERO
     estimate = Estimate(
         float(np.mean([tpr.value for tpr in rates])),
-        low=low,
-        high=high,
-        interval="percentile",
         level=level,
         n=n,
         clusters=clusters,
-        parity_low=low if spread else None,
-        parity_high=high if spread else None,
         se=float(np.nanstd(replicates)) if spread else None,
-    )
+    ).between(low, high)
+    if not spread:
+        estimate = replace(estimate, parity_low=None, parity_high=None)
     above = np.zeros(len(values), dtype=bool)
     for (x, _), tpr in zip(design.tasks, rates, strict=True):
         above[x] = values[x] > tpr.threshold

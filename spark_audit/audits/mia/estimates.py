@@ -426,12 +426,4 @@ def rate_difference(
     low, high = percentile_interval(replicates)
     if not high > low:
         return estimate.noting("all resamples are equal: no interval")
-    return replace(
-        estimate,
-        low=low,
-        high=high,
-        interval="percentile",
-        se=float(np.nanstd(replicates)),
-        parity_low=low,
-        parity_high=high,
-    )
+    return replace(estimate, se=float(np.nanstd(replicates))).between(low, high)
