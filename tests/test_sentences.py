@@ -88,10 +88,11 @@ def test_every_translated_reason_is_one_of_the_code() -> None:
         assert re.split(r" \d", key.removeprefix("reason."))[0] in texts, key
 
 
-def test_no_key_is_given_twice() -> None:
+def test_no_key_is_given_twice_and_files_are_named_alike() -> None:
     for language in sentences.LANGUAGES:
         flat: list[str] = []
         for file in (PACKAGE / "sentences" / language).glob("*.toml"):
+            assert (PACKAGE / "sentences" / "en" / file.name).is_file()
             table = tomllib.loads(file.read_text(encoding="utf-8"))
             flat += [key for key, _ in renderer._flat(table)]
         assert len(flat) == len(set(flat))

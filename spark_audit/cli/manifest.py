@@ -14,11 +14,16 @@ from spark_audit.manifest.file import check_output, load_manifest, write_manifes
 from spark_audit.manifest.file import redact as redacted
 from spark_audit.manifest.overview import Description, describe
 from spark_audit.manifest.settings import BuildSettings
-from spark_audit.terminal.console import keep_apart, show_facts, tell
-from spark_audit.terminal.flags import BatchSize, Flag, Json, Only, Quiet
+from spark_audit.sentences import render
+from spark_audit.terminal.console import keep_apart, show_facts, show_line, tell
+from spark_audit.terminal.flags import BatchSize, Flag, Json, Only, Quiet, Verbose
 
-BRIEF = ("spans by type", "unmatched spans")
-"""Tables of a manifest that `manifest build` ends with."""
+BRIEF = ("what can be judged", "effects to expect")
+"""Tables of a manifest that are shown first."""
+SHOWN = {
+    "balance": ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
+}
+"""Columns of a table of more than fit a terminal; --json has all."""
 OPENED = (
     *("device", "dtype", "device_map"),
     *("tokenizer", "revision", "trust_remote_code"),
@@ -74,14 +79,14 @@ def build(
     write_manifest(manifest, output)
     if scores is None:
         shutil.rmtree(kept, ignore_errors=True)
-    _show(describe(manifest), only=BRIEF)
+    _show(describe(manifest))
     for note in store.notes:
         tell(f"note: {note}")
     tell(f"Manifest: {output}")
 
 
-def show(*, manifest: File, json: Json = False) -> None:
-    """Balance, unmatched spans and why, and the effects that could be detected."""
+def show(*, manifest: File, verbose: Verbose = False, json: Json = False) -> None:
+    """What can be judged with a manifest, and the effects that could be detected."""
     description = describe(load_manifest(manifest))
     if json:
         facts = {
@@ -91,13 +96,21 @@ def show(*, manifest: File, json: Json = False) -> None:
         }
         show_facts(facts, as_json=True)
         return
+    _show(description)
+    if not verbose:
+        tell(render("overview.more"))
+        return
+    for title, records in description.tables.items():
+        if records and title not in BRIEF:
+            names = SHOWN.get(title, (*records[0],))
+            show_records([{n: r[n] for n in names} for r in records], title=title)
+    tell()
     show_facts(
         {
             name.replace("_", " "): "-" if value is None else value
             for name, value in description.facts.items()
         }
     )
-    _show(description, only=tuple(description.tables))
 
 
 def verify(
@@ -134,13 +147,15 @@ def export(
     tell(f"Manifest: {output}")
 
 
-def _show(told: Description, *, only: tuple[str, ...]) -> None:
-    """Tables of a description, then its notes."""
-    for title, records in told.tables.items():
-        if records and title in only:
-            show_records(records, title=title)
-    for note in told.notes:
-        tell(f"note: {note}")
+def _show(described: Description) -> None:
+    """What a reader must know first."""
+    for text in described.summary:
+        show_line(text)
+    for title in BRIEF:
+        if described.tables[title]:
+            show_records(described.tables[title], title=title)
+    for note in described.notes:
+        show_line(f"note: {note}")
 
 
 COMMANDS = {"build": build, "show": show, "verify": verify, "export": export}

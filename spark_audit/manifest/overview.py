@@ -12,6 +12,7 @@ import pandas as pd
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.manifest.schema import Manifest, ManifestCanary
+from spark_audit.sentences import render
 from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.matching import NO_WINDOW, non_overlapping_windows
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
@@ -27,6 +28,9 @@ The reference says nothing about how checkpoints will spread, so this is an assu
 
 GROUPS = ("type", "task", "split")
 """What spans are counted by."""
+TOO_SHORT = "no eligible window of its length"
+HALF = 0.5
+"""Of a type with a smaller matched share is said why."""
 EDGE = 0.9
 """Pairs farther apart than this share of the caliper stand at its edge."""
 
@@ -46,13 +50,14 @@ class Description:
     """A manifest as plain data, for people.
 
     ``facts`` are single figures by name; ``tables`` lists of records of the same
-    fields, by title; ``None`` is a figure that has no value. No text of an example is
-    in it.
+    fields, by title; ``None`` is a figure that has no value. ``summary`` says what can
+    be judged, and what to change. No text of an example is in it.
     """
 
     facts: dict[str, str | int | float | None]
     tables: dict[str, list[Record]]
     notes: tuple[str, ...]
+    summary: tuple[str, ...]
 
 
 def describe(manifest: Manifest) -> Description:
@@ -82,14 +87,67 @@ def describe(manifest: Manifest) -> Description:
             **_gap_facts(manifest),
         },
         tables={
-            **{f"spans by {name}": _by(spans, name) for name in GROUPS},
+            "what can be judged": _judged(spans),
+            "spans by task": _by(spans, "task"),
             "unmatched spans": reasons.reset_index(name="spans").to_dict("records"),
             "balance": [row.model_dump() for row in manifest.balance],
             "effects to expect": _effects(manifest, train["cluster"].nunique()),
             "canaries": _canaries(manifest),
         },
         notes=tuple(manifest.notes),
+        summary=tuple(_summary(manifest, spans)),
     )
+
+
+def _judged(spans: pd.DataFrame) -> list[Record]:
+    """By type, what can be judged of trained identifiers."""
+    train = spans["split"] == "train"
+    return [
+        {
+            "type": kind,
+            "trained": len(of := spans[train & (spans["type"] == kind)]),
+            "held out": int((~train & (spans["type"] == kind)).sum()),
+            "with control": int(of["matched"].sum()),
+            "groups of rows": (count := of.loc[of["matched"], "cluster"].nunique()),
+            "effect to expect, nats": _change(count),
+        }
+        for kind in sorted({*spans["type"]})
+    ]
+
+
+def _change(clusters: int) -> float | None:
+    """Smallest change of NLL that so many clusters show, under :data:`CLUSTER_SD`."""
+    if clusters < 2:
+        return None
+    return _or_none(lambda: mde(CLUSTER_SD / math.sqrt(clusters), clusters=clusters))
+
+
+def _summary(manifest: Manifest, spans: pd.DataFrame) -> Iterator[str]:
+    train = spans[spans["split"] == "train"]
+    held_out = len(spans) - len(train)
+    yield render(
+        "overview.trained" if len(train) else "overview.no_identifier",
+        name=manifest.name,
+        trained=len(train),
+        held_out=held_out,
+        matched=int(train["matched"].sum()),
+        share=train["matched"].mean(),
+    )
+    if len(train) and not held_out:
+        yield render("overview.no_held_out")
+    few: dict[str, list[str]] = {}
+    for kind, of in train.groupby("type"):
+        if of["matched"].mean() < HALF:
+            short = of["reason"] == TOO_SHORT
+            why = "window" if 2 * short.sum() > (~of["matched"]).sum() else "caliper"
+            few.setdefault(why, []).append(str(kind))
+    for why, types in few.items():
+        caliper = f"{manifest.settings.caliper:g}"
+        yield render(f"overview.{why}", types=types, caliper=caliper)
+    planted = {c.canary_id: c.held_out for c in manifest.canaries}
+    out = sum(planted.values())
+    said = "canaries" if planted else "no_canaries"
+    yield render(f"overview.{said}", planted=len(planted) - out, held_out=out)
 
 
 def _spans(manifest: Manifest) -> pd.DataFrame:
@@ -108,7 +166,7 @@ def _spans(manifest: Manifest) -> pd.DataFrame:
         for span in manifest.unmatched:
             of, reason = manifest.by_id[span.example], span.reason
             if reason.startswith(NO_WINDOW.format("")):
-                reason = "no eligible window of its length"
+                reason = TOO_SHORT
             place = span.type, of.task, of.split, of.cluster
             yield *place, False, 0, np.nan, np.nan, reason
 
@@ -214,9 +272,7 @@ def _effects(manifest: Manifest, count: int) -> list[Record]:
             "figure": "matched delta_sel, did",
             "n": count,
             "unit": "nats",
-            "mde": _or_none(lambda: mde(CLUSTER_SD / math.sqrt(count), clusters=count))
-            if count > 1
-            else None,
+            "mde": _change(count),
             "assumes": f"an SD of {CLUSTER_SD:g} nats over clusters, as SPARK's "
             "interval implies; "
             + ", ".join(

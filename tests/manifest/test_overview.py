@@ -70,11 +70,29 @@ def test_effects_to_expect_state_their_assumption(manifest: Manifest) -> None:
     assert records["mia auc"]["mde"] == pytest.approx(2.8016 * se, rel=1e-4)
 
 
+def test_what_can_be_judged_is_counted_by_type(manifest: Manifest) -> None:
+    found = describe(manifest)
+    split = {e.id: e.split for e in manifest.examples}
+    train = [p for p in manifest.pairs if split[p.example] == "train"]
+    lost = [s for s in manifest.unmatched if split[s.example] == "train"]
+    table = found.tables["what can be judged"]
+    assert sum(row["with control"] for row in table) == len(train)
+    assert sum(row["trained"] for row in table) == len(train) + len(lost)
+    held_out = len(manifest.pairs) + len(manifest.unmatched) - len(train) - len(lost)
+    assert sum(row["held out"] for row in table) == held_out
+    for row in table:
+        effect, count = row["effect to expect, nats"], row["groups of rows"]
+        assert (effect is None) == (count < 2)
+        assert effect is None or effect > 2.8016 * 1.43 / np.sqrt(count)
+    assert f"{len(train)} of {len(train) + len(lost)} identifiers" in found.summary[0]
+
+
 def test_description_is_plain_data_without_text(
     manifest: Manifest, rows: list[Example]
 ) -> None:
     found = describe(manifest)
-    text = json.dumps([found.facts, found.tables, found.notes], allow_nan=False)
+    told = [found.facts, found.tables, found.notes, found.summary]
+    text = json.dumps(told, allow_nan=False)
     assert found.facts["caliper"] == 0.03
     assert found.facts["canary_contexts"] == "all"
     assert found.facts["digest"] == manifest.digest
@@ -93,7 +111,7 @@ def test_a_redacted_manifest_tells_all_but_scores(manifest: Manifest) -> None:
         "digest",
         "redacted from",
     }
-    for title in ("spans by type", "unmatched spans"):
+    for title in ("what can be judged", "unmatched spans"):
         assert rest.tables[title] == whole.tables[title]
     assert rest.tables["balance"] == []
 
@@ -108,6 +126,7 @@ def test_a_manifest_without_pairs_has_no_figures(
     for name in ("distance mean", "effective clusters", "gap", "reference NLL of PII"):
         assert found.facts[name] is None
     assert found.facts["clusters in them"] == 0
+    assert found.summary[0].startswith("none: no identifier is annotated")
     (effect,) = found.tables["effects to expect"]
     assert (effect["n"], effect["mde"]) == (0, None)
     assert found.tables["balance"] == found.tables["canaries"] == []

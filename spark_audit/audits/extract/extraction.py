@@ -87,9 +87,6 @@ VALUES = (
 )
 
 
-UNSCORED = "the texts for this audit were not scored"
-
-
 def _spans(
     manifest: Manifest,
 ) -> Iterator[tuple[ManifestExample, ManifestSpan, TokenRange]]:
@@ -168,7 +165,6 @@ class Extraction(Audit):
     name = "extract"
     metrics = METRICS
     nothing = NOTHING
-    unscored = UNSCORED
     public = ("extract_canaries",)
     covers = ("greedy_rate", "n")
     frameworks = "AITG-APP-03"
