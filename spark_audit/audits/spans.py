@@ -18,6 +18,7 @@ from spark_audit.audits.base import Plan
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.intervals import Estimand, ratio
 from spark_audit.stats.selectivity import Windows
 
 
@@ -174,6 +175,10 @@ class Group:
         """Per-cluster sums of the pairs' values, and of tokens, shape ``(C, 2)``."""
         columns = np.stack([values, self.tokens], axis=1)
         return cluster_sums(columns, self.codes, self.windows.n_clusters)
+
+    def mean(self, values: np.ndarray) -> Estimand:
+        """Mean of the pairs' values per token."""
+        return Estimand(self.sums(values), ratio, round(float(self.tokens.sum())))
 
     def means(self, nll: np.ndarray) -> np.ndarray:
         """Mean NLL of the windows, nats per token."""

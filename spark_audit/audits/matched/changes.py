@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -69,40 +70,35 @@ def confounded(name: str, part: pd.DataFrame) -> dict[str, Fact]:
     return {"text_auc": told}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Occurrences:
     """Identifiers of one group on either side, the same for all checkpoints.
 
-    ``spans`` and ``pairs`` are places in the evidence: of all, and of the controls of
-    those that ``paired`` marks. ``before`` is the reference's NLL, ``reach`` by how
-    much the sides clearly differed on it, both in nats.
+    ``spans`` are units, by their places in the evidence; ``control`` has the place of
+    each pair's control.
     """
 
     group: str
-    spans: np.ndarray
-    sides: Sides
-    paired: np.ndarray
-    pairs: np.ndarray
-    matched: Sides
-    reach: float
-    injected: bool
-    dose: np.ndarray
+    spans: pd.DataFrame
+    control: pd.Series
 
-    @classmethod
-    def of(cls, group: str, spans: pd.DataFrame, control: pd.Series) -> Occurrences:
-        """Of some spans; ``control`` has the place of each pair's control."""
-        sides, paired = sides_of(spans), (spans["role"] == "pii").to_numpy()
-        return cls(
-            group=group,
-            spans=spans.index.to_numpy(),
-            sides=sides,
-            paired=paired,
-            pairs=control[spans["pair"][paired]].to_numpy(),
-            matched=sides[paired],
-            reach=unequal(memory(spans["ref_sum"].to_numpy(), sides).difference),
-            injected=bool((spans["form"] > 0).all()),
-            dose=spans["dose"].to_numpy(),
-        )
+    @cached_property
+    def sides(self) -> Sides:
+        """Where they stand."""
+        return sides_of(self.spans)
+
+    @cached_property
+    def matched(self) -> tuple[np.ndarray, np.ndarray, Sides]:
+        """Places of those with a control, of their controls, and where they stand."""
+        paired = (self.spans["role"] == "pii").to_numpy()
+        pii = self.spans[paired]
+        control = self.control[pii["pair"]].to_numpy()
+        return pii.index.to_numpy(), control, self.sides[paired]
+
+    @cached_property
+    def reach(self) -> float:
+        """By how many nats the sides clearly differed on the reference."""
+        return unequal(memory(self.spans["ref_sum"].to_numpy(), self.sides).difference)
 
     def moved(self, change: np.ndarray, *, seed: int | None) -> Moved:
         """What :class:`Moved` states of them.
@@ -114,17 +110,18 @@ class Occurrences:
         seed
             Of the permutations; ``None`` for none: no claim rests on them.
         """
-        sides, own_change = self.sides, change[self.spans]
+        sides, own_change = self.sides, change[self.spans.index]
         own = memory(own_change, sides)
         p, least = own.t_p(null=self.reach), 0.0
-        if seed is not None and p is not None and self.injected:
+        if seed is not None and p is not None and (self.spans["form"] > 0).all():
             # Chance dealt them to the sides: what it could have dealt is known.
             dealt = permutation_p(own_change, sides, seed=seed, replicates=PERMUTATIONS)
             if dealt is not None:
                 p, least = max(p, dealt), least_p(sides, replicates=PERMUTATIONS)
         se = own.difference.se
         test = Power(test="t", se=se, df=own.freedom, beyond=self.reach, least_p=least)
-        beyond = memory(own_change[self.paired] - change[self.pairs], self.matched)
+        pii, control, matched = self.matched
+        beyond = memory(change[pii] - change[control], matched)
         return Moved(own, beyond, self.reach, p, (test,) if se else ())
 
 
@@ -165,8 +162,7 @@ def all_occurrences(units: pd.DataFrame) -> list[Occurrences]:
     """Those of each group, all of them first."""
     control = units[units["role"] == "control"]
     places = pd.Series(control.index, index=control["pair"])
-    spans = occurrences(units)
-    return [Occurrences.of(*group, places) for group in groups_of(spans)]
+    return [Occurrences(*group, places) for group in groups_of(occurrences(units))]
 
 
 def memory_rows(
@@ -207,7 +203,8 @@ def memory_rows(
     }
     rows = [row for group, one in tests.items() for row in _rows(name, group, one)]
     whole = groups[0]
-    trend = dose_trend(change[whole.spans], whole.sides, whole.dose)
+    spans = whole.spans
+    trend = dose_trend(change[spans.index], whole.sides, spans["dose"])
     return [*rows, _trend_row(name, trend)], tests
 
 

@@ -20,7 +20,6 @@ from spark_audit.stats.intervals import (
     Estimand,
     estimate_of,
     estimates_of,
-    ratio,
     ratio_estimate,
     replicates_of,
 )
@@ -72,10 +71,7 @@ def by_group(
             drawn[size] = draw_weights(
                 size, replicates=context.replicates, seed=context.seed
             )
-        found = {
-            **_levels(group, nll, references),
-            **_differences(group, nll, context.baselines),
-        }
+        found = _estimands(group, nll, references, context.baselines)
         estimates = estimates_of(found, replicates_of(found, drawn[size]))
         for name, sums in nll.items():
             made.rows += _pair_rows(name, group, sums, estimates, context)
@@ -110,48 +106,38 @@ Key: TypeAlias = tuple[str, str, str]
 """Checkpoint, metric and variant; of a contrast the baseline is the variant."""
 
 
-def _levels(
-    group: Group, nll: Mapping[str, np.ndarray], references: Collection[str]
+def _estimands(
+    group: Group,
+    nll: Mapping[str, np.ndarray],
+    references: Collection[str],
+    baselines: Mapping[str, str],
 ) -> dict[Key, Estimand | Estimate]:
-    """NLL of either side, Delta_sel, its change, and R1 of each checkpoint."""
-    lost, found = Estimate.missing(REFERENCE), dict[Key, Estimand | Estimate]()
-    n, where = round(float(group.tokens.sum())), (group.tokens, group.codes)
-    size = group.windows.n_clusters
+    """NLL of either side, Delta_sel, its change and R1 of each checkpoint; DiD."""
+    made, windows = dict[Key, Estimand | Estimate](), group.windows
     for name, sums in nll.items():
         pii, control = sums[group.pii], sums[group.control]
-        found[name, "nll_pii", ""] = Estimand(group.sums(pii), ratio, n)
-        found[name, "nll_control", ""] = Estimand(group.sums(control), ratio, n)
-        pooled, *others = estimands(pii, control, *where, n_clusters=size)
-        found[name, "delta_sel", ""] = pooled
-        change, bias = group.sums(pii - group.residual - control), lost
-        found[name, "delta_sel", "change"] = Estimand(change, ratio, n)
-        found[name, "rtm_bias", ""] = bias
-        if name in references:
-            found[name, "delta_sel", "change"] = lost
-        else:
-            found[name, "rtm_bias", ""] = rtm_bias(group.windows, group.means(sums))
+        made[name, "nll_pii", ""] = group.mean(pii)
+        made[name, "nll_control", ""] = group.mean(control)
+        made[name, "rtm_bias", ""] = Estimate.missing(REFERENCE)
+        made[name, "delta_sel", "change"] = Estimate.missing(REFERENCE)
+        if name not in references:
+            change = group.mean(pii - group.residual - control)
+            made[name, "delta_sel", "change"] = change
+            made[name, "rtm_bias", ""] = rtm_bias(windows, group.means(sums))
+        made[name, "delta_sel", ""] = group.mean(pii - control)
         if group.name == "pooled":
-            for of, one in zip(WEIGHED, others, strict=True):
-                found[name, "delta_sel", of] = one
-    return found
-
-
-def _differences(
-    group: Group, nll: Mapping[str, np.ndarray], baselines: Mapping[str, str]
-) -> dict[Key, Estimand | Estimate]:
-    """DiD and its R1 of each checkpoint and baseline."""
-    found = dict[Key, Estimand | Estimate]()
+            where, size = (group.tokens, group.codes), windows.n_clusters
+            each = estimands(pii, control, *where, n_clusters=size)[1:]
+            for of, one in zip(WEIGHED, each, strict=True):
+                made[name, "delta_sel", of] = one
     for name, baseline in baselines.items():
         moved = nll[name] - nll[baseline]
-        found[name, "did", baseline] = Estimand(
-            group.sums(moved[group.pii] - moved[group.control]),
-            ratio,
-            round(float(group.tokens.sum())),
+        means = group.means(nll[name]), group.means(nll[baseline])
+        made[name, "did", baseline] = group.mean(
+            moved[group.pii] - moved[group.control]
         )
-        found[name, "rtm_bias", baseline] = rtm_bias(
-            group.windows, group.means(nll[name]), group.means(nll[baseline])
-        )
-    return found
+        made[name, "rtm_bias", baseline] = rtm_bias(windows, *means)
+    return made
 
 
 WEIGHED = ("span-weighted", "source-weighted")
@@ -166,23 +152,22 @@ def _pair_rows(
 ) -> list[Row]:
     """Rows of a checkpoint from :func:`_levels`."""
     residual = float(group.residual.sum() / group.tokens.sum())
-    rows = [
-        ("nll_pii", "", estimates[name, "nll_pii", ""], None),
-        ("nll_control", "", estimates[name, "nll_control", ""], None),
-        ("delta_sel", "", with_mde(estimates[name, "delta_sel", ""]), residual),
-    ]
-    change, bias = (
-        estimates[name, "delta_sel", "change"],
-        estimates[name, "rtm_bias", ""],
-    )
-    rows += [
-        ("delta_sel", "change", with_mde(change), 0.0),
-        ("rtm_bias", "", bias, None),
-        ("rtm_bias", "change", _shifted(bias, group, nll, residual), None),
-    ]
+    nulls: dict[tuple[str, str], float | None] = {
+        ("nll_pii", ""): None,
+        ("nll_control", ""): None,
+        ("delta_sel", ""): residual,
+        ("delta_sel", "change"): 0.0,
+        ("rtm_bias", ""): None,
+        ("rtm_bias", "change"): None,
+    }
     if group.name == "pooled":
-        each = [(of, with_mde(estimates[name, "delta_sel", of])) for of in WEIGHED]
-        rows += [("delta_sel", of, estimate, None) for of, estimate in each]
+        nulls |= {("delta_sel", of): None for of in WEIGHED}
+    own = {key: estimates[name, *key] for key in nulls if key != ("rtm_bias", "change")}
+    own["rtm_bias", "change"] = _shifted(own["rtm_bias", ""], group, nll, residual)
+    rows = [
+        (*key, with_mde(own[key]) if key[0] == "delta_sel" else own[key], null)
+        for key, null in nulls.items()
+    ]
     return [
         Row.of_estimate(
             estimate.decided(paper=context.paper),
