@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -195,7 +194,9 @@ def accuracy_estimate(
         return estimate
     events = estimate.value * estimate.n
     if estimate.low is not None and min(events, estimate.n - events) >= FEW_EVENTS:
-        return replace(estimate, low=max(estimate.low, 0.0), high=_upper(estimate))
+        return replace(
+            estimate, low=max(estimate.low, 0.0), high=min(estimate.high or 1.0, 1.0)
+        )
     share = min(max(estimate.value, 0.0), 1.0)
     n = _effective(answers, metric, estimate)
     low, high = clopper_pearson(share * n, n, level=level)
@@ -235,12 +236,6 @@ def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
     per_question = answers.correct / answers.trials.sum(axis=0)
     # The figure of each cluster's own additions to R: linear, so they add up.
     return np.asarray(METRICS[metric](per_question))
-
-
-class _Fit(NamedTuple):
-    value: float
-    se: float
-    df: float
 
 
 def _estimate(
@@ -283,7 +278,7 @@ def _jackknife(
     sums: np.ndarray,
     strata: np.ndarray,
     statistic: Callable[[np.ndarray], np.ndarray],
-) -> _Fit:
+) -> tuple[float, float, float]:
     """``V = sum_h (C_h - 1) / C_h sum_{c in h} (value_(c) - value)^2``.
 
     Degrees of freedom by Satterthwaite's approximation, as strata differ in spread.
@@ -299,7 +294,7 @@ def _jackknife(
         variance += own
         weight += own**2 / max(count - 1, 1)
     df = variance**2 / weight if weight else float(held.sum() - 1)
-    return _Fit(value, float(np.sqrt(variance)), df)
+    return value, float(np.sqrt(variance)), df
 
 
 def matrix_of(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -324,8 +319,3 @@ def _effective(answers: Answers, metric: str, estimate: Estimate) -> float:
     # The t quantile that the interval was made with, against that of n questions.
     df_ratio = scipy.special.stdtrit(n - 1, tail) * se / (share - estimate.low)
     return float(min(n, share * (1 - share) / se**2 * df_ratio**2))
-
-
-def _upper(estimate: Estimate) -> float:
-    assert estimate.high is not None
-    return min(estimate.high, 1.0)

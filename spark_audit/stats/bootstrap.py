@@ -9,7 +9,7 @@ checkpoint and metric make their differences paired.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -29,21 +29,6 @@ DRAWS = 1 << 16
 
 _TIE = 1e-12
 """Flipped sums that agree to this share of the largest possible sum are ties."""
-
-
-def cluster_codes(labels: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """Number the clusters in the sorted order of their labels.
-
-    Returns
-    -------
-    codes
-        Shape ``(n,)``, int64: ``names[codes[i]] == labels[i]``.
-    names
-        The distinct labels, sorted.
-    """
-    names = sorted(set(labels))
-    index = {name: code for code, name in enumerate(names)}
-    return np.array([index[label] for label in labels], dtype=np.int64), names
 
 
 def cluster_sums(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.metric import Metric
@@ -135,18 +134,18 @@ class Utility(Audit):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, contrasts and findings; names are those of series."""
-        facts, frame = evidence.facts, evidence.frame()
+        facts, units = evidence.facts, evidence.units
         order = ",".join(facts["order"])
         common: dict[str, Any] = {
             "guards": _label_guards(facts),
             "settings": {"order": order, "scorer": facts["scorer"]},
         }
-        if not (frame["correct"] >= 0).any():
-            reasons = dict(zip(frame["task"], frame["reason"], strict=True))
+        if not (evidence.values["correct"] >= 0).any():
+            reasons = dict(zip(units["task"], units["reason"], strict=True))
             tasks = [f"{task} {reason}" for task, reason in reasons.items()]
             unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
             return AuditResult(findings=[unknown], **common)
-        found = dict(all_series(frame))
+        found = dict(all_series(evidence))
         draws = _Draws(context)
         rows: list[Row] = []
         contrasts: list[Contrast] = []
@@ -170,7 +169,7 @@ class Utility(Audit):
                 *(contrast_finding(row) for row in contrasts if row.metric == "last"),
             ],
             tables={"accuracy_matrix": matrices},
-            guards=[*common["guards"], *_empty_guards(frame)],
+            guards=[*common["guards"], *_empty_guards(evidence)],
             settings=common["settings"],
         )
 
@@ -355,20 +354,20 @@ def _label_guards(facts: Mapping[str, Any]) -> list[Guard]:
     return found
 
 
-def _empty_guards(evidence: pd.DataFrame) -> list[Guard]:
+def _empty_guards(evidence: Evidence) -> list[Guard]:
     """Checkpoints (stages of a series) that mostly answered nothing."""
-    found = []
-    asked = evidence[evidence["correct"] >= 0]
-    for name, part in asked.groupby("checkpoint", sort=False):
-        empty = int(part["empty"].sum())
-        if 2 * empty > len(part):
-            found.append(
+    made = []
+    for i, name in enumerate(evidence.checkpoints):
+        asked = evidence.values["correct"][i] >= 0
+        empty = int(evidence.values["empty"][i][asked].sum())
+        if 2 * empty > asked.sum():
+            made.append(
                 Guard(
                     name="empty answers",
-                    checkpoint=str(name),
+                    checkpoint=name,
                     passed=None,
                     says="guard.empty_answers",
-                    facts={"empty": empty, "answers": len(part)},
+                    facts={"empty": empty, "answers": int(asked.sum())},
                 )
             )
-    return found
+    return made
