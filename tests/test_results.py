@@ -194,4 +194,4 @@ def test_a_notebook_folds_no_detection_and_runs_no_markup() -> None:
     assert all(f">&lt;b&gt;loud{i}</td>" in html for i in range(9))
     assert "<b>" not in html
     assert "quiet0" not in html
-    assert "20 more, none of them a detection" in html
+    assert "20 sentences, no detection among them" in html

@@ -85,7 +85,7 @@ def _show_guards(report: Report, *, verbose: bool) -> None:
             state = "warning" if guard.passed is None else "failed"
             word = sentences.render(f"page.guard_{state}")
             place = f" ({guard.checkpoint})" if guard.checkpoint else ""
-            show_line(f"{word}: {guard.name}{place}: {guard.detail}")
+            show_line(f"{word}: {guard.title}{place}: {guard.detail}")
 
 
 def show_tables(tables: Sequence[Table], *, figures: bool = True) -> None:

@@ -365,7 +365,7 @@ def findings_html(title: str, findings: Sequence[Finding]) -> str:
     count += sum(one.audit == OF_REPORT and not one.checkpoint for one in ordered)
     lines = [(one.audit, one.checkpoint, one.sentence) for one in ordered[:count]]
     rest = len(ordered) - len(lines)
-    end = f"{rest} more, none of them a detection: .verdict has all" if rest > 0 else ""
+    end = sentences.render("page.more_sentences", count=rest) if rest > 0 else ""
     return table_html(title, ("audit", "checkpoint", "finding"), lines, end=end)
 
 
