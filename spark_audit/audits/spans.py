@@ -215,9 +215,9 @@ def groups(units: pd.DataFrame) -> Iterator[Group]:
         for column in ("task", "type") if split == "train" else ():
             values = units[column].to_numpy()
             for value in sorted(set(values[inside & spans])):
-                own = inside & spans & (values == value)
-                pool = inside & windows & np.isin(cells, cells[own])
-                chosen.append((f"{column}:{value}", own | pool))
+                held = inside & spans & (values == value)
+                pool = inside & windows & np.isin(cells, cells[held])
+                chosen.append((f"{column}:{value}", held | pool))
         for name, kept in chosen:
             yield _group(name, units[kept], labels[kept], cells[kept], len(clusters))
 

@@ -241,11 +241,11 @@ def _counts(name: str, spans: Spans) -> dict[str, Any]:
 
 def _whole(train: pd.DataFrame, full: pd.DataFrame, *, cue: bool) -> dict[str, Any]:
     """Of whole identifiers: hits behind the true prefix and the cue, and by draws."""
-    own = full[full["span"].isin(train["span"])]
+    same = full[full["span"].isin(train["span"])]
     hits = train["span"][train["greedy_sure"].astype(bool)]
     tries = n_p_counts(n_p(train["logp_top40"].to_numpy(np.float64)), thresholds=WITHIN)
     return {
-        "true_prefix": int(own["greedy_sure"].sum()),
-        "cue_too": int(own["cue"][own["span"].isin(hits)].sum()) if cue else None,
+        "true_prefix": int(same["greedy_sure"].sum()),
+        "cue_too": int(same["cue"][same["span"].isin(hits)].sum()) if cue else None,
         **{f"top40_within_{n}": count for n, count in tries.items()},
     }

@@ -253,8 +253,8 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
     """
     base = spans.base
     if spans.test.empty:
-        found = against_base(spans, base, seed=seed) if base else None
-        return found or (None, None)
+        compared = against_base(spans, base, seed=seed) if base else None
+        return compared or (None, None)
     apart = since(spans.apart, base.apart) if base else spans.apart
     if apart is None:
         return None, None

@@ -71,10 +71,10 @@ def by_group(
             drawn[size] = draw_weights(
                 size, replicates=context.replicates, seed=context.seed
             )
-        found = _estimands(group, nll, references, context.baselines)
-        estimates = estimates_of(found, replicates_of(found, drawn[size]))
-        for name, sums in nll.items():
-            made.rows += _pair_rows(name, group, sums, estimates, context)
+        sums = _estimands(group, nll, references, context.baselines)
+        estimates = estimates_of(sums, replicates_of(sums, drawn[size]))
+        for name, values in nll.items():
+            made.rows += _pair_rows(name, group, values, estimates, context)
         for name, baseline in context.baselines.items():
             contrasts, scores = _pair_contrast(
                 (name, baseline), group, nll, references, estimates, context
@@ -152,34 +152,33 @@ def _pair_rows(
 ) -> list[Row]:
     """Rows of a checkpoint from :func:`_levels`."""
     residual = float(group.residual.sum() / group.tokens.sum())
-    nulls: dict[tuple[str, str], float | None] = {
-        ("nll_pii", ""): None,
-        ("nll_control", ""): None,
-        ("delta_sel", ""): residual,
-        ("delta_sel", "change"): 0.0,
-        ("rtm_bias", ""): None,
-        ("rtm_bias", "change"): None,
-    }
-    if group.name == "pooled":
-        nulls |= {("delta_sel", of): None for of in WEIGHED}
-    own = {key: estimates[name, *key] for key in nulls if key != ("rtm_bias", "change")}
-    own["rtm_bias", "change"] = _shifted(own["rtm_bias", ""], group, nll, residual)
-    rows = [
-        (*key, with_mde(own[key]) if key[0] == "delta_sel" else own[key], null)
-        for key, null in nulls.items()
+    of = {key[1:]: one for key, one in estimates.items() if key[0] == name}
+    of["rtm_bias", "change"] = _shifted(of["rtm_bias", ""], group, nll, residual)
+    rows: list[tuple[str, str, float | None]] = [
+        ("nll_pii", "", None),
+        ("nll_control", "", None),
+        ("delta_sel", "", residual),
+        ("delta_sel", "change", 0.0),
+        ("rtm_bias", "", None),
+        ("rtm_bias", "change", None),
     ]
+    if group.name == "pooled":
+        rows += [("delta_sel", variant, None) for variant in WEIGHED]
     return [
         Row.of_estimate(
-            estimate.decided(paper=context.paper),
+            (with_mde(one) if metric == "delta_sel" else one).decided(
+                paper=context.paper
+            ),
             audit="matched",
             checkpoint=name,
             group=group.name,
             metric=metric,
-            of=of,
+            of=variant,
             unit="nats",
             null=null,
         )
-        for metric, of, estimate, null in rows
+        for metric, variant, null in rows
+        for one in [of[metric, variant]]
     ]
 
 

@@ -261,13 +261,13 @@ def sensitivity_table(evidence: Evidence) -> list[dict[str, Any]]:
     return records
 
 
-def placebo_table(evidence: Evidence, own: Group | None) -> list[dict[str, Any]]:
+def placebo_table(evidence: Evidence, pooled: Group | None) -> list[dict[str, Any]]:
     """Delta_sel of random non-PII windows, minus that on the reference.
 
     ``any window`` centres on 0 whatever regression to the mean does: it shows the
     spread that matching leaves, and is no null. ``same class`` (the PII's digits and
-    capitals) keeps its gap: comparing its mean with its R1 checks R1. ``own`` are the
-    pooled pairs of train rows.
+    capitals) keeps its gap: comparing its mean with its R1 checks R1. ``pooled`` are
+    the pairs of train rows.
     """
     records = []
     units = evidence.units
@@ -288,7 +288,7 @@ def placebo_table(evidence: Evidence, own: Group | None) -> list[dict[str, Any]]
                 record["note"] = f"more than {MOST_ROWS:,} rows: not drawn"
                 continue
             nll = evidence.row(name, "nll_sum")
-            if own is not None and own.is_reference(nll):
+            if pooled is not None and pooled.is_reference(nll):
                 record["note"] = "the checkpoint is the matching reference"
                 continue
             change = nll[drawn.index] - drawn["ref_sum"]
@@ -301,8 +301,8 @@ def placebo_table(evidence: Evidence, own: Group | None) -> list[dict[str, Any]]
                 record["note"] = "all draws are equal, because there is no other window"
                 continue
             record["sd"] = float(values.std(ddof=1))
-            if same and own is not None:
-                record["own_rtm_bias"] = _bias_of(own, units, nll)
+            if same and pooled is not None:
+                record["own_rtm_bias"] = _bias_of(pooled, units, nll)
     return records
 
 
@@ -313,9 +313,9 @@ def _apart(sums: Sums, pairs: Pairs) -> np.ndarray:
     return np.asarray(first - control)
 
 
-def _bias_of(own: Group, units: pd.DataFrame, nll: np.ndarray) -> float | None:
+def _bias_of(pooled: Group, units: pd.DataFrame, nll: np.ndarray) -> float | None:
     """R1 with other windows in the place of the PII spans, nats."""
-    windows = own.windows
+    windows = pooled.windows
     assert windows.pool_cells is not None
     drawn = units[units["role"] == "drawn"]
     cells = cells_of(units)[drawn.index]
@@ -330,20 +330,20 @@ def _bias_of(own: Group, units: pd.DataFrame, nll: np.ndarray) -> float | None:
         span_clusters=np.array([cluster[cell] for cell in cells[inside]], np.int64),
         span_cells=cells[inside],
     )
-    return estimates_of({0: rtm_bias(instead, own.means(nll))}, {})[0].value
+    return estimates_of({0: rtm_bias(instead, pooled.means(nll))}, {})[0].value
 
 
 def diagnostics(
-    units: pd.DataFrame, own: Group | None, nll: Mapping[str, np.ndarray]
+    units: pd.DataFrame, pooled: Group | None, nll: Mapping[str, np.ndarray]
 ) -> list[dict[str, Any]]:
     """How much one cluster or the controls' place could matter."""
     records: list[dict[str, Any]] = []
-    if own is None or len(np.unique(own.codes)) < 2:
+    if pooled is None or len(np.unique(pooled.codes)) < 2:
         return records
     start = units["start"].to_numpy()
-    after = float(np.mean(start[own.control] > start[own.pii]))
+    after = float(np.mean(start[pooled.control] > start[pooled.pii]))
     for name, values in nll.items():
-        sums = own.sums(values[own.pii] - values[own.control])
+        sums = pooled.sums(values[pooled.pii] - values[pooled.control])
         _, without = left_out(sums[sums[:, 1] > 0], ratio)
         records.append(
             {

@@ -233,12 +233,12 @@ class Matched(Audit):
             moved = train.assign(apart=apart[name][train.index])
             contrasts += own_contrasts(name, other, moved)
         contrasts = adjusted(contrasts, pairs.tests, context.seed)
-        own = whole[0] if whole and whole[0].name == "pooled" else None
-        tables = {"matched_diagnostics": diagnostics(every, own, nll)}
+        pooled = whole[0] if whole and whole[0].name == "pooled" else None
+        tables = {"matched_diagnostics": diagnostics(every, pooled, nll)}
         if evidence.facts["rematched"]:
             tables["matched_sensitivity"] = sensitivity_table(evidence)
         if evidence.facts["placebo"]:
-            tables["matched_placebo"] = placebo_table(evidence, own)
+            tables["matched_placebo"] = placebo_table(evidence, pooled)
         entries = {entry_of(name) for name in names if entry_of(name) != name}
         null = listed(self.null, names, where="--null")
         return AuditResult(

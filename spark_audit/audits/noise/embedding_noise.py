@@ -113,17 +113,17 @@ class Noise(Audit):
         contrasts: list[Contrast] = []
         for group, chosen in _grouped(evidence.units):
             sums, weights = _sums(evidence, chosen, context)
-            found = {
+            estimands = {
                 (place, metric): one.of_metric(metric)
                 for place, one in sums.items()
                 for metric in STATISTICS
             }
-            drawn = replicates_of(found, weights)
-            estimates = estimates_of(found, drawn)
+            drawn = replicates_of(estimands, weights)
+            estimates = estimates_of(estimands, drawn)
             for (name, sigma), one in sums.items():
                 columns = {"checkpoint": name, "of": f"{sigma:g}", "group": group}
-                own = {m: with_mde(estimates[(name, sigma), m]) for m in STATISTICS}
-                rows += _rows(own, columns, context)
+                shown = {m: with_mde(estimates[(name, sigma), m]) for m in STATISTICS}
+                rows += _rows(shown, columns, context)
                 for other in _others(name, context.baselines):
                     if (theirs := sums.get((other, sigma))) is not None:
                         pair = ((name, sigma), "gap"), ((other, sigma), "gap")
@@ -300,12 +300,12 @@ def _draws_table(evidence: Evidence) -> list[dict[str, Any]]:
             part = units[units["sigma"] == sigma]
             single = [
                 Sums.of(
-                    own,
-                    own[["noisy", "clean"]].to_numpy(),
-                    np.zeros(len(own), np.int64),
+                    one,
+                    one[["noisy", "clean"]].to_numpy(),
+                    np.zeros(len(one), np.int64),
                     1,
                 )
-                for _, own in part.groupby("draw")
+                for _, one in part.groupby("draw")
             ]
             record: dict[str, Any] = {
                 "checkpoint": name,

@@ -145,27 +145,27 @@ class Utility(Audit):
             tasks = [f"{task} {reason}" for task, reason in reasons.items()]
             unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
             return AuditResult(findings=[unknown], **common)
-        found = dict(all_series(evidence))
+        every = dict(all_series(evidence))
         draws = _Draws(context)
         rows: list[Row] = []
         contrasts: list[Contrast] = []
         matrices: list[dict[str, Any]] = []
-        for name, series in found.items():
+        for name, series in every.items():
             answers = series.answers()
             rows += _rows(name, series, answers, draws(answers), context)
             matrices += _matrix_records(name, series, answers)
-        for name, series in found.items():
+        for name, series in every.items():
             other = context.baselines.get(name)
-            if other in found:
+            if other in every:
                 names = (name, str(other))
                 contrasts += _contrasts(
-                    names, series, found[str(other)], draws, context
+                    names, series, every[str(other)], draws, context
                 )
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
             findings=[
-                *(finding(name, series, rows) for name, series in found.items()),
+                *(finding(name, series, rows) for name, series in every.items()),
                 *(contrast_finding(row) for row in contrasts if row.metric == "last"),
             ],
             tables={"accuracy_matrix": matrices},
