@@ -23,6 +23,7 @@ from spark_audit.audits.noise.perturbed import (
     SIGMAS,
     STATISTICS,
     Sums,
+    by_scale,
     gap_difference,
     noise_evidence,
     noise_passes,
@@ -121,7 +122,8 @@ class Noise(Audit):
             drawn = replicates_of(estimands, weights)
             estimates = estimates_of(estimands, drawn)
             for (name, sigma), one in sums.items():
-                columns = {"checkpoint": name, "of": f"{sigma:g}", "group": group}
+                columns: dict[str, Any] = {"checkpoint": name, "of": f"{sigma:g}"}
+                columns["group"] = group
                 shown = {m: with_mde(estimates[(name, sigma), m]) for m in STATISTICS}
                 rows += _rows(shown, columns, context)
                 for other in _others(name, context.baselines):
@@ -130,8 +132,9 @@ class Noise(Audit):
                         lost = [estimates[x] for x in pair if x not in drawn]
                         apart = None if lost else drawn[pair[0]] - drawn[pair[1]]
                         estimate, p = _contrast((one, theirs), lost, apart, context)
+                        columns |= {"metric": "gap", "unit": "points", "null": 0.0}
                         contrast = Contrast.of_estimate(
-                            estimate, p=p, baseline=other, **GAP, **columns
+                            estimate, audit="noise", p=p, baseline=other, **columns
                         )
                         contrasts.append(contrast)
         rows = beside_base(rows)
@@ -177,25 +180,15 @@ def _sums(
 ) -> tuple[dict[tuple[str, float], Sums], Weights]:
     """Sums by checkpoint and scale of some units, and the weights of resamples."""
     units, noisy = evidence.units[chosen], evidence.values["noisy"][:, chosen]
-    scored = ~np.isnan(noisy)
-    clusters = units["cluster"].where(scored.any(axis=0))
+    clusters = units["cluster"].where(~np.isnan(noisy).all(axis=0))
     codes, names = pd.factorize(clusters, sort=True)
-    sums = {}
-    for name, values, clean, held in zip(
-        evidence.checkpoints,
-        noisy,
-        evidence.values["clean"][:, chosen],
-        scored,
-        strict=True,
-    ):
-        scores = np.stack([values, clean], axis=1)
-        for sigma in units["sigma"][held].unique():
-            at = held & (units["sigma"] == sigma).to_numpy()
-            of_scale = Sums.of(units[at], scores[at], codes[at], len(names))
-            sums[name, float(sigma)] = of_scale
-    return sums, draw_weights(
-        len(names), replicates=context.replicates, seed=context.seed
-    )
+    sums = {
+        (name, sigma): Sums.of(part, len(names))
+        for name in evidence.checkpoints
+        for sigma, part in by_scale(evidence.whole(name)[chosen].assign(code=codes))
+    }
+    weights = draw_weights(len(names), replicates=context.replicates, seed=context.seed)
+    return sums, weights
 
 
 def _rows(
@@ -247,14 +240,6 @@ def _insensitive(contrasts: Sequence[Contrast], rows: Sequence[Row]) -> list[Con
     return found
 
 
-GAP: Mapping[str, Any] = {
-    "audit": "noise",
-    "metric": "gap",
-    "unit": "points",
-    "null": 0.0,
-}
-
-
 def _contrast(
     pair: tuple[Sums, Sums],
     lost: Sequence[Estimate],
@@ -294,19 +279,8 @@ def _draws_table(evidence: Evidence) -> list[dict[str, Any]]:
     """How much the figures vary over draws: the standard deviation of single draws."""
     records = []
     for name in evidence.checkpoints:
-        columns = {column: evidence.row(name, column) for column in evidence.values}
-        units = evidence.units.assign(**columns).dropna(subset="noisy")
-        for sigma in units["sigma"].unique().tolist():
-            part = units[units["sigma"] == sigma]
-            single = [
-                Sums.of(
-                    one,
-                    one[["noisy", "clean"]].to_numpy(),
-                    np.zeros(len(one), np.int64),
-                    1,
-                )
-                for _, one in part.groupby("draw")
-            ]
+        for sigma, part in by_scale(evidence.whole(name).assign(code=0)):
+            single = [Sums.of(one, 1) for _, one in part.groupby("draw")]
             record: dict[str, Any] = {
                 "checkpoint": name,
                 "sigma": sigma,

@@ -146,17 +146,15 @@ class Sums:
     tokens: Mapping[str, int]
 
     @classmethod
-    def of(
-        cls, units: pd.DataFrame, scores: np.ndarray, codes: np.ndarray, size: int
-    ) -> Sums:
-        """Of scored units, with noisy and clean ``(n, 2)``, and clusters ``(n,)``."""
-        draws = units["draw"].nunique()
-        held = {kind: (units["kind"] == kind).to_numpy() for kind in ("pii", "low")}
+    def of(cls, part: pd.DataFrame, size: int) -> Sums:
+        """Of scored units with ``noisy``, ``clean`` and their cluster's ``code``."""
+        held = {kind: part[part["kind"] == kind] for kind in ("pii", "low")}
+        draws = part["draw"].nunique()
         sums = [
-            cluster_sums(scores[at] / draws, codes[at], size) for at in held.values()
+            cluster_sums(kept[["noisy", "clean"]] / draws, kept["code"], size)
+            for kept in held.values()
         ]
-        n = units["n"].to_numpy()
-        tokens = {kind: round(n[at].sum() / draws) for kind, at in held.items()}
+        tokens = {kind: round(kept["n"].sum() / draws) for kind, kept in held.items()}
         return cls(np.concatenate(sums, axis=1), tokens)
 
     def of_metric(self, metric: str) -> Estimand | Estimate:
@@ -171,6 +169,13 @@ class Sums:
             sum(self.tokens[kind] for kind in KINDS[metric]),
             None if metric == "gap" else (-100.0, np.inf),
         )
+
+
+def by_scale(units: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
+    """The scored units of one checkpoint by scale, in their order."""
+    scored = units.dropna(subset="noisy")
+    for sigma in scored["sigma"].unique().tolist():
+        yield sigma, scored[scored["sigma"] == sigma]
 
 
 def _change(sums: np.ndarray) -> np.ndarray:
