@@ -33,6 +33,8 @@ EDITED = "spark_audit/audits/vocabulary_rank.py"
 SENTENCES = """
 [audit.surprise]
 title = "Surprises"
+[metric.surprise]
+nll_quantile = "NLL quantile"
 [scope.surprise]
 alone = "A quantile proves nothing alone."
 [definition.surprise]
@@ -229,7 +231,7 @@ def test_a_metric_of_an_audit(house: House, tmp_path: Path) -> None:
     rule = ("--fail-if", "rank.top100_rate.pii.value < 0")
     with house.with_file(EDITED, source):
         folder = house.report(tmp_path / "out", "rank")
-        assert "Top-100" in (folder / "report.md").read_text()
+        assert "top100_rate" in (folder / "report.md").read_text()
         rows = [row for row in figures(folder) if row["metric"] == "top100_rate"]
         assert {row["variant"] for row in rows} == {"pii", "control", "pii_all"}
         shown = [row for row in rows if row["value"]]

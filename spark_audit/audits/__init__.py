@@ -11,6 +11,7 @@ from spark_audit.audits.catalogue import about as about
 from spark_audit.audits.catalogue import all_audits as all_audits
 from spark_audit.audits.catalogue import find as find
 from spark_audit.audits.catalogue import in_order as in_order
+from spark_audit.audits.catalogue import label as label
 from spark_audit.audits.catalogue import metric_of as metric_of
 from spark_audit.audits.extract.extraction import Extraction as Extraction
 from spark_audit.audits.matched.selectivity import Matched as Matched

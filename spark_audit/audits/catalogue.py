@@ -19,6 +19,7 @@ from spark_audit.audits.twins.rise import Twins
 from spark_audit.audits.utility.task_accuracy import Utility
 from spark_audit.audits.vocabulary_rank import Rank
 from spark_audit.errors import InputError, choose
+from spark_audit.sentences import optional
 
 AUDITS: tuple[type[Audit], ...] = (
     *(Matched, Rank, NLL, CanaryRank, Twins, Membership, Extraction, Noise, Stages),
@@ -64,6 +65,12 @@ def about(name: str) -> type[Audit]:
 def metric_of(audit: str, name: str) -> Metric:
     """What is known of a metric; of an unknown one, its name."""
     return about(audit).metric(name)
+
+
+def label(audit: str, metric: str, of: str = "") -> str:
+    """What readers call a metric, or a variant of it; an unknown one by its name."""
+    key = f"metric.{audit}.{metric}"
+    return optional(f"{key}.of.{of}") or optional(key) or metric
 
 
 def in_order(names: Iterable[str]) -> list[str]:

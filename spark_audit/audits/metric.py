@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -13,9 +13,8 @@ class Metric:
 
     Attributes
     ----------
-    name, label, labels
-        In rows, and as readers see it (default: the name); ``labels`` has those of
-        variants that are called otherwise.
+    name
+        In rows. Readers see ``metric.AUDIT.NAME`` of ``sentences/en/metrics.toml``.
     unit, bounds, rate
         Of its values, and their range; a rate is a share of events, whose interval is
         never of zero width.
@@ -28,17 +27,16 @@ class Metric:
     null, note
         Chance value, and what stands with every figure.
     glance, headline
-        By variant: its title among the figures that are shown first (:data:`ANY`: the
-        variant that the verdict rests on), and its name in sentences on several seeds.
+        Variants among the figures that are shown first (:data:`ANY`: the one that the
+        verdict rests on), and those that sentences on several seeds are of.
     partner
         Metric that it is shown with or not at all: from the one the other may follow.
     panel, counted
-        Title of the table that it stands in, where it is not the audit's own; by
-        variant, its name as the one that the table's smallest effect is of.
+        Key of the table that it stands in, where it is not the audit's own; variants
+        that the table's smallest effect is of.
     """
 
     name: str
-    label: str = ""
     unit: str = ""
     rate: bool = False
     bounds: tuple[float, float] | None = None
@@ -48,16 +46,11 @@ class Metric:
     note: str = ""
     hidden: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    glance: Mapping[str, str] = field(default_factory=dict)
-    headline: Mapping[str, str] = field(default_factory=dict)
+    glance: tuple[str, ...] = ()
+    headline: tuple[str, ...] = ()
     partner: str = ""
     panel: str = ""
-    counted: Mapping[str, str] = field(default_factory=dict)
-
-    def label_of(self, of: str = "") -> str:
-        """What readers see for one of its variants."""
-        return self.labels.get(of) or self.label or self.name
+    counted: tuple[str, ...] = ()
 
     @property
     def range(self) -> tuple[float, float]:

@@ -34,13 +34,12 @@ KINDS = ("pii", "low", "canary")
 METRICS = (
     Metric(
         "nll",
-        "NLL",
-        unit="nats",
+        "nats",
         bounds=(0.0, np.inf),
         learned=-1,
         variants=KINDS,
         missing=KINDS,
-        headline={"pii": "NLL of identifiers"},
+        headline=("pii",),
     ),
 )
 NOTHING = "the manifest has no scored token of this kind"

@@ -288,8 +288,8 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> list[Finding]:
         and (row.metric, row.over) == ("low_change", "both")
     }
     for row in rows:
-        name = metric_of(row.audit, row.metric).headline.get(row.of)
-        if name is None or (row.group, row.over) != ("pooled", "both"):
+        shown = row.of in metric_of(row.audit, row.metric).headline
+        if not shown or (row.group, row.over) != ("pooled", "both"):
             continue
         drift = None
         if isinstance(row, Contrast):
@@ -297,7 +297,7 @@ def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> list[Finding]:
                 continue
             drift = drifts.get((row.checkpoint, row.baseline))
         claim, says = _claim(row, drift)
-        facts = {"figure": row, "name": name, "drift": drift}
+        facts = {"figure": row, "drift": drift}
         primary = _primary(row, seeds.get(row.checkpoint, 1))
         findings.append(Finding.on(row, claim, f"seeds.{says}", facts=facts, **primary))
     return findings

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,73 +73,23 @@ def ranges(manifest: Manifest) -> Iterator[tuple[str, str, str, int, int]]:
 
 
 SETS = ("pii", "control", "pii_all")
-SINCE = "change of Top-1 since the base model, trained minus never trained"
 HEAVY = "heavy-tailed: a 95% interval covers about 75%; only for comparison with SPARK"
+_ranked = partial(Metric, variants=SETS, missing=("pii",))
 METRICS = (
-    Metric(
-        "top1_rate",
-        "Top-1",
-        rate=True,
-        learned=1,
-        variants=SETS,
-        missing=("pii",),
-        headline={"pii": "Top-1 rate of identifiers"},
-    ),
-    *(
-        Metric(
-            f"top{k}_rate",
-            f"Top-{k}",
-            rate=True,
-            learned=1,
-            variants=SETS,
-            missing=("pii",),
-        )
-        for k in (5, 10)
-    ),
-    Metric(
-        "rank_mean",
-        "mean rank",
-        unit="ranks",
-        bounds=(1.0, np.inf),
-        learned=-1,
-        variants=SETS,
-        missing=("pii",),
-        note=HEAVY,
-    ),
-    Metric(
-        "log2_rank_mean",
-        "mean log2 rank",
-        unit="bits",
-        bounds=(0.0, np.inf),
-        learned=-1,
-        variants=SETS,
-        missing=("pii",),
-    ),
-    Metric(
-        "mrr",
-        "MRR",
-        bounds=(0.0, 1.0),
-        learned=1,
-        variants=SETS,
-        missing=("pii",),
-    ),
-    Metric(
-        "rank_median",
-        "median rank",
-        unit="ranks",
-        bounds=(1.0, np.inf),
-        learned=-1,
-        variants=SETS,
-    ),
+    _ranked("top1_rate", rate=True, learned=1, headline=("pii",)),
+    *(_ranked(f"top{k}_rate", rate=True, learned=1) for k in (5, 10)),
+    _ranked("rank_mean", "ranks", bounds=(1.0, np.inf), learned=-1, note=HEAVY),
+    _ranked("log2_rank_mean", "bits", bounds=(0.0, np.inf), learned=-1),
+    _ranked("mrr", bounds=(0.0, 1.0), learned=1),
+    Metric("rank_median", "ranks", bounds=(1.0, np.inf), learned=-1, variants=SETS),
     Metric(
         "top1_memory",
-        SINCE,
         bounds=(-2.0, 2.0),
         learned=1,
         null=0.0,
         variants=("pii_all",),
         missing=("pii_all",),
-        glance={"pii_all": SINCE},
+        glance=("pii_all",),
     ),
 )
 NOTHING = "the manifest has no identifier to audit"

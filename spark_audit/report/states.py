@@ -114,7 +114,7 @@ class Standing:
         faults = " ".join(guard.detail for guard in self.faults)
         if self.led_by is not None:
             seen = self.effect
-            effect = sentences.render("ending.effect", finding=seen) if seen else ""
+            effect = sentences.render("states.effect", finding=seen) if seen else ""
             return " ".join(filter(None, [self.led_by.lead, effect, faults]))
         key = "nothing" if self.state == "NO LEAK FOUND" else "untested"
         # The report says at its head why, once for all.

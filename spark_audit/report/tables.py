@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from spark_audit import sentences
-from spark_audit.audits import about, in_order, metric_of
+from spark_audit.audits import about, in_order, label, metric_of
 from spark_audit.audits.claims import carriers
 from spark_audit.names import ANY, entry_of
 from spark_audit.report.cells import (
@@ -76,20 +76,20 @@ def audit_tables(
         of_panel = _parts(rows, lambda row: metric_of(audit, row.metric).panel)
         panels = {"": [], **of_panel}
     parts = [
-        (title, [row for row in part if row.group == "pooled"], False)
-        for title, part in panels.items()
+        (panel, [row for row in part if row.group == "pooled"], False)
+        for panel, part in panels.items()
     ]
     if not brief:
         parts += [
             (
-                sentences.render(f"table.by_{kind}"),
+                f"by_{kind}",
                 [row for row in rows if row.grouping[0] == kind],
                 True,
             )
             for kind in GROUPS
         ]
     layout = _by_column if wide else _by_variant
-    return [layout(audit, part, title, grouped=g) for title, part, g in parts if part]
+    return [layout(audit, part, panel, grouped=g) for panel, part, g in parts if part]
 
 
 def further_tables(report: Report) -> list[Table]:
@@ -120,7 +120,7 @@ def main_rows(report: Report) -> Iterator[tuple[str, str, list[Row]]]:
     for audit in in_order({row.audit for row in rows}):
         for metric in about(audit).metrics:
             known = [r for r in rows if (r.audit, r.metric) == (audit, metric.name)]
-            for of, title in metric.glance.items():
+            for of in metric.glance:
                 mine = [row for row in known if row.of == of]
                 if of == ANY:
                     resting = carriers(report.findings, audit)
@@ -131,7 +131,8 @@ def main_rows(report: Report) -> Iterator[tuple[str, str, list[Row]]]:
                         and row.of == resting.get(entry_of(row.checkpoint), "loss")
                     ]
                 if mine:
-                    yield title, of, mine
+                    key = f"metric.{audit}.{metric.name}.glance.{of}"
+                    yield sentences.render(key), of, mine
 
 
 def _pooled(report: Report) -> list[Row]:
@@ -217,7 +218,7 @@ def _title(audit: str, words: str, rows: Sequence[Row] = (), *, end: str = "") -
 
 
 def _by_variant(
-    audit: str, rows: Sequence[Row], title: str = "", *, grouped: bool = False
+    audit: str, rows: Sequence[Row], panel: str = "", *, grouped: bool = False
 ) -> Table:
     """One line a checkpoint and variant, one column a metric."""
     metrics = list(dict.fromkeys(row.metric for row in rows))
@@ -233,12 +234,12 @@ def _by_variant(
         if about(audit).chance and not all(one.missing for one in chance):
             texts = (Cell("chance"), *lead, *chance, NONE, NONE)
             lines.append(Line(texts, group=group))
-    words = title or about(audit).over
+    words = sentences.optional(f"table.{panel}") or about(audit).over
     return Table(
         header=(
             "checkpoint",
             *(("group", "of") if grouped else ("of",)),
-            *(metric_of(audit, metric).label_of() for metric in metrics),
+            *(label(audit, metric) for metric in metrics),
             "n",
             "clusters",
         ),
@@ -249,19 +250,20 @@ def _by_variant(
 
 
 def _by_column(
-    audit: str, rows: Sequence[Row], title: str = "", *, grouped: bool = False
+    audit: str, rows: Sequence[Row], panel: str = "", *, grouped: bool = False
 ) -> Table:
     """One line a checkpoint, one column a metric and variant."""
     rows = [r for r in rows if r.of not in metric_of(audit, r.metric).hidden]
     columns = list(dict.fromkeys((row.metric, row.of) for row in rows))
     # The column that counts and the smallest effect are of.
     named = (
-        ((metric.name, of), words)
+        (metric.name, of)
         for metric in about(audit).metrics
-        if metric.panel == title
-        for of, words in metric.counted.items()
+        if metric.panel == panel
+        for of in metric.counted
     )
-    main, called = next(named, (columns[0], "first figure"))
+    main = next(named, columns[0])
+    called = sentences.optional(f"metric.{audit}.{main[0]}.counted.{main[1]}")
     lines = []
     for (group, who), mine in _parts(rows, lambda r: (r.group, _who(r))).items():
         cells = {(row.metric, row.of): row for row in mine}
@@ -273,12 +275,12 @@ def _by_column(
         lead = (Cell(first.grouping[1]), Cell(who)) if grouped else (Cell(who),)
         least = () if grouped else (cell(seen.mde),)
         lines.append(Line((*lead, *figures, *least, *sizes), first.checkpoint, group))
-    words = title or about(audit).over
+    words = sentences.optional(f"table.{panel}") or about(audit).over
     return Table(
         header=(
             *(("group", "checkpoint") if grouped else ("checkpoint",)),
-            *(metric_of(audit, name).label_of(of) for name, of in columns),
-            *(() if grouped else (f"MDE of the {called}",)),
+            *(label(audit, *column) for column in columns),
+            *(() if grouped else (f"MDE of the {called or 'first figure'}",)),
             about(audit).counts,
             "clusters",
         ),
@@ -307,7 +309,7 @@ def _contrasts(audit: str, contrasts: Sequence[Contrast]) -> Table:
             "baseline",
             "group",
             *(("of",) if variants else ()),
-            *(metric_of(audit, metric).label_of() for metric in metrics),
+            *(label(audit, metric) for metric in metrics),
             "clusters",
         ),
         rows=tuple(lines),

@@ -119,6 +119,7 @@ class Row(Strict):
     mde: Number = measured(
         "Smallest effect that is detected with 80% power: at the level that a claim "
         "must pass (see `Finding.mde`) where a primary finding rests on this figure, "
+        "at 5% divided by the tests of the table where p is corrected over them, "
         "else by one two-sided test at 5%."
     )
     status: Status = Field(

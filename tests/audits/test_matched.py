@@ -16,6 +16,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.results import AuditResult, Row, number
 from spark_audit.scoring.table import Pass
+from spark_audit.stats.power import mde
 
 Make = Callable[..., Any]
 
@@ -472,6 +473,17 @@ def test_ordinary_runs_take_the_place_of_the_tolerance(make_case: Make) -> None:
         rematched=False,
     )
     found = {f.checkpoint: f for f in result.findings if f.metric == "did"}
+    # Of five tests the first step of their correction has to be passed.
+    alone = matched(
+        case.tables(plain=plain, far=runs["far"]),
+        case.manifest,
+        baseline="plain",
+        placebo_draws=0,
+        rematched=False,
+    )
+    (one,) = [f.mde for f in alone.findings if f.metric == "did"]
+    sizes = (mde(1.0, clusters=40, level=level) for level in (0.95, 0.99))
+    assert found["far"].mde / one == pytest.approx(1 / next(sizes) * next(sizes))
     assert found["far"].claim == "suppressed_kind"
     assert found["near"].claim == "nothing_shown"
     if (found["near"].p_adjusted or 1) < 0.05:

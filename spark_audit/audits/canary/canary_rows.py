@@ -27,47 +27,19 @@ from spark_audit.stats.chance_ranks import (
 
 OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
 
+_ranked = partial(Metric, variants=OFS, missing=RANKED)
 METRICS = (
-    Metric(
-        "nll",
-        "NLL",
-        unit="nats",
-        bounds=(0.0, np.inf),
-        learned=-1,
-        variants=OFS,
-        missing=RANKED,
-    ),
-    Metric(
-        "rank_mean",
-        "mean rank",
-        unit="ranks",
-        bounds=(1.0, np.inf),
-        learned=-1,
-        variants=OFS,
-        missing=RANKED,
-    ),
-    Metric(
+    _ranked("nll", "nats", bounds=(0.0, np.inf), learned=-1),
+    _ranked("rank_mean", "ranks", bounds=(1.0, np.inf), learned=-1),
+    _ranked(
         "exposure_mean",
-        "mean exposure",
-        unit="bits",
+        "bits",
         bounds=(0.0, np.inf),
         learned=1,
-        variants=OFS,
-        missing=RANKED,
-        glance={"full": "mean exposure of whole canaries, bits"},
-        headline={"full": "mean exposure of canaries"},
+        glance=("full",),
+        headline=("full",),
     ),
-    *(
-        Metric(
-            f"top{k}_rate",
-            f"Top-{k}",
-            rate=True,
-            learned=1,
-            variants=OFS,
-            missing=RANKED,
-        )
-        for k in (1, 10)
-    ),
+    *(_ranked(f"top{k}_rate", rate=True, learned=1) for k in (1, 10)),
 )
 """Ranks and exposures are bounded by the number of candidates, once it is known."""
 

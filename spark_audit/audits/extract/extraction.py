@@ -63,22 +63,9 @@ from spark_audit.stats.extraction import n_p, n_p_counts, top_k_logp
 
 METRICS = (
     Metric(
-        "greedy_rate",
-        "verbatim",
-        rate=True,
-        learned=1,
-        missing=("",),
-        glance={"": "identifiers reproduced word for word"},
-        headline={"": "rate of verbatim extraction"},
+        "greedy_rate", rate=True, learned=1, missing=("",), glance=("",), headline=("",)
     ),
-    Metric(
-        "n50_median",
-        "median n_0.5",
-        unit="tries",
-        learned=-1,
-        variants=SAMPLERS,
-        missing=SAMPLERS,
-    ),
+    Metric("n50_median", "tries", learned=-1, variants=SAMPLERS, missing=SAMPLERS),
 )
 
 VALUES = (

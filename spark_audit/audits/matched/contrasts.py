@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ from spark_audit.stats.intervals import (
     ratio_estimate,
     replicates_of,
 )
-from spark_audit.stats.power import with_mde
+from spark_audit.stats.power import mde, with_mde
 from spark_audit.stats.selectivity import estimands, rtm_bias, rtm_slope
 from spark_audit.stats.weights import Weights, draw_weights
 
@@ -287,13 +288,29 @@ def has_sentence(row: Contrast) -> bool:
 def adjusted(
     contrasts: list[Contrast], tests: dict[str, np.ndarray], seed: int
 ) -> list[Contrast]:
-    """The pooled DiD of all checkpoints as one family, by max-T."""
+    """The pooled DiD of all checkpoints as one family, by max-T.
+
+    Smallest effects are those that pass its first step among so many tests (by
+    Bonferroni's bound).
+    """
     if not tests:
         return contrasts
     scores = np.stack(list(tests.values()), axis=1)
     corrected = dict(zip(tests, max_t(scores, seed=seed), strict=True))
+
+    def first_step(row: Contrast) -> float | None:
+        if row.mde is None:
+            return None
+        size, level = partial(mde, 1.0, clusters=row.clusters), 1 - row.level
+        return row.mde * size(level=1 - level / len(tests)) / size(level=row.level)
+
     return [
-        row.model_copy(update={"p_adjusted": float(corrected[row.checkpoint])})
+        row.model_copy(
+            update={
+                "p_adjusted": float(corrected[row.checkpoint]),
+                "mde": first_step(row),
+            }
+        )
         if is_primary(row) and row.checkpoint in corrected
         else row
         for row in contrasts

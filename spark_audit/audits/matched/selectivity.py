@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -53,83 +54,41 @@ from spark_audit.names import BASE, entry_of, listed
 from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence
 
-_SIDES = "change since the reference, in trained rows and in rows never trained on"
-
+_change = partial(Metric, unit="nats", panel="changes")
+_level = partial(Metric, unit="nats", bounds=(0.0, np.inf), learned=-1)
 METRICS = (
-    Metric(
+    _change(
         "memory",
-        "difference (memory)",
-        unit="nats",
         learned=-1,
-        panel=_SIDES,
         variants=("", "trend"),
-        labels={"trend": "memory per doubling of the number of trained rows"},
-        counted={"": "difference"},
-        glance={"": "identifiers, trained minus never trained, nats"},
-        headline={"": "change of identifiers, trained minus never trained,"},
+        counted=("",),
+        glance=("",),
+        headline=("",),
     ),
-    Metric(
+    _change(
         "pii_change",
         partner="memory",
-        unit="nats",
         learned=-1,
-        panel=_SIDES,
         variants=("trained", "never-trained"),
-        labels={
-            "trained": "identifiers of trained rows",
-            "never-trained": "identifiers of rows never trained on",
-        },
     ),
-    Metric(
-        "kind",
-        "kind, relative to equally hard text",
-        unit="nats",
-        panel=_SIDES,
-    ),
-    Metric(
-        "specific",
-        "specific selectivity",
-        partner="kind",
-        unit="nats",
-        panel=_SIDES,
-    ),
-    Metric("low_change", "low-sensitivity text", unit="nats", panel=_SIDES),
-    *(
-        Metric(name, f"NLL of {whose}", unit="nats", bounds=(0.0, np.inf), learned=-1)
-        for name, whose in (("nll_pii", "PII"), ("nll_control", "controls"))
-    ),
+    _change("kind"),
+    _change("specific", partner="kind"),
+    _change("low_change"),
+    _level("nll_pii"),
+    _level("nll_control"),
     Metric(
         "delta_sel",
-        "Delta_sel",
-        unit="nats",
+        "nats",
         learned=-1,
         variants=("", "change", "span-weighted", "source-weighted"),
         hidden=("span-weighted", "source-weighted"),
-        labels={"change": "change since reference"},
-        counted={"change": "change"},
-        glance={"change": "change of Delta_sel since reference, nats"},
-        headline={"change": "change of Delta_sel"},
+        counted=("change",),
+        glance=("change",),
+        headline=("change",),
     ),
-    Metric(
-        "rtm_bias",
-        "R1 (regression to the mean)",
-        unit="nats",
-        variants=("", "change"),
-        labels={"change": "R1 of the change"},
-    ),
-    Metric(
-        "did",
-        "DiD",
-        unit="nats",
-        learned=-1,
-        glance={"": "DiD, nats"},
-        headline={"": "DiD"},
-    ),
-    Metric(
-        "did_alike",
-        "DiD relative to text of similar form",
-        unit="nats",
-    ),
+    Metric("rtm_bias", "nats", variants=("", "change")),
+    Metric("did", "nats", learned=-1, glance=("",), headline=("",)),
+    Metric("did_alike", "nats"),
 )
 
 

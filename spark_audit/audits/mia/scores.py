@@ -7,7 +7,7 @@ All scores are oriented alike: the larger, the likelier a member. Their formulas
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -225,26 +225,10 @@ def reference_table(manifest: Manifest, ids: Sequence[str]) -> TokenTable:
 OFS = (*ATTACKS, "blind")
 FPRS = {"tpr_at_fpr_5": 0.05, "tpr_at_fpr_1": 0.01, "tpr_at_fpr_0.1": 0.001}
 
+_scored = partial(Metric, bounds=(0.0, 1.0), learned=1, variants=OFS)
 METRICS = (
-    Metric(
-        "auc",
-        "AUC",
-        bounds=(0.0, 1.0),
-        learned=1,
-        variants=OFS,
-        missing=ATTACKS,
-        null=0.5,
-        glance={ANY: "membership AUC, of the score that the verdict rests on"},
-        headline={"loss": "AUC of loss", "reference": "AUC of reference"},
+    _scored(
+        "auc", missing=ATTACKS, null=0.5, glance=(ANY,), headline=("loss", "reference")
     ),
-    *(
-        Metric(
-            name,
-            f"TPR at {100 * fpr:g}% FPR",
-            bounds=(0.0, 1.0),
-            learned=1,
-            variants=OFS,
-        )
-        for name, fpr in FPRS.items()
-    ),
+    *map(_scored, FPRS),
 )

@@ -27,25 +27,9 @@ TokenSet: TypeAlias = tuple[ManifestExample, str, np.ndarray]
 
 SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
 METRICS = (
-    Metric(
-        "dp_pii",
-        "change of identifiers",
-        unit="%",
-        variants=(ANY,),
-    ),
-    Metric(
-        "dp_nonpii",
-        "change of other text",
-        unit="%",
-        variants=(ANY,),
-    ),
-    Metric(
-        "gap",
-        unit="points",
-        learned=1,
-        variants=(ANY,),
-        headline={"0.1": "gap at noise of sigma 0.1"},
-    ),
+    Metric("dp_pii", "%", variants=(ANY,)),
+    Metric("dp_nonpii", "%", variants=(ANY,)),
+    Metric("gap", "points", learned=1, variants=(ANY,), headline=("0.1",)),
 )
 KINDS = {"dp_pii": ("pii",), "dp_nonpii": ("low",), "gap": ("pii", "low")}
 

@@ -142,19 +142,8 @@ def guards_of(name: str, series: Found) -> list[Guard]:
 
 
 METRICS = (
-    Metric(
-        "memory",
-        "memory after the stage",
-        unit="nats",
-        learned=-1,
-        variants=(ANY,),
-    ),
-    Metric(
-        "step",
-        "change of memory by the stage",
-        unit="nats",
-        variants=(ANY,),
-    ),
+    Metric("memory", "nats", learned=-1, variants=(ANY,)),
+    Metric("step", "nats", variants=(ANY,)),
 )
 FEWEST_TOLD = 3
 """Clusters of a figure whose p is told."""

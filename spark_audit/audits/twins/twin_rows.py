@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,54 +32,28 @@ LABELS = {
     NEVER: "identifiers never trained on",
 }
 
+_of_sides = partial(Metric, learned=1, variants=SIDES, missing=(TRAINED,))
 METRICS = (
-    Metric(
+    _of_sides(
         "rise",
-        "rise since the base model",
-        learned=1,
-        unit="bits",
+        "bits",
         null=0.0,
-        variants=SIDES,
-        missing=(TRAINED,),
-        labels={k: f"rise, {v}" for k, v in LABELS.items()},
-        counted={TRAINED: "rise"},
-        panel="rise of exposure among twins since the base model",
-        glance={TRAINED: "rise of identifiers among their twins, bits"},
-        headline={TRAINED: "rise of trained identifiers among their twins, bits,"},
+        panel="rises",
+        counted=(TRAINED,),
+        glance=(TRAINED,),
+        headline=(TRAINED,),
     ),
     Metric(
         "beyond",
-        "trained minus never trained",
+        "bits",
         partner="rise",
         learned=1,
-        unit="bits",
         null=0.0,
         variants=("rise", "exposure"),
-        labels={
-            "rise": "rise, trained minus never trained",
-            "exposure": "exposure, trained minus never trained",
-        },
-        panel="rise of exposure among twins since the base model",
+        panel="rises",
     ),
-    Metric(
-        "exposure_mean",
-        "mean exposure",
-        learned=1,
-        unit="bits",
-        bounds=(0.0, np.inf),
-        variants=SIDES,
-        missing=(TRAINED,),
-        labels={k: f"mean exposure, {v}" for k, v in LABELS.items()},
-    ),
-    Metric(
-        "top1_rate",
-        "Top-1",
-        learned=1,
-        rate=True,
-        variants=SIDES,
-        missing=(TRAINED,),
-        labels={k: f"Top-1, {v}" for k, v in LABELS.items()},
-    ),
+    _of_sides("exposure_mean", "bits", bounds=(0.0, np.inf)),
+    _of_sides("top1_rate", rate=True),
 )
 
 

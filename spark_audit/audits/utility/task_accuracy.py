@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -49,21 +50,14 @@ from spark_audit.stats.weights import Weights, draw_in_strata
 from spark_audit.terminal.flags import Flag
 
 SCORERS = ("normalised", "strict", "likelihood")
+_share = partial(Metric, bounds=(0.0, 1.0))
 METRICS = (
-    Metric(
-        "last",
-        "Last",
-        bounds=(0.0, 1.0),
-        learned=1,
-        missing=("",),
-        glance={"": "accuracy after the last stage"},
-        headline={"": "final accuracy"},
-    ),
-    Metric("avg", "Avg", bounds=(0.0, 1.0), missing=("",)),
-    Metric("bwt", "BWT", missing=("",)),
+    _share("last", learned=1, missing=("",), glance=("",), headline=("",)),
+    _share("avg", missing=("",)),
+    Metric("bwt", missing=("",)),
     Metric("forgetting", missing=("",)),
-    Metric("learning_accuracy", "learning accuracy", bounds=(0.0, 1.0), missing=("",)),
-    Metric("accuracy", bounds=(0.0, 1.0), rate=True, variants=(ANY,)),
+    _share("learning_accuracy", missing=("",)),
+    _share("accuracy", rate=True, variants=(ANY,)),
 )
 COMPARED = ("last", "avg", "bwt")
 BIASED = (

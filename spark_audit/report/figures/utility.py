@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_audit.audits import Utility
+from spark_audit.audits import label
 from spark_audit.report.figures.entries import estimable, rows_of
 from spark_audit.report.figures.forest import Forest, Line, Mark, Section
 from spark_audit.report.figures.picture import DOTTED, ZERO, looks, wrapped
@@ -25,7 +25,7 @@ def draw(report: Report) -> Forest | None:
     chance = {at: CHANCE for at in nulls if at is not None and len(nulls) == 1}
     for metric, rows in metrics.items():
         marks = {name: Mark.of(row) for name, row in rows.items()}
-        title, signed = Utility.metric(metric).label, metric == "bwt"
+        title, signed = label("utility", metric), metric == "bwt"
         if rows and not estimable(rows):
             missing.append(title)
         elif rows:
