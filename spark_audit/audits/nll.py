@@ -20,6 +20,7 @@ from spark_audit.audits.ratio_rows import (
     Key,
     Sums,
     beside_base,
+    direction,
     groups_of,
     ratio_figures,
 )
@@ -162,10 +163,5 @@ def _findings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _contrast_finding(row: Contrast) -> Finding:
-    if row.value is None or row.low is None or row.high is None:
-        says = "missing"
-    elif row.low <= 0 <= row.high:
-        says = "still"
-    else:
-        says = "less" if row.value > 0 else "more"
-    return Finding.on(row, "moved", f"nll.change_{says}", facts={"change": row})
+    says = f"nll.change_{direction(row, up='less', down='more')}"
+    return Finding.on(row, "moved", says, facts={"change": row})

@@ -258,6 +258,15 @@ def with_nulls(
     return made
 
 
+def direction(row: Contrast, *, up: str, down: str) -> str:
+    """Where a contrast's interval lies: ``missing``, ``still``, or either side of 0."""
+    if row.value is None or row.low is None or row.high is None:
+        return "missing"
+    if row.low <= 0 <= row.high:
+        return "still"
+    return up if row.value > 0 else down
+
+
 def moved(row: Contrast) -> bool:
     """Whether a change may be claimed: its interval and its test agree on one."""
     if row.low is None or row.high is None or row.p is None:

@@ -8,7 +8,7 @@ concludes from (``evidence``), and matches the spans again under other settings
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from spark_audit.audits.base import Plan
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.intervals import Estimand, ratio
 from spark_audit.stats.selectivity import Windows
 
 
@@ -71,25 +72,6 @@ class Sums:
         """Summed NLL in nats of one example's tokens, wherever they stand."""
         at = np.asarray(tokens, dtype=np.int64)
         return float(self(np.full(len(at), example), at, np.ones_like(at)).sum())
-
-
-class SumsOf(Mapping[str, Sums]):
-    """Those of each checkpoint whose plain pass was scored; none is kept."""
-
-    def __init__(
-        self, manifest: Manifest, tables: Mapping[str, Mapping[Pass, TokenTable]]
-    ) -> None:
-        self._manifest = manifest
-        self._tables = {n: passes for n, passes in tables.items() if Pass() in passes}
-
-    def __getitem__(self, name: str) -> Sums:
-        return Sums.of_table(self._manifest, self._tables[name][Pass()])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tables)
-
-    def __len__(self) -> int:
-        return len(self._tables)
 
 
 class Places:
@@ -171,103 +153,102 @@ REPRODUCED = 1e-3
 
 @dataclass(frozen=True)
 class Group:
-    """One group's spans on one checkpoint, as the statistics take them.
+    """One group's pairs and windows: places in the evidence, for all checkpoints.
 
-    ``pii``, ``control``, ``residual``, ``tokens`` and ``codes`` (cluster codes) have
-    one entry a matched pair; ``residual`` is what matching left over, the reference's
-    PII sum minus its control sum; ``windows`` are the reference's means over PII and
-    pool, ``checkpoint_windows`` the checkpoint's over the pool, ``cells`` the code of
-    each (example, length). Sums are in nats.
+    ``pii`` and ``control`` are the sides of the pairs, with ``tokens`` and cluster
+    ``codes``; ``residual`` is what matching left over, the reference's PII sum minus
+    its control sum, nats; ``pool`` are the windows, ``windows`` the reference's means
+    over spans and pool. Cells are the numbers of (example, length).
     """
 
+    name: str
     pii: np.ndarray
     control: np.ndarray
-    residual: np.ndarray
     tokens: np.ndarray
     codes: np.ndarray
+    residual: np.ndarray
+    pool: np.ndarray
+    pool_tokens: np.ndarray
     windows: Windows
-    checkpoint_windows: np.ndarray
-    cells: dict[tuple[str, int], int]
 
-    @property
-    def num(self) -> np.ndarray:
-        """Per-cluster sums of the differences."""
-        size = self.windows.n_clusters
-        return cluster_sums(self.pii - self.control, self.codes, size)
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Per-cluster sums of the pairs' values, and of tokens, shape ``(C, 2)``."""
+        columns = np.stack([values, self.tokens], axis=1)
+        return cluster_sums(columns, self.codes, self.windows.n_clusters)
 
-    @property
-    def is_reference(self) -> bool:
-        """Whether the checkpoint scores windows and pairs as the reference did."""
-        pairs = (self.pii - self.control - self.residual) / self.tokens
-        windows = self.checkpoint_windows - self.windows.pool
+    def mean(self, values: np.ndarray) -> Estimand:
+        """Mean of the pairs' values per token."""
+        return Estimand(self.sums(values), ratio, round(float(self.tokens.sum())))
+
+    def means(self, nll: np.ndarray) -> np.ndarray:
+        """Mean NLL of the windows, nats per token."""
+        return np.asarray(nll[self.pool] / self.pool_tokens)
+
+    def is_reference(self, nll: np.ndarray) -> bool:
+        """Whether a checkpoint scores windows and pairs as the reference did."""
+        pairs = (nll[self.pii] - nll[self.control] - self.residual) / self.tokens
+        windows = self.means(nll) - self.windows.pool
         change = np.abs(np.concatenate([pairs, windows]))
         return bool(len(change)) and float(change.max()) <= REPRODUCED
 
-    @property
-    def change(self) -> np.ndarray:
-        """Per-cluster sums of the differences minus those on the reference."""
-        size = self.windows.n_clusters
-        change = self.pii - self.control - self.residual
-        return cluster_sums(change, self.codes, size)
 
-    @property
-    def den(self) -> np.ndarray:
-        """Per-cluster PII tokens."""
-        return cluster_sums(self.tokens, self.codes, self.windows.n_clusters)
+def cells_of(units: pd.DataFrame) -> np.ndarray:
+    """The number of each unit's (example, length)."""
+    return units.groupby(["example", "n_tokens"]).ngroup().to_numpy()
 
 
-def groups(part: pd.DataFrame, split: str) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Named groups of a split's evidence; windows follow the spans of their cell."""
-    if split == "test":
-        yield "split:test", part
-        return
-    yield "pooled", part
-    pii = part[part["role"].isin(["pii", "control", "unmatched"])]
-    for column, prefix in (("task", "task"), ("type", "type")):
-        for value in sorted(set(pii[column])):
-            spans = pii[pii[column] == value]
-            cells = pd.MultiIndex.from_frame(spans[["example", "n_tokens"]])
-            windows = part[part["role"] == "window"]
-            inside = pd.MultiIndex.from_frame(windows[["example", "n_tokens"]])
-            yield (
-                f"{prefix}:{value}",
-                pd.concat([spans, windows[inside.isin(cells)]]),
-            )
+def groups(units: pd.DataFrame) -> Iterator[Group]:
+    """Train rows pooled, by task and by type, and test rows.
+
+    The windows of a group are those of the cells of its spans.
+    """
+    cells = cells_of(units)
+    roles, splits = units["role"], units["split"]
+    spans = roles.isin(["pii", "control", "unmatched"]).to_numpy()
+    windows = (roles == "window").to_numpy()
+    for split, whole in (("train", "pooled"), ("test", "split:test")):
+        inside = (splits == split).to_numpy()
+        if not inside.any():
+            continue
+        labels, clusters = pd.factorize(units["cluster"].where(inside), sort=True)
+        chosen = [(whole, inside)]
+        for column in ("task", "type") if split == "train" else ():
+            values = units[column].to_numpy()
+            for value in sorted(set(values[inside & spans])):
+                held = inside & spans & (values == value)
+                pool = inside & windows & np.isin(cells, cells[held])
+                chosen.append((f"{column}:{value}", held | pool))
+        for name, kept in chosen:
+            yield _group(name, units[kept], labels[kept], cells[kept], len(clusters))
 
 
-def group_of(part: pd.DataFrame, clusters: Sequence[str]) -> Group:
-    """One group's evidence on one checkpoint; ``clusters`` are its labels, sorted."""
-    code = {name: i for i, name in enumerate(clusters)}
-    part = part.assign(
-        code=part["cluster"].map(code),
-        cell=part.groupby(["example", "n_tokens"]).ngroup(),
-    )
-    by_pair = part[part["pair"] >= 0].sort_values("pair", kind="stable")
-    pii, control = (by_pair[by_pair["role"] == role] for role in ("pii", "control"))
-    windows = part[part["role"] == "window"]
-    spans = part[part["role"].isin(["pii", "unmatched"])]
+def _group(
+    name: str, part: pd.DataFrame, codes: np.ndarray, cells: np.ndarray, size: int
+) -> Group:
+    role, places = part["role"].to_numpy(), part.index.to_numpy()
+    order = np.argsort(part["pair"].to_numpy(), kind="stable")
+    pii, control = (order[role[order] == side] for side in ("pii", "control"))
+    pool = np.flatnonzero(role == "window")
+    spans = np.flatnonzero((role == "pii") | (role == "unmatched"))
+    reference = part["ref_sum"].to_numpy()
+    tokens = part["n_tokens"].to_numpy(np.float64)
     return Group(
-        pii=pii["nll_sum"].to_numpy(),
-        control=control["nll_sum"].to_numpy(),
-        residual=pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy(),
-        tokens=pii["n_tokens"].to_numpy(np.float64),
-        codes=pii["code"].to_numpy(np.int64),
+        name=name,
+        pii=places[pii],
+        control=places[control],
+        tokens=tokens[pii],
+        codes=codes[pii],
+        residual=reference[pii] - reference[control],
+        pool=places[pool],
+        pool_tokens=tokens[pool],
         windows=Windows(
-            pool=(windows["ref_sum"] / windows["n_tokens"]).to_numpy(),
-            pool_clusters=windows["code"].to_numpy(np.int64),
-            spans=(spans["ref_sum"] / spans["n_tokens"]).to_numpy(),
-            span_tokens=spans["n_tokens"].to_numpy(np.float64),
-            span_clusters=spans["code"].to_numpy(np.int64),
-            n_clusters=len(clusters),
-            pool_cells=windows["cell"].to_numpy(np.int64),
-            span_cells=spans["cell"].to_numpy(np.int64),
-        ),
-        checkpoint_windows=(windows["nll_sum"] / windows["n_tokens"]).to_numpy(),
-        cells=dict(
-            zip(
-                zip(part["example"], part["n_tokens"], strict=True),
-                part["cell"],
-                strict=True,
-            )
+            pool=reference[pool] / tokens[pool],
+            pool_clusters=codes[pool],
+            spans=reference[spans] / tokens[spans],
+            span_tokens=tokens[spans],
+            span_clusters=codes[spans],
+            n_clusters=size,
+            pool_cells=cells[pool],
+            span_cells=cells[spans],
         ),
     )

@@ -26,6 +26,7 @@ from spark_audit.audits.ratio_rows import (
     Group,
     Key,
     Sums,
+    direction,
     groups_of,
     ratio_figures,
     with_nulls,
@@ -340,11 +341,6 @@ def _control(row: Contrast, contrasts: Sequence[Contrast]) -> Contrast | None:
 
 
 def _contrast_finding(row: Contrast, control: Contrast | None) -> Finding:
-    if row.value is None or row.low is None or row.high is None:
-        says = "missing"
-    elif row.low <= 0 <= row.high:
-        says = "still"
-    else:
-        says = "towards" if row.value < 0 else "away"
+    says = f"rank.change_{direction(row, up='away', down='towards')}"
     facts = {"change": row, "control": control}
-    return Finding.on(row, "moved", f"rank.change_{says}", facts=facts)
+    return Finding.on(row, "moved", says, facts=facts)

@@ -72,6 +72,17 @@ class Estimate:
             self, low=self.parity_low, high=self.parity_high, interval="percentile"
         )
 
+    def between(self, low: float, high: float) -> Estimate:
+        """The same estimate with a percentile interval, which decides too."""
+        return replace(
+            self,
+            low=low,
+            high=high,
+            interval="percentile",
+            parity_low=low,
+            parity_high=high,
+        )
+
     def noting(self, text: str) -> Estimate:
         """The same estimate with a sentence added to its note."""
         return replace(self, note=f"{self.note}; {text}" if self.note else text)

@@ -93,10 +93,16 @@ class Evidence:
         return pd.concat(parts, ignore_index=True)
 
     def _part(self, name: str) -> pd.DataFrame:
+        part = self.whole(name)
+        return part[part[[*self.values]].notna().any(axis=1)]
+
+    def whole(self, name: str) -> pd.DataFrame:
+        """One row per unit of a checkpoint, those without a score included."""
         scores = {column: self.row(name, column) for column in self.values}
-        scored = np.any([~np.isnan(each) for each in scores.values()], axis=0)
+        # Rows are chosen thousands of times, which Arrow's strings make slow.
         part = self.units.assign(checkpoint=name, **scores)
-        return part[["checkpoint", *self.units, *scores]][scored]
+        texts = {k: object for k, kind in part.dtypes.items() if kind == "str"}
+        return part.astype(texts)[["checkpoint", *self.units, *scores]]
 
     def write(self, path: Path) -> None:
         """Write one Parquet file: units, and a column ``VALUE/CHECKPOINT`` each."""

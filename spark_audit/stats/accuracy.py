@@ -10,25 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import scipy
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import weighted_sums
 from spark_audit.stats.intervals import (
     FEW_EVENTS,
     NO_SPREAD,
     clopper_pearson,
     left_out,
-    percentile_interval,
     t_estimate,
+    with_parity,
 )
-from spark_audit.stats.weights import Weights
-
-_ZERO = 1e-12
 
 Metric = Callable[[np.ndarray], np.ndarray]
 """Accuracies ``(..., T, N)`` to values ``(...)``."""
@@ -161,7 +156,7 @@ class Answers:
 
     def matrix(self) -> np.ndarray:
         """Shape ``(T, N)``: accuracies; NaN for a task without a question."""
-        return _matrix(self.sums.sum(axis=0), self.shape)
+        return matrix_of(self.sums.sum(axis=0), self.shape)
 
     def strata(self) -> np.ndarray:
         """Shape ``(C,)``: each cluster's task (of several the one with most rows).
@@ -178,7 +173,7 @@ def accuracy_estimate(
     answers: Answers,
     metric: str,
     *,
-    weights: Weights | None = None,
+    drawn: np.ndarray | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """One of :data:`METRICS` with intervals over clusters.
@@ -188,18 +183,20 @@ def accuracy_estimate(
 
     Parameters
     ----------
-    weights
-        Shape ``(B, C)``, from :func:`draw_in_strata`: also give the percentile
-        interval.
+    drawn
+        Shape ``(B, T * N + N)``, ``answers.sums`` in resamples that
+        :func:`draw_in_strata` gives: also give the percentile interval.
     """
     stages, tasks = answers.shape
     reason = reason_against(metric, stages=stages, tasks=tasks)
-    estimate = _estimate([answers], metric, reason, weights, level)
+    estimate = _estimate([answers], metric, reason, drawn, level)
     if estimate.value is None or metric not in LEVELS:
         return estimate
     events = estimate.value * estimate.n
     if estimate.low is not None and min(events, estimate.n - events) >= FEW_EVENTS:
-        return replace(estimate, low=max(estimate.low, 0.0), high=_upper(estimate))
+        return replace(
+            estimate, low=max(estimate.low, 0.0), high=min(estimate.high or 1.0, 1.0)
+        )
     share = min(max(estimate.value, 0.0), 1.0)
     n = _effective(answers, metric, estimate)
     low, high = clopper_pearson(share * n, n, level=level)
@@ -212,20 +209,20 @@ def accuracy_difference(
     theirs: Answers,
     metric: str,
     *,
-    weights: Weights | None = None,
+    drawn: np.ndarray | None = None,
     level: float = 0.95,
 ) -> Estimate:
     """A figure of one series minus that of another over the same questions.
 
     Parameters are those of :func:`accuracy_estimate`; rows of ``ours`` and ``theirs``
-    are the same clusters.
+    are the same clusters, and ``drawn`` has the sums of both, one after the other.
     """
     if not np.array_equal(ours.trials, theirs.trials):
         raise ValueError("both sides must answer the same questions")
     shapes = (ours.shape, theirs.shape)
     reasons = [reason_against(metric, stages=s, tasks=n) for s, n in shapes]
     reason = next((text for text in reasons if text is not None), None)
-    return _estimate([ours, theirs], metric, reason, weights, level)
+    return _estimate([ours, theirs], metric, reason, drawn, level)
 
 
 def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
@@ -241,17 +238,11 @@ def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
     return np.asarray(METRICS[metric](per_question))
 
 
-class _Fit(NamedTuple):
-    value: float
-    se: float
-    df: float
-
-
 def _estimate(
     sides: Sequence[Answers],
     metric: str,
     reason: str | None,
-    weights: Weights | None,
+    drawn: np.ndarray | None,
     level: float,
 ) -> Estimate:
     trials = sides[0].trials
@@ -265,7 +256,7 @@ def _estimate(
 
     def statistic(totals: np.ndarray) -> np.ndarray:
         found = [
-            METRICS[metric](_matrix(part, side.shape))
+            METRICS[metric](matrix_of(part, side.shape))
             for part, side in zip(np.split(totals, edges, axis=-1), sides, strict=True)
         ]
         return found[0] if len(found) == 1 else np.subtract(*found)
@@ -276,26 +267,18 @@ def _estimate(
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
     estimate = t_estimate(*fit, n=n, clusters=clusters, level=level)
-    if weights is None or estimate.note == NO_SPREAD:
+    if drawn is None or estimate.note == NO_SPREAD:
         return estimate
     with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = statistic(weighted_sums(weights, sums))
-    kept = drawn[np.isfinite(drawn)]
-    if len(kept) < len(drawn):
-        estimate = estimate.noting(
-            f"{len(drawn) - len(kept)} of {len(drawn)} resamples give no value"
-        )
-    low, high = percentile_interval(kept, level=level) if len(kept) else (0.0, 0.0)
-    if high - low <= _ZERO:
-        return estimate.noting("resamples agree: no percentile interval")
-    return replace(estimate, parity_low=low, parity_high=high)
+        values = statistic(drawn)
+    return with_parity(estimate, values)
 
 
 def _jackknife(
     sums: np.ndarray,
     strata: np.ndarray,
     statistic: Callable[[np.ndarray], np.ndarray],
-) -> _Fit:
+) -> tuple[float, float, float]:
     """``V = sum_h (C_h - 1) / C_h sum_{c in h} (value_(c) - value)^2``.
 
     Degrees of freedom by Satterthwaite's approximation, as strata differ in spread.
@@ -311,10 +294,10 @@ def _jackknife(
         variance += own
         weight += own**2 / max(count - 1, 1)
     df = variance**2 / weight if weight else float(held.sum() - 1)
-    return _Fit(value, float(np.sqrt(variance)), df)
+    return value, float(np.sqrt(variance)), df
 
 
-def _matrix(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def matrix_of(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Accuracies ``(..., T, N)`` of totals ``(..., T * N + N)``."""
     stages, tasks = shape
     right = totals[..., : stages * tasks].reshape(*totals.shape[:-1], stages, tasks)
@@ -336,8 +319,3 @@ def _effective(answers: Answers, metric: str, estimate: Estimate) -> float:
     # The t quantile that the interval was made with, against that of n questions.
     df_ratio = scipy.special.stdtrit(n - 1, tail) * se / (share - estimate.low)
     return float(min(n, share * (1 - share) / se**2 * df_ratio**2))
-
-
-def _upper(estimate: Estimate) -> float:
-    assert estimate.high is not None
-    return min(estimate.high, 1.0)

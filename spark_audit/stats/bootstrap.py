@@ -9,7 +9,7 @@ checkpoint and metric make their differences paired.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -29,21 +29,6 @@ DRAWS = 1 << 16
 
 _TIE = 1e-12
 """Flipped sums that agree to this share of the largest possible sum are ties."""
-
-
-def cluster_codes(labels: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """Number the clusters in the sorted order of their labels.
-
-    Returns
-    -------
-    codes
-        Shape ``(n,)``, int64: ``names[codes[i]] == labels[i]``.
-    names
-        The distinct labels, sorted.
-    """
-    names = sorted(set(labels))
-    index = {name: code for code, name in enumerate(names)}
-    return np.array([index[label] for label in labels], dtype=np.int64), names
 
 
 def cluster_sums(
@@ -184,7 +169,9 @@ def _order_statistics(
     n_blocks = -(-len(codes) // width)
     places = codes * n_blocks + np.arange(len(codes)) // width
     counts = np.bincount(places, minlength=weights.shape[1] * n_blocks)
-    by_block = counts.reshape(-1, n_blocks).astype(np.float64)
+    # Up to 2^24, counts are exact in 32 bits, which takes half the time.
+    exact = np.float32 if wanted.max() < 1 << 24 else np.float64
+    by_block = counts.reshape(-1, n_blocks).astype(exact)
     # Observations beyond the last stand in no resample.
     padded = np.full(n_blocks * width, weights.shape[1])
     padded[: len(codes)] = codes
@@ -194,16 +181,16 @@ def _order_statistics(
     for rows in row_chunks(len(kept), weights.shape[1] + 2 * n_blocks + 2 * width):
         drawn = weights[kept[rows]]
         drawn = np.concatenate([drawn, np.zeros((len(drawn), 1), drawn.dtype)], axis=1)
-        upto = np.cumsum(drawn[:, :-1].astype(np.float64) @ by_block, axis=1)
-        upto = np.concatenate([np.zeros((len(drawn), 1)), upto], axis=1)
+        upto = np.cumsum(np.matmul(drawn[:, :-1].astype(exact), by_block), axis=1)
+        upto = np.concatenate([np.zeros((len(drawn), 1), exact), upto], axis=1)
         each = np.arange(len(drawn))
         for column, target in enumerate(targets[rows].T):
-            block = (upto[:, 1:] <= target[:, None]).sum(axis=1)
-            within = np.take_along_axis(drawn, inside[block], axis=1).cumsum(axis=1)
-            ahead = target - upto[each, block]
-            positions[rows, column] = block * width + (within <= ahead[:, None]).sum(
-                axis=1
-            )
+            block = np.count_nonzero(upto[:, 1:] <= target[:, None].astype(exact), 1)
+            within = np.take_along_axis(drawn, inside[block], axis=1)
+            within = within.cumsum(axis=1, dtype=np.int32)
+            ahead = (target - upto[each, block]).astype(np.int32)
+            place = np.count_nonzero(within <= ahead[:, None], axis=1)
+            positions[rows, column] = block * width + place
     return positions.reshape(wanted.shape)
 
 

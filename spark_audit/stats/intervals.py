@@ -9,9 +9,9 @@ functions that return an ``Estimate`` give ``Estimate.missing`` with the same wo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import scipy
@@ -245,7 +245,63 @@ def estimate_of(
     if weights is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
             replicates = statistic(weighted_sums(weights, sums))
-    return estimate if replicates is None else _with_parity(estimate, replicates)
+    return estimate if replicates is None else with_parity(estimate, replicates)
+
+
+class Estimand(NamedTuple):
+    """A smooth function of per-cluster sums: what :func:`estimate_of` takes."""
+
+    sums: np.ndarray
+    statistic: Statistic
+    n: int
+    bounds: tuple[float, float] | None = None
+
+    def estimate(self, replicates: np.ndarray | None = None) -> Estimate:
+        """Its estimate; ``replicates`` give the percentile interval."""
+        return estimate_of(
+            self.sums,
+            self.statistic,
+            n=self.n,
+            replicates=replicates,
+            bounds=self.bounds,
+        )
+
+
+K = TypeVar("K")
+
+
+def replicates_of(
+    estimands: Mapping[K, Estimand | Estimate], weights: Weights
+) -> dict[K, np.ndarray]:
+    """Each estimand in every resample, shape ``(B,)``; of all in one product.
+
+    Parameters
+    ----------
+    weights
+        Shape ``(B, C)``: the same resamples for all, so that differences are paired.
+    """
+    parts = {k: one for k, one in estimands.items() if isinstance(one, Estimand)}
+    if not parts:
+        return {}
+    sums = np.concatenate([one.sums for one in parts.values()], axis=1)
+    ends = np.cumsum([one.sums.shape[1] for one in parts.values()])
+    # Each sum in one piece of memory, as the statistics read it.
+    totals = np.split(weighted_sums(weights, sums).T.copy(), ends[:-1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            key: one.statistic(part.T)
+            for (key, one), part in zip(parts.items(), totals, strict=True)
+        }
+
+
+def estimates_of(
+    estimands: Mapping[K, Estimand | Estimate], drawn: Mapping[K, np.ndarray]
+) -> dict[K, Estimate]:
+    """Estimates with the intervals that their replicates give; others as they are."""
+    return {
+        key: one.estimate(drawn.get(key)) if isinstance(one, Estimand) else one
+        for key, one in estimands.items()
+    }
 
 
 def ratio_estimate(
@@ -352,15 +408,13 @@ def median_estimate(
     estimate = Estimate(
         float(np.median(pooled)), level=level, n=len(pooled), clusters=held
     )
-    estimate = _with_parity(estimate, replicates)
-    if estimate.parity_low is None:
+    estimate = with_parity(estimate, replicates)
+    low, high = estimate.parity_low, estimate.parity_high
+    if low is None or high is None:
         return estimate
-    return replace(
-        estimate,
-        low=estimate.parity_low,
-        high=estimate.parity_high,
-        interval="percentile",
-    ).noting("percentile interval, conservative for discrete values")
+    return estimate.between(low, high).noting(
+        "percentile interval, conservative for discrete values"
+    )
 
 
 def _pair(num: ArrayLike, den: ArrayLike) -> np.ndarray:
@@ -386,7 +440,7 @@ def _kept(replicates: ArrayLike) -> np.ndarray:
     return kept
 
 
-def _with_parity(estimate: Estimate, replicates: np.ndarray) -> Estimate:
+def with_parity(estimate: Estimate, replicates: np.ndarray) -> Estimate:
     """Add the percentile interval, or the reason why there is none."""
     replicates = np.where(np.isfinite(replicates), replicates, np.nan)
     dropped = int(np.isnan(replicates).sum())

@@ -149,11 +149,15 @@ def tost(
 
 def placements(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """AUC; share of ``y`` below each ``x``; share of ``x`` above each ``y``."""
-    m, n = len(x), len(y)
-    ranks = scipy.stats.rankdata(np.concatenate([x, y]))
-    above = (ranks[:m] - scipy.stats.rankdata(x)) / n
-    below = 1 - (ranks[m:] - scipy.stats.rankdata(y)) / m
+    above, below = _ranks(x, y) / len(y), 1 - _ranks(y, x) / len(x)
     return float(above.mean()), above, below
+
+
+def _ranks(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """How many others each value exceeds; ties count one half."""
+    order = np.sort(others)
+    below, upto = (order.searchsorted(values, side) for side in ("left", "right"))
+    return np.asarray((below + upto) / 2)
 
 
 def logit_interval(value: float, variance: float, reach: float) -> tuple[float, float]:

@@ -84,11 +84,13 @@ class Design:
         stratum = np.where(present.sum(axis=1) == 1, present.argmax(axis=1), -1)
         return draw_in_strata(stratum, replicates=replicates, seed=seed)
 
-    def tasks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    @cached_property
+    def tasks(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rows of members and of non-members, by task."""
-        for task in range(self.held.shape[1] // 2):
-            of = self.task == task
-            yield np.flatnonzero(of & self.member), np.flatnonzero(of & ~self.member)
+        return [
+            (np.flatnonzero(of & self.member), np.flatnonzero(of & ~self.member))
+            for of in (self.task == code for code in range(self.held.shape[1] // 2))
+        ]
 
 
 def auc_estimate(
@@ -235,7 +237,7 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
     values = checked(np.asarray(scores, dtype=np.float64))
     total = np.zeros(len(weights))
     count = 0
-    for x, y in design.tasks():
+    for x, y in design.tasks:
         y = y[np.argsort(values[y], kind="stable")]
         ends = [
             np.searchsorted(values[y], values[x], side=side)
@@ -300,7 +302,7 @@ def _influence(design: Design, scores: np.ndarray) -> tuple[float, np.ndarray]:
     found = []
     parts = np.zeros_like(held)
     clusters = (held > 0).sum(axis=0)
-    for task, (x, y) in enumerate(design.tasks()):
+    for task, (x, y) in enumerate(design.tasks):
         for side, count in zip(
             ("members", "non-members"), clusters[2 * task : 2 * task + 2], strict=True
         ):

@@ -27,8 +27,7 @@ from numpy.typing import ArrayLike
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import cluster_sums
-from spark_audit.stats.intervals import estimate_of, ratio_estimate
-from spark_audit.stats.weights import Weights
+from spark_audit.stats.intervals import Estimand, ratio
 
 UNLIKE = 0.1
 """Share of a contrast that the drift of other text may differ by between two runs."""
@@ -39,9 +38,9 @@ UNKNOWN = 0.5
 class Estimands(NamedTuple):
     """One effect, averaged over tokens, over spans, and over sources."""
 
-    pooled: Estimate
-    span_weighted: Estimate
-    source_weighted: Estimate
+    pooled: Estimand
+    span_weighted: Estimand
+    source_weighted: Estimand
 
 
 class Slope(NamedTuple):
@@ -134,9 +133,8 @@ def delta_sel(
     n_tokens: ArrayLike,
     clusters: ArrayLike,
     *,
-    weights: Weights | None = None,
-    level: float = 0.95,
-) -> Estimate:
+    n_clusters: int | None = None,
+) -> Estimand:
     """Token-pooled Delta_sel: mean NLL of PII tokens minus that of control tokens.
 
     Parameters
@@ -147,14 +145,11 @@ def delta_sel(
     n_tokens
         Shape ``(s,)``: tokens of each span, and as many of its control.
     clusters
-        Shape ``(s,)``: cluster codes.
-    weights
-        Shape ``(B, C)``, from ``draw_weights``: also give the percentile interval.
+        Shape ``(s,)``: cluster codes, below ``n_clusters`` if given.
     """
     apart, tokens = _spans(pii_sum, control_sum, n_tokens)
-    count = None if weights is None else weights.shape[1]
-    sums = cluster_sums(np.stack([apart, tokens], axis=1), clusters, count)
-    return ratio_estimate(*sums.T, weights=weights, level=level)
+    sums = cluster_sums(np.stack([apart, tokens], axis=1), clusters, n_clusters)
+    return Estimand(sums, ratio, round(float(tokens.sum())))
 
 
 def estimands(
@@ -163,8 +158,7 @@ def estimands(
     n_tokens: ArrayLike,
     clusters: ArrayLike,
     *,
-    weights: Weights | None = None,
-    level: float = 0.95,
+    n_clusters: int | None = None,
 ) -> Estimands:
     """Delta_sel averaged over tokens (SPARK's), over spans, and over sources.
 
@@ -172,17 +166,14 @@ def estimands(
     of each cluster's mean over its spans. Parameters as in :func:`delta_sel`.
     """
     apart, tokens = _spans(pii_sum, control_sum, n_tokens)
-    count = None if weights is None else weights.shape[1]
-    spans = cluster_sums(np.ones(len(apart)), clusters, count)
-    effects = cluster_sums(apart / tokens, clusters, count)
+    columns = np.stack([apart / tokens, np.ones(len(apart))], axis=1)
+    effects, spans = cluster_sums(columns, clusters, n_clusters).T
     held = spans > 0
     means = np.divide(effects, spans, out=np.zeros_like(effects), where=held)
     return Estimands(
-        delta_sel(
-            pii_sum, control_sum, n_tokens, clusters, weights=weights, level=level
-        ),
-        ratio_estimate(effects, spans, weights=weights, level=level),
-        ratio_estimate(means, held, weights=weights, level=level),
+        delta_sel(pii_sum, control_sum, n_tokens, clusters, n_clusters=n_clusters),
+        Estimand(np.stack([effects, spans], axis=1), ratio, len(apart)),
+        Estimand(np.stack([means, held], axis=1), ratio, int(held.sum())),
     )
 
 
@@ -228,20 +219,16 @@ def rtm_slope(
     return Slope(beta, float(np.sqrt(scale * np.sum(scores**2))) / squares, len(x))
 
 
-def rtm_bias_estimate(
-    windows: Windows,
-    checkpoint: ArrayLike,
-    baseline: ArrayLike | None = None,
-    *,
-    weights: Weights | None = None,
-    level: float = 0.95,
-) -> Estimate:
+def rtm_bias(
+    windows: Windows, checkpoint: ArrayLike, baseline: ArrayLike | None = None
+) -> Estimand | Estimate:
     """R1 for a checkpoint's Delta_sel, or for its contrast with a baseline.
 
     ``(1 - beta) * gap`` or ``(beta_baseline - beta_checkpoint) * gap``: both are
     ``-slope * gap`` with the slope of the change in NLL (from the reference or the
     baseline) on the reference's NLL. Slope and gap are re-computed without each
-    cluster, so the interval holds the uncertainty of both.
+    cluster, so the interval holds the uncertainty of both. An estimate where there is
+    none, with the reason.
 
     Parameters
     ----------
@@ -249,8 +236,6 @@ def rtm_bias_estimate(
         The reference model's window means.
     checkpoint, baseline
         Shape ``(m,)``: mean NLL of the pool's windows on these models, nats.
-    weights
-        Shape ``(B, C)``, from ``draw_weights``: also give the percentile interval.
     """
     x, spans = np.asarray(windows.pool, float), np.asarray(windows.spans, float)
     tokens = np.asarray(windows.span_tokens, float)
@@ -281,7 +266,7 @@ def rtm_bias_estimate(
     if np.isfinite(x).all() and float(x @ x) <= 1e-12 * len(x):
         reason = "the pool's windows do not vary on the reference model"
         return _no_bias(reason, sums)
-    return estimate_of(sums, _bias, n=len(x), weights=weights, level=level)
+    return Estimand(sums, _bias, len(x))
 
 
 def _bias(sums: np.ndarray) -> np.ndarray:

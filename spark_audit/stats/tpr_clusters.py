@@ -44,7 +44,7 @@ def tpr_estimate(
     n, clusters = len(design.member), design.n_clusters
     try:
         values = checked(np.asarray(scores, dtype=np.float64))
-        rates = [tpr_at_fpr(values[x], values[y], fpr) for x, y in design.tasks()]
+        rates = [tpr_at_fpr(values[x], values[y], fpr) for x, y in design.tasks]
         if not rates:
             raise NotEstimableError("there is no row")
         low, high = percentile_interval(replicates, level=level)
@@ -53,18 +53,15 @@ def tpr_estimate(
     spread = high - low > ZERO
     estimate = Estimate(
         float(np.mean([tpr.value for tpr in rates])),
-        low=low,
-        high=high,
-        interval="percentile",
         level=level,
         n=n,
         clusters=clusters,
-        parity_low=low if spread else None,
-        parity_high=high if spread else None,
         se=float(np.nanstd(replicates)) if spread else None,
-    )
+    ).between(low, high)
+    if not spread:
+        estimate = replace(estimate, parity_low=None, parity_high=None)
     above = np.zeros(len(values), dtype=bool)
-    for (x, _), tpr in zip(design.tasks(), rates, strict=True):
+    for (x, _), tpr in zip(design.tasks, rates, strict=True):
         above[x] = values[x] > tpr.threshold
     estimate = _widened(estimate, design, above)
     achieved = float(np.mean([tpr.fpr for tpr in rates]))
@@ -95,7 +92,7 @@ def tpr_replicates(
     values = checked(np.asarray(scores, dtype=np.float64))
     total = np.zeros((len(fprs), len(weights)))
     count = 0
-    for x, y in design.tasks():
+    for x, y in design.tasks:
         x, y = (side[np.argsort(-values[side], kind="stable")] for side in (x, y))
         # Members strictly above each non-member, both from the largest score down.
         over = np.searchsorted(-values[x], -values[y], side="left")

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from audited import conclude, evidence, extract, of_frame, plan
 from scipy import stats
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.extract.extraction import VALUES
-from spark_audit.audits.extract.rate_difference import comparable, train_minus_test
+from spark_audit.audits.extract.rate_difference import Spans
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row
@@ -463,6 +464,10 @@ def test_differences_are_within_100_points_and_found_is_not_excluded(
     assert "cannot be excluded" not in few
 
 
+def spans_of(frame: pd.DataFrame) -> Spans:
+    return Spans.by_checkpoint(frame)["ours"]
+
+
 def test_natural_identifiers_are_compared_within_strata(make_case: Make) -> None:
     """Held-out ones weigh as trained ones of their form; of another form, nothing."""
     case = make_case(sources=40, tests=20, seed=4)
@@ -477,7 +482,7 @@ def test_natural_identifiers_are_compared_within_strata(make_case: Make) -> None
     forms = frame.assign(
         type="ID", stratum=1 + easy, origin="natural", greedy=hit, greedy_sure=hit
     )
-    apart = train_minus_test(comparable(forms, "ours")[0])
+    apart = spans_of(forms).apart
     expected = 0.0
     for form in (1, 2):
         inside = forms[ours & (forms["stratum"] == form)]
@@ -491,14 +496,14 @@ def test_natural_identifiers_are_compared_within_strata(make_case: Make) -> None
     told = conclude("extract", of_frame(forms, values, **whole.facts), context)
     assert "verbatim" not in claims(told, "ours")
     # Without strata, the mix of forms is taken for memory.
-    mixed = train_minus_test(comparable(forms.assign(stratum=1), "ours")[0])
+    mixed = spans_of(forms.assign(stratum=1)).apart
     assert mixed is not None
     assert mixed.low > 0
     # All trained ones of one form, all held-out ones of another: no control.
     other = forms.assign(stratum=1 + train)
-    assert train_minus_test(comparable(other, "ours")[0]) is None
+    assert spans_of(other).apart is None
     changed = of_frame(other, values, **whole.facts)
     found = conclude("extract", changed, context).findings
     (said,) = (f.sentence for f in found if "held-out identifiers are" in f.sentence)
     assert "of other forms" in said
-    assert comparable(forms.assign(stratum=-1), "ours")[0].empty
+    assert spans_of(forms.assign(stratum=-1)).comparable[0].empty

@@ -15,7 +15,7 @@ from spark_audit.audits.matched.rematch import (
     placebo,
     rematch,
 )
-from spark_audit.audits.spans import group_of
+from spark_audit.audits.spans import groups
 
 Make = Callable[..., Any]
 
@@ -117,11 +117,12 @@ def test_leave_one_out_range_is_that_of_a_loop(make_case: Make) -> None:
     rng = np.random.default_rng(0)
     noise = {key: rng.normal(0, 1, 60) for key in case.reference}
     tables = case.tables(a=lambda key, nll: nll + noise[key])
-    spans = evidence("matched", tables, case.manifest, placebo_draws=0).frame()
-    spans = spans[spans["split"] != ""]
-    (record,) = diagnostics(spans)
-    found = group_of(spans, sorted(set(spans["cluster"])))
+    found = evidence("matched", tables, case.manifest, placebo_draws=0)
+    nll = {"a": found.row("a", "nll_sum")}
+    (pairs,) = (one for one in groups(found.units) if one.name == "pooled")
+    (record,) = diagnostics(found.units, pairs, nll)
+    num, den = pairs.sums(nll["a"][pairs.pii] - nll["a"][pairs.control]).T
     keep = ~np.eye(12, dtype=bool)
-    loop = [found.num[k].sum() / found.den[k].sum() for k in keep]
+    loop = [num[k].sum() / den[k].sum() for k in keep]
     assert record["leave_one_cluster_out_low"] == pytest.approx(min(loop))
     assert record["leave_one_cluster_out_high"] == pytest.approx(max(loop))

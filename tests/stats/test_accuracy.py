@@ -16,7 +16,7 @@ from spark_audit.stats.accuracy import (
     reason_against,
     task_weights,
 )
-from spark_audit.stats.bootstrap import sign_flip
+from spark_audit.stats.bootstrap import sign_flip, weighted_sums
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.weights import draw_in_strata
 
@@ -210,7 +210,8 @@ def test_percentile_interval_keeps_the_tasks_apart() -> None:
     for stratum in np.unique(strata):
         held = strata == stratum
         assert (weights[:, held].sum(axis=1) == held.sum()).all()
-    estimate = accuracy_estimate(answers, "avg", weights=weights)
+    drawn = weighted_sums(weights, answers.sums)
+    estimate = accuracy_estimate(answers, "avg", drawn=drawn)
     drawn = []
     for row in weights:
         copy = Answers(

@@ -14,7 +14,6 @@ from statsmodels.stats.multitest import multipletests
 
 from spark_audit.stats import bootstrap
 from spark_audit.stats.bootstrap import (
-    cluster_codes,
     cluster_sums,
     correlated,
     holm,
@@ -44,18 +43,6 @@ def brute_sign_flip(num: Sequence[float]) -> float:
 
 
 class TestClusterSums:
-    def test_codes_are_sorted_and_lead_back_to_the_labels(self) -> None:
-        labels = ["b", "a", "c", "a", "B"]
-        codes, names = cluster_codes(labels)
-        assert names == ["B", "a", "b", "c"]
-        assert codes.dtype == np.int64
-        assert [names[c] for c in codes] == labels
-
-    def test_no_label_is_no_cluster(self) -> None:
-        codes, names = cluster_codes([])
-        assert len(codes) == 0
-        assert names == []
-
     @given(st.lists(st.tuples(st.integers(0, 6), st.integers(-9, 9)), min_size=1))
     def test_equals_a_loop(self, rows: list[tuple[int, int]]) -> None:
         codes = [c for c, _ in rows]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +13,22 @@ from scipy import stats
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import weighted_sums
-from spark_audit.stats.intervals import ratio, ratio_estimate
+from spark_audit.stats.intervals import (
+    Estimand,
+    estimates_of,
+    ratio,
+    ratio_estimate,
+    replicates_of,
+)
 from spark_audit.stats.selectivity import (
     Windows,
     delta_sel,
     estimands,
-    rtm_bias_estimate,
+    rtm_bias,
     rtm_slope,
     unlike_drift,
 )
-from spark_audit.stats.weights import draw_weights
+from spark_audit.stats.weights import Weights, draw_weights
 
 # Source A: spans (PII [3, 1], control [2, 1.5]) and (PII [4, 2, .5], control
 # [1, 2.5, .9]); B: ([6], [2.5]); C: ([.5, .7, 1.2, 2], [.6, .9, 1, 1.9]).
@@ -36,23 +43,34 @@ def value_of(estimate: Estimate) -> float:
     return estimate.value
 
 
+def estimated(
+    estimand: Estimand | Estimate, weights: Weights | None = None
+) -> Estimate:
+    drawn = {} if weights is None else replicates_of({0: estimand}, weights)
+    return estimates_of({0: estimand}, drawn)[0]
+
+
+def rtm_bias_estimate(*models: Any, weights: Weights | None = None) -> Estimate:
+    return estimated(rtm_bias(*models), weights)
+
+
 class TestDeltaSel:
     def test_three_estimands(self) -> None:
-        found = estimands(PII, CONTROL, TOKENS, CODES)
+        found = [*map(estimated, estimands(PII, CONTROL, TOKENS, CODES))]
         values = [value_of(e) for e in found]
         assert values == pytest.approx([0.61, 1.1125, 1.325], rel=1e-12)
         assert [e.n for e in found] == [10, 4, 3]
         assert [e.clusters for e in found] == [3, 3, 3]
 
     def test_sources_are_a_plain_t_interval(self) -> None:
-        found = estimands(PII, CONTROL, TOKENS, CODES).source_weighted
+        found = estimated(estimands(PII, CONTROL, TOKENS, CODES).source_weighted)
         means = [(0.25 + 0.7) / 2, 3.5, 0.0]
         expected = stats.ttest_1samp(means, 0).confidence_interval()
         assert (found.low, found.high) == pytest.approx(tuple(expected))
 
     def test_pooled_is_the_ratio_of_cluster_sums(self) -> None:
         weights = draw_weights(3, replicates=99, seed=0)
-        found = delta_sel(PII, CONTROL, TOKENS, CODES, weights=weights)
+        found = estimated(delta_sel(PII, CONTROL, TOKENS, CODES), weights)
         num, den = [2.6, 3.5, 0.0], [5, 1, 4]
         fit = ratio_estimate(num, den)
         assert (found.value, found.se, found.low, found.high) == pytest.approx(
@@ -63,13 +81,14 @@ class TestDeltaSel:
         assert (found.parity_low, found.parity_high) == pytest.approx(
             tuple(limits), abs=1e-12
         )
-        assert estimands(PII, CONTROL, TOKENS, CODES, weights=weights)[0] == found
+        pooled = estimands(PII, CONTROL, TOKENS, CODES).pooled
+        assert estimated(pooled, weights) == found
 
     def test_all_27_resamples(self) -> None:
         """Computed once by enumeration with plain numpy."""
         drawn = itertools.product(range(3), repeat=3)
         weights = np.array([np.bincount(d, minlength=3) for d in drawn])
-        found = delta_sel(PII, CONTROL, TOKENS, CODES, weights=weights)
+        found = estimated(delta_sel(PII, CONTROL, TOKENS, CODES), weights)
         assert found.parity_low == pytest.approx(0.13, abs=1e-12)
         assert found.parity_high == pytest.approx(2.116429, abs=5e-7)
         sums = np.array([[2.6, 5], [3.5, 1], [0, 4]])
@@ -79,9 +98,9 @@ class TestDeltaSel:
     def test_missing(self) -> None:
         none = np.array([], dtype=int)
         found = estimands([], [], none, none)
-        assert {e.note for e in found} == {"no cluster holds data"}
+        assert {estimated(e).note for e in found} == {"no cluster holds data"}
         found = estimands([1.0], [2.0], [1], [0])
-        assert {e.note for e in found} == {
+        assert {estimated(e).note for e in found} == {
             "only 1 cluster holds data, an interval needs 2"
         }
 

@@ -69,8 +69,7 @@ def canary_frame(evidence: Evidence) -> pd.DataFrame:
     """One row per checkpoint and unit; canaries without ranks are ``unscored``."""
     parts = []
     for name in evidence.checkpoints:
-        scores = {column: evidence.row(name, column) for column in VALUES}
-        part = evidence.units.assign(checkpoint=name, **scores)
+        part = evidence.whole(name)
         lost = part["rank"].isna()
         unscored = lost & (part["kind"] == "canary")
         part.loc[unscored, "kind"] = "unscored"

@@ -10,14 +10,11 @@ import pandas as pd
 from spark_audit.audits.extract.guesses import Guess, beyond_guessing, counted, dose_p
 from spark_audit.audits.extract.rate_difference import (
     Apart,
+    Spans,
     against_base,
-    comparable,
     exact_p,
-    has_base,
     hits_power,
     since,
-    spans_of,
-    train_against_test,
 )
 from spark_audit.audits.ratio_rows import moved
 from spark_audit.names import BASE
@@ -34,9 +31,9 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
     """What is said of every checkpoint."""
     known = {(r.checkpoint, r.group, r.metric, r.of): r for r in rows}
     found = []
-    for name in dict.fromkeys(pii["checkpoint"]):
+    for name, spans in Spans.by_checkpoint(pii).items():
         where: dict[str, Any] = {"audit": "extract", "checkpoint": name}
-        train = spans_of(pii, name, "train")
+        train = spans.train
         row = known.get((name, "pooled", "greedy_rate", ""))
         if row is None or (row.value is None and not train["greedy"].any()):
             reason = {"reason": NOTHING if row is None else row.note}
@@ -52,7 +49,7 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
             options: Any = {"status": "not_resolvable", "facts": facts}
             found.append(Finding.on(row, "not_tested", says, **options))
         else:
-            compared = _compared(name, pii, row, seed=seed)
+            compared = _compared(name, pii, spans, row, seed=seed)
             # What the comparison detects is claimed once, by its own sentence.
             lost = compared.claim == "not_tested" and not back.count
             nothing = compared.claim == "nothing_shown" or lost
@@ -114,45 +111,44 @@ def _finding(
     return Finding.on(row, claim, f"extract.{says}", **options)
 
 
-def _compared(name: str, pii: pd.DataFrame, row: Row, *, seed: int) -> Finding:
+def _compared(
+    name: str, pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int
+) -> Finding:
     """Train rows against rows never trained on: whether it is more than guessing.
 
     Where the base was scored, beyond what it gives on the same rows: it shows how far
     the two splits differ by themselves. Without test rows, against the base alone.
     """
-    train = spans_of(pii, name, "train")
+    base, held_out = spans.base, not spans.test.empty
     # Of what came back, more than a bound can be said.
-    none_back = not train["greedy"].any()
-    past_base = name != BASE and has_base(pii)
-    facts: dict[str, Fact] = {"rate": row, "none_back": none_back, **_whose(train)}
-    facts |= {"past_base": past_base, "back": returned(train)}
-    if past_base:
-        facts |= _rate("before", spans_of(pii, BASE, "train"))
-    held_out = not spans_of(pii, name, "test").empty
-    if not held_out and not past_base:
+    none_back = not spans.train["greedy"].any()
+    facts: dict[str, Fact] = {"rate": row, "none_back": none_back}
+    facts |= {**_whose(spans.train), "back": returned(spans.train)}
+    facts["past_base"] = past_base = base is not None
+    if base is not None:
+        facts |= _rate("before", base.train)
+    elif not held_out:
         return _finding(row, "not_tested", "no_control", facts)
-    apart, base, alike = None, None, False
-    if held_out:
-        apart, alike = train_against_test(pii, name)
-    if held_out and past_base:
-        base, _ = train_against_test(pii, BASE)
-        apart = since(apart, base)
-    if past_base and apart is None:
-        facts["few_held_out"] = held_out
-        return _against_base(name, pii, row, facts, seed=seed)
+    apart = spans.apart if held_out else None
+    before = base.apart if held_out and base is not None else None
+    if base is not None:
+        apart = since(apart, before)
+        if apart is None:
+            facts["few_held_out"] = held_out
+            return _against_base(name, pii, (spans, base), row, facts, seed=seed)
+    chosen, alike = spans.comparable
     facts["against"] = "injected" if alike else "natural"
     if apart is None:
         return _finding(row, "not_tested", "no_comparison", facts)
-    chosen, _ = comparable(pii, name)
     facts["back"] = returned(chosen)
     facts |= _rate("unseen", chosen[chosen["split"] == "test"])
-    if past_base:
-        base_spans, _ = comparable(pii, BASE)
-        facts |= _rate("before", base_spans[base_spans["split"] == "train"])
+    if base is not None:
+        compared = base.comparable[0]
+        facts |= _rate("before", compared[compared["split"] == "train"])
     p: float | None = None
     power: tuple[Power, ...] = ()
     if name != BASE:
-        p, power = max(apart.p, exact_p(chosen)), (hits_power(chosen, base),)
+        p, power = max(apart.p, exact_p(chosen)), (hits_power(chosen, before),)
         if apart.low > 0:
             guess = beyond_guessing(pii, name)
             if 2 * guess.p < p:
@@ -168,11 +164,17 @@ def _compared(name: str, pii: pd.DataFrame, row: Row, *, seed: int) -> Finding:
 
 
 def _against_base(
-    name: str, pii: pd.DataFrame, row: Row, facts: dict[str, Fact], *, seed: int
+    name: str,
+    pii: pd.DataFrame,
+    pair: tuple[Spans, Spans],
+    row: Row,
+    facts: dict[str, Fact],
+    *,
+    seed: int,
 ) -> Finding:
     """Train rows against the base on the same rows, and against guessing."""
     facts |= {"against": "base", "past_base": False}
-    compared = against_base(pii, name, seed=seed)
+    compared = against_base(*pair, seed=seed)
     if compared is None:
         return _finding(row, "not_tested", "other_rows", facts)
     apart, p = compared
@@ -229,13 +231,13 @@ def _whose(train: pd.DataFrame) -> dict[str, Fact]:
 
 def guards(pii: pd.DataFrame) -> list[Guard]:
     """Whether the base, which saw none of the rows, tells train from test rows."""
-    if not has_base(pii):
-        return []
-    apart, alike = train_against_test(pii, BASE)
-    if apart is None or apart.low <= 0 <= apart.high:
+    base = Spans.by_checkpoint(pii).get(BASE)
+    apart = None if base is None else base.apart
+    if base is None or apart is None or apart.low <= 0 <= apart.high:
         # That no difference is seen does not show that there is none.
         return []
-    clusters = comparable(pii, BASE)[0]["cluster"].nunique()
+    chosen, alike = base.comparable
+    clusters = chosen["cluster"].nunique()
     shown = _figure(BASE, "apart", clusters, **apart._asdict())
     return [
         Guard(

@@ -17,11 +17,8 @@ from spark_audit.audits.extract.rate_difference import (
     EXACT,
     PARTS,
     Apart,
-    Hits,
+    Spans,
     beyond,
-    comparable,
-    has_base,
-    spans_of,
 )
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.prompts import PROMPTS, TAILS
@@ -38,7 +35,7 @@ DEFAULT = "last16,cue"
 WITHIN = (1, 10, 100)
 """Numbers of draws that the table counts."""
 LEVEL = 0.05
-WHOLE = "identifiers"
+WHOLE, GRADED = "identifiers", ("digits", "local parts")
 NOT_ASKED = {
     "association": (
         "no trained row contains a NAME together with an identifier of another type"
@@ -132,26 +129,35 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
     """
     if set(every["prompt"]) <= {FULL}:
         return []
-    full = cue_alone(every)
+    full = Spans.by_checkpoint(cue_alone(every))
     cue = bool((every["prompt"] == "cue").any())
-    records: list[dict[str, Any]] = []
-    for name in dict.fromkeys(every["checkpoint"]):
-        for prompt in (FULL, *PROMPTS):
-            asked = every[every["prompt"] == prompt]
-            for of, part in _by_part(asked):
-                if spans_of(part, name, "train").empty:
+    records: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for prompt in (FULL, *PROMPTS):
+        for of, part in _by_part(every[every["prompt"] == prompt]):
+            hits = EXACT if of == WHOLE else PARTS
+            for name, spans in Spans.by_checkpoint(part, hits).items():
+                if spans.train.empty:
                     continue
-                hits = EXACT if of == WHOLE else PARTS
-                apart, p = beyond(part, name, seed=seed, hits=hits)
-                primary = (prompt, of) == (FULL, WHOLE)
-                first = {"checkpoint": name, "prompt": prompt, "of": of}
-                records.append(first | _counts(name, part, hits) | _figures(apart))
-                tested = not primary and name != BASE
+                apart, p = beyond(spans, seed=seed)
+                record: dict[str, Any] = {
+                    "checkpoint": name,
+                    "prompt": prompt,
+                    "of": of,
+                }
+                record |= _counts(name, spans) | _figures(apart)
+                tested = (prompt, of) != (FULL, WHOLE) and name != BASE
                 if of == WHOLE:
-                    records[-1] |= _whole(name, part, full, cue=cue)
-                records[-1]["note"] = "" if apart else _no_difference(part, name)
-                records[-1]["p"] = p if tested else None
-    return records
+                    record |= _whole(spans.train, full[name].frame, cue=cue)
+                record["note"] = "" if apart else _no_difference(spans)
+                record["p"] = p if tested else None
+                records[name, prompt, of] = record
+    return [
+        records[name, prompt, of]
+        for name in full
+        for prompt in (FULL, *PROMPTS)
+        for of in (WHOLE, *GRADED)
+        if (name, prompt, of) in records
+    ]
 
 
 def shown_prompts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -167,14 +173,13 @@ def shown_prompts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _no_difference(part: pd.DataFrame, name: str) -> str:
-    held_out = spans_of(part, name, "test")
-    if held_out.empty and not (name != BASE and has_base(part)):
+def _no_difference(spans: Spans) -> str:
+    if spans.test.empty and spans.base is None:
         return (
             "not estimable: no held-out identifier was prompted for, and there is no "
             "base model"
         )
-    if not held_out.empty and comparable(part, name)[0].empty:
+    if not spans.test.empty and spans.comparable[0].empty:
         return "not estimable: held-out identifiers are of other types or forms"
     return "not estimable: there are too few rows, or the rows differ"
 
@@ -203,8 +208,8 @@ def _why(prompt: str, *, scored: bool) -> str:
 def _by_part(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     yield WHOLE, spans
     graded, mail = spans["parts"] > 0, spans["type"] == "EMAIL"
-    yield "digits", spans[graded & ~mail]
-    yield "local parts", spans[graded & mail]
+    for name, chosen in zip(GRADED, (graded & ~mail, graded & mail), strict=True):
+        yield name, spans[chosen]
 
 
 def _figures(apart: Apart | None) -> dict[str, float | None]:
@@ -215,10 +220,10 @@ def _figures(apart: Apart | None) -> dict[str, float | None]:
     }
 
 
-def _counts(name: str, part: pd.DataFrame, hits: Hits) -> dict[str, Any]:
+def _counts(name: str, spans: Spans) -> dict[str, Any]:
     """What came back, and of how many: trained, held out, and of the base."""
-    train, test = (spans_of(part, name, split) for split in ("train", "test"))
-    base = spans_of(part, BASE, "train")[hits.won].sum() if has_base(part) else None
+    train, test, hits = spans.train, spans.test, spans.hits
+    base = spans if name == BASE else spans.base
 
     def tried(spans: pd.DataFrame) -> int:
         return int(spans[hits.trials].sum()) if hits.trials else len(spans)
@@ -228,22 +233,19 @@ def _counts(name: str, part: pd.DataFrame, hits: Hits) -> dict[str, Any]:
         "clusters": int(train["cluster"].nunique()),
         "tried": tried(train),
         "found": int(train[hits.sure].sum()),
-        "base_found": None if base is None else int(base),
+        "base_found": None if base is None else int(base.train[hits.won].sum()),
         "held_out": tried(test),
         "held_out_found": int(test[hits.sure].sum()),
     }
 
 
-def _whole(
-    name: str, part: pd.DataFrame, full: pd.DataFrame, *, cue: bool
-) -> dict[str, Any]:
+def _whole(train: pd.DataFrame, full: pd.DataFrame, *, cue: bool) -> dict[str, Any]:
     """Of whole identifiers: hits behind the true prefix and the cue, and by draws."""
-    train = spans_of(part, name, "train")
-    own = full[(full["checkpoint"] == name) & full["span"].isin(train["span"])]
+    same = full[full["span"].isin(train["span"])]
     hits = train["span"][train["greedy_sure"].astype(bool)]
     tries = n_p_counts(n_p(train["logp_top40"].to_numpy(np.float64)), thresholds=WITHIN)
     return {
-        "true_prefix": int(own["greedy_sure"].sum()),
-        "cue_too": int(own["cue"][own["span"].isin(hits)].sum()) if cue else None,
+        "true_prefix": int(same["greedy_sure"].sum()),
+        "cue_too": int(same["cue"][same["span"].isin(hits)].sum()) if cue else None,
         **{f"top40_within_{n}": count for n, count in tries.items()},
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +13,11 @@ import scipy
 from spark_audit.audits.strata import counterparts
 from spark_audit.names import BASE
 from spark_audit.results.findings import Power
-from spark_audit.stats.bootstrap import sign_flip
+from spark_audit.stats.bootstrap import cluster_sums, sign_flip
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
+
+SPLITS = ("train", "test")
 
 
 class Apart(NamedTuple):
@@ -52,23 +56,80 @@ PARTS = Hits("parts_right", "parts_right", "parts")
 """Parts of identifiers: digits, or local parts of addresses."""
 
 
-def train_minus_test(chosen: pd.DataFrame, hits: Hits = EXACT) -> Apart | None:
-    """Difference of the greedy rates of train and test rows.
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Spans of one checkpoint, and those of the base on the same rows.
 
-    Its interval combines those of both rates as method 10 of Newcombe (1998) does with
-    Wilson's, which keeps it honest where next to nothing comes back.
+    ``base`` is None for the base itself, and where it was not scored.
     """
-    sides = []
-    for split in ("train", "test"):
-        part = chosen[chosen["split"] == split]
-        tried = part[hits.trials] if hits.trials else 1.0
-        weighed = {"found": part[hits.sure] * part["weight"]}
-        weighed["trials"] = tried * part["weight"]
-        sums = part.assign(**weighed).groupby("cluster")[["found", "trials"]].sum()
-        found, trials = sums["found"], sums["trials"]
-        sides.append(rate(found.to_numpy(), trials.to_numpy()))
-    train, test = sides
-    return None if train is None or test is None else minus(train, test)
+
+    frame: pd.DataFrame
+    base: Spans | None = None
+    hits: Hits = EXACT
+
+    @classmethod
+    def by_checkpoint(cls, pii: pd.DataFrame, hits: Hits = EXACT) -> dict[str, Spans]:
+        """Those of each checkpoint, in the order of the evidence."""
+        groups = pii.groupby("checkpoint", sort=False)
+        parts = {str(name): part for name, part in groups}
+        base = cls(parts[BASE], None, hits) if BASE in parts else None
+        return {
+            name: base if name == BASE and base else cls(part, base, hits)
+            for name, part in parts.items()
+        }
+
+    @cached_property
+    def train(self) -> pd.DataFrame:
+        """Those of trained rows, in the same order in all checkpoints."""
+        return self.frame[self.frame["split"] == "train"]
+
+    @cached_property
+    def test(self) -> pd.DataFrame:
+        """Those of rows never trained on."""
+        return self.frame[self.frame["split"] == "test"]
+
+    @cached_property
+    def comparable(self) -> tuple[pd.DataFrame, bool]:
+        """The spans of both splits that are compared; whether both were drawn alike.
+
+        Those that were not are compared within types and strata (form and place), of
+        which held-out spans weigh as much as trained ones (column ``weight``). Spans
+        that text alone tells apart have no control.
+        """
+        chosen = self.frame.assign(weight=1.0)
+        injected = chosen[chosen["origin"] == "injected"]
+        if set(injected["split"]) == {"train", "test"}:
+            return injected, True
+        chosen = chosen[chosen["stratum"] >= 0]
+        both = chosen.assign(
+            side=(chosen["split"] == "train").astype(int),
+            stratum=chosen.groupby(["type", "stratum"], observed=True).ngroup(),
+        )
+        both = both[counterparts(both)]
+        ours = both.groupby("stratum")["side"].agg(["sum", "size"])
+        weight = both["stratum"].map(ours["sum"] / (ours["size"] - ours["sum"]))
+        held = both["side"] == 0
+        scale = held.sum() / max(int((~held).sum()), 1)
+        return both.assign(weight=np.where(held, weight * scale, 1.0)), False
+
+    @cached_property
+    def apart(self) -> Apart | None:
+        """Difference of the greedy rates of train and test rows.
+
+        Its interval combines those of both rates as method 10 of Newcombe (1998) does
+        with Wilson's, which keeps it honest where next to nothing comes back.
+        """
+        sides = []
+        for split in SPLITS:
+            part = self.comparable[0]
+            part = part[part["split"] == split]
+            tried = part[self.hits.trials] if self.hits.trials else np.ones(len(part))
+            columns = np.stack([part[self.hits.sure], tried], axis=1)
+            codes = pd.factorize(part["cluster"], sort=True)[0]
+            weighed = columns * part[["weight"]].to_numpy()
+            sides.append(rate(*cluster_sums(weighed, codes).T))
+        train, test = sides
+        return None if train is None or test is None else minus(train, test)
 
 
 def _sums(part: pd.DataFrame, column: str) -> pd.Series:
@@ -89,7 +150,6 @@ def exact_p(chosen: pd.DataFrame) -> float:
 
 LEAST_P = 1e-7
 """p below which no report asks."""
-SPLITS = ("train", "test")
 
 
 def hits_power(chosen: pd.DataFrame, base: Apart | None) -> Power:
@@ -150,48 +210,6 @@ def since(one: Apart | None, base: Apart | None) -> Apart | None:
     return None if one is None or base is None else minus(one, base)
 
 
-def has_base(pii: pd.DataFrame) -> bool:
-    """Whether the base was scored."""
-    return bool((pii["checkpoint"] == BASE).any())
-
-
-def train_against_test(
-    pii: pd.DataFrame, name: str, hits: Hits = EXACT
-) -> tuple[Apart | None, bool]:
-    """Train minus test of a checkpoint; whether both were drawn alike (injected)."""
-    chosen, alike = comparable(pii, name)
-    return train_minus_test(chosen, hits), alike
-
-
-def comparable(pii: pd.DataFrame, name: str) -> tuple[pd.DataFrame, bool]:
-    """The spans of both splits that are compared; whether both were drawn alike.
-
-    Those that were not are compared within types and strata (form and place), of which
-    held-out spans weigh as much as trained ones (column ``weight``). Spans that text
-    alone tells apart have no control.
-    """
-    chosen = pii[pii["checkpoint"] == name].assign(weight=1.0)
-    injected = chosen[chosen["origin"] == "injected"]
-    if set(injected["split"]) == {"train", "test"}:
-        return injected, True
-    chosen = chosen[chosen["stratum"] >= 0]
-    both = chosen.assign(
-        side=(chosen["split"] == "train").astype(int),
-        stratum=chosen.groupby(["type", "stratum"], observed=True).ngroup(),
-    )
-    both = both[counterparts(both)]
-    ours = both.groupby("stratum")["side"].agg(["sum", "size"])
-    weight = both["stratum"].map(ours["sum"] / (ours["size"] - ours["sum"]))
-    held = both["side"] == 0
-    scale = held.sum() / max(int((~held).sum()), 1)
-    return both.assign(weight=np.where(held, weight * scale, 1.0)), False
-
-
-def spans_of(pii: pd.DataFrame, name: str, split: str) -> pd.DataFrame:
-    """The spans of a checkpoint and split, in the same order in all checkpoints."""
-    return pii[(pii["checkpoint"] == name) & (pii["split"] == split)]
-
-
 def paired(ours: pd.Series, base: pd.Series, spans: pd.Series) -> Apart | None:
     """Difference of two rates of the same rows, from hits and spans by cluster."""
     change = (ours - base).to_numpy(np.float64)
@@ -208,44 +226,37 @@ def paired(ours: pd.Series, base: pd.Series, spans: pd.Series) -> Apart | None:
 
 
 def against_base(
-    pii: pd.DataFrame, name: str, *, seed: int, hits: Hits = EXACT
+    spans: Spans, base: Spans, *, seed: int
 ) -> tuple[Apart | None, float | None] | None:
     """Difference from the base on the same train rows, and its p.
 
     Hits of the checkpoint are those that are sure, of the base those that ties may win:
     neither side's ties make a finding. ``None`` where the rows are not the same.
     """
-    ours, base = (
-        _sums(spans_of(pii, each, "train"), column)
-        for each, column in ((name, hits.sure), (BASE, hits.won))
-    )
-    if not ours.index.equals(base.index):
+    hits = spans.hits
+    ours, theirs = _sums(spans.train, hits.sure), _sums(base.train, hits.won)
+    if not ours.index.equals(theirs.index):
         return None
-    apart = paired(ours, base, _sums(spans_of(pii, name, "train"), hits.trials))
+    apart = paired(ours, theirs, _sums(spans.train, hits.trials))
     if apart is None:
         return None, None
     # An interval of few events is too narrow by itself: the exact test must agree.
-    change = (ours - base).to_numpy(np.float64)
+    change = (ours - theirs).to_numpy(np.float64)
     p = sign_flip(change, seed=seed) if np.count_nonzero(change) > 1 else 1.0
     return apart, max(p, apart.p)
 
 
-def beyond(
-    pii: pd.DataFrame, name: str, *, seed: int, hits: Hits = EXACT
-) -> tuple[Apart | None, float | None]:
+def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
     """Difference from held-out rows, beyond the base's own, and its p.
 
     Without held-out rows from the base, without either none.
     """
-    past_base = name != BASE and has_base(pii)
-    if spans_of(pii, name, "test").empty:
-        found = against_base(pii, name, seed=seed, hits=hits) if past_base else None
-        return found or (None, None)
-    apart, _ = train_against_test(pii, name, hits)
-    if past_base:
-        apart = since(apart, train_against_test(pii, BASE, hits)[0])
+    base = spans.base
+    if spans.test.empty:
+        compared = against_base(spans, base, seed=seed) if base else None
+        return compared or (None, None)
+    apart = since(spans.apart, base.apart) if base else spans.apart
     if apart is None:
         return None, None
-    return apart, max(
-        apart.p, exact_p(comparable(pii, name)[0]) if hits == EXACT else 0.0
-    )
+    exact = exact_p(spans.comparable[0]) if spans.hits == EXACT else 0.0
+    return apart, max(apart.p, exact)

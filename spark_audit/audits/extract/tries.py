@@ -115,14 +115,7 @@ class Medians:
         estimate = Estimate(value, n=len(ours), clusters=clusters)
         low, high = percentile_interval(self.drawn[one] - self.drawn[other])
         if high > low:
-            estimate = replace(
-                estimate,
-                low=low,
-                high=high,
-                interval="percentile",
-                parity_low=low,
-                parity_high=high,
-            )
+            estimate = estimate.between(low, high)
         apart = cluster_sums(ours - theirs, self.group.codes, clusters)
         if np.count_nonzero(apart) < 2:
             return estimate, None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -14,9 +16,11 @@ from spark_audit.audits.strata import ENOUGH
 from spark_audit.data.occurrences import dose_group
 from spark_audit.results import Contrast, Estimate, Hits, Row
 from spark_audit.results.findings import Fact, Power
+from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memory import (
     Memory,
+    Sides,
     dose_trend,
     least_p,
     memory,
@@ -66,35 +70,59 @@ def confounded(name: str, part: pd.DataFrame) -> dict[str, Fact]:
     return {"text_auc": told}
 
 
-def _change(spans: pd.DataFrame) -> np.ndarray:
-    return np.asarray(spans["nll_sum"] - spans["ref_sum"], dtype=np.float64)
+@dataclass(frozen=True, eq=False)
+class Occurrences:
+    """Identifiers of one group on either side, the same for all checkpoints.
 
-
-def moved_of(spans: pd.DataFrame, controls: pd.Series, *, seed: int | None) -> Moved:
-    """What :class:`Moved` says of some occurrences.
-
-    Parameters
-    ----------
-    controls
-        Change of the control, nats, by pair.
-    seed
-        Of the permutations; ``None`` for none: no claim rests on these occurrences.
+    ``spans`` are units, by their places in the evidence; ``control`` has the place of
+    each pair's control.
     """
-    sides, change = sides_of(spans), _change(spans)
-    own = memory(change, sides)
-    reach = unequal(memory(spans["ref_sum"].to_numpy(), sides).difference)
-    p, least = own.t_p(null=reach), 0.0
-    if seed is not None and p is not None and (spans["form"] > 0).all():
-        # Chance dealt them to the sides: what it could have dealt is known.
-        dealt = permutation_p(change, sides, seed=seed, replicates=PERMUTATIONS)
-        if dealt is not None:
-            p, least = max(p, dealt), least_p(sides, replicates=PERMUTATIONS)
-    se = own.difference.se
-    test = Power(test="t", se=se, df=own.freedom, beyond=reach, least_p=least)
-    paired = (spans["role"] == "pii").to_numpy()
-    matched = spans[paired]
-    apart = change[paired] - controls.reindex(matched["pair"]).to_numpy()
-    return Moved(own, memory(apart, sides[paired]), reach, p, (test,) if se else ())
+
+    group: str
+    spans: pd.DataFrame
+    control: pd.Series
+
+    @cached_property
+    def sides(self) -> Sides:
+        """Where they stand."""
+        return sides_of(self.spans)
+
+    @cached_property
+    def matched(self) -> tuple[np.ndarray, np.ndarray, Sides]:
+        """Places of those with a control, of their controls, and where they stand."""
+        paired = (self.spans["role"] == "pii").to_numpy()
+        pii = self.spans[paired]
+        control = self.control[pii["pair"]].to_numpy()
+        return pii.index.to_numpy(), control, self.sides[paired]
+
+    @cached_property
+    def reach(self) -> float:
+        """By how many nats the sides clearly differed on the reference."""
+        return unequal(memory(self.spans["ref_sum"].to_numpy(), self.sides).difference)
+
+    def moved(self, change: np.ndarray, *, seed: int | None) -> Moved:
+        """What :class:`Moved` states of them.
+
+        Parameters
+        ----------
+        change
+            Change of the NLL of all units since the reference, nats.
+        seed
+            Of the permutations; ``None`` for none: no claim rests on them.
+        """
+        sides, own_change = self.sides, change[self.spans.index]
+        own = memory(own_change, sides)
+        p, least = own.t_p(null=self.reach), 0.0
+        if seed is not None and p is not None and (self.spans["form"] > 0).all():
+            # Chance dealt them to the sides: what it could have dealt is known.
+            dealt = permutation_p(own_change, sides, seed=seed, replicates=PERMUTATIONS)
+            if dealt is not None:
+                p, least = max(p, dealt), least_p(sides, replicates=PERMUTATIONS)
+        se = own.difference.se
+        test = Power(test="t", se=se, df=own.freedom, beyond=self.reach, least_p=least)
+        pii, control, matched = self.matched
+        beyond = memory(change[pii] - change[control], matched)
+        return Moved(own, beyond, self.reach, p, (test,) if se else ())
 
 
 def unequal(before: Estimate) -> float:
@@ -130,14 +158,31 @@ def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
             yield f"{name}:{value}", spans[(values == value) | held]
 
 
+def all_occurrences(units: pd.DataFrame) -> list[Occurrences]:
+    """Those of each group, all of them first."""
+    control = units[units["role"] == "control"]
+    places = pd.Series(control.index, index=control["pair"])
+    return [Occurrences(*group, places) for group in groups_of(occurrences(units))]
+
+
 def memory_rows(
-    name: str, part: pd.DataFrame, *, reference: bool, seed: int
+    name: str,
+    change: np.ndarray,
+    groups: Sequence[Occurrences],
+    *,
+    reference: bool,
+    seed: int,
 ) -> tuple[list[Row], dict[str, Moved]]:
     """The change of identifiers on either side, and their difference, by group.
 
     Sides that were unequally hard on the reference drift unequally where drift depends
     on difficulty; at most, what they differed by is lost. That is the difference's
     ``null_low`` and ``null_high``.
+
+    Parameters
+    ----------
+    change
+        Change of the NLL of all units since the reference, nats.
 
     Returns
     -------
@@ -146,23 +191,20 @@ def memory_rows(
     tests
         Of no memory, by group.
     """
-    spans = occurrences(part)
     if reference:
         lost = Moved(Memory.missing(REFERENCE), Memory.missing(REFERENCE))
         missing = Estimate.missing(REFERENCE)
         return [*_rows(name, "pooled", lost), _trend_row(name, missing)], {}
-    control = part[part["role"] == "control"]
-    controls = pd.Series(_change(control), index=control["pair"])
-    rows, tests = [], {}
-    groups = list(groups_of(spans))
     # The two groups that claims rest on; doses come last, the highest at the end.
-    claimed = {"pooled", groups[-1][0]}
-    for group, chosen in groups:
-        own = seed if group in claimed else None
-        found = moved_of(chosen, controls, seed=own)
-        rows += _rows(name, group, found)
-        tests[group] = found
-    trend = dose_trend(_change(spans), sides_of(spans), spans["dose"])
+    claimed = {"pooled", groups[-1].group}
+    tests = {
+        each.group: each.moved(change, seed=seed if each.group in claimed else None)
+        for each in groups
+    }
+    rows = [row for group, one in tests.items() for row in _rows(name, group, one)]
+    whole = groups[0]
+    spans = whole.spans
+    trend = dose_trend(change[spans.index], whole.sides, spans["dose"])
     return [*rows, _trend_row(name, trend)], tests
 
 
@@ -202,37 +244,37 @@ def _trend_row(name: str, trend: Estimate) -> Row:
     )
 
 
-def low_drift(part: pd.DataFrame) -> pd.DataFrame:
-    """Per cluster: change of low-sensitivity text of audited rows, and its tokens."""
-    low = part[(part["role"] == "low") & (part["split"] == "train")]
-    low = low.assign(change=low["nll_sum"] - low["ref_sum"])
-    return low.groupby("cluster")[["change", "n_tokens"]].sum()
+def low_places(units: pd.DataFrame) -> pd.DataFrame:
+    """Low-sensitivity text of audited rows."""
+    return units[(units["role"] == "low") & (units["split"] == "train")]
 
 
-def _low_estimate(change: pd.Series, tokens: pd.Series) -> Estimate:
-    if not len(tokens):
+def _low_estimate(low: pd.DataFrame, change: np.ndarray) -> Estimate:
+    if low.empty:
         return Estimate.missing(NO_LOW)
-    return ratio_estimate(change.to_numpy(), tokens.to_numpy())
+    return pooled_change(low, change)
 
 
-def low_row(name: str, low: pd.DataFrame, *, reference: bool) -> Row:
+def low_row(
+    name: str, low: pd.DataFrame, change: np.ndarray, *, reference: bool
+) -> Row:
     """Drift of low-sensitivity text since the reference."""
-    found = _low_estimate(low["change"], low["n_tokens"])
-    if reference:
-        found = Estimate.missing(REFERENCE)
+    missing = Estimate.missing(REFERENCE)
     return Row.of_estimate(
-        found, audit="matched", checkpoint=name, metric="low_change", unit="nats"
+        missing if reference else _low_estimate(low, change),
+        audit="matched",
+        checkpoint=name,
+        metric="low_change",
+        unit="nats",
     )
 
 
-def low_contrast(name: str, baseline: str, low: dict[str, pd.DataFrame]) -> Contrast:
+def low_contrast(
+    name: str, baseline: str, low: pd.DataFrame, apart: np.ndarray
+) -> Contrast:
     """Drift of low-sensitivity text minus that of the baseline."""
-    ours, theirs = low[name], low[baseline]
-    found = _low_estimate(ours["change"], ours["n_tokens"][:0])
-    if len(ours) and len(theirs):
-        found = _low_estimate(ours["change"] - theirs["change"], ours["n_tokens"])
     return Contrast.of_estimate(
-        found,
+        _low_estimate(low, apart),
         audit="matched",
         checkpoint=name,
         baseline=baseline,
@@ -241,8 +283,14 @@ def low_contrast(name: str, baseline: str, low: dict[str, pd.DataFrame]) -> Cont
     )
 
 
-def own_change(spans: pd.DataFrame) -> Estimate:
+def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
+    """Change of the NLL of some spans, nats per token."""
+    columns = np.stack([change[spans.index], spans["n_tokens"]], axis=1)
+    codes = pd.factorize(spans["cluster"], sort=True)[0]
+    return ratio_estimate(*cluster_sums(columns, codes).T)
+
+
+def own_change(units: pd.DataFrame, change: np.ndarray) -> Estimate:
     """Change of the NLL of matched identifiers since the reference, nats per token."""
-    pii = spans[(spans["split"] == "train") & (spans["role"] == "pii")]
-    sums = pii.assign(change=pii["nll_sum"] - pii["ref_sum"]).groupby("cluster")
-    return ratio_estimate(sums["change"].sum(), sums["n_tokens"].sum())
+    pii = (units["split"] == "train") & (units["role"] == "pii")
+    return pooled_change(units[pii], change)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -13,18 +13,19 @@ import pandas as pd
 from spark_audit.audits.base import Context
 from spark_audit.audits.matched.matched_claims import NO_PAIRS
 from spark_audit.audits.matched.span_scores import CLASSES
-from spark_audit.audits.spans import Group, group_of, groups
+from spark_audit.audits.spans import Group
 from spark_audit.names import entry_of, original_of
 from spark_audit.results import Contrast, Estimate, Family, Row
-from spark_audit.stats.bootstrap import cluster_sums, max_t, sign_flip
-from spark_audit.stats.intervals import estimate_of, ratio_estimate
-from spark_audit.stats.power import mde, with_mde
-from spark_audit.stats.selectivity import (
-    delta_sel,
-    estimands,
-    rtm_bias_estimate,
-    rtm_slope,
+from spark_audit.stats.bootstrap import max_t, sign_flip
+from spark_audit.stats.intervals import (
+    Estimand,
+    estimate_of,
+    estimates_of,
+    ratio_estimate,
+    replicates_of,
 )
+from spark_audit.stats.power import mde, with_mde
+from spark_audit.stats.selectivity import estimands, rtm_bias, rtm_slope
 from spark_audit.stats.weights import Weights, draw_weights
 
 REFERENCE = "the checkpoint is the matching reference itself, so there is no change"
@@ -46,33 +47,42 @@ class OfPairs:
     references: set[str] = field(default_factory=set)
 
 
-def by_group(spans: pd.DataFrame, names: Sequence[str], context: Context) -> OfPairs:
-    """Figures of the matched pairs in every group of train and of test rows."""
+def by_group(
+    groups: Sequence[Group], nll: Mapping[str, np.ndarray], context: Context
+) -> OfPairs:
+    """Figures of the matched pairs in every group of train and of test rows.
+
+    Parameters
+    ----------
+    nll
+        Summed NLL of the units by checkpoint, nats.
+    """
     made = OfPairs()
-    for split in ("train", "test"):
-        part = spans[spans["split"] == split]
-        if not len(part):
+    drawn: dict[int, Weights] = {}
+    for group in groups:
+        references = {name for name in nll if group.is_reference(nll[name])}
+        if group.name == "pooled":
+            made.references |= references
+        if not len(group.pii):
+            made.rows += missing_rows(list(nll), group.name)
+            made.contrasts += _missing_contrasts(group.name, context)
             continue
-        clusters = sorted(set(part["cluster"]))
-        weights = draw_weights(
-            len(clusters), replicates=context.replicates, seed=context.seed
-        )
-        for group, chosen in groups(part, split):
-            of_name = {
-                name: group_of(chosen[chosen["checkpoint"] == name], clusters)
-                for name in names
-            }
-            if group == "pooled":
-                made.references |= {n for n, one in of_name.items() if one.is_reference}
-            for name in names:
-                made.rows += pair_rows(name, group, of_name[name], weights, context)
-            for name, baseline in context.baselines.items():
-                contrasts, scores = pair_contrast(
-                    name, baseline, group, of_name, weights, context
-                )
-                made.contrasts += contrasts
-                if scores is not None and any(map(is_primary, contrasts)):
-                    made.tests[name] = scores
+        size = group.windows.n_clusters
+        if size not in drawn:
+            drawn[size] = draw_weights(
+                size, replicates=context.replicates, seed=context.seed
+            )
+        sums = _estimands(group, nll, references, context.baselines)
+        estimates = estimates_of(sums, replicates_of(sums, drawn[size]))
+        for name, values in nll.items():
+            made.rows += _pair_rows(name, group, values, estimates, context)
+        for name, baseline in context.baselines.items():
+            contrasts, scores = _pair_contrast(
+                (name, baseline), group, nll, references, estimates, context
+            )
+            made.contrasts += contrasts
+            if scores is not None and any(map(is_primary, contrasts)):
+                made.tests[name] = scores
     return made
 
 
@@ -93,65 +103,89 @@ def missing_rows(names: Sequence[str], group: str) -> list[Row]:
     ]
 
 
-def pair_rows(
-    name: str, group: str, found: Group, weights: Weights, context: Context
+Key: TypeAlias = tuple[str, str, str]
+"""Checkpoint, metric and variant; of a contrast the baseline is the variant."""
+
+
+def _estimands(
+    group: Group,
+    nll: Mapping[str, np.ndarray],
+    references: Collection[str],
+    baselines: Mapping[str, str],
+) -> dict[Key, Estimand | Estimate]:
+    """NLL of either side, Delta_sel, its change and R1 of each checkpoint; DiD."""
+    made, windows = dict[Key, Estimand | Estimate](), group.windows
+    for name, sums in nll.items():
+        pii, control = sums[group.pii], sums[group.control]
+        made[name, "nll_pii", ""] = group.mean(pii)
+        made[name, "nll_control", ""] = group.mean(control)
+        made[name, "rtm_bias", ""] = Estimate.missing(REFERENCE)
+        made[name, "delta_sel", "change"] = Estimate.missing(REFERENCE)
+        if name not in references:
+            change = group.mean(pii - group.residual - control)
+            made[name, "delta_sel", "change"] = change
+            made[name, "rtm_bias", ""] = rtm_bias(windows, group.means(sums))
+        made[name, "delta_sel", ""] = group.mean(pii - control)
+        if group.name == "pooled":
+            where, size = (group.tokens, group.codes), windows.n_clusters
+            each = estimands(pii, control, *where, n_clusters=size)[1:]
+            for of, one in zip(WEIGHED, each, strict=True):
+                made[name, "delta_sel", of] = one
+    for name, baseline in baselines.items():
+        moved = nll[name] - nll[baseline]
+        means = group.means(nll[name]), group.means(nll[baseline])
+        made[name, "did", baseline] = group.mean(
+            moved[group.pii] - moved[group.control]
+        )
+        made[name, "rtm_bias", baseline] = rtm_bias(windows, *means)
+    return made
+
+
+WEIGHED = ("span-weighted", "source-weighted")
+
+
+def _pair_rows(
+    name: str,
+    group: Group,
+    nll: np.ndarray,
+    estimates: Mapping[Key, Estimate],
+    context: Context,
 ) -> list[Row]:
-    """NLL of either side, Delta_sel, its change, and R1 of both."""
-    columns: dict[str, Any] = {
-        "audit": "matched",
-        "checkpoint": name,
-        "group": group,
-        "unit": "nats",
-    }
-    if not len(found.pii):
-        return missing_rows([name], group)
-    size = found.windows.n_clusters
-    sides = [
-        ratio_estimate(
-            cluster_sums(values, found.codes, size), found.den, weights=weights
-        )
-        for values in (found.pii, found.control)
+    """Rows of a checkpoint from :func:`_levels`."""
+    residual = float(group.residual.sum() / group.tokens.sum())
+    of = {key[1:]: one for key, one in estimates.items() if key[0] == name}
+    of["rtm_bias", "change"] = _shifted(of["rtm_bias", ""], group, nll, residual)
+    rows: list[tuple[str, str, float | None]] = [
+        ("nll_pii", "", None),
+        ("nll_control", "", None),
+        ("delta_sel", "", residual),
+        ("delta_sel", "change", 0.0),
+        ("rtm_bias", "", None),
+        ("rtm_bias", "change", None),
     ]
-    residual = float(found.residual.sum() / found.tokens.sum())
-    bias = Estimate.missing(REFERENCE)
-    if not found.is_reference:
-        bias = rtm_bias_estimate(
-            found.windows, found.checkpoint_windows, weights=weights
-        )
-    spans = (found.pii, found.control, found.tokens, found.codes)
-    pooled, by_span, by_source = estimands(*spans, weights=weights)
-    change = delta_sel(
-        found.pii - found.residual, found.control, *spans[2:], weights=weights
-    )
-    if found.is_reference:
-        change = Estimate.missing(REFERENCE)
-    rows = [
+    if group.name == "pooled":
+        rows += [("delta_sel", variant, None) for variant in WEIGHED]
+    return [
         Row.of_estimate(
-            estimate.decided(paper=context.paper), metric=metric, **columns, **more
+            (with_mde(one) if metric == "delta_sel" else one).decided(
+                paper=context.paper
+            ),
+            audit="matched",
+            checkpoint=name,
+            group=group.name,
+            metric=metric,
+            of=variant,
+            unit="nats",
+            null=null,
         )
-        for metric, estimate, more in (
-            ("nll_pii", sides[0], {}),
-            ("nll_control", sides[1], {}),
-            ("delta_sel", with_mde(pooled), {"null": residual}),
-            ("delta_sel", with_mde(change), {"of": "change", "null": 0.0}),
-            ("rtm_bias", bias, {}),
-            ("rtm_bias", _shifted(bias, found, residual), {"of": "change"}),
-        )
-    ]
-    if group != "pooled":
-        return rows
-    return rows + [
-        Row.of_estimate(
-            with_mde(estimate).decided(paper=context.paper),
-            metric="delta_sel",
-            of=of,
-            **columns,
-        )
-        for of, estimate in (("span-weighted", by_span), ("source-weighted", by_source))
+        for metric, variant, null in rows
+        for one in [of[metric, variant]]
     ]
 
 
-def _shifted(bias: Estimate, found: Group, residual: float) -> Estimate:
+def _shifted(
+    bias: Estimate, group: Group, nll: np.ndarray, residual: float
+) -> Estimate:
     """R1 for the change since the reference.
 
     A pair that matching left ``d`` nats apart is expected at ``(1 - beta) gap +
@@ -159,10 +193,10 @@ def _shifted(bias: Estimate, found: Group, residual: float) -> Estimate:
     """
     if bias.value is None:
         return bias
-    windows = found.windows
+    windows = group.windows
     beta = rtm_slope(
         windows.pool,
-        found.checkpoint_windows,
+        group.means(nll),
         windows.pool_clusters,
         cells=windows.pool_cells,
     ).beta
@@ -172,65 +206,60 @@ def _shifted(bias: Estimate, found: Group, residual: float) -> Estimate:
     return replace(bias, **{k: bound - shift for k, bound in known.items()})
 
 
-def pair_contrast(
-    name: str,
-    baseline: str,
-    group: str,
-    found: dict[str, Group],
-    weights: Weights,
+def _missing_contrasts(group: str, context: Context) -> list[Contrast]:
+    """Contrasts of a group that has no matched span."""
+    missing = Estimate.missing(NO_PAIRS)
+    return [
+        _contrast(missing, pair, group, metric)
+        for pair in context.baselines.items()
+        for metric in ("did", "rtm_bias")
+    ]
+
+
+def _contrast(
+    estimate: Estimate, pair: tuple[str, str], group: str, metric: str, **more: Any
+) -> Contrast:
+    return Contrast.of_estimate(
+        estimate,
+        audit="matched",
+        checkpoint=pair[0],
+        baseline=pair[1],
+        group=group,
+        metric=metric,
+        unit="nats",
+        family=_family(*pair, group),
+        **more,
+    )
+
+
+def _pair_contrast(
+    pair: tuple[str, str],
+    group: Group,
+    nll: Mapping[str, np.ndarray],
+    references: Collection[str],
+    estimates: Mapping[Key, Estimate],
     context: Context,
 ) -> tuple[list[Contrast], np.ndarray | None]:
     """DiD and its R1; the per-cluster sums that its test rests on."""
-    ours, theirs = found[name], found[baseline]
-    columns: dict[str, Any] = {
-        "audit": "matched",
-        "checkpoint": name,
-        "baseline": baseline,
-        "group": group,
-        "unit": "nats",
-        "family": _family(name, baseline, group),
-    }
-    if not len(ours.pii):
-        missing = Estimate.missing(NO_PAIRS)
-        return [
-            Contrast.of_estimate(missing, metric=metric, **columns)
-            for metric in ("did", "rtm_bias")
-        ], None
-    estimate = with_mde(
-        delta_sel(
-            ours.pii - theirs.pii,
-            ours.control - theirs.control,
-            ours.tokens,
-            ours.codes,
-            weights=weights,
-        )
+    name, baseline = pair
+    ours, theirs = (
+        group.sums(s[group.pii] - s[group.control])[:, 0]
+        for s in (nll[name], nll[baseline])
     )
-    bias = rtm_bias_estimate(
-        ours.windows,
-        ours.checkpoint_windows,
-        theirs.checkpoint_windows,
-        weights=weights,
-    )
-    scores = ours.num - theirs.num
-    testable = np.count_nonzero(ours.den) > 1
+    scores = ours - theirs
+    testable = len(np.unique(group.codes)) > 1
     note = (
         "the baseline is the matching reference: DiD is Delta_sel minus the residual "
         "of matching"
-        if theirs.is_reference
+        if baseline in references
         else ""
     )
+    did, bias = (estimates[name, metric, baseline] for metric in ("did", "rtm_bias"))
+    p = float(sign_flip(scores, seed=context.seed)) if testable else None
+    shown = with_mde(did).decided(paper=context.paper)
     return [
-        Contrast.of_estimate(
-            estimate.decided(paper=context.paper),
-            metric="did",
-            p=float(sign_flip(scores, seed=context.seed)) if testable else None,
-            null=0.0,
-            note=note,
-            **columns,
-        ),
-        Contrast.of_estimate(
-            bias.decided(paper=context.paper), metric="rtm_bias", **columns
-        ),
+        _contrast(shown, pair, group.name, "did", p=p, null=0.0, note=note),
+        _contrast(bias.decided(paper=context.paper), pair, group.name, "rtm_bias"),
     ], scores if testable else None
 
 
@@ -293,21 +322,15 @@ FEWEST = 2
 """Clusters that must hold other tokens of a class."""
 
 
-def own_contrasts(
-    name: str, baseline: str, ours: pd.DataFrame, theirs: pd.DataFrame
-) -> list[Contrast]:
+def own_contrasts(name: str, baseline: str, train: pd.DataFrame) -> list[Contrast]:
     """NLL of matched identifiers against the baseline's, and beyond look-alikes.
 
     Parameters
     ----------
-    ours, theirs
-        Evidence of the two, with the same rows.
+    train
+        Units of train rows, with their NLL minus the baseline's as ``apart``.
     """
-    keys = ["example", "role", "start", "type", "n_tokens"]
-    both = ours.merge(theirs[[*keys, "nll_sum"]], on=keys, suffixes=("", "_other"))
-    both = both[both["split"] == "train"]
-    both = both.assign(apart=both["nll_sum"] - both["nll_sum_other"])
-    pii = both[both["role"] == "pii"]
+    pii = train[train["role"] == "pii"]
     sums = pii.groupby("cluster")[["apart", "n_tokens"]].sum()
     columns: dict[str, Any] = {
         "audit": "matched",
@@ -319,7 +342,7 @@ def own_contrasts(
     own = ratio_estimate(sums["apart"], sums["n_tokens"])
     return [
         Contrast.of_estimate(own, metric="nll_pii", **columns),
-        Contrast.of_estimate(_beyond(both, pii), metric="did_alike", **columns),
+        Contrast.of_estimate(_beyond(train, pii), metric="did_alike", **columns),
     ]
 
 

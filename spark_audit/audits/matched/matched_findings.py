@@ -31,7 +31,8 @@ from spark_audit.stats.balance import effective_clusters, smd
 
 def findings(
     rows: Sequence[Row],
-    scored: Mapping[str, pd.DataFrame],
+    units: pd.DataFrame,
+    changes: Mapping[str, np.ndarray],
     references: Collection[str],
     tested: Mapping[str, Mapping[str, Moved]],
 ) -> list[Finding]:
@@ -39,29 +40,35 @@ def findings(
 
     Parameters
     ----------
-    scored
-        Evidence by checkpoint; single replicates of a method are not told of.
+    changes
+        Change of the units' NLL since the reference, nats, by checkpoint; single
+        replicates of a method have no finding.
     references
         Checkpoints that score as the matching reference does.
     tested
         The tests of no memory, by checkpoint and group.
     """
-    entries = {entry_of(name) for name in scored if entry_of(name) != name}
+    entries = {entry_of(name) for name in changes if entry_of(name) != name}
     by_key = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
     found = []
-    for name, part in scored.items():
+    lost = left_out(units)
+    for name, change in changes.items():
         if entry_of(name) != name:
             continue
         of_name = {key[1:]: row for key, row in by_key.items() if key[0] == name}
         seeds, reference = name in entries, name in references
         if not reference:
-            doubt, lost = confounded(name, part), left_out(part)
+            doubt = confounded(name, units)
             found += memory_findings(
                 name, of_name, tested[name], seeds=seeds, doubt=doubt, lost=lost
             )
         found.append(
             selectivity_finding(
-                name, of_name, own_change(part), reference=reference, seeds=seeds
+                name,
+                of_name,
+                own_change(units, change),
+                reference=reference,
+                seeds=seeds,
             )
         )
     return found
@@ -227,22 +234,16 @@ def pair_guards(train: pd.DataFrame) -> list[Guard]:
     return guards
 
 
-def reproduced_guard(spans: pd.DataFrame) -> list[Guard]:
+def reproduced_guard(units: pd.DataFrame, change: np.ndarray) -> Guard:
     """Whether the base still scores as the manifest says it did."""
-    base = spans[spans["checkpoint"] == BASE]
-    if not len(base):
-        return []
-    change = (base["nll_sum"] - base["ref_sum"]).abs() / base["n_tokens"]
-    worst = float(change.max())
-    return [
-        Guard(
-            name="reference reproduced",
-            checkpoint=BASE,
-            passed=worst <= REPRODUCED,
-            says="guard.reproduced",
-            facts={
-                "worst": _row("reproduced", worst, base["cluster"].nunique()),
-                "reproduced": worst <= REPRODUCED,
-            },
-        )
-    ]
+    worst = float((np.abs(change[units.index]) / units["n_tokens"]).max())
+    return Guard(
+        name="reference reproduced",
+        checkpoint=BASE,
+        passed=worst <= REPRODUCED,
+        says="guard.reproduced",
+        facts={
+            "worst": _row("reproduced", worst, units["cluster"].nunique()),
+            "reproduced": worst <= REPRODUCED,
+        },
+    )

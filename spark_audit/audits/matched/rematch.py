@@ -8,7 +8,7 @@ here changes the manifest: these are sensitivity runs in addition to its pairs.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.spans import Group, Sums, audited_spans, group_of
+from spark_audit.audits.spans import Group, Sums, audited_spans, cells_of
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate
 from spark_audit.results.evidence import Evidence
-from spark_audit.stats.intervals import left_out, ratio
+from spark_audit.stats.intervals import estimates_of, left_out, ratio
 from spark_audit.stats.matching import match_spans, placebo_spans
-from spark_audit.stats.selectivity import delta_sel, rtm_bias_estimate
+from spark_audit.stats.selectivity import delta_sel, rtm_bias
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "caliper 0.1": {"caliper_u": 100_000},
@@ -229,21 +229,20 @@ def other_pairs(
     )
 
 
-def sensitivity_table(
-    units: pd.DataFrame, names: Sequence[str]
-) -> list[dict[str, Any]]:
+def sensitivity_table(evidence: Evidence) -> list[dict[str, Any]]:
     """Delta_sel under other matching settings; the manifest's pairs stay primary."""
     records = []
+    units = evidence.units[evidence.units["role"] == "rematched"]
     for variant in VARIANTS:
-        for name in names:
-            own = (units["role"] == "rematched") & (units["type"] == variant)
-            pairs = units[own & (units["checkpoint"] == name)]
+        pairs = units[units["type"] == variant]
+        nothing, reference = np.zeros(len(pairs)), pairs["ref_sum"].to_numpy()
+        where = (pairs["n_tokens"], pd.factorize(pairs["cluster"])[0])
+        for name in evidence.checkpoints:
             raw = change = Estimate.missing("no pair under this setting")
             if len(pairs):
-                where = (pairs["n_tokens"], pd.factorize(pairs["cluster"])[0])
-                apart, nothing = pairs["nll_sum"], np.zeros(len(pairs))
-                raw = delta_sel(apart, nothing, *where)
-                change = delta_sel(apart - pairs["ref_sum"], nothing, *where)
+                apart = evidence.row(name, "nll_sum")[pairs.index]
+                raw = delta_sel(apart, nothing, *where).estimate()
+                change = delta_sel(apart - reference, nothing, *where).estimate()
             records.append(
                 {
                     "variant": variant,
@@ -262,15 +261,18 @@ def sensitivity_table(
     return records
 
 
-def placebo_table(evidence: Evidence) -> list[dict[str, Any]]:
+def placebo_table(evidence: Evidence, pooled: Group | None) -> list[dict[str, Any]]:
     """Delta_sel of random non-PII windows, minus that on the reference.
 
     ``any window`` centres on 0 whatever regression to the mean does: it shows the
     spread that matching leaves, and is no null. ``same class`` (the PII's digits and
-    capitals) keeps its gap: comparing its mean with its R1 checks R1.
+    capitals) keeps its gap: comparing its mean with its R1 checks R1. ``pooled`` are
+    the pairs of train rows.
     """
     records = []
+    units = evidence.units
     for kind, same in PLACEBOS.items():
+        drawn = units[(units["role"] == "placebo") & (units["type"] == kind)]
         for name in evidence.checkpoints:
             record: dict[str, Any] = {
                 "placebo": kind,
@@ -285,13 +287,11 @@ def placebo_table(evidence: Evidence) -> list[dict[str, Any]]:
             if not evidence.facts["draws"]:
                 record["note"] = f"more than {MOST_ROWS:,} rows: not drawn"
                 continue
-            units = evidence.frame(name)
-            own = _train(units, name)
-            if own.is_reference:
+            nll = evidence.row(name, "nll_sum")
+            if pooled is not None and pooled.is_reference(nll):
                 record["note"] = "the checkpoint is the matching reference"
                 continue
-            drawn = units[(units["role"] == "placebo") & (units["type"] == kind)]
-            change = drawn["nll_sum"] - drawn["ref_sum"]
+            change = nll[drawn.index] - drawn["ref_sum"]
             values = (change / drawn["n_tokens"]).to_numpy()
             record["draws"] = len(values)
             if len(values) < 2:
@@ -301,8 +301,8 @@ def placebo_table(evidence: Evidence) -> list[dict[str, Any]]:
                 record["note"] = "all draws are equal, because there is no other window"
                 continue
             record["sd"] = float(values.std(ddof=1))
-            if same:
-                record["own_rtm_bias"] = _bias_of(own, units[units["role"] == "drawn"])
+            if same and pooled is not None:
+                record["own_rtm_bias"] = _bias_of(pooled, units, nll)
     return records
 
 
@@ -313,12 +313,12 @@ def _apart(sums: Sums, pairs: Pairs) -> np.ndarray:
     return np.asarray(first - control)
 
 
-def _bias_of(found: Group, drawn: pd.DataFrame) -> float | None:
+def _bias_of(pooled: Group, units: pd.DataFrame, nll: np.ndarray) -> float | None:
     """R1 with other windows in the place of the PII spans, nats."""
-    windows = found.windows
+    windows = pooled.windows
     assert windows.pool_cells is not None
-    places = zip(drawn["example"], drawn["n_tokens"], strict=True)
-    cells = np.array([found.cells[place] for place in places])
+    drawn = units[units["role"] == "drawn"]
+    cells = cells_of(units)[drawn.index]
     inside = np.isin(cells, windows.pool_cells)
     tokens = (drawn["start"] * drawn["n_tokens"]).to_numpy(np.float64)
     means = drawn["ref_sum"].to_numpy() / tokens
@@ -330,37 +330,30 @@ def _bias_of(found: Group, drawn: pd.DataFrame) -> float | None:
         span_clusters=np.array([cluster[cell] for cell in cells[inside]], np.int64),
         span_cells=cells[inside],
     )
-    return rtm_bias_estimate(instead, found.checkpoint_windows).value
+    return estimates_of({0: rtm_bias(instead, pooled.means(nll))}, {})[0].value
 
 
-def diagnostics(spans: pd.DataFrame) -> list[dict[str, Any]]:
+def diagnostics(
+    units: pd.DataFrame, pooled: Group | None, nll: Mapping[str, np.ndarray]
+) -> list[dict[str, Any]]:
     """How much one cluster or the controls' place could matter."""
-    records = []
-    for name in dict.fromkeys(spans["checkpoint"]):
-        found = _train(spans, str(name))
-        held = found.den > 0
-        if held.sum() < 2:
-            continue
-        _, without = left_out(np.stack([found.num, found.den], axis=1)[held], ratio)
-        chosen = spans[(spans["checkpoint"] == name) & (spans["split"] == "train")]
-        pii, control = (
-            chosen[chosen["role"] == role].sort_values("pair")["start"].to_numpy()
-            for role in ("pii", "control")
-        )
+    records: list[dict[str, Any]] = []
+    if pooled is None or len(np.unique(pooled.codes)) < 2:
+        return records
+    start = units["start"].to_numpy()
+    after = float(np.mean(start[pooled.control] > start[pooled.pii]))
+    for name, values in nll.items():
+        sums = pooled.sums(values[pooled.pii] - values[pooled.control])
+        _, without = left_out(sums[sums[:, 1] > 0], ratio)
         records.append(
             {
                 "checkpoint": name,
                 "leave_one_cluster_out_low": float(without.min()),
                 "leave_one_cluster_out_high": float(without.max()),
-                "controls_after_share": float(np.mean(control > pii)),
+                "controls_after_share": after,
             }
         )
     return records
-
-
-def _train(spans: pd.DataFrame, name: str) -> Group:
-    chosen = spans[(spans["checkpoint"] == name) & (spans["split"] == "train")]
-    return group_of(chosen, sorted(set(chosen["cluster"])))
 
 
 def _classes(example: ManifestExample) -> np.ndarray:

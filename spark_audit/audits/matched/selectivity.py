@@ -17,13 +17,13 @@ from functools import partial
 from typing import Annotated
 
 import numpy as np
-import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import Moved
 from spark_audit.audits.matched.changes import (
+    all_occurrences,
     low_contrast,
-    low_drift,
+    low_places,
     low_row,
     memory_rows,
 )
@@ -47,10 +47,10 @@ from spark_audit.audits.matched.rematch import (
 )
 from spark_audit.audits.matched.span_scores import span_evidence
 from spark_audit.audits.metric import Metric
-from spark_audit.audits.spans import plan_of_identifiers
+from spark_audit.audits.spans import groups, plan_of_identifiers
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import entry_of, listed
+from spark_audit.names import BASE, entry_of, listed
 from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence
 
@@ -163,81 +163,75 @@ class Matched(Audit):
         )
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        every = evidence.frame()
-        extra = every["split"] == ""
-        spans, baselines = _with_entries(every[~extra], context.baselines)
-        names = list(dict.fromkeys(spans["checkpoint"]))
-        pairs = by_group(spans, names, replace(context, baselines=baselines))
+        every = evidence.units
+        units, reference = every[every["split"] != ""], every["ref_sum"].to_numpy()
+        nll, baselines = _with_entries(evidence, context.baselines)
+        names, whole = list(nll), [*groups(every)]
+        pairs = by_group(whole, nll, replace(context, baselines=baselines))
         rows, references = pairs.rows, pairs.references
         if not any(row.group == "pooled" for row in rows):
             rows = [*missing_rows(names, "pooled"), *rows]
-        scored = {name: spans[spans["checkpoint"] == name] for name in names}
+        changes = {name: sums - reference for name, sums in nll.items()}
+        sides, low = all_occurrences(units), low_places(units)
         tested: dict[str, dict[str, Moved]] = {}
-        for name, part in scored.items():
-            told, tested[name] = memory_rows(
-                name, part, reference=name in references, seed=context.seed
+        for name, change in changes.items():
+            made, tested[name] = memory_rows(
+                name, change, sides, reference=name in references, seed=context.seed
             )
-            rows += told
-        low = {name: low_drift(part) for name, part in scored.items()}
+            rows += made
         rows += [
-            low_row(n, drift, reference=n in references) for n, drift in low.items()
+            low_row(name, low, change, reference=name in references)
+            for name, change in changes.items()
         ]
-        contrasts = [
-            *pairs.contrasts,
-            *(low_contrast(name, other, low) for name, other in baselines.items()),
-            *(
-                row
-                for name, other in baselines.items()
-                for row in own_contrasts(name, other, scored[name], scored[other])
-            ),
-        ]
+        contrasts = pairs.contrasts
+        train = units[units["split"] == "train"]
+        apart = {n: nll[n] - nll[other] for n, other in baselines.items()}
+        for name, other in baselines.items():
+            contrasts.append(low_contrast(name, other, low, apart[name]))
+        for name, other in baselines.items():
+            moved = train.assign(apart=apart[name][train.index])
+            contrasts += own_contrasts(name, other, moved)
         contrasts = adjusted(contrasts, pairs.tests, context.seed)
-        first = scored[names[0]]
-        tables = {"matched_diagnostics": diagnostics(spans)}
+        pooled = whole[0] if whole and whole[0].name == "pooled" else None
+        tables = {"matched_diagnostics": diagnostics(every, pooled, nll)}
         if evidence.facts["rematched"]:
-            tables["matched_sensitivity"] = sensitivity_table(
-                every[extra], evidence.checkpoints
-            )
+            tables["matched_sensitivity"] = sensitivity_table(evidence)
         if evidence.facts["placebo"]:
-            tables["matched_placebo"] = placebo_table(evidence)
+            tables["matched_placebo"] = placebo_table(evidence, pooled)
+        entries = {entry_of(name) for name in names if entry_of(name) != name}
+        null = listed(self.null, names, where="--null")
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
             guards=[
-                *reproduced_guard(spans),
-                *pair_guards(first[first["split"] == "train"]),
-                *alike_guard(first),
+                *([reproduced_guard(units, changes[BASE])] if BASE in changes else []),
+                *pair_guards(train),
+                *alike_guard(units),
             ],
             findings=[
-                *findings(rows, scored, references, tested),
-                *contrast_findings(
-                    rows,
-                    contrasts,
-                    {entry_of(name) for name in names if entry_of(name) != name},
-                    listed(self.null, names, where="--null"),
-                ),
+                *findings(rows, units, changes, references, tested),
+                *contrast_findings(rows, contrasts, entries, null),
             ],
             tables=tables,
         )
 
 
 def _with_entries(
-    spans: pd.DataFrame, baselines: Mapping[str, str]
-) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Add the mean of each method's replicates under the method's own name.
+    evidence: Evidence, baselines: Mapping[str, str]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """NLL by checkpoint, and the mean of each method's replicates under its own name.
 
     Delta_sel and DiD are linear in a checkpoint's sums, so their interval over sources
     for the mean of several seeds is that of the averaged sums.
     """
+    nll = dict(zip(evidence.checkpoints, evidence.values["nll_sum"], strict=True))
     members: dict[str, list[str]] = {}
-    for name in dict.fromkeys(spans["checkpoint"]) if len(spans) else ():
+    for name in nll:
         if (entry := entry_of(name)) != name:
             members.setdefault(entry, []).append(name)
-    parts, pairs = [spans], dict(baselines)
+    pairs = dict(baselines)
     for entry, names in members.items():
-        each = [spans[spans["checkpoint"] == name] for name in names]
-        sums = np.mean([part["nll_sum"].to_numpy() for part in each], axis=0)
-        parts.append(each[0].assign(checkpoint=entry, nll_sum=sums))
+        nll[entry] = np.mean([nll[name] for name in names], axis=0)
         if (other := baselines.get(names[0])) is not None:
             pairs[entry] = entry_of(other)
-    return pd.concat(parts, ignore_index=True) if members else spans, pairs
+    return nll, pairs

@@ -12,9 +12,10 @@ import pandas as pd
 from spark_audit.audits.base import Tables
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.matched.rematch import other_pairs
-from spark_audit.audits.spans import Sums, SumsOf, audited_spans
+from spark_audit.audits.spans import Sums, audited_spans
 from spark_audit.manifest.schema import Manifest, TokenRange
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.scoring.table import Pass
 from spark_audit.stats.matching import non_overlapping_windows
 
 CLASSES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
@@ -39,8 +40,8 @@ def span_evidence(
     :data:`CLASSES` how many tokens of each an identifier has. Without a ``split`` are
     the roles of :func:`~spark_audit.audits.matched.rematch.other_pairs`.
     """
-    sums = SumsOf(manifest, tables)
-    skeleton = _frame(_spans(manifest)) if sums else pd.DataFrame()
+    scores = {n: passes[Pass()] for n, passes in tables.items() if Pass() in passes}
+    skeleton = _frame(_spans(manifest)) if scores else pd.DataFrame()
     if skeleton.empty:
         return Evidence()
     at = tuple(skeleton[name].to_numpy() for name in ("index", "start", "n_tokens"))
@@ -59,8 +60,8 @@ def span_evidence(
     units["ref_sum"] = scored(Sums.of_reference(manifest))
 
     def measured() -> Measured:
-        for name, found in sums.items():
-            yield name, {"nll_sum": scored(found)}
+        for name, table in scores.items():
+            yield name, {"nll_sum": scored(Sums.of_table(manifest, table))}
 
     facts = {"rematched": rematched, "placebo": draws > 0, "draws": more.draws}
     return Evidence.of(units, measured(), facts)

@@ -244,7 +244,7 @@ class Group:
         values = self.known.of(name, attack)[drawn.rows]
         try:
             found = [
-                tpr_at_fpr(values[x], values[y], fpr) for x, y in drawn.design.tasks()
+                tpr_at_fpr(values[x], values[y], fpr) for x, y in drawn.design.tasks
             ]
         except NotEstimableError:
             return None
@@ -414,7 +414,7 @@ def rate_difference(
     rates = []
     resolvable = True
     for values in pair:
-        found = [tpr_at_fpr(values[x], values[y], fpr) for x, y in drawn.design.tasks()]
+        found = [tpr_at_fpr(values[x], values[y], fpr) for x, y in drawn.design.tasks]
         rates.append(float(np.mean([tpr.value for tpr in found])))
         resolvable &= all(tpr.resolvable for tpr in found)
     estimate = Estimate(
@@ -426,12 +426,4 @@ def rate_difference(
     low, high = percentile_interval(replicates)
     if not high > low:
         return estimate.noting("all resamples are equal: no interval")
-    return replace(
-        estimate,
-        low=low,
-        high=high,
-        interval="percentile",
-        se=float(np.nanstd(replicates)),
-        parity_low=low,
-        parity_high=high,
-    )
+    return replace(estimate, se=float(np.nanstd(replicates))).between(low, high)

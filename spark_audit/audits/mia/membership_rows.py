@@ -181,7 +181,7 @@ def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
             if pooled.usable(name, attack):
                 continue
             drawn = pooled.drawn(pooled.known.of(name, attack))
-            held = [len(others) for _, others in drawn.design.tasks()]
+            held = [len(others) for _, others in drawn.design.tasks]
             if not held or min(held) < 2:
                 continue
             # A hair above, or the smallest task's first false positive is lost.

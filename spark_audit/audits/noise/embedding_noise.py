@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from spark_audit.audits.noise.perturbed import (
     SIGMAS,
     STATISTICS,
     Sums,
+    by_scale,
     gap_difference,
     noise_evidence,
     noise_passes,
@@ -44,7 +45,13 @@ from spark_audit.results import (
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import sign_flip
-from spark_audit.stats.intervals import estimate_of, left_out
+from spark_audit.stats.intervals import (
+    Estimand,
+    estimate_of,
+    estimates_of,
+    left_out,
+    replicates_of,
+)
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.weights import Weights, draw_weights
 
@@ -103,27 +110,36 @@ class Noise(Audit):
         return noise_evidence(tables, manifest, sigmas=self.sigmas, draws=self.draws)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        frame = evidence.frame()
         rows: list[Row] = []
         contrasts: list[Contrast] = []
-        for group, part in _grouped(frame):
-            clusters = sorted(set(part["cluster"]))
-            weights = draw_weights(
-                len(clusters), replicates=context.replicates, seed=context.seed
-            )
-            found = {place: Sums(chosen, clusters) for place, chosen in _by_scale(part)}
-            for (name, sigma), sums in found.items():
-                place = {"checkpoint": name, "of": f"{sigma:g}", "group": group}
-                rows += _rows(sums, weights, place, context)
+        for group, chosen in _grouped(evidence.units):
+            sums, weights = _sums(evidence, chosen, context)
+            estimands = {
+                (place, metric): one.of_metric(metric)
+                for place, one in sums.items()
+                for metric in STATISTICS
+            }
+            drawn = replicates_of(estimands, weights)
+            estimates = estimates_of(estimands, drawn)
+            for (name, sigma), one in sums.items():
+                columns: dict[str, Any] = {"checkpoint": name, "of": f"{sigma:g}"}
+                columns["group"] = group
+                shown = {m: with_mde(estimates[(name, sigma), m]) for m in STATISTICS}
+                rows += _rows(shown, columns, context)
                 for other in _others(name, context.baselines):
-                    if (theirs := found.get((other, sigma))) is not None:
-                        against = {**place, "baseline": other}
-                        contrasts.append(
-                            _contrast(sums, theirs, weights, against, context)
+                    if (theirs := sums.get((other, sigma))) is not None:
+                        pair = ((name, sigma), "gap"), ((other, sigma), "gap")
+                        lost = [estimates[x] for x in pair if x not in drawn]
+                        apart = None if lost else drawn[pair[0]] - drawn[pair[1]]
+                        estimate, p = _contrast((one, theirs), lost, apart, context)
+                        columns |= {"metric": "gap", "unit": "points", "null": 0.0}
+                        contrast = Contrast.of_estimate(
+                            estimate, audit="noise", p=p, baseline=other, **columns
                         )
+                        contrasts.append(contrast)
         rows = beside_base(rows)
         contrasts = _insensitive(contrasts, rows)
-        names, draws = evidence.checkpoints, _draws_table(frame)
+        names, draws = evidence.checkpoints, _draws_table(evidence)
         scored = {(row.checkpoint, row.of) for row in rows}
         scales = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
         missing = [
@@ -159,20 +175,26 @@ def _missing(names: Sequence[str], of: Sequence[str], reason: str) -> list[Row]:
     return missing_rows("noise", names, metrics, reason)
 
 
+def _sums(
+    evidence: Evidence, chosen: np.ndarray, context: Context
+) -> tuple[dict[tuple[str, float], Sums], Weights]:
+    """Sums by checkpoint and scale of some units, and the weights of resamples."""
+    units, noisy = evidence.units[chosen], evidence.values["noisy"][:, chosen]
+    clusters = units["cluster"].where(~np.isnan(noisy).all(axis=0))
+    codes, names = pd.factorize(clusters, sort=True)
+    sums = {
+        (name, sigma): Sums.of(part, len(names))
+        for name in evidence.checkpoints
+        for sigma, part in by_scale(evidence.whole(name)[chosen].assign(code=codes))
+    }
+    weights = draw_weights(len(names), replicates=context.replicates, seed=context.seed)
+    return sums, weights
+
+
 def _rows(
-    found: Sums, weights: Weights, place: Mapping[str, Any], context: Context
+    estimates: dict[str, Estimate], place: Mapping[str, Any], context: Context
 ) -> list[Row]:
-    metrics, estimates = by_name(METRICS), dict[str, Estimate]()
-    for metric, statistic in STATISTICS.items():
-        sums, n = found.of(metric)
-        reason = found.lacks(metric)
-        if reason is not None:
-            estimates[metric] = Estimate.missing(reason)
-            continue
-        bounds = None if metric == "gap" else (-100.0, np.inf)
-        estimates[metric] = with_mde(
-            estimate_of(sums, statistic, n=n, weights=weights, bounds=bounds)
-        )
+    metrics = by_name(METRICS)
     both = [estimates[metric].value for metric in ("dp_pii", "dp_nonpii")]
     if estimates["gap"].value is not None and all(
         value is not None and value <= WIPED_OUT for value in both
@@ -219,31 +241,23 @@ def _insensitive(contrasts: Sequence[Contrast], rows: Sequence[Row]) -> list[Con
 
 
 def _contrast(
-    ours: Sums,
-    theirs: Sums,
-    weights: Weights,
-    place: Mapping[str, Any],
+    pair: tuple[Sums, Sums],
+    lost: Sequence[Estimate],
+    drawn: np.ndarray | None,
     context: Context,
-) -> Contrast:
+) -> tuple[Estimate, float | None]:
     """The gap minus the baseline's gap, paired by cluster.
 
     ``p`` is the sign-flip test of the clusters' jackknife pseudo-values, as a gap is no
     sum over clusters.
     """
-    reason = ours.lacks("gap") or theirs.lacks("gap")
-    p = None
-    if reason is not None:
-        estimate = Estimate.missing(reason)
-    else:
-        sums = np.concatenate([ours.sums, theirs.sums], axis=1)
-        estimate = estimate_of(
-            sums, gap_difference, n=ours.of("gap")[1], weights=weights
-        )
-        if estimate.low is not None:
-            p = _pseudo_p(sums, context.seed)
-    estimate = with_mde(estimate, null=0.0).decided(paper=context.paper)
-    columns = {"audit": "noise", "metric": "gap", "unit": "points", "null": 0.0}
-    return Contrast.of_estimate(estimate, p=p, **columns, **place)
+    if lost:
+        return lost[0], None
+    sums = np.concatenate([one.sums for one in pair], axis=1)
+    n = sum(pair[0].tokens.values())
+    estimate = estimate_of(sums, gap_difference, n=n, replicates=drawn)
+    p = None if estimate.low is None else _pseudo_p(sums, context.seed)
+    return with_mde(estimate, null=0.0).decided(paper=context.paper), p
 
 
 def _pseudo_p(sums: np.ndarray, seed: int) -> float | None:
@@ -255,41 +269,35 @@ def _pseudo_p(sums: np.ndarray, seed: int) -> float | None:
     return float(sign_flip(len(held) * value - (len(held) - 1) * values, seed=seed))
 
 
-def _grouped(evidence: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    yield "pooled", evidence
-    for task in sorted(set(evidence["task"])):
-        yield f"task:{task}", evidence[evidence["task"] == task]
+def _grouped(units: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
+    yield "pooled", np.ones(len(units), bool)
+    for task in sorted(set(units["task"])):
+        yield f"task:{task}", (units["task"] == task).to_numpy()
 
 
-def _by_scale(
-    evidence: pd.DataFrame,
-) -> Iterator[tuple[tuple[str, float], pd.DataFrame]]:
-    """Checkpoint and sigma with their rows, in the order of the evidence."""
-    for place, part in evidence.groupby(["checkpoint", "sigma"], sort=False):
-        name, sigma = cast(tuple[str, float], place)
-        yield (str(name), float(sigma)), part
-
-
-def _draws_table(evidence: pd.DataFrame) -> list[dict[str, Any]]:
+def _draws_table(evidence: Evidence) -> list[dict[str, Any]]:
     """How much the figures vary over draws: the standard deviation of single draws."""
     records = []
-    for (name, sigma), part in _by_scale(evidence):
-        clusters = sorted(set(part["cluster"]))
-        single = [Sums(own, clusters) for _, own in part.groupby("draw")]
-        record: dict[str, Any] = {
-            "checkpoint": name,
-            "sigma": sigma,
-            "relative": float(part["relative"].iloc[0]),
-            "draws": len(single),
-        }
-        for metric, statistic in STATISTICS.items():
-            record[f"{metric}_sd"] = None
-            if len(single) > 1 and single[0].lacks(metric) is None:
+    for name in evidence.checkpoints:
+        for sigma, part in by_scale(evidence.whole(name).assign(code=0)):
+            single = [Sums.of(one, 1) for _, one in part.groupby("draw")]
+            record: dict[str, Any] = {
+                "checkpoint": name,
+                "sigma": sigma,
+                "relative": float(part["relative"].iloc[0]),
+                "draws": len(single),
+            }
+            for metric in STATISTICS:
+                each = [one.of_metric(metric) for one in single]
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    values = [statistic(own.sums.sum(axis=0)) for own in single]
-                spread = float(np.std(values, ddof=1))
+                    values = [
+                        one.statistic(one.sums[0])
+                        for one in each
+                        if isinstance(one, Estimand)
+                    ]
+                spread = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
                 record[f"{metric}_sd"] = spread if math.isfinite(spread) else None
-        records.append(record)
+            records.append(record)
     return records
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -15,9 +16,11 @@ from spark_audit.audits.spans import Places
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY
+from spark_audit.results import Estimate
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.intervals import Statistic
+from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.intervals import Estimand, Statistic
 
 TokenSet: TypeAlias = tuple[ManifestExample, str, np.ndarray]
 """An example, the kind of tokens, and their positions."""
@@ -110,6 +113,7 @@ def token_sets(manifest: Manifest) -> Iterator[TokenSet]:
             yield example, "low", np.asarray(example.low)
 
 
+@dataclass(frozen=True)
 class Sums:
     """Probabilities of one checkpoint and scale, summed by cluster.
 
@@ -122,47 +126,54 @@ class Sums:
         How many there are, by kind.
     """
 
-    def __init__(self, part: pd.DataFrame, clusters: Sequence[str]) -> None:
-        code = {name: i for i, name in enumerate(clusters)}
+    sums: np.ndarray
+    tokens: Mapping[str, int]
+
+    @classmethod
+    def of(cls, part: pd.DataFrame, size: int) -> Sums:
+        """Of scored units with ``noisy``, ``clean`` and their cluster's ``code``."""
+        held = {kind: part[part["kind"] == kind] for kind in ("pii", "low")}
         draws = part["draw"].nunique()
-        self.sums = np.zeros((len(clusters), 4))
-        self.tokens: dict[str, int] = {}
-        for i, kind in enumerate(("pii", "low")):
-            own = part[part["kind"] == kind]
-            at = own["cluster"].map(code).to_numpy(np.int64)
-            np.add.at(self.sums[:, 2 * i], at, own["noisy"].to_numpy() / draws)
-            np.add.at(self.sums[:, 2 * i + 1], at, own["clean"].to_numpy() / draws)
-            self.tokens[kind] = round(own["n"].sum() / draws)
+        sums = [
+            cluster_sums(kept[["noisy", "clean"]] / draws, kept["code"], size)
+            for kept in held.values()
+        ]
+        tokens = {kind: round(kept["n"].sum() / draws) for kind, kept in held.items()}
+        return cls(np.concatenate(sums, axis=1), tokens)
 
-    def of(self, metric: str) -> tuple[np.ndarray, int]:
-        """Sums that a metric is made of, zeros elsewhere, and its number of tokens."""
-        sums = self.sums.copy()
-        if metric == "dp_pii":
-            sums[:, 2:] = 0.0
-        elif metric == "dp_nonpii":
-            sums[:, :2] = 0.0
-        return sums, sum(self.tokens[kind] for kind in KINDS[metric])
-
-    def lacks(self, metric: str) -> str | None:
-        """Why a metric has no value."""
+    def of_metric(self, metric: str) -> Estimand | Estimate:
+        """What a metric is estimated from, or why it has no value."""
         names = {"pii": "identifier", "low": "low-sensitivity"}
-        lost = [names[kind] for kind in KINDS[metric] if not self.tokens[kind]]
-        return f"there is no {lost[0]} token in this group" if lost else None
+        if lost := [names[k] for k in KINDS[metric] if not self.tokens[k]]:
+            return Estimate.missing(f"there is no {lost[0]} token in this group")
+        columns = {"dp_pii": slice(0, 2), "dp_nonpii": slice(2, 4), "gap": slice(0, 4)}
+        return Estimand(
+            self.sums[:, columns[metric]],
+            STATISTICS[metric],
+            sum(self.tokens[kind] for kind in KINDS[metric]),
+            None if metric == "gap" else (-100.0, np.inf),
+        )
 
 
-def _change(noisy: np.ndarray, clean: np.ndarray) -> np.ndarray:
+def by_scale(units: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
+    """The scored units of one checkpoint by scale, in their order."""
+    scored = units.dropna(subset="noisy")
+    for sigma in scored["sigma"].unique().tolist():
+        yield sigma, scored[scored["sigma"] == sigma]
+
+
+def _change(sums: np.ndarray) -> np.ndarray:
     """Relative change of the mean probability in percent."""
-    return np.asarray(100 * (noisy / clean - 1))
+    return np.asarray(100 * (sums[..., 0] / sums[..., 1] - 1))
 
 
 def _gap(sums: np.ndarray) -> np.ndarray:
-    low = _change(sums[..., 2], sums[..., 3])
-    return np.asarray(low - _change(sums[..., 0], sums[..., 1]))
+    return np.asarray(_change(sums[..., 2:]) - _change(sums[..., :2]))
 
 
 STATISTICS: Mapping[str, Statistic] = {
-    "dp_pii": lambda sums: _change(sums[..., 0], sums[..., 1]),
-    "dp_nonpii": lambda sums: _change(sums[..., 2], sums[..., 3]),
+    "dp_pii": _change,
+    "dp_nonpii": _change,
     "gap": _gap,
 }
 

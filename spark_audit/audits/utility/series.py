@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Tables
+from spark_audit.audits.ratio_rows import direction
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
@@ -20,7 +21,6 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.accuracy import Answers, reason_against
-from spark_audit.stats.bootstrap import cluster_codes
 
 NEWLINE = 1
 """The code of the column ``stop`` for an answer that a newline ended."""
@@ -193,42 +193,40 @@ class Series:
         return reason_against(metric, **shape)
 
 
-def all_series(evidence: pd.DataFrame) -> Iterator[tuple[str, Series]]:
+def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
     """Every series with the examples that all of its stages answered."""
-    asked = evidence[evidence["correct"] >= 0]
-    code = {
-        label: i for i, label in enumerate(cluster_codes(list(asked["cluster"]))[1])
-    }
-    members: dict[str, dict[int, str]] = {}
-    for checkpoint in dict.fromkeys(evidence["checkpoint"]):
+    units, correct = evidence.units, evidence.values["correct"]
+    asked = correct >= 0
+    clusters = units["cluster"].where(np.any(asked, axis=0))
+    codes, labels = pd.factorize(clusters, sort=True)
+    members: dict[str, dict[int, int]] = {}
+    for i, checkpoint in enumerate(evidence.checkpoints):
         series = series_of(checkpoint)
         # A single checkpoint is the first stage of a series of its own.
         staged = series != checkpoint and CheckpointName.parse(checkpoint).stage
-        stage = staged or 1
-        members.setdefault(series, {}).setdefault(stage, checkpoint)
+        members.setdefault(series, {}).setdefault(staged or 1, i)
     for series, stages in members.items():
-        own = asked[asked["checkpoint"].isin(stages.values())]
-        if own.empty:
+        at = [stages[stage] for stage in sorted(stages)]
+        if not asked[at].any():
             continue
-        wide = own.pivot(index="example", columns="checkpoint", values="correct")
-        wide = wide[[stages[k] for k in sorted(stages)]].dropna()
-        facts = own.drop_duplicates("example").set_index("example").loc[wide.index]
-        whole = evidence[evidence["checkpoint"] == next(iter(stages.values()))]
+        held = np.flatnonzero(asked[at].all(axis=0))
+        rows = units.iloc[held]
+        whole = units[~np.isnan(correct[next(iter(stages.values()))])]
         tasks = whole.drop_duplicates("task").sort_values("place").set_index("task")
         index = {task: i for i, task in enumerate(tasks.index)}
         yield (
             series,
             Series(
-                scorer=str(own["scorer"].iloc[0]),
+                scorer=str(whole["scorer"].iloc[0]),
                 stages=sorted(stages),
                 tasks=list(tasks.index),
                 chance=tasks["chance"].to_numpy(np.float64),
                 reasons={str(t): r for t, r in tasks["reason"].items() if r},
-                examples=list(wide.index),
-                correct=wide.to_numpy(np.float64),
-                places=facts["task"].map(index).to_numpy(np.int64),
-                codes=facts["cluster"].map(code).to_numpy(np.int64),
-                n_clusters=len(code),
+                examples=list(rows["example"]),
+                correct=correct[at][:, held].T,
+                places=rows["task"].map(index).to_numpy(np.int64),
+                codes=codes[held],
+                n_clusters=len(labels),
             ),
         )
 
@@ -273,10 +271,5 @@ def _transfer(row: Row) -> str:
 
 def contrast_finding(row: Contrast) -> Finding:
     """How the final accuracy differs from the baseline's."""
-    if row.value is None or row.low is None or row.high is None:
-        says = "missing"
-    elif row.low <= 0 <= row.high:
-        says = "still"
-    else:
-        says = "higher" if row.value > 0 else "lower"
-    return Finding.on(row, "moved", f"utility.change_{says}", facts={"change": row})
+    says = f"utility.change_{direction(row, up='higher', down='lower')}"
+    return Finding.on(row, "moved", says, facts={"change": row})

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.metric import Metric
@@ -41,9 +40,10 @@ from spark_audit.stats.accuracy import (
     accuracy_difference,
     accuracy_estimate,
     cluster_shares,
+    matrix_of,
     task_weights,
 )
-from spark_audit.stats.bootstrap import sign_flip
+from spark_audit.stats.bootstrap import sign_flip, weighted_sums
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.weights import Weights, draw_in_strata
@@ -128,43 +128,42 @@ class Utility(Audit):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, contrasts and findings; names are those of series."""
-        facts, frame = evidence.facts, evidence.frame()
+        facts, units = evidence.facts, evidence.units
         order = ",".join(facts["order"])
         common: dict[str, Any] = {
             "guards": _label_guards(facts),
             "settings": {"order": order, "scorer": facts["scorer"]},
         }
-        if not (frame["correct"] >= 0).any():
-            reasons = dict(zip(frame["task"], frame["reason"], strict=True))
+        if not (evidence.values["correct"] >= 0).any():
+            reasons = dict(zip(units["task"], units["reason"], strict=True))
             tasks = [f"{task} {reason}" for task, reason in reasons.items()]
             unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
             return AuditResult(findings=[unknown], **common)
-        found = dict(all_series(frame))
+        every = dict(all_series(evidence))
         draws = _Draws(context)
         rows: list[Row] = []
         contrasts: list[Contrast] = []
         matrices: list[dict[str, Any]] = []
-        for name, series in found.items():
+        for name, series in every.items():
             answers = series.answers()
-            weights = draws(answers.strata())
-            rows += _rows(name, series, answers, weights, context)
+            rows += _rows(name, series, answers, draws(answers), context)
             matrices += _matrix_records(name, series, answers)
-        for name, series in found.items():
+        for name, series in every.items():
             other = context.baselines.get(name)
-            if other in found:
+            if other in every:
                 names = (name, str(other))
                 contrasts += _contrasts(
-                    names, series, found[str(other)], draws, context
+                    names, series, every[str(other)], draws, context
                 )
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
             findings=[
-                *(finding(name, series, rows) for name, series in found.items()),
+                *(finding(name, series, rows) for name, series in every.items()),
                 *(contrast_finding(row) for row in contrasts if row.metric == "last"),
             ],
             tables={"accuracy_matrix": matrices},
-            guards=[*common["guards"], *_empty_guards(frame)],
+            guards=[*common["guards"], *_empty_guards(evidence)],
             settings=common["settings"],
         )
 
@@ -177,23 +176,25 @@ class Utility(Audit):
 
 
 class _Draws:
-    """Bootstrap weights, the same ones for all series over the same questions."""
+    """Resampled sums, over the same questions in the same resamples for all series."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._known: dict[bytes, Weights] = {}
+        self._weights: dict[bytes, Weights] = {}
 
-    def __call__(self, strata: np.ndarray) -> Weights:
+    def __call__(self, *sides: Answers) -> np.ndarray:
+        strata = sides[0].strata()
         key = strata.tobytes()
-        if key not in self._known:
-            self._known[key] = draw_in_strata(
+        if key not in self._weights:
+            self._weights[key] = draw_in_strata(
                 strata, replicates=self._context.replicates, seed=self._context.seed
             )
-        return self._known[key]
+        sums = np.concatenate([side.sums for side in sides], axis=1)
+        return weighted_sums(self._weights[key], sums)
 
 
 def _rows(
-    name: str, series: Series, answers: Answers, weights: Weights, context: Context
+    name: str, series: Series, answers: Answers, drawn: np.ndarray, context: Context
 ) -> list[Row]:
     columns: dict[str, Any] = {"audit": "utility", "checkpoint": name}
     rows = []
@@ -203,7 +204,7 @@ def _rows(
         if reason is not None:
             estimate = Estimate.missing(reason)
         else:
-            estimate = with_mde(accuracy_estimate(answers, metric, weights=weights))
+            estimate = with_mde(accuracy_estimate(answers, metric, drawn=drawn))
         if reason is None and metric in LEVELS:
             null = float(task_weights(metric, len(series.tasks)) @ series.chance)
         if metric == "forgetting" and estimate.value is not None:
@@ -216,6 +217,7 @@ def _rows(
                 **columns,
             )
         )
+    rates = matrix_of(drawn, answers.shape)
     for t, stage in enumerate(series.stages):
         for i, task in enumerate(series.tasks):
             chance: float | None = None
@@ -223,11 +225,12 @@ def _rows(
                 estimate = Estimate.missing(f"{task} {series.reasons[task]}")
             else:
                 chance = float(series.chance[i])
-                estimate = with_mde(
-                    rate_estimate(
-                        answers.correct[:, t, i], answers.trials[:, i], weights=weights
-                    )
+                estimate = rate_estimate(
+                    answers.correct[:, t, i],
+                    answers.trials[:, i],
+                    replicates=rates[:, t, i],
                 )
+                estimate = with_mde(estimate)
             rows.append(
                 Row.of_estimate(
                     estimate.decided(paper=context.paper),
@@ -269,8 +272,8 @@ def _contrasts(
         if reason is not None:
             estimate, p = Estimate.missing(reason), None
         else:
-            weights = draws(first.strata())
-            estimate = accuracy_difference(first, second, metric, weights=weights)
+            drawn = draws(first, second)
+            estimate = accuracy_difference(first, second, metric, drawn=drawn)
             p = (
                 _p(first, second, metric, context.seed)
                 if estimate.value is not None
@@ -345,20 +348,20 @@ def _label_guards(facts: Mapping[str, Any]) -> list[Guard]:
     return found
 
 
-def _empty_guards(evidence: pd.DataFrame) -> list[Guard]:
+def _empty_guards(evidence: Evidence) -> list[Guard]:
     """Checkpoints (stages of a series) that mostly answered nothing."""
-    found = []
-    asked = evidence[evidence["correct"] >= 0]
-    for name, part in asked.groupby("checkpoint", sort=False):
-        empty = int(part["empty"].sum())
-        if 2 * empty > len(part):
-            found.append(
+    made = []
+    for i, name in enumerate(evidence.checkpoints):
+        asked = evidence.values["correct"][i] >= 0
+        empty = int(evidence.values["empty"][i][asked].sum())
+        if 2 * empty > asked.sum():
+            made.append(
                 Guard(
                     name="empty answers",
-                    checkpoint=str(name),
+                    checkpoint=name,
                     passed=None,
                     says="guard.empty_answers",
-                    facts={"empty": empty, "answers": len(part)},
+                    facts={"empty": empty, "answers": int(asked.sum())},
                 )
             )
-    return found
+    return made
