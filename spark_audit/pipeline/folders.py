@@ -38,6 +38,11 @@ def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
     )
 
 
+def manifests_in(folder: Path) -> list[Path]:
+    """What may be a manifest in a folder of them."""
+    return sorted([*folder.glob("*.json"), *folder.glob("*.arrow")])
+
+
 def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
     """The one manifest of a folder that was made for this checkpoint's base.
 
@@ -48,7 +53,7 @@ def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
     """
     fitting: list[tuple[Path, Manifest]] = []
     others: list[str] = []
-    for path in sorted([*folder.glob("*.json"), *folder.glob("*.arrow")]):
+    for path in manifests_in(folder):
         if not lies_inside(path):
             others.append(f"{path} (is a link out of the folder)")
             continue
