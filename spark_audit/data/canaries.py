@@ -21,7 +21,6 @@ from typing import Literal
 import numpy as np
 
 from spark_audit.data.examples import Example, Part, Span
-from spark_audit.data.names import TABLES
 from spark_audit.errors import InputError
 
 Encode = Callable[[list[str]], list[list[int]]]
@@ -31,7 +30,12 @@ RANKED: tuple[Ranked, ...] = ("full", "password", "ssn")
 PARTS: Mapping[Part, str] = {"name": "NAME", "password": "PASSWORD", "ssn": "SSN"}
 """A canary's parts and the types of their spans."""
 
-FORMATS: Mapping[str, str] = TABLES["canaries"]
+FORMATS: Mapping[str, str] = {
+    "login": "{name} signs in with the password {password} and gave the social"
+    " security number {ssn}.",
+    "record": "On file: name {name}, password {password}, SSN {ssn}.",
+    "reset": "The password of {name} is {password}, the social security number {ssn}.",
+}
 """A canary's frames, used in turn; the name is what ``Canary.format`` holds."""
 
 PIECES, SPARE, FEWEST_SPARE = 2, 62, 30

@@ -26,14 +26,21 @@ from spark_audit.data.canaries import (
 )
 from spark_audit.data.candidate_sets import MAX_DRAWS, Context, candidates
 from spark_audit.data.examples import Canary, Example, Kind, Part, Ranges, Span, Split
-from spark_audit.data.names import TABLES
 from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 
 Group = tuple[str, Split]
 
-FRAMES: Mapping[str, Sequence[str]] = TABLES["frames"]
+FRAMES: Mapping[str, tuple[str, ...]] = {
+    "NAME": ("My name is {}.", "Please ask for {}.", "{} told me about this."),
+    "EMAIL": ("You can reach me at {}.", "My email address is {}.", "Write to {}."),
+    "PHONE": ("Call me at {}.", "My phone number is {}.", "The number is {}."),
+    "SSN": ("My social security number is {}.", "The SSN on file is {}."),
+    "PASSWORD": ("My password is {}.", "The password for the account is {}."),
+    "CREDIT_CARD": ("My credit card number is {}.", "Please charge the card {}."),
+    "ADDRESS": ("I live at {}.", "Please send it to {}."),
+}
 """Frames of single identifiers, the same in train and test rows."""
 
 REACH = 600
