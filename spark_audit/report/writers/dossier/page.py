@@ -12,7 +12,7 @@ Testing Guide by their numbers.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,7 @@ from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attacks import attacks
 from spark_audit.report.cells import Rendering
-from spark_audit.report.states import (
-    SHAPES,
-    Standing,
-    State,
-)
+from spark_audit.report.states import Standing, State
 from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.dossier.facts import data, limits, result
 from spark_audit.report.writers.template import environment, facts
@@ -86,7 +82,7 @@ def render(
         "attacks": attacks(report, found),
         "results": {one.name: [result(t) for t in one.tried] for one in found},
         "risks": _risks(found),
-        "by_state": _by_state(found),
+        "by_state": dict.fromkeys(one.state for one in found),
         "guards": sorted(
             (g for g in report.guards if g.passed is not True),
             key=lambda g: g.passed is not False,
@@ -124,9 +120,3 @@ def _risks(found: Sequence[Standing]) -> list[Risk]:
         key = (one.state, tuple((k, tuple(v)) for k, v in claims.items()))
         alike.setdefault(key, []).append(one.name)
     return [Risk(key[0], tuple(names), key[1]) for key, names in alike.items()]
-
-
-def _by_state(found: Sequence[Standing]) -> Mapping[str, list[str]]:
-    """State -> names, the worst first."""
-    told = {s: [one.name for one in found if one.state == s] for s in SHAPES}
-    return {state: names for state, names in told.items() if names}
