@@ -112,7 +112,8 @@ def cases(
         mine = [r for r in records if str(r["example"]) == example]
         own = manifest.by_id.get(example)
         # A redacted manifest has no words; one of another build may end too early.
-        if own is not None and len(own.prompt + own.response) >= _end(mine):
+        end = max(int(record["end"]) for record in mine)
+        if own is not None and len(own.prompt + own.response) >= end:
             found.append(_case(mine, tuple(keys), own, secrets))
     left, right = _first_pair(report, names)
     return Cases(tuple(found), names, left, right)
@@ -126,10 +127,6 @@ def _first_pair(report: Report, names: Sequence[str]) -> tuple[int, int]:
             if report.settings.get(key) in (name, entry_of(name)):
                 return k, right
     return 0, right
-
-
-def _end(records: Iterable[Mapping[str, Any]]) -> int:
-    return max(int(record["end"]) for record in records)
 
 
 def _case(
