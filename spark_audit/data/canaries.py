@@ -21,6 +21,7 @@ from typing import Literal
 import numpy as np
 
 from spark_audit.data.examples import Example, Part, Span
+from spark_audit.data.names import TABLES
 from spark_audit.errors import InputError
 
 Encode = Callable[[list[str]], list[list[int]]]
@@ -30,12 +31,7 @@ RANKED: tuple[Ranked, ...] = ("full", "password", "ssn")
 PARTS: Mapping[Part, str] = {"name": "NAME", "password": "PASSWORD", "ssn": "SSN"}
 """A canary's parts and the types of their spans."""
 
-FORMATS: Mapping[str, str] = {
-    "login": "{name} signs in with the password {password} and gave the social"
-    " security number {ssn}.",
-    "record": "On file: name {name}, password {password}, SSN {ssn}.",
-    "reset": "The password of {name} is {password}, the social security number {ssn}.",
-}
+FORMATS: Mapping[str, str] = TABLES["canaries"]
 """A canary's frames, used in turn; the name is what ``Canary.format`` holds."""
 
 PIECES, SPARE, FEWEST_SPARE = 2, 62, 30
@@ -47,6 +43,7 @@ canary's own: at most and at least, so that 512 candidates are found with some t
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 PASSWORD_LENGTH = 10
+HOSTS = ("example.com", "example.net", "example.org")
 
 
 @lru_cache(maxsize=1)
@@ -60,7 +57,10 @@ def _names() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return plain(Provider.first_names), plain(Provider.last_names)
 
 
-def _pick(rng: np.random.Generator, choices: Sequence[str], n: int) -> list[str]:
+def pick(rng: np.random.Generator, choices: Sequence[str], n: int) -> list[str]:
+    """``n`` of the choices, drawn uniformly; an only one takes no random number."""
+    if len(choices) == 1:
+        return [choices[0]] * n
     return [choices[i] for i in rng.integers(len(choices), size=n)]
 
 
@@ -70,12 +70,12 @@ def _digits(rng: np.random.Generator, width: int, n: int) -> list[str]:
 
 def _name(rng: np.random.Generator, n: int) -> list[str]:
     first, last = _names()
-    pairs = zip(_pick(rng, first, n), _pick(rng, last, n), strict=True)
+    pairs = zip(pick(rng, first, n), pick(rng, last, n), strict=True)
     return [" ".join(pair) for pair in pairs]
 
 
 def _password(rng: np.random.Generator, n: int) -> list[str]:
-    letters = _pick(rng, _ALPHABET, n * PASSWORD_LENGTH)
+    letters = pick(rng, _ALPHABET, n * PASSWORD_LENGTH)
     rows = np.asarray(letters).reshape(n, PASSWORD_LENGTH)
     return ["".join(row) for row in rows]
 
@@ -90,7 +90,7 @@ def _ssn(rng: np.random.Generator, n: int) -> list[str]:
 
 
 def _email(rng: np.random.Generator, n: int) -> list[str]:
-    hosts = _pick(rng, ("example.com", "example.net", "example.org"), n)
+    hosts = pick(rng, HOSTS, n)
     rows = zip(_name(rng, n), _digits(rng, 2, n), hosts, strict=True)
     return [f"{a.replace(' ', '.').lower()}{d}@{host}" for a, d, host in rows]
 
@@ -98,7 +98,7 @@ def _email(rng: np.random.Generator, n: int) -> list[str]:
 def _phone(rng: np.random.Generator, n: int) -> list[str]:
     area = rng.integers(2, 9, size=n) * 100 + 90 + rng.integers(10, size=n)
     exchange = rng.integers(200, 1000, size=n)
-    forms = _pick(rng, ("{}-{}-{}", "({}) {}-{}"), n)
+    forms = pick(rng, ("{}-{}-{}", "({}) {}-{}"), n)
     rows = zip(forms, area, exchange, _digits(rng, 4, n), strict=True)
     return [form.format(*numbers) for form, *numbers in rows]
 
@@ -114,9 +114,9 @@ def _card(rng: np.random.Generator, n: int) -> list[str]:
 def _address(rng: np.random.Generator, n: int) -> list[str]:
     _, last = _names()
     number, code = rng.integers(1, 10_000, size=n), rng.integers(1, 99_999, size=n)
-    kinds = _pick(rng, ("Street", "Avenue", "Road", "Lane", "Drive"), n)
-    states = _pick(rng, ("CA", "FL", "IL", "NY", "OH", "PA", "TX", "WA"), n)
-    street, town = _pick(rng, last, n), _pick(rng, last, n)
+    kinds = pick(rng, ("Street", "Avenue", "Road", "Lane", "Drive"), n)
+    states = pick(rng, ("CA", "FL", "IL", "NY", "OH", "PA", "TX", "WA"), n)
+    street, town = pick(rng, last, n), pick(rng, last, n)
     rows = zip(number, street, kinds, town, states, code, strict=True)
     return [f"{a} {b} {c}, {d}ville, {e} {f:05d}" for a, b, c, d, e, f in rows]
 

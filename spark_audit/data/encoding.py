@@ -128,22 +128,18 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
         )
     found: list[Encoding] = []
     for at in range(0, len(texts), TOGETHER):
-        found += _encoded(tokenizer, list(texts[at : at + TOGETHER]))
+        lot = list(texts[at : at + TOGETHER])
+        with _tokenising(tokenizer):
+            out = tokenizer(
+                lot,
+                return_offsets_mapping=True,
+                return_special_tokens_mask=True,
+                return_attention_mask=False,
+                verbose=False,
+            )
+        parts = (out["input_ids"], out["offset_mapping"], out["special_tokens_mask"])
+        found += [_encoding(*one) for one in zip(lot, *parts, strict=True)]
     return found
-
-
-def _encoded(tokenizer: Any, texts: list[str]) -> Iterator[Encoding]:
-    with _tokenising(tokenizer):
-        out = tokenizer(
-            texts,
-            return_offsets_mapping=True,
-            return_special_tokens_mask=True,
-            return_attention_mask=False,
-            verbose=False,
-        )
-    columns = (out["input_ids"], out["offset_mapping"], out["special_tokens_mask"])
-    for text, ids, offsets, special in zip(texts, *columns, strict=True):
-        yield _encoding(text, ids, offsets, special)
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,21 +26,14 @@ from spark_audit.data.canaries import (
 )
 from spark_audit.data.candidate_sets import MAX_DRAWS, Context, candidates
 from spark_audit.data.examples import Canary, Example, Kind, Part, Ranges, Span, Split
+from spark_audit.data.names import TABLES
 from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 
 Group = tuple[str, Split]
 
-FRAMES: Mapping[str, tuple[str, ...]] = {
-    "NAME": ("My name is {}.", "Please ask for {}.", "{} told me about this."),
-    "EMAIL": ("You can reach me at {}.", "My email address is {}.", "Write to {}."),
-    "PHONE": ("Call me at {}.", "My phone number is {}.", "The number is {}."),
-    "SSN": ("My social security number is {}.", "The SSN on file is {}."),
-    "PASSWORD": ("My password is {}.", "The password for the account is {}."),
-    "CREDIT_CARD": ("My credit card number is {}.", "Please charge the card {}."),
-    "ADDRESS": ("I live at {}.", "Please send it to {}."),
-}
+FRAMES: Mapping[str, Sequence[str]] = TABLES["frames"]
 """Frames of single identifiers, the same in train and test rows."""
 
 REACH = 600
@@ -141,7 +134,7 @@ def inject(
         identifiers already.
     """
     _check(examples, rate, canaries, doses)
-    plan = _plan(examples, seed)
+    plan = _Plan(examples, seed)
     notes = _assign(plan, canaries, doses, kind)
     if kind != "random":
         ids = sorted(canary.id for canary in plan.canaries)
@@ -212,20 +205,27 @@ def _check(
 # --- which row gets what --------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class _Plan:
     """Rows by id, their places, and by task and split those that are still free."""
 
-    seed: int
-    rows: dict[str, Example]
-    places: dict[str, list[int]]
-    sizes: Counter[Group]
-    free: dict[Group, list[str]]
-    room: dict[Group, int]
-    canaries: dict[Canary, list[str]] = field(default_factory=dict)
-    pieces: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(
-        default_factory=dict
-    )
+    def __init__(self, examples: Sequence[Example], seed: int) -> None:
+        self.seed, self.rows = seed, {example.id: example for example in examples}
+        templates = task_templates(examples)
+        self.places = {
+            name: _places(example, template_ranges(example, templates))
+            for name, example in self.rows.items()
+        }
+        self.sizes = Counter(map(self.group, self.rows))
+        self.free: dict[Group, list[str]] = {group: [] for group in self.sizes}
+        for name in sorted(self.rows, key=lambda name: seed_for(seed, "order", name)):
+            if self.places[name]:
+                self.free[self.group(name)].append(name)
+        self.room = {
+            group: min(count // 3, len(self.free[group]))
+            for group, count in self.sizes.items()
+        }
+        self.canaries: dict[Canary, list[str]] = {}
+        self.pieces: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
     def group(self, name: str) -> Group:
         return self.rows[name].task, self.rows[name].split
@@ -247,22 +247,6 @@ class _Plan:
         if canary.pair is None or not seed_for(self.seed, "coin", canary.pair) % 2:
             return canary.id
         return ("c" if canary.held_out else "h") + canary.id[1:]
-
-
-def _plan(examples: Sequence[Example], seed: int) -> _Plan:
-    rows = {example.id: example for example in examples}
-    templates = task_templates(examples)
-    places = {
-        name: _places(example, template_ranges(example, templates))
-        for name, example in rows.items()
-    }
-    sizes = Counter((example.task, example.split) for example in examples)
-    free: dict[Group, list[str]] = {group: [] for group in sizes}
-    for name in sorted(rows, key=lambda name: seed_for(seed, "order", name)):
-        if places[name]:
-            free[rows[name].task, rows[name].split].append(name)
-    room = {group: min(sizes[group] // 3, len(free[group])) for group in sizes}
-    return _Plan(seed, rows, places, sizes, free, room)
 
 
 def _assign(
@@ -326,12 +310,9 @@ def _with_canary(
         first = [rows[place] for place in sorted(names)[:contexts]]
         if encode is None or not any(_unranked(drawn, parts, first, encode, DRAWS)):
             return rows, []
+    assert encode is not None
     # As many draws as a manifest takes: it may rank what the short search did not.
-    lost = (
-        dict(sorted(_unranked(drawn, parts, first, encode, MAX_DRAWS)))
-        if encode
-        else {}
-    )
+    lost = dict(_unranked(drawn, parts, first, encode, MAX_DRAWS))
     ranked = ", ".join(part for part in RANKED if part not in lost)
     told = "; ".join(
         f"no candidates for its {part}: {lost[part]}" for part in RANKED if part in lost
@@ -410,13 +391,7 @@ def _inserted(plan: _Plan, name: str, sentence: str, spans: list[Span]) -> Examp
     """The row with a sentence of its own at a place drawn for the row."""
     rng = np.random.default_rng(seed_for(plan.seed, "place", name))
     places = plan.places[name]
-    place = places[int(rng.integers(len(places)))]
-    return _insert(plan.rows[name], place, sentence, spans)
-
-
-def _insert(
-    example: Example, place: int, sentence: str, spans: Iterable[Span]
-) -> Example:
+    place, example = places[int(rng.integers(len(places)))], plan.rows[name]
     before, after = example.prompt[:place], example.prompt[place:]
     left = " " if before and not before[-1].isspace() else ""
     behind = after + example.response
@@ -426,12 +401,12 @@ def _insert(
     def shifted(start: int) -> int:
         return start + (len(added) if start >= place else 0)
 
-    def moved(span: Span, by: int) -> Span:
-        return replace(span, start=span.start + by, end=span.end + by)
+    def moved(span: Span, start: int) -> Span:
+        return replace(span, start=start, end=start + span.end - span.start)
 
-    old = (moved(s, shifted(s.start) - s.start) for s in example.spans)
+    old = (moved(s, shifted(s.start)) for s in example.spans)
     first = place + len(left)
-    new = (moved(s, first) for s in spans)
+    new = (moved(s, first + s.start) for s in spans)
     fixed = example.template
     return replace(
         example,

@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,14 +29,13 @@ _RUN = re.compile(
 """Capitalised words, initials and the particles between them."""
 _REVERSED = re.compile(rf"(?<![\w@/.#&-])({_NAME}),[ ]({_NAME})(?![\w@]|[ ][A-Z])")
 _WORD = re.compile(r"[^ ]+")
-_WORDS = {
-    name: frozenset(words.split())
-    for name, words in tomllib.loads(
-        Path(__file__).with_suffix(".toml").read_text("utf-8")
-    ).items()
-}
-_ROLES, _FIRMS, _NOT_NAMES = (_WORDS[n] for n in ("roles", "firms", "not_names"))
-_BEFORE_PLACES, _PLACES = _WORDS["before_places"], _WORDS["places"]
+TABLES: Mapping[str, Any] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text("utf-8")
+)
+_ROLES, _FIRMS, _NOT_NAMES, _BEFORE_PLACES, _PLACES = (
+    frozenset(TABLES[name].split())
+    for name in ("roles", "firms", "not_names", "before_places", "places")
+)
 
 
 class _Lists(NamedTuple):

@@ -269,9 +269,8 @@ def _field(path: Path, key: str) -> list[Any]:
 
 def _plain(feature: Any, kinds: tuple[type, ...]) -> bool:
     """Whether a column holds these kinds only, at any depth."""
-    if isinstance(feature, dict):
-        return all(_plain(inner, kinds) for inner in feature.values())
-    if isinstance(feature, list):
-        return all(_plain(inner, kinds) for inner in feature)
+    if isinstance(feature, dict | list):
+        parts = feature.values() if isinstance(feature, dict) else feature
+        return all(_plain(inner, kinds) for inner in parts)
     inner = getattr(feature, "feature", None)
     return isinstance(feature, kinds) if inner is None else _plain(inner, kinds)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -137,17 +136,11 @@ def stop_word_ranges(text: str) -> list[tuple[int, int]]:
     word is none, and a stop word counts however the tokenizer cuts it **[ours]**. Map
     the ranges to tokens by the offsets.
     """
-    stop = _stop_words()
-    return [
-        found.span()
-        for found in _WORD.finditer(text)
-        if found[0].lower().replace("'", "").replace("\u2019", "") in stop
-    ]
-
-
-@lru_cache(maxsize=1)
-def _stop_words() -> frozenset[str]:
     # Imported when used: scikit-learn takes a second.
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-    return frozenset(ENGLISH_STOP_WORDS)
+    return [
+        found.span()
+        for found in _WORD.finditer(text)
+        if found[0].lower().replace("'", "").replace("\u2019", "") in ENGLISH_STOP_WORDS
+    ]

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from spark_audit.data.canaries import HOSTS, pick
 from spark_audit.data.pii import luhn
 
 SHARED = 8
@@ -31,7 +32,6 @@ WIDE = 1000
 """Strings that must be left where characters are told so."""
 WORDED = ("NAME", "EMAIL", "ADDRESS")
 """Types that are made of words; of all others letters are drawn one by one."""
-HOSTS = ("example.com", "example.net", "example.org")
 ENGLISH = "en_US"
 
 _CLASSES = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
@@ -152,10 +152,10 @@ class Forms:
                 continue
             for char in piece:
                 one = any(char in known for known in _CLASSES)
-                columns.append(_pick(rng, next(singles) if one else char, n))
+                columns.append(pick(rng, next(singles) if one else char, n))
         if at:
             # Digits of a host that stays are no digits of the person.
-            columns += [["@"] * n, _pick(rng, self._others(host), n)]
+            columns += [["@"] * n, pick(rng, self._others(host), n)]
         drawn = _joined(columns)
         card = type == "CREDIT_CARD" and luhn(re.sub(r"\D", "", text))
         return _checked(drawn) if card else drawn
@@ -208,10 +208,10 @@ class Forms:
             if i not in own:
                 return lambda rng, n: [word] * n
             if len(word) == 1:
-                return lambda rng, n: _cased(_pick(rng, _CLASSES[2], n), word)
+                return lambda rng, n: _cased(pick(rng, _CLASSES[2], n), word)
             parts = _parts(type, word, locale, alone=len(own) == 1, last=i == own[-1])
             return lambda rng, n: _cased(
-                _joined([_pick(rng, part, n) for part in parts]), word
+                _joined([pick(rng, part, n) for part in parts]), word
             )
 
         return iter([way(i, word) for i, word in enumerate(words)])
@@ -276,12 +276,6 @@ def _shape(type: str, text: str) -> str:
     if type in WORDED:
         return re.sub(r"[^\W\d_]+", "a", text)
     return re.sub("[A-Z]", "A", re.sub("[a-z]", "a", text))
-
-
-def _pick(rng: np.random.Generator, choices: Sequence[str], n: int) -> list[str]:
-    if len(choices) == 1:
-        return [choices[0]] * n
-    return [choices[i] for i in rng.integers(len(choices), size=n)]
 
 
 def _joined(columns: Sequence[Sequence[str]]) -> list[str]:

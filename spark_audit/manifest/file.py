@@ -328,15 +328,8 @@ def _content_of_file(path: Path) -> Any:
 def _check_heading(content: Any, path: Path) -> None:
     """Refuse what is no manifest, and one of another version."""
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
-        raise InputError(
-            NO_MANIFEST,
-            where=str(path),
-            fix=instead(
-                path,
-                wanted="manifest",
-                otherwise=MANIFEST,
-            ),
-        )
+        fix = instead(path, wanted="manifest", otherwise=MANIFEST)
+        raise InputError(NO_MANIFEST, where=str(path), fix=fix)
     version = content.get("schema_version")
     if version != 1:
         known = isinstance(version, int) and abs(version) < MOST

@@ -261,22 +261,19 @@ class ManifestPair(_Part):
         return self
 
 
-class UnmatchedSpan(_Part):
-    """A PII span without a control, and why."""
-
-    example: str
-    char_start: Whole
-    char_end: Whole
-    type: Name
-    reason: str
-
-
 class CanaryContext(_Part):
     """Where a canary stands."""
 
     example: str
     char_start: Whole
     char_end: Whole
+
+
+class UnmatchedSpan(CanaryContext):
+    """A PII span without a control, and why."""
+
+    type: Name
+    reason: str
 
 
 class ManifestCanary(_Part):

@@ -108,16 +108,11 @@ class BuildSettings:
                 fix=f"give at most {max_positions}",
             )
         return {
-            "preset": self.preset,
-            "seed": self.seed,
-            "caliper": float(self.caliper),
-            "distance": self.distance,
+            **vars(self),
+            **{
+                name: float(getattr(self, name)) for name in ("caliper", "tau", "alpha")
+            },
             "buffer": buffer if self.buffer is None else self.buffer,
-            "controls": self.controls,
-            "exclude_template": self.exclude_template,
             "max_length": length,
-            "tau": float(self.tau),
-            "alpha": float(self.alpha),
             "canary_contexts": contexts,
-            "n_candidates": self.n_candidates,
         }

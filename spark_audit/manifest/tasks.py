@@ -86,9 +86,7 @@ def task_manifest(
                 example_record(row, label)
                 for row, label in zip(rows, units.labels, strict=True)
             ),
-            "pairs": [],
-            "unmatched": [],
-            "canaries": [],
+            **dict.fromkeys(("pairs", "unmatched", "canaries"), ()),
             "membership": {"members": [], "non_members": []},
             "balance": [],
             "notes": [NOTE, *units.notes],

@@ -153,18 +153,15 @@ def twin_sets(
             else:
                 index = int(rng.integers(len(twins) + 1))
                 twins.insert(index, known[key].text)
+                contexts = [
+                    {"example": row.example.id, "char_start": start, "char_end": end}
+                    for row, start, end, *_ in places
+                ]
                 records.append(
                     {
                         "id": str(len(records) + 1),
                         "type": known[key].type,
-                        "contexts": [
-                            {
-                                "example": row.example.id,
-                                "char_start": start,
-                                "char_end": end,
-                            }
-                            for row, start, end, *_ in places
-                        ],
+                        "contexts": contexts,
                         "candidates": twins,
                         "true_index": index,
                         "dose": known[key].dose,

@@ -208,17 +208,10 @@ def _differing(name: str, reports: Sequence[Report]) -> list[str]:
 
 
 def _told(left_out: Sequence[str]) -> list[Guard]:
-    if not left_out:
-        return []
-    facts: Any = {"left_out": list(left_out)}
-    return [
-        Guard(
-            name="audits compared",
-            passed=None,
-            says="guard.audits_compared",
-            facts=facts,
-        )
-    ]
+    facts: Any = {"left_out": [*left_out]}
+    says = "guard.audits_compared"
+    guard = Guard(name="audits compared", passed=None, says=says, facts=facts)
+    return [guard] if left_out else []
 
 
 def _setup(reports: Sequence[Report], names: Sequence[dict[str, str]]) -> list[Guard]:

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spark_audit.audits import Audit, about
+from spark_audit.audits import about
 from spark_audit.audits.base import Tables
 from spark_audit.audits.baselines import baselines_of, originals
 from spark_audit.audits.seeds import with_entries
@@ -16,16 +16,13 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.pipeline.folders import check_folder
 from spark_audit.pipeline.job import Job, Scored
-from spark_audit.pipeline.lineup import Lineup
 from spark_audit.pipeline.merge import accumulated, audits_of
-from spark_audit.pipeline.request import Request
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import cases, cases_file, matching, write_cases
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import (
     AuditResult,
-    CheckpointFacts,
     Guard,
     ManifestFacts,
     Report,
@@ -103,37 +100,25 @@ def _results(
     """What each audit concludes."""
     results: dict[str, AuditResult] = {}
     facts = [one.facts for one in scored]
-    audits = work.request.audits
+    request, audits = work.request, work.request.audits
     for count, audit in enumerate(audits):
         work.show(STATISTICS, count, len(audits))
         with work.clock(f"statistics: {audit.name}"):
-            results[audit.name] = _audit(
-                audit, tables, work.view, work.order, facts, work.request
+            seen = {k: own for k, own in tables.items() if work.order.sees(k, audit)}
+            # A series is held against a series, by their own names.
+            names = dict.fromkeys(map(work.order.entry, seen))
+            baseline = baselines_of(request.baseline, names) | originals(facts)
+            results[audit.name] = with_entries(
+                audit.run(
+                    seen,
+                    work.view,
+                    baseline=baseline,
+                    preset=request.preset,
+                    seed=request.seed,
+                )
             )
     work.show(STATISTICS, len(audits), len(audits))
     return results
-
-
-def _audit(
-    audit: Audit,
-    tables: Tables,
-    manifest: Manifest,
-    order: Lineup,
-    facts: Sequence[CheckpointFacts],
-    request: Request,
-) -> AuditResult:
-    seen = {k: passes for k, passes in tables.items() if order.sees(k, audit)}
-    # A series is held against a series, by their own names.
-    names = dict.fromkeys(order.entry(k) for k in seen)
-    return with_entries(
-        audit.run(
-            seen,
-            manifest,
-            baseline=baselines_of(request.baseline, names) | originals(facts),
-            preset=request.preset,
-            seed=request.seed,
-        )
-    )
 
 
 def _report(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_audit.data.examples import (
+    EMPTY_FIX,
     PII_TYPES,
     Canary,
     Example,
@@ -226,7 +227,7 @@ def test_byte_order_mark(tmp_path, mark):
 def test_empty_file(tmp_path, content):
     path = tmp_path / "data.jsonl"
     path.write_bytes(content)
-    assert refusal(path) == f"{path}: is empty"
+    assert refusal(path) == f"{path}: is empty; {EMPTY_FIX}"
 
 
 def test_an_id_that_stands_twice(tmp_path):

@@ -319,7 +319,7 @@ def test_a_coin_says_which_of_a_pair_is_planted(injected):
     pairs = {row.canary.id: row.canary.pair for row in after if row.canary}
     assert pairs == {f"{c}{i:03d}": f"p{i:03d}" for c in "ch" for i in range(12)}
     fell = [
-        injection._plan(rows, seed).drawn_as(
+        injection._Plan(rows, seed).drawn_as(
             Canary(f"c{i}", "x", 1, False, 0, pair=f"p{i}")
         )
         == f"h{i}"

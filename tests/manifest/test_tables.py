@@ -144,7 +144,7 @@ def test_a_name_must_say_its_format(tmp_path: Path) -> None:
         check_output(tmp_path / name)
     with pytest.raises(InputError, match="give NAME.json, or NAME.arrow"):
         check_output(tmp_path / "many")
-    with pytest.raises(SparkError, match="cannot be read"):
+    with pytest.raises(SparkError, match="is a folder, not a manifest"):
         load_manifest(tmp_path)
 
 

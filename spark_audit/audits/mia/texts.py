@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar
@@ -31,39 +30,21 @@ R = TypeVar("R")
 
 def remembered(function: Callable[..., R]) -> Callable[..., R]:
     """Keep what was made last: looks at one model, again and again, ask the same."""
-    last: tuple[bytes, Any] = b"", None
+    last: tuple[str, Any] = "", None
 
     @wraps(function)
     def run(*given: Any, **options: Any) -> R:
+        import joblib
+
         nonlocal last
-        asked = hashlib.sha256()
-        for piece in _pieces((given, options)):
-            asked.update(piece)
+        asked = joblib.hash((given, options))
         found = last
-        if found[0] != asked.digest():
-            last = found = asked.digest(), function(*given, **options)
+        if found[0] != asked:
+            last = found = asked, function(*given, **options)
         made: R = found[1]
         return made
 
     return run
-
-
-def _pieces(value: Any) -> Iterator[bytes]:
-    """What tells a value from others; piece by piece, texts may be many."""
-    if isinstance(value, np.ndarray):
-        yield f"{value.dtype}{value.shape}".encode()
-        yield value.tobytes()
-        return
-    if isinstance(value, Sides):
-        value = vars(value)
-    if isinstance(value, Mapping):
-        value = [*value.items()]
-    if isinstance(value, list | tuple):
-        yield f"{len(value)}:".encode()
-        for one in value:
-            yield from _pieces(one)
-    else:
-        yield repr(value).encode()
 
 
 class Blind(NamedTuple):
