@@ -22,7 +22,7 @@ from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.report.attacks import attacks
 from spark_audit.report.cells import Rendering
-from spark_audit.report.states import Standing, State
+from spark_audit.report.states import SHAPES, Standing, State
 from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.dossier.facts import data, limits, result
 from spark_audit.report.writers.template import environment, facts
@@ -55,6 +55,7 @@ def render(report: Report, folder: Path, how: Rendering) -> str:
     shared = facts(report)
     found: list[Standing] = shared["standings"]
     leaking = [one for one in found if one.state == "LEAKS"]
+    by_state = {s: [one.name for one in found if one.state == s] for s in SHAPES}
     named = how.manifest if how.show_text else None
     prepared_by = visible(how.prepared_by or os.environ.get(PREPARED_BY, "")).strip()
     if not found:
@@ -68,7 +69,7 @@ def render(report: Report, folder: Path, how: Rendering) -> str:
         "attacks": attacks(report, found),
         "results": {one.name: [result(t) for t in one.tried] for one in found},
         "risks": _risks(found),
-        "by_state": dict.fromkeys(one.state for one in found),
+        "by_state": {s: names for s, names in by_state.items() if names},
         "guards": sorted(
             (g for g in report.guards if g.passed is not True),
             key=lambda g: g.passed is not False,
