@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, PlainSerializer, computed_field, model_validator
 
@@ -107,11 +107,15 @@ Claim = Literal[
     "nothing_shown",
     "not_tested",
 ]
-SEVERITY: dict[str, int] = dict.fromkeys(get_args(Claim), 2) | {
+SEVERITY: dict[str, int] = {
     "verbatim": 6,
     "memory": 5,
     "membership": 4,
     "betrays": 3,
+    "confounded": 2,
+    "suppressed_kind": 2,
+    "formats": 2,
+    "moved": 2,
     "nothing_shown": 1,
     "not_tested": 0,
 }
