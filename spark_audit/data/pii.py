@@ -22,14 +22,7 @@ from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError, choose
 
 Detector = Literal["rules", "presidio", "presidio-patterns"]
-NAMES_MISSED: dict[str, str] = {
-    "rules": "NAME: found by lists and cues, not all: of 150 mentions of people in 220 "
-    "rows of news and reviews, read by hand, 57% (of full names 83%); 88% of what was "
-    "found was a name. ADDRESS: half of American ones, few others. For more, annotate "
-    "them yourself, or names with --detector presidio.",
-    "presidio-patterns": "NAME: these patterns look for no names: annotate names "
-    "yourself, or with --detector presidio.",
-}
+NAMES_MISSED: Mapping[str, str] = TABLES["names_missed"]
 """What must be said of the names that a detector finds."""
 Hit = tuple[int, int, str]
 _SECONDS = 2.0

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import numpy as np
 
 from spark_audit.data.encoding import Encoding, encode, token_ids
+from spark_audit.data.names import TABLES
 from spark_audit.data.occurrences import folded
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import (
@@ -37,15 +38,7 @@ CUE = 4
 """Tokens directly before an identifier that count as its cue **[ours]**."""
 CONTEXT = 28
 """Tokens of another row that stand before the cue, at most **[ours]**."""
-ASSOCIATIONS = {
-    "EMAIL": "The email address of {} is ",
-    "PHONE": "The phone number of {} is ",
-    "SSN": "The social security number of {} is ",
-    "PASSWORD": "The password of {} is ",
-    "CREDIT_CARD": "The credit card number of {} is ",
-    "ADDRESS": "The address of {} is ",
-    "ID": "The ID of {} is ",
-}
+ASSOCIATIONS: Mapping[str, str] = TABLES["associations"]
 """What is asked of a NAME by the other identifier's type; the identifier follows."""
 
 
