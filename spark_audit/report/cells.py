@@ -147,13 +147,13 @@ class Table:
 def records_table(
     records: Iterable[Mapping[str, Any]],
     *,
-    title: str,
     header: Mapping[str, str] | None = None,
-    section: str = FURTHER,
-    short: str = "",
-    key: str = "",
+    **facts: Any,
 ) -> Table:
-    """Records as a table; ``header`` names their columns where their keys do not."""
+    """Records as a table; ``header`` names their columns where their keys do not.
+
+    ``facts`` are the other fields of :class:`Table`, of which ``title`` is needed.
+    """
     records = list(records)
     names = header or {k: k for record in records for k in record}
     rows = [
@@ -164,14 +164,7 @@ def records_table(
         )
         for record in records
     ]
-    return Table(
-        title,
-        tuple(names.values()),
-        tuple(rows),
-        section=section,
-        short=short,
-        key=key,
-    )
+    return Table(header=tuple(names.values()), rows=tuple(rows), **facts)
 
 
 @dataclass(frozen=True)

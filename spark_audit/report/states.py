@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Context
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from spark_audit import sentences
 from spark_audit.audits.claims import REMAINS, TESTS, faults
@@ -33,14 +33,8 @@ REASONS = ("not_tested", "confounded")
 UNITS = ("nats", "bits", "AUC")
 """Units that the first screen explains where it uses them."""
 
-Outcome = Literal["FOUND", "confounded", "not shown", "void", "not tested"]
-OUTCOMES: tuple[Outcome, ...] = (
-    "FOUND",
-    "confounded",
-    "void",
-    "not tested",
-    "not shown",
-)
+Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal
 
 Status = Literal["ok", "not_estimable", "invalid", "not_resolvable", "insensitive"]
@@ -46,17 +47,8 @@ class Estimate:
             raise ValueError("a value is missing exactly when it is not estimable")
         if self.status == "not_estimable" and not self.note:
             raise ValueError("not_estimable needs its reason in note")
-        for name in (
-            "value",
-            "low",
-            "high",
-            "parity_low",
-            "parity_high",
-            "se",
-            "mde",
-        ):
-            number = getattr(self, name)
-            if number is not None and not math.isfinite(number):
+        for name, number in vars(self).items():
+            if isinstance(number, Real) and not math.isfinite(number):
                 raise ValueError(f"{name} is not finite")
 
     @classmethod

@@ -84,17 +84,12 @@ class Evidence:
 
     def frame(self, *names: str) -> pd.DataFrame:
         """One row per checkpoint (default: all) and unit that has a score."""
-        parts = [
-            self._part(name) for name in self.checkpoints if name in (names or (name,))
-        ]
+        chosen = [name for name in self.checkpoints if name in (names or (name,))]
+        scores = [*self.values]
+        parts = [self.whole(k).dropna(subset=scores, how="all") for k in chosen]
         if not parts:
-            columns = ["checkpoint", *self.units, *self.values]
-            return pd.DataFrame(columns=columns)
+            return pd.DataFrame(columns=["checkpoint", *self.units, *scores])
         return pd.concat(parts, ignore_index=True)
-
-    def _part(self, name: str) -> pd.DataFrame:
-        part = self.whole(name)
-        return part[part[[*self.values]].notna().any(axis=1)]
 
     def whole(self, name: str) -> pd.DataFrame:
         """One row per unit of a checkpoint, those without a score included."""

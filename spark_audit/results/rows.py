@@ -149,6 +149,11 @@ class Row(Strict):
         return kind, name
 
     @property
+    def ends(self) -> tuple[float, float] | None:
+        """Both ends of the interval that decides, if it has one."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
     def withheld(self) -> bool:
         """Whether a figure is there, but not in what can be shared."""
         return self.value is None and self.note in (WITHHELD, BESIDE)

@@ -23,6 +23,7 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attacks import attacks
+from spark_audit.report.cells import Rendering
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.states import OUTCOMES, SHAPES, standings
 from spark_audit.report.writers.dossier import page
@@ -174,7 +175,7 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
         "membership": ("void", "void"),
         "extraction": ("not tested", "this audit was not run"),
     }
-    text = text_of(page.render(less, Path("nowhere")))
+    text = text_of(page.render(less, Path("nowhere"), Rendering()))
     assert "twins : not tested: this audit was not run." in text
     assert "tested, but the figures are not valid 0.047" not in text
 
@@ -207,7 +208,7 @@ def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(
     for row in named.rows:
         assert all(text in case.manifest.by_id[row.id].text for text in row.texts)
     # No figure of a row stands anywhere: its digits are those of its id.
-    html = page.render(report, folder)
+    html = page.render(report, folder, Rendering())
     part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])
     assert not re.search(r"\d\.\d", part)
 

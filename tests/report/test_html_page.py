@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -24,7 +24,7 @@ from spark_audit.manifest.file import redact, seal
 from spark_audit.manifest.redaction import rewritten
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
-from spark_audit.report.cells import Cell, Line, Table
+from spark_audit.report.cells import Cell, Line, Rendering, Table
 from spark_audit.report.figures import gallery
 from spark_audit.report.figures.svg import css_string
 from spark_audit.report.folder import write_report
@@ -237,6 +237,19 @@ def tokens(manifest: Manifest) -> list[dict[str, Any]]:
     return tokens_of(manifest)
 
 
+def render(
+    report: Report,
+    *,
+    tokens: Sequence[dict[str, Any]] = (),
+    manifest: Manifest | None = None,
+    show_text: bool = False,
+    further: Sequence[Table] = (),
+) -> str:
+    heat = cases(report, tokens, manifest, show_text=show_text)
+    how = Rendering(show_text=show_text, further=further)
+    return html_page.render(report, heat, how)
+
+
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawings are tested by themselves; most tests of the page need none."""
@@ -247,7 +260,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def rendered(report: str, manifest: str) -> str:
     """The page of a report and a manifest in JSON; drawing takes seconds."""
     words = Manifest.model_validate_json(manifest)
-    return html_page.render(
+    return render(
         Report.model_validate_json(report),
         tokens=tokens_of(words),
         manifest=words,
@@ -372,7 +385,7 @@ def test_what_the_report_says_is_text_never_markup(report: Report) -> None:
             EVIL, ("checkpoint", EVIL), (Line((Cell(EVIL), Cell(EVIL)), EVIL),), (EVIL,)
         )
     ]
-    text = html_page.render(named, further=further)
+    text = render(named, further=further)
     assert text.count("<script>") == 1
     assert EVIL not in text
     assert text.count("&lt;script&gt;") > 10
@@ -388,7 +401,7 @@ def quiet(k: int) -> Finding:
 def test_no_detection_is_ever_folded(report: Report) -> None:
     loud = [said("matched", "er", "memory", f"loud {k}") for k in range(12)]
     told = [*(quiet(k) for k in range(20)), *loud]
-    text = html_page.render(report.model_copy(update={"findings": told}))
+    text = render(report.model_copy(update={"findings": told}))
     folded = re.findall(r"<details.*?</details>", text, re.DOTALL)
     for finding in loud:
         assert f"</b>: {finding.text}</li>" in text
@@ -411,16 +424,16 @@ def parts_of(secrets: tuple[str, ...], length: int = 4) -> set[str]:
 def test_no_part_of_an_identifier_is_in_the_source(
     report: Report, tokens: Tokens, manifest: Manifest
 ) -> None:
-    render = partial(html_page.render, report, tokens=tokens)
-    plain = render().casefold()
+    page_of = partial(render, report, tokens=tokens)
+    plain = page_of().casefold()
     own = {part for part in parts_of(SECRETS) if part in plain}
     assert len(own) < 8, "parts of identifiers must not be words of the page"
-    masked = render(manifest=manifest).casefold()
+    masked = page_of(manifest=manifest).casefold()
     assert not {part for part in parts_of(SECRETS) - own if part in masked}
-    assert "[NAME" in render(manifest=manifest)
+    assert "[NAME" in page_of(manifest=manifest)
     for word in ("letter", "whose", "twice", "refus", "stand"):
         assert word in masked
-    shown = render(manifest=manifest, show_text=True)
+    shown = page_of(manifest=manifest, show_text=True)
     assert all(part in shown for part in ("Ottol", "zK9#q", "987-6", "q.vex"))
     assert "SHOWS IDENTIFIERS" in shown
 
@@ -497,7 +510,7 @@ def test_words_come_from_the_manifest_alone_and_none_stands_without(
 ) -> None:
     for given in (None, redact(manifest)):
         assert not cases(report, tokens, given, show_text=True).cases
-        page = html_page.render(report, tokens=tokens, manifest=given, show_text=True)
+        page = render(report, tokens=tokens, manifest=given, show_text=True)
         assert "holds no text of any example" in Page(page).text
         assert 'id="tokens"' not in page
     # An example that is longer than the manifest's text is of another manifest.

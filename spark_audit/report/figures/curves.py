@@ -236,17 +236,10 @@ def _curve(axes: Axes, curve: Curve, *, shift: float) -> None:
     look.owns(*line)
     bar: dict[str, Any] = {"color": look.colour, "linewidth": 1.1, "zorder": 1.9}
     for place, (x, (_, y, across, up)) in enumerate(zip(at_x, points, strict=True)):
-        if bounds := _bounds(across):
-            look.owns(*axes.plot(bounds, [y, y], **bar))
-        if bounds := _bounds(up):
-            look.owns(*axes.plot([x, x], bounds, **bar))
+        if isinstance(across, Row) and across.ends:
+            look.owns(*axes.plot(across.ends, [y, y], **bar))
+        if isinstance(up, Row) and up.ends:
+            look.owns(*axes.plot([x, x], up.ends, **bar))
         if place in hollow:
             empty = replace(look, hollow=True, dashes="none")
             look.owns(*axes.plot(x, y, zorder=curve.front + 0.1, **empty.line))
-
-
-def _bounds(at: Value) -> list[float]:
-    """Both ends of a row's interval, if it has one."""
-    if isinstance(at, Row) and at.low is not None and at.high is not None:
-        return [at.low, at.high]
-    return []

@@ -33,15 +33,13 @@ LANE, LETTERS = 0.16, 0.15
 
 @dataclass(frozen=True)
 class Mark:
-    """A point of a line; an interval is drawn where both its ends are known.
+    """A point of a line, with the interval of its row where that has both ends.
 
     ``light`` marks stand below the main one, smaller and paler. ``look`` is the mark's
     where it is not the line's.
     """
 
     value: float | None
-    low: float | None = None
-    high: float | None = None
     row: Row | None = None
     light: bool = False
     look: Look | None = None
@@ -49,9 +47,12 @@ class Mark:
     @classmethod
     def of(cls, row: Row | None, *, light: bool = False) -> Mark:
         """The mark of a row; of nothing, where there is none."""
-        return (
-            cls(None) if row is None else cls(row.value, row.low, row.high, row, light)
-        )
+        return cls(None) if row is None else cls(row.value, row, light)
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Both ends of its interval, if it has one."""
+        return None if self.row is None else self.row.ends
 
     @property
     def hollow(self) -> bool:
@@ -65,9 +66,7 @@ class Mark:
         text = plain(self.value)
         if self.row is not None and self.hollow:
             return f"{text} {self.row.status.replace('_', ' ').upper()}"
-        if self.low is None or self.high is None:
-            return text
-        return f"{text} [{plain(self.low)}, {plain(self.high)}]"
+        return f"{text} [{', '.join(map(plain, self.ends))}]" if self.ends else text
 
 
 @dataclass(frozen=True)
@@ -87,10 +86,7 @@ class Line:
     @property
     def band(self) -> tuple[float, float] | None:
         """Ends of what stands behind the marks."""
-        row = self.behind
-        if row is None or row.low is None or row.high is None:
-            return None
-        return row.low, row.high
+        return None if self.behind is None else self.behind.ends
 
     @property
     def several(self) -> bool:
@@ -130,12 +126,7 @@ class Section:
         ]
         values += [end for line in self.lines for end in line.band or ()]
         low, high = min(values), max(values)
-        bounds = [
-            (m.low, m.high)
-            for m in self.marks
-            if m.low is not None and m.high is not None
-        ]
-        if bounds:
+        if bounds := [m.ends for m in self.marks if m.ends]:
             # One interval of a group with two sources must not flatten all others.
             widths = sorted(b - a for a, b in bounds)
             reach = max(0.35 * (high - low), 2.0 * widths[len(widths) // 2])
@@ -202,10 +193,10 @@ class Forest(Picture):
     def leaves(self) -> bool:
         """Whether an interval continues beyond its axis."""
         return any(
-            mark.low < section.span[0] or mark.high > section.span[1]
+            mark.ends[0] < section.span[0] or mark.ends[1] > section.span[1]
             for section in self.sections
             for mark in section.marks
-            if mark.low is not None and mark.high is not None
+            if mark.ends
         )
 
     def paint(self, figure: Figure) -> None:
@@ -268,9 +259,10 @@ def _line(axes: Axes, line: Line, place: float, *, room: float) -> None:
             continue
         at = place + ((0.2 if mark.light else -0.12) * room if line.several else 0.0)
         look = replace(mark.look or line.look, name=line.look.name, dashes="none")
-        if mark.low is not None and mark.high is not None:
+        if mark.ends:
+            left, right = mark.ends
             bar = axes.plot(
-                (max(mark.low, low), min(mark.high, high)),
+                (max(left, low), min(right, high)),
                 [at, at],
                 color=look.colour,
                 linewidth=1.0 if mark.light else 1.6,
@@ -280,8 +272,8 @@ def _line(axes: Axes, line: Line, place: float, *, room: float) -> None:
             )
             look.owns(*bar)
             for out, limit, arrow in (
-                (mark.low < low, low, "<"),
-                (mark.high > high, high, ">"),
+                (left < low, low, "<"),
+                (right > high, high, ">"),
             ):
                 if out:
                     _put(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from spark_audit.errors import InputError, choose
 from spark_audit.files import write_atomically
@@ -77,13 +77,10 @@ def save(drawing: Drawing, folder: Path) -> list[Path]:
     written = []
     for form in FORMATS:
         path = folder / file_name(drawing.name, form)
-        write_atomically(path, partial(_put, data=rendered(drawing, form)))
+        data = rendered(drawing, form)
+        write_atomically(path, methodcaller("write", data))
         written.append(path)
     return written
-
-
-def _put(file: IO[bytes], *, data: bytes) -> None:
-    file.write(data)
 
 
 def plot(report: Report, name: str) -> Axes:

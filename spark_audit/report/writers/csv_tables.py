@@ -10,9 +10,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,7 +66,11 @@ def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     if by_task:
         path = place / "contrasts_by_task.parquet"
         records = [_named(row.model_dump()) for row in by_task]
-        write_atomically(path, partial(_put, records=records))
+        table = pa.Table.from_pylist(records)
+        # What is missing everywhere is a number here.
+        kinds = [k if k != pa.null() else pa.float64() for k in table.schema.types]
+        table = table.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
+        write_atomically(path, lambda file: pq.write_table(table, file))
         written.append(path)
     return written
 
@@ -107,16 +110,6 @@ def _long(records: Iterable[Record]) -> Iterator[Record]:
         for task, accuracy in record.items():
             if task not in places:
                 yield own | {"task": task, "accuracy": accuracy}
-
-
-def _put(file: IO[bytes], *, records: list[Record]) -> None:
-    table = pa.Table.from_pylist(records)
-    for place, own in enumerate(table.schema):
-        if pa.types.is_null(own.type):
-            # What is missing everywhere is a number here.
-            empty = pa.nulls(len(table), pa.float64())
-            table = table.set_column(place, own.name, empty)
-    pq.write_table(table, file)
 
 
 def csv_text(columns: Sequence[str], records: Sequence[Record]) -> str:

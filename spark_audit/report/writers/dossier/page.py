@@ -12,7 +12,7 @@ Testing Guide by their numbers.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,9 @@ from typing import Any
 from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.files import write_text
-from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attacks import attacks
 from spark_audit.report.cells import Rendering
-from spark_audit.report.states import (
-    SHAPES,
-    Standing,
-    State,
-)
+from spark_audit.report.states import SHAPES, Standing, State
 from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.dossier.facts import data, limits, result
 from spark_audit.report.writers.template import environment, facts
@@ -39,42 +34,30 @@ PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"
 
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``dossier.html``; a browser prints it on A4."""
-    page = render(
-        report,
-        folder,
-        manifest=how.manifest,
-        show_text=how.show_text,
-        prepared_by=how.prepared_by or os.environ.get(PREPARED_BY, ""),
-    )
     # With identifiers it is as private as the manifest.
     mode = 0o600 if how.show_text and how.manifest is not None else 0o644
     path = folder / "dossier.html"
-    write_text(path, page, mode=mode)
+    write_text(path, render(report, folder, how), mode=mode)
     return [path]
 
 
-def render(
-    report: Report,
-    folder: Path,
-    *,
-    manifest: Manifest | None = None,
-    show_text: bool = False,
-    prepared_by: str = "",
-) -> str:
+def render(report: Report, folder: Path, how: Rendering) -> str:
     """The dossier as one page.
 
     Parameters
     ----------
     folder
         The report's, whose evidence tells the most exposed rows.
-    manifest
-        For the number of rows, and with ``show_text`` for the identifiers.
+    how
+        Its manifest is for the number of rows, and with ``show_text`` for the
+        identifiers.
     """
     shared = facts(report)
     found: list[Standing] = shared["standings"]
     leaking = [one for one in found if one.state == "LEAKS"]
-    named = manifest if show_text else None
-    prepared_by = visible(prepared_by).strip()
+    by_state = {s: [one.name for one in found if one.state == s] for s in SHAPES}
+    named = how.manifest if how.show_text else None
+    prepared_by = visible(how.prepared_by or os.environ.get(PREPARED_BY, "")).strip()
     if not found:
         shared["answer"] = sentences.render("dossier.no_attack")
     if not shared["next"]:
@@ -82,11 +65,11 @@ def render(
     shared |= {
         "prepared_by": prepared_by or sentences.render("dossier.not_stated"),
         "stages": len(report.checkpoints) - len(shared["checkpoints"]),
-        "data": data(report, manifest),
+        "data": data(report, how.manifest),
         "attacks": attacks(report, found),
         "results": {one.name: [result(t) for t in one.tried] for one in found},
         "risks": _risks(found),
-        "by_state": _by_state(found),
+        "by_state": {s: names for s, names in by_state.items() if names},
         "guards": sorted(
             (g for g in report.guards if g.passed is not True),
             key=lambda g: g.passed is not False,
@@ -124,9 +107,3 @@ def _risks(found: Sequence[Standing]) -> list[Risk]:
         key = (one.state, tuple((k, tuple(v)) for k, v in claims.items()))
         alike.setdefault(key, []).append(one.name)
     return [Risk(key[0], tuple(names), key[1]) for key, names in alike.items()]
-
-
-def _by_state(found: Sequence[Standing]) -> Mapping[str, list[str]]:
-    """State -> names, the worst first."""
-    told = {s: [one.name for one in found if one.state == s] for s in SHAPES}
-    return {state: names for state, names in told.items() if names}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_audit.errors import visible
@@ -38,8 +38,8 @@ class Token:
     """
 
     text: str
-    role: str
-    nll: tuple[float | None, ...]
+    role: str = ""
+    nll: tuple[float | None, ...] = ()
     hidden: bool = False
     space: str = ""
     response: bool = False
@@ -112,7 +112,8 @@ def cases(
         mine = [r for r in records if str(r["example"]) == example]
         own = manifest.by_id.get(example)
         # A redacted manifest has no words; one of another build may end too early.
-        if own is not None and len(own.prompt + own.response) >= _end(mine):
+        end = max(int(record["end"]) for record in mine)
+        if own is not None and len(own.prompt + own.response) >= end:
             found.append(_case(mine, tuple(keys), own, secrets))
     left, right = _first_pair(report, names)
     return Cases(tuple(found), names, left, right)
@@ -126,10 +127,6 @@ def _first_pair(report: Report, names: Sequence[str]) -> tuple[int, int]:
             if report.settings.get(key) in (name, entry_of(name)):
                 return k, right
     return 0, right
-
-
-def _end(records: Iterable[Mapping[str, Any]]) -> int:
-    return max(int(record["end"]) for record in records)
 
 
 def _case(
@@ -147,13 +144,10 @@ def _case(
     if told < len(places):
         told -= 1  # The one beside what is hidden is left out, too.
     tokens = tuple(
-        Token(
-            text=word.text,
+        replace(
+            word,
             role=str(record.get("role") or ""),
             nll=tuple(record.get(key) if k < told else None for key in keys),
-            hidden=word.hidden,
-            space=word.space,
-            response=word.response,
         )
         for k, (record, word) in enumerate(zip(records, words, strict=True))
     )
@@ -165,20 +159,12 @@ def _case(
 # --- words ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Word:
-    text: str
-    hidden: bool = False
-    space: str = " "
-    response: bool = False
-
-
 def _words(
     example: ManifestExample,
     places: Sequence[tuple[int, int]],
     hidden: Sequence[tuple[int, int, str]],
-) -> Iterator[_Word]:
-    """What stands for each token; one that touches what is hidden shows none of it."""
+) -> Iterator[Token]:
+    """The tokens without their figures; one that touches what is hidden shows none."""
     text, response = example.prompt + example.response, len(example.prompt)
     kinds = [_kind(start, end, hidden) for start, end in places]
     done = 0
@@ -194,7 +180,7 @@ def _words(
         # Nothing tells where the words of an identifier begin.
         space = "" if kind and before == kind else text[done:start]
         space += own[: len(own) - len(own.lstrip())] if not kind else ""
-        yield _Word(
+        yield Token(
             shown,
             hidden=bool(kind),
             space="\n" if "\n" in space and k else " " if space else "",

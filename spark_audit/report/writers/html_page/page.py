@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from markupsafe import Markup
 from spark_audit import sentences
 from spark_audit.audits import about
 from spark_audit.files import write_text
-from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.cells import FURTHER, VOID, Line, Rendering, Table
@@ -34,7 +33,7 @@ from spark_audit.report.tables import (
 )
 from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
 from spark_audit.report.writers.template import environment, facts
-from spark_audit.results import OF_REPORT, Finding, Report, Row, Status, by_severity
+from spark_audit.results import OF_REPORT, Finding, Report, Status, by_severity
 
 HEADING, LEAD = 60, 240
 """Characters up to which checkpoints are named in the heading, and below it."""
@@ -87,38 +86,22 @@ def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     path = folder / "report.html"
     records = [] if how.manifest is None else read_cases(folder)
     heat = cases(report, records, how.manifest, show_text=how.show_text)
-    text = _page(report, heat, how)
     # With words of an example it is as private as the manifest.
-    write_text(path, text, mode=0o600 if heat.cases else 0o644)
+    mode = 0o600 if heat.cases else 0o644
+    write_text(path, render(report, heat, how), mode=mode)
     return [path]
 
 
-def render(
-    report: Report,
-    *,
-    tokens: Sequence[Mapping[str, Any]] = (),
-    manifest: Manifest | None = None,
-    show_text: bool = False,
-    further: Sequence[Table] = (),
-) -> str:
+def render(report: Report, heat: Cases, how: Rendering) -> str:
     """The report as one HTML page.
 
     Parameters
     ----------
-    tokens
-        Those of :func:`spark_audit.report.attachments.cases`, for the token heat map.
-    manifest
-        Gives the words of the token heat map; without it there is none.
-    show_text
-        Whether identifiers stand in the heat map; they are hidden otherwise.
-    further
-        Tables of a section "Beside the paper".
+    heat
+        The token heat map.
+    how
+        ``further`` are tables of a section "Beside the paper".
     """
-    heat = cases(report, tokens, manifest, show_text=show_text)
-    return _page(report, heat, Rendering(show_text=show_text, further=further))
-
-
-def _page(report: Report, heat: Cases, how: Rendering) -> str:
     colours = palette(report)
     switches = [
         Switch(name, colour, outline(marker))
@@ -167,6 +150,8 @@ def _told(report: Report, sections: Iterable[Section]) -> dict[str, Any]:
     """Findings that stand in no section, guards by their state, counts of figures."""
     rows = [*report.results, *report.contrasts]
     named = {section.name for section in sections}
+    counts = Counter(row.status for row in rows)
+    reasons: tuple[Status, ...] = (*VOID, "not_estimable")
     return {
         "findings": [
             f
@@ -179,15 +164,9 @@ def _told(report: Report, sections: Iterable[Section]) -> dict[str, Any]:
             for state in (False, None, True)
         },
         "figures": len(rows),
-        "void": _void(rows),
+        # How many figures say nothing, by the reason.
+        "void": {k.replace("_", " "): counts[k] for k in reasons if counts[k]},
     }
-
-
-def _void(rows: Sequence[Row]) -> dict[str, int]:
-    """How many figures say nothing, by the reason."""
-    counts = Counter(row.status for row in rows)
-    reasons: tuple[Status, ...] = (*VOID, "not_estimable")
-    return {name.replace("_", " "): counts[name] for name in reasons if counts[name]}
 
 
 def _ticked(text: str) -> Markup:
