@@ -41,6 +41,7 @@ def main() -> None:
     values = rng.integers(1, 200, TOKENS)
     codes = rng.integers(0, CLUSTERS, TOKENS)
     weights = draw_weights(CLUSTERS, replicates=REPLICATES, seed=1)
+    pairs = [(column, den) for column in num.T]
 
     def ratios(drawn: np.ndarray) -> np.ndarray:
         return weighted_sums(drawn, num) / weighted_sums(drawn, den)[:, None]
@@ -81,7 +82,10 @@ def main() -> None:
         f"{STATISTICS} ratios, weights drawn": own,
         f"{STATISTICS} ratios, weights given": seconds(lambda: ratios(weights)),
         f"{STATISTICS} estimates with both intervals": seconds(
-            lambda: [ratio_estimate(c, den, weights=weights) for c in num.T]
+            lambda: [
+                ratio_estimate(*pair, replicates=drawn)
+                for pair, drawn in zip(pairs, ratios(weights).T, strict=True)
+            ]
         ),
         f"median and quartiles of {TOKENS} tokens": seconds(
             lambda: weighted_quantile_replicates(

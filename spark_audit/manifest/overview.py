@@ -101,18 +101,22 @@ def describe(manifest: Manifest) -> Description:
 
 def _judged(spans: pd.DataFrame) -> list[Record]:
     """By type, what can be judged of trained identifiers."""
-    train = spans["split"] == "train"
-    return [
-        {
-            "type": kind,
-            "trained": len(of := spans[train & (spans["type"] == kind)]),
-            "held out": int((~train & (spans["type"] == kind)).sum()),
-            "with control": int(of["matched"].sum()),
-            "groups of rows": (count := of.loc[of["matched"], "cluster"].nunique()),
-            "effect to expect, nats": _change(count),
-        }
-        for kind in sorted({*spans["type"]})
-    ]
+    rows = []
+    for kind, of in spans.groupby("type"):
+        trained = of[of["split"] == "train"]
+        matched = trained[trained["matched"]]
+        groups = matched["cluster"].nunique()
+        rows.append(
+            {
+                "type": kind,
+                "trained": len(trained),
+                "held out": len(of) - len(trained),
+                "with control": len(matched),
+                "groups of rows": groups,
+                "effect to expect, nats": _change(groups),
+            }
+        )
+    return rows
 
 
 def _change(clusters: int) -> float | None:

@@ -198,7 +198,6 @@ def estimate_of(
     statistic: Statistic,
     *,
     n: int,
-    weights: Weights | None = None,
     replicates: np.ndarray | None = None,
     level: float = 0.95,
     bounds: tuple[float, float] | None = None,
@@ -214,10 +213,8 @@ def estimate_of(
         Maps totals ``(..., J)`` to values ``(...)``.
     n
         What was averaged (tokens, spans).
-    weights
-        Shape ``(B, C)``: bootstrap weights for the percentile interval.
     replicates
-        Shape ``(B,)``: or the statistic in each resample.
+        Shape ``(B,)``: the statistic in each resample, for the percentile interval.
     bounds
         Limits of the statistic's range; the decision interval is clipped to them.
     df
@@ -240,12 +237,9 @@ def estimate_of(
     if bounds is not None and estimate.low is not None and estimate.high is not None:
         low, high = max(estimate.low, bounds[0]), min(estimate.high, bounds[1])
         estimate = replace(estimate, low=low, high=high)
-    if estimate.note == NO_SPREAD:
+    if replicates is None or estimate.note == NO_SPREAD:
         return estimate
-    if weights is not None:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            replicates = statistic(weighted_sums(weights, sums))
-    return estimate if replicates is None else with_parity(estimate, replicates)
+    return with_parity(estimate, replicates)
 
 
 class Estimand(NamedTuple):
@@ -308,7 +302,6 @@ def ratio_estimate(
     num: ArrayLike,
     den: ArrayLike,
     *,
-    weights: Weights | None = None,
     replicates: np.ndarray | None = None,
     level: float = 0.95,
     n: int | None = None,
@@ -321,7 +314,7 @@ def ratio_estimate(
     num, den
         Shape ``(C,)``: per-cluster sums, ``den >= 0``; a cluster with ``den`` 0 holds
         no data.
-    weights, replicates
+    replicates
         Also give the percentile interval, see :func:`estimate_of`.
     n
         What was averaged; the total of ``den`` if not given.
@@ -335,7 +328,6 @@ def ratio_estimate(
         sums,
         ratio,
         n=count,
-        weights=weights,
         replicates=replicates,
         level=level,
         bounds=bounds,
@@ -346,7 +338,6 @@ def rate_estimate(
     events: ArrayLike,
     trials: ArrayLike,
     *,
-    weights: Weights | None = None,
     replicates: np.ndarray | None = None,
     level: float = 0.95,
 ) -> Estimate:
@@ -359,13 +350,12 @@ def rate_estimate(
     ----------
     events, trials
         Shape ``(C,)``: per-cluster counts (or credits), ``0 <= events <= trials``.
-    weights, replicates
+    replicates
         Also give the percentile interval, see :func:`estimate_of`.
     """
     estimate = ratio_estimate(
         events,
         trials,
-        weights=weights,
         replicates=replicates,
         level=level,
         bounds=(0.0, 1.0),

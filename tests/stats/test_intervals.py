@@ -54,7 +54,18 @@ def jackknife_values(num: ArrayLike, den: ArrayLike) -> np.ndarray:
 
 
 def ratio_replicates(weights: np.ndarray, num: ArrayLike, den: ArrayLike) -> np.ndarray:
-    return ratio(weighted_sums(weights, columns(num, den)))
+    with np.errstate(invalid="ignore"):
+        return ratio(weighted_sums(weights, columns(num, den)))
+
+
+def resampled(
+    weights: np.ndarray,
+    num: ArrayLike,
+    den: ArrayLike,
+    estimate: Callable[..., Estimate] = ratio_estimate,
+) -> Estimate:
+    """The estimate with the percentile interval over the resamples."""
+    return estimate(num, den, replicates=ratio_replicates(weights, num, den))
 
 
 def pooled_ratio(num: np.ndarray, den: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -241,7 +252,7 @@ class TestBinomialIntervals:
 class TestRatioEstimate:
     def test_published_example(self) -> None:
         weights = draw_weights(5, replicates=999, seed=1)
-        found = ratio_estimate(NUM, DEN, weights=weights)
+        found = resampled(weights, NUM, DEN)
         fit = jackknife_t(NUM, DEN)
         assert (found.value, found.se, found.low, found.high) == fit
         assert found.interval == "jackknife-t"
@@ -263,7 +274,7 @@ class TestRatioEstimate:
         num, den = np.array([1.0, 2.0, 0, 0, 0]), np.array([2.0, 3.0, 0, 0, 0])
         empty = int(np.sum(weights[:, :2].sum(axis=1) == 0))
         assert empty > 0
-        found = ratio_estimate(num, den, weights=weights)
+        found = resampled(weights, num, den)
         assert found.note == (
             f"{empty} of 999 resamples give no value and were dropped"
         )
@@ -272,14 +283,14 @@ class TestRatioEstimate:
 
     def test_resamples_that_are_all_empty(self) -> None:
         weights = np.array([[0, 0, 3], [0, 0, 3]])
-        found = ratio_estimate([1.0, 2.0, 0.0], [2.0, 3.0, 0.0], weights=weights)
+        found = resampled(weights, [1.0, 2.0, 0.0], [2.0, 3.0, 0.0])
         assert found.parity_low is None
         assert found.note == "2 of 2 resamples give no value and were dropped"
 
     @pytest.mark.parametrize("value", [0.0, 0.1, -3.7])
     def test_clusters_that_agree_give_no_interval(self, value: float) -> None:
         weights = draw_weights(5, replicates=99, seed=0)
-        found = ratio_estimate(value * DEN, DEN, weights=weights)
+        found = resampled(weights, value * DEN, DEN)
         assert found.value == pytest.approx(value)
         assert found.interval == "none"
         assert found.note == NO_SPREAD
@@ -288,7 +299,7 @@ class TestRatioEstimate:
 
     def test_a_percentile_interval_of_zero_width_is_not_given(self) -> None:
         weights = np.array([[1, 1, 0], [1, 1, 0]])
-        found = ratio_estimate([1.0, 2.0, 5.0], [1.0, 1.0, 1.0], weights=weights)
+        found = resampled(weights, [1.0, 2.0, 5.0], [1.0, 1.0, 1.0])
         assert found.interval == "jackknife-t"
         assert found.parity_low is None
         assert found.note == "resamples agree: no percentile interval"
@@ -296,7 +307,7 @@ class TestRatioEstimate:
     def test_weights_of_other_clusters_are_refused(self) -> None:
         weights = draw_weights(4, replicates=9, seed=0)
         with pytest.raises(ValueError, match="^weights must have one column per clust"):
-            ratio_estimate(NUM, DEN, weights=weights)
+            resampled(weights, NUM, DEN)
 
     def test_a_statistic_that_needs_a_cluster_is_missing(self) -> None:
         sums = np.array([[1.0, 1.0], [1.0, 0.0], [2.0, 0.0]])
@@ -312,7 +323,7 @@ class TestRatioEstimate:
 class TestRateEstimate:
     def test_few_events_get_korn_graubard(self) -> None:
         weights = draw_weights(8, replicates=499, seed=0)
-        found = rate_estimate(EVENTS, TRIALS, weights=weights)
+        found = resampled(weights, EVENTS, TRIALS, rate_estimate)
         assert found.interval == "korn-graubard"
         assert (found.low, found.high) == korn_graubard(EVENTS, TRIALS)
         assert found.se == pytest.approx(jackknife_t(EVENTS, TRIALS).se)
@@ -342,7 +353,7 @@ class TestRateEstimate:
     @pytest.mark.parametrize("events", [[0, 0, 0], [9, 9, 9], [6, 6, 6]])
     def test_never_zero_width(self, events: list[int]) -> None:
         weights = draw_weights(3, replicates=99, seed=0)
-        found = rate_estimate(events, [9, 9, 9], weights=weights)
+        found = resampled(weights, events, [9, 9, 9], rate_estimate)
         assert found.interval == "korn-graubard"
         assert found.low is not None
         assert found.high is not None
@@ -472,7 +483,7 @@ class TestCoverage:
             den = self.sizes(rng, clusters)
             num = self.sums(rng, design, den)
             weights = draw_weights(clusters, replicates=self.REPLICATES, seed=rng)
-            found = ratio_estimate(num, den, weights=weights)
+            found = resampled(weights, num, den)
             assert found.low is not None
             assert found.high is not None
             assert found.parity_low is not None
@@ -534,6 +545,6 @@ def test_the_layout_is_the_papers() -> None:
 def test_all_resamples_of_two_clusters_bound_the_percentile_interval() -> None:
     every = np.array(list(itertools.product([0, 1, 2], repeat=2)))
     every = every[every.sum(axis=1) == 2]
-    found = ratio_estimate([1.0, 4.0], [1.0, 2.0], weights=every)
+    found = resampled(every, [1.0, 4.0], [1.0, 2.0])
     low, high = np.quantile([2.0, 5 / 3, 1.0], [0.025, 0.975])
     assert (found.parity_low, found.parity_high) == pytest.approx((low, high))
