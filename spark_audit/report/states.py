@@ -12,7 +12,7 @@ from decimal import ROUND_FLOOR, Context
 from typing import Any, Literal, get_args
 
 from spark_audit import sentences
-from spark_audit.audits.claims import REMAINS, TESTS, faults
+from spark_audit.audits.claims import LEVEL, REMAINS, TESTS, faults
 from spark_audit.audits.matched.matched_findings import BALANCE
 from spark_audit.names import BASE, entry_of, series_of
 from spark_audit.report.coverage import attacks_of_audits, remembers, unclear
@@ -49,6 +49,8 @@ class Tried:
         ``void``: tried, but its figures say nothing.
     finding
         What the outcome rests on, if on one.
+    effect
+        The finding that states the smallest effect which would have been detected.
     ran
         Whether the report has this audit.
     """
@@ -56,6 +58,7 @@ class Tried:
     audit: str
     outcome: Outcome
     finding: Finding | None = None
+    effect: Finding | None = None
     ran: bool = True
 
     @property
@@ -65,10 +68,14 @@ class Tried:
 
     @property
     def shown(self) -> str:
-        """What it tries; if it found that, that strings became less likely."""
-        found = self.finding if self.outcome == "FOUND" else None
-        less = found is not None and found.claim == "betrays"
-        return self.attack + f" ({sentences.render('outcome.betrays')})" * less
+        """What it tries; that strings became less likely; its smallest effect."""
+        less = self.outcome == "FOUND" and self.finding and self.finding.claim
+        return sentences.render(
+            "states.tried",
+            attack=self.attack,
+            less=less == "betrays",
+            effect=self.effect if self.outcome == "not shown" else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -81,9 +88,10 @@ class Standing:
         Who, and in which state.
     detections
         All that was detected, the strongest evidence first.
-    led_by, effect
-        Its strongest evidence, of which that of smallest p where nothing is claimed;
-        where it states no smallest effect, another finding of its audit that does.
+    led_by
+        Its strongest evidence; where nothing is claimed, its first test of memory.
+    nearest
+        Where nothing is claimed, the test of smallest p, if that is below 0.05.
     tried
         Every attack in the order of audits, the untried ones too.
     exposed
@@ -100,16 +108,16 @@ class Standing:
     exposed: tuple[Row, ...] = ()
     faults: tuple[Guard, ...] = ()
     led_by: Finding | None = None
-    effect: Finding | None = None
+    nearest: Tried | None = None
 
     @property
     def lead(self) -> str:
         """The sentence of its strongest evidence, and failed guards."""
         faults = " ".join(guard.detail for guard in self.faults)
         if self.led_by is not None:
-            seen = self.effect
-            effect = sentences.render("states.effect", finding=seen) if seen else ""
-            return " ".join(filter(None, [self.led_by.lead, effect, faults]))
+            near = self.nearest
+            nearest = sentences.render("states.nearest", tried=near) if near else ""
+            return " ".join(filter(None, [self.led_by.lead, nearest, faults]))
         key = "nothing" if self.state == "NO LEAK FOUND" else "untested"
         # The report says at its head why, once for all.
         return faults or sentences.render(f"states.{key}")
@@ -310,7 +318,7 @@ def _level(tests: int) -> dict[str, Any]:
     Three digits, rounded down: what is shown is no looser than what is applied.
     """
     level = Context(prec=3, rounding=ROUND_FLOOR).create_decimal(
-        repr(0.05 / (tests or 1))
+        repr(LEVEL / (tests or 1))
     )
     return {"tests": tests, "limit": level}
 
@@ -367,22 +375,24 @@ def _standing(
         why = (f for f in own if f.claim in REASONS and f.audit != OF_REPORT)
         led_by = None if faults else next(why, None)
         return Standing(name, "NOT TESTED", (), tried, faults=faults, led_by=led_by)
-    led_by = _least(own)
-    seen = None
-    if led_by is not None and led_by.mde is None:
-        audits = (f for f in own if f.audit == led_by.audit and f.shows_effect)
-        seen = next((f for f in audits if f.mde is not None), None)
-    return Standing(name, "NO LEAK FOUND", (), tried, led_by=led_by, effect=seen)
+    tests = [one for one in tried if one.outcome == "not shown"]
+    led_by = next((f for one in tests if (f := one.finding) and remembers(f)), None)
+    near = min(tests, key=lambda one: _p(one.finding), default=None)
+    if near and (_p(near.finding) >= LEVEL or near.finding is led_by):
+        near = None
+    led_by = led_by or _least(own)
+    return Standing(name, "NO LEAK FOUND", (), tried, led_by=led_by, nearest=near)
+
+
+def _p(finding: Finding | None) -> float:
+    return 1.0 if finding is None or finding.p is None else finding.p
 
 
 def _least(own: Iterable[Finding]) -> Finding | None:
     """The primary test with the smallest p, whatever it claims; a void one last."""
     tests = (f for f in own if f.family == "primary" and f.claim != "not_tested")
 
-    def place(one: Finding) -> tuple[bool, float]:
-        return one.status != "ok", 1.0 if one.p is None else one.p
-
-    return min(tests, key=place, default=None)
+    return min(tests, key=lambda one: (one.status != "ok", _p(one)), default=None)
 
 
 MOST = 3
@@ -431,6 +441,9 @@ def _tried(audit: str, own: Sequence[Finding], *, scored: bool, ran: bool) -> Tr
         return Tried(audit, "confounded", confounded)
     shown = _least(tests)
     if shown is not None:
+        stated = (f for f in (shown, *own) if f.shows_effect and f.mde is not None)
         sound = shown.status == "ok"
-        return Tried(audit, "not shown" if sound else "void", shown)
+        return Tried(
+            audit, "not shown" if sound else "void", shown, effect=next(stated, None)
+        )
     return Tried(audit, "void" if scored else "not tested", first, ran=ran)

@@ -183,13 +183,19 @@ def of_rows(dose: str) -> str:
     return render("word.dose", range=least.split("-"), more=bool(more))
 
 
-def effect(mde: float, unit: str) -> str:
-    """A smallest effect with its unit; of a change of NLL in words too."""
-    shown = number(mde, DECIMALS.get(unit, 3))
-    if unit == "nats":
-        words = likelier(SimpleNamespace(value=-mde, low=None, high=None))
-        return f"{shown} {unit_name(unit)} ({words})"
-    return f"{shown} {unit_name(unit)}".strip()
+def effect(mde: float, unit: str, *, brief: bool = False) -> str:
+    """A smallest effect with its unit; of a change of NLL in words too.
+
+    Parameters
+    ----------
+    brief
+        Of a change of NLL in words only.
+    """
+    words = likelier(SimpleNamespace(value=-mde, low=None, high=None))
+    if unit == "nats" and brief:
+        return words
+    shown = f"{number(mde, DECIMALS.get(unit, 3))} {unit_name(unit)}".strip()
+    return f"{shown} ({words})" if unit == "nats" else shown
 
 
 def unit_name(unit: str) -> str:
