@@ -63,8 +63,9 @@ class Strict(BaseModel):
     @classmethod
     def _without_rendered(cls, data: Any) -> Any:
         # Files hold sentences for their readers; the facts are what counts.
-        if isinstance(data, dict):
-            return {k: v for k, v in data.items() if k not in cls.model_computed_fields}
+        rendered = cls.model_computed_fields
+        if rendered and isinstance(data, dict):
+            return {k: v for k, v in data.items() if k not in rendered}
         return data
 
     def model_copy(

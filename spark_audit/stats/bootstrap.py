@@ -167,11 +167,12 @@ def _order_statistics(
     """
     width = max(math.isqrt(len(codes)), 1)
     n_blocks = -(-len(codes) // width)
-    places = codes * n_blocks + np.arange(len(codes)) // width
-    counts = np.bincount(places, minlength=weights.shape[1] * n_blocks)
+    places = codes * (n_blocks + 1) + 1 + np.arange(len(codes)) // width
+    counts = np.bincount(places, minlength=weights.shape[1] * (n_blocks + 1))
     # Up to 2^24, counts are exact in 32 bits, which takes half the time.
     exact = np.float32 if wanted.max() < 1 << 24 else np.float64
-    by_block = counts.reshape(-1, n_blocks).astype(exact)
+    # Observations before each block, by cluster.
+    before = counts.reshape(-1, n_blocks + 1).cumsum(axis=1).astype(exact)
     # Observations beyond the last stand in no resample.
     padded = np.full(n_blocks * width, weights.shape[1])
     padded[: len(codes)] = codes
@@ -180,54 +181,32 @@ def _order_statistics(
     positions = np.empty(targets.shape, dtype=np.int64)
     for rows in row_chunks(len(kept), weights.shape[1] + 2 * n_blocks + 2 * width):
         drawn = weights[kept[rows]]
+        upto = np.matmul(drawn.astype(exact), before)
         drawn = np.concatenate([drawn, np.zeros((len(drawn), 1), drawn.dtype)], axis=1)
-        upto = np.cumsum(np.matmul(drawn[:, :-1].astype(exact), by_block), axis=1)
-        upto = np.concatenate([np.zeros((len(drawn), 1), exact), upto], axis=1)
-        each = np.arange(len(drawn))
+        block = np.full(len(drawn), -1)
+        within = np.empty((len(drawn), width), np.int32)
         for column, target in enumerate(targets[rows].T):
+            last = block
             block = np.count_nonzero(upto[:, 1:] <= target[:, None].astype(exact), 1)
-            within = np.take_along_axis(drawn, inside[block], axis=1)
-            within = within.cumsum(axis=1, dtype=np.int32)
-            ahead = (target - upto[each, block]).astype(np.int32)
+            # Places next to one another mostly lie in one block.
+            (new,) = np.nonzero(block != last)
+            weight = drawn[new[:, None], inside[block[new]]]
+            within[new] = weight.cumsum(axis=1, dtype=np.int32)
+            ahead = (target - upto[np.arange(len(drawn)), block]).astype(np.int32)
             place = np.count_nonzero(within <= ahead[:, None], axis=1)
             positions[rows, column] = block * width + place
     return positions.reshape(wanted.shape)
 
 
-def sign_patterns(
-    n_clusters: int, *, replicates: int = 9999, seed: int | np.random.Generator
-) -> tuple[np.ndarray, bool]:
-    """Signs to flip whole clusters by.
-
-    Up to :data:`EXACT_UP_TO` clusters these are all patterns whose first sign is
-    ``+1``; the mirrored half gives the same absolute statistics. Beyond, they are
-    random.
-
-    Returns
-    -------
-    signs
-        Shape ``(S, n_clusters)``, int8, entries -1 and +1.
-    exact
-        True if the patterns are all there are.
-    """
-    if n_clusters < 1 or replicates < 1:
-        raise ValueError("n_clusters and replicates must be at least 1")
-    if n_clusters <= EXACT_UP_TO:
-        signs = np.ones((1 << (n_clusters - 1), n_clusters), dtype=np.int8)
-        for column in range(1, n_clusters):
-            runs = signs[:, column].reshape(1 << (column - 1), 2, -1)
-            runs[:, 1] = -1
-        return signs, True
-    rows = _random_signs(n_clusters, replicates, seed)
-    return np.concatenate([*rows]), False
-
-
-def _random_signs(
-    n_clusters: int, replicates: int, seed: int | np.random.Generator
+def random_signs(
+    n_clusters: int, *, replicates: int, seed: int | np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Rows of random signs, some at a time: all of them may be 80 MB."""
-    if replicates < 1:
-        raise ValueError("replicates must be at least 1")
+    """Random signs to flip whole clusters by, some rows at a time: all may be 80 MB.
+
+    Yields
+    ------
+    Shape ``(S, n_clusters)``, int8, entries -1 and +1.
+    """
     rng = np.random.default_rng(seed)
     # Four bytes are one draw: by multiples of four rows the signs are those of one go.
     step = max(4, SIGNS // n_clusters // 4 * 4)
@@ -236,23 +215,11 @@ def _random_signs(
         yield 1 - 2 * rng.integers(0, 2, shape, dtype=np.int8)
 
 
-@lru_cache(maxsize=1)
-def _block_bits(replicates: int, seed: int) -> np.ndarray:
-    """Signs of blocks as bits: the same ones for all contrasts of so many clusters."""
-    signs = _random_signs(BLOCKS, replicates, seed)
+@lru_cache(maxsize=64)
+def _random_bits(n_clusters: int, replicates: int, seed: int) -> np.ndarray:
+    """Random signs as bits: the same ones for all contrasts of so many clusters."""
+    signs = random_signs(n_clusters, replicates=replicates, seed=seed)
     return np.concatenate([np.packbits(part < 0, axis=1) for part in signs])
-
-
-def _block_signs(replicates: int, seed: int) -> Iterator[np.ndarray]:
-    bits = _block_bits(replicates, seed)
-    for rows in row_chunks(replicates, BLOCKS):
-        yield 1 - 2 * np.unpackbits(bits[rows], axis=1).view(np.int8)
-
-
-@lru_cache(maxsize=8)
-def _few_signs(n_clusters: int, replicates: int, seed: int) -> np.ndarray:
-    """Signs of few clusters: the same ones for all contrasts of so many."""
-    return np.concatenate([*_random_signs(n_clusters, replicates, seed)])
 
 
 def sign_flip(
@@ -270,21 +237,55 @@ def sign_flip(
     num
         Shape ``(C,)``: sums of a paired contrast, with its null value subtracted.
     """
-    table = _columns(num, dimensions=1)
-    return float(_flip_p(table, replicates, seed, family=False)[0])
+    return float(sign_flips(np.c_[num], replicates=replicates, seed=seed)[0])
 
 
-def sign_flips(num: np.ndarray, *, replicates: int = 9999, seed: int) -> np.ndarray:
+def sign_flips(
+    num: ArrayLike, *, replicates: int = 9999, seed: int | np.random.Generator
+) -> np.ndarray:
     """:func:`sign_flip` of each column ``(C, K)``, shape ``(K,)``."""
-    table = _columns(num, dimensions=2)
-    p = np.ones(table.shape[1])
-    held = np.count_nonzero(table, axis=0)
+    num = _finite(num)
+    p = np.ones(num.shape[1])
+    held = np.count_nonzero(num, axis=0)
     # Columns with equally many clusters share their signs.
     for count in np.unique(held[held > 0]):
-        part = table.T[held == count]
-        part = part[part != 0].reshape(-1, count).T
-        p[held == count] = _flip_p(part, replicates, seed, family=False)
+        part = num.T[held == count]
+        part = part[part != 0].reshape(-1, count)
+        if count <= EXACT_UP_TO:
+            p[held == count] = [_exact_p(one) for one in part]
+        else:
+            p[held == count] = _flip_p(part.T, replicates, seed, family=False)
     return p
+
+
+def _finite(num: ArrayLike) -> np.ndarray:
+    table = np.asarray(num, dtype=np.float64)
+    if not np.isfinite(table).all():
+        raise ValueError("num holds NaN or an infinity")
+    return table
+
+
+def _exact_p(num: np.ndarray) -> float:
+    """P among all patterns: those of one half of the clusters meet the other's."""
+    first, second = _all_sums(num[::2]), np.sort(_all_sums(num[1::2]))
+    bar = _bar(num)
+    hits = second.searchsorted(-bar - first, side="right").sum()
+    hits += (len(second) - second.searchsorted(bar - first)).sum()
+    return min(1.0, float(hits / (len(first) * len(second))))
+
+
+def _all_sums(num: np.ndarray) -> np.ndarray:
+    """Sums over clusters ``(C, ...)`` under all patterns, shape ``(2^C, ...)``."""
+    sums = np.zeros((1, *num.shape[1:]))
+    for one in num:
+        sums = np.concatenate([sums + one, sums - one])
+    return sums
+
+
+def _bar(num: np.ndarray) -> np.ndarray:
+    """What a flipped sum must reach to be as large as the observed one."""
+    # Rounding moves a sum of C terms by far less than this share of its largest value.
+    return np.asarray(np.abs(num.sum(axis=0)) - _TIE * np.abs(num).sum(axis=0))
 
 
 def max_t(
@@ -300,36 +301,21 @@ def max_t(
     Parameters
     ----------
     num
-        Shape ``(C, K)``: per-cluster sums of K contrasts. NaN marks a cluster that a
-        column lacks and counts as 0. A column of zeros gets p = 1.
+        Shape ``(C, K)``: per-cluster sums of K contrasts. A column of zeros gets p = 1.
 
     Returns
     -------
     Shape ``(K,)``.
     """
-    table = _columns(num, dimensions=2)
+    table = _finite(num)
     norm = np.sqrt((table**2).sum(axis=0))
     used = norm > 0
     adjusted = np.ones(table.shape[1])
     if used.any():
         scaled = table[:, used] / norm[used]
-        adjusted[used] = _flip_p(scaled, replicates, seed, family=True)
+        held = scaled[scaled.any(axis=1)]
+        adjusted[used] = _flip_p(held, replicates, seed, family=True)
     return adjusted
-
-
-def _columns(num: ArrayLike, *, dimensions: int) -> np.ndarray:
-    """Validated sums as ``(C, K)``, NaN as 0, without the rows that hold only zeros."""
-    table = np.array(num, dtype=np.float64)
-    if table.ndim != dimensions:
-        raise ValueError(f"num must have {dimensions} dimension(s), not {table.ndim}")
-    if dimensions == 1:
-        if np.isnan(table).any():
-            raise ValueError("num holds NaN")
-        table = table[:, None]
-    if np.isinf(table).any():
-        raise ValueError("num holds an infinity")
-    table[np.isnan(table)] = 0.0
-    return table[table.any(axis=1)]
 
 
 def _flip_p(
@@ -340,35 +326,44 @@ def _flip_p(
     family: bool,
 ) -> np.ndarray:
     """P values of columns ``(C, K)``; of a family on one scale, adjusted ones."""
-    if len(num) == 0:
-        return np.ones(num.shape[1])
     if len(num) > BLOCKS:
         num = cluster_sums(num, dealt(len(num)), BLOCKS)
-    observed = np.abs(num.sum(axis=0))
-    order = np.argsort(-observed, kind="stable")
-    # Rounding moves a sum of C terms by far less than this share of its largest value.
-    bar = observed[order] - _TIE * np.abs(num).sum(axis=0)[order]
+    order = np.argsort(-np.abs(num.sum(axis=0)), kind="stable")
+    num = num[:, order]
+    bar = _bar(num)
     if exact := len(num) <= EXACT_UP_TO:
-        signs = iter([sign_patterns(len(num), seed=seed)[0]])
-    elif len(num) == BLOCKS and isinstance(seed, int):
-        signs = _block_signs(replicates, seed)
-    elif isinstance(seed, int) and len(num) * replicates <= SIGNS:
-        signs = iter([_few_signs(len(num), replicates, seed)])
+        first = _all_sums(num[::2])
+        parts = (first + one for one in _all_sums(num[1::2]))
     else:
-        signs = _random_signs(len(num), replicates, seed)
+        parts = _random_sums(num, replicates, seed)
     hits, done = np.zeros(len(order)), 0
-    for part in signs:
-        for rows in row_chunks(len(part), max(num.shape)):
-            flipped = np.abs(weighted_sums(part[rows], num[:, order]))
-            if family:
-                # Column j becomes the maximum over the columns from j on.
-                flipped = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
-            hits += np.sum(flipped >= bar, axis=0)
+    for part in parts:
+        flipped = np.abs(part)
+        if family:
+            # Column j becomes the maximum over the columns from j on.
+            flipped = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
+        hits += np.sum(flipped >= bar, axis=0)
         done += len(part)
     p = hits / done if exact else (1 + hits) / (1 + done)
     adjusted = np.empty(len(order))
     adjusted[order] = np.maximum.accumulate(p) if family else p
     return adjusted
+
+
+def _random_sums(
+    num: np.ndarray, replicates: int, seed: int | np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Sums of columns ``(C, K)`` under random signs, shape ``(S, K)``, in parts."""
+    size = len(num)
+    if isinstance(seed, int) and (size == BLOCKS or size * replicates <= SIGNS):
+        bits = _random_bits(size, replicates, seed)
+        for rows in row_chunks(replicates, max(num.shape)):
+            flipped = np.unpackbits(bits[rows], axis=1, count=size)
+            yield weighted_sums(1 - 2 * flipped.view(np.int8), num)
+    else:
+        for part in random_signs(size, replicates=replicates, seed=seed):
+            for rows in row_chunks(len(part), max(num.shape)):
+                yield weighted_sums(part[rows], num)
 
 
 def holm(p: ArrayLike) -> np.ndarray:

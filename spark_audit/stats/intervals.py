@@ -113,7 +113,9 @@ def percentile_interval(
     replicates: ArrayLike, *, level: float = 0.95
 ) -> tuple[float, float]:
     """Percentile interval of bootstrap replicates; NaN replicates are dropped."""
-    kept = _kept(replicates)
+    values = np.asarray(replicates, dtype=np.float64)
+    if not len(kept := values[~np.isnan(values)]):
+        raise NotEstimableError("no resample gives a value")
     low, high = np.quantile(kept, [0.5 - level / 2, 0.5 + level / 2])
     return float(low), float(high)
 
@@ -184,12 +186,18 @@ def t_estimate(
     value: float, se: float, df: float, *, n: int, clusters: int, level: float = 0.95
 ) -> Estimate:
     """``value +- t_df se``; where there is no spread it has no interval and says so."""
-    plain = Estimate(value, level=level, n=n, clusters=clusters)
     if se <= _ZERO * max(1.0, abs(value)):
-        return plain.noting(NO_SPREAD)
+        return Estimate(value, level=level, n=n, clusters=clusters, note=NO_SPREAD)
     reach = float(scipy.special.stdtrit(df, 0.5 + level / 2)) * se
-    return replace(
-        plain, low=value - reach, high=value + reach, interval="jackknife-t", se=se
+    return Estimate(
+        value,
+        low=value - reach,
+        high=value + reach,
+        interval="jackknife-t",
+        level=level,
+        se=se,
+        n=n,
+        clusters=clusters,
     )
 
 
@@ -279,12 +287,15 @@ def replicates_of(
         return {}
     sums = np.concatenate([one.sums for one in parts.values()], axis=1)
     ends = np.cumsum([one.sums.shape[1] for one in parts.values()])
+    # Checkpoints share most columns: what is counted, and figures of the reference.
+    distinct, places = np.unique(sums, axis=1, return_inverse=True)
     # Each sum in one piece of memory, as the statistics read it.
-    totals = np.split(weighted_sums(weights, sums).T.copy(), ends[:-1])
+    totals = weighted_sums(weights, distinct).T.copy()
+    columns = np.split(totals[places], ends[:-1])
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             key: one.statistic(part.T)
-            for (key, one), part in zip(parts.items(), totals, strict=True)
+            for (key, one), part in zip(parts.items(), columns, strict=True)
         }
 
 
@@ -421,26 +432,16 @@ def _pair(num: ArrayLike, den: ArrayLike) -> np.ndarray:
     return sums
 
 
-def _kept(replicates: ArrayLike) -> np.ndarray:
-    """The replicates that are defined."""
-    values = np.asarray(replicates, dtype=np.float64)
-    kept = values[~np.isnan(values)]
-    if len(kept) == 0:
-        raise NotEstimableError("no resample gives a value")
-    return kept
-
-
 def with_parity(estimate: Estimate, replicates: np.ndarray) -> Estimate:
     """Add the percentile interval, or the reason why there is none."""
-    replicates = np.where(np.isfinite(replicates), replicates, np.nan)
-    dropped = int(np.isnan(replicates).sum())
-    if dropped:
+    kept = replicates[np.isfinite(replicates)]
+    if dropped := len(replicates) - len(kept):
         estimate = estimate.noting(
             f"{dropped} of {len(replicates)} resamples give no value and were dropped"
         )
-    if dropped == len(replicates):
+    if not len(kept):
         return estimate
-    low, high = percentile_interval(replicates, level=estimate.level)
+    low, high = percentile_interval(kept, level=estimate.level)
     if high - low <= _ZERO * max(1.0, abs(high)):
         return estimate.noting("resamples agree: no percentile interval")
     return replace(estimate, parity_low=low, parity_high=high)
