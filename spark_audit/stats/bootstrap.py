@@ -91,13 +91,14 @@ def weighted_sums(weights: Weights, sums: np.ndarray) -> np.ndarray:
     return totals
 
 
-def weighted_quantile_replicates(
-    weights: Weights, values: ArrayLike, clusters: ArrayLike, q: ArrayLike = 0.5
+def median_replicates(
+    weights: Weights, values: ArrayLike, clusters: ArrayLike
 ) -> np.ndarray:
-    """Quantile of the pooled values in every resample.
+    """Median of the pooled values in every resample.
 
-    Equal to ``np.quantile(expanded, q)`` (linear interpolation), where ``expanded``
-    repeats the values of a cluster as often as it was drawn; nothing is expanded.
+    That of the values of each cluster as often as it was drawn; nothing is expanded:
+    blocks of sorted observations are counted first, then the observations of one block,
+    so that per resample about ``sqrt(n)`` counts are looked at instead of ``n``.
 
     Parameters
     ----------
@@ -105,97 +106,48 @@ def weighted_quantile_replicates(
         Shape ``(B, C)``, from :func:`draw_weights`.
     values, clusters
         Shape ``(n,)``: observations and their cluster codes.
-    q
-        Probabilities in [0, 1]: a number, or shape ``(Q,)``.
 
     Returns
     -------
-    Shape ``(B,)`` or ``(B, Q)``; NaN marks a resample without an observation.
+    Shape ``(B,)``; NaN marks a resample without an observation.
     """
-    pooled = np.asarray(values, dtype=np.float64)
-    codes = np.asarray(clusters)
+    pooled, codes = np.asarray(values, dtype=np.float64), np.asarray(clusters)
     if isinstance(weights, Blocks):
-        blocks = weights.block[codes]
-        return weighted_quantile_replicates(weights.drawn, pooled, blocks, q)
-    probabilities = np.asarray(q, dtype=np.float64)
-    if pooled.ndim != 1 or pooled.shape != codes.shape:
-        raise ValueError("values and clusters must have one row each per observation")
-    if not np.all((probabilities >= 0) & (probabilities <= 1)):
-        raise ValueError("q must lie in [0, 1]")
-    flat = probabilities.reshape(-1)
-    quantiles = np.full((len(weights), len(flat)), np.nan)
+        return median_replicates(weights.drawn, pooled, weights.block[codes])
+    medians = np.full(len(weights), np.nan)
+    if not (n := len(pooled)):
+        return medians
     order = np.argsort(pooled, kind="stable")
-    pooled, codes = pooled[order], codes[order]
-    if len(pooled):
-        held = np.bincount(codes, minlength=weights.shape[1]).astype(np.float64)
-        size = np.rint(weighted_sums(weights, held)).astype(np.int64)
-        kept = np.flatnonzero(size > 0)
-        position = (size[kept] - 1)[:, None] * flat
-        low = np.floor(position).astype(np.int64)
-        high = np.minimum(low + 1, size[kept][:, None] - 1)
-        ends = _order_statistics(weights, kept, codes, np.stack([low, high], axis=-1))
-        below, above = np.moveaxis(pooled[ends], -1, 0)
-        share = position - low
-        # NumPy interpolates from the nearer end; the same here keeps the results equal.
-        gap = above - below
-        quantiles[kept] = np.where(
-            share < 0.5, below + gap * share, above - gap * (1.0 - share)
-        )
-    return quantiles.reshape((len(weights), *probabilities.shape))
-
-
-def _order_statistics(
-    weights: np.ndarray, kept: np.ndarray, codes: np.ndarray, wanted: np.ndarray
-) -> np.ndarray:
-    """Which observation stands at given places of the sorted resamples.
-
-    Blocks of observations are counted first, then the observations of one block: per
-    resample about ``sqrt(n)`` counts are looked at instead of ``n``.
-
-    Parameters
-    ----------
-    kept
-        Shape ``(K,)``: the resamples, rows of ``weights``, that are looked at.
-    codes
-        Shape ``(n,)``: clusters of the observations in ascending order.
-    wanted
-        Shape ``(K, ...)``: places from 0.
-
-    Returns
-    -------
-    Indices of observations, in the shape of ``wanted``.
-    """
-    width = max(math.isqrt(len(codes)), 1)
-    n_blocks = -(-len(codes) // width)
-    places = codes * (n_blocks + 1) + 1 + np.arange(len(codes)) // width
-    counts = np.bincount(places, minlength=weights.shape[1] * (n_blocks + 1))
+    pooled, codes, count = pooled[order], codes[order], weights.shape[1]
+    width = math.isqrt(n)
+    n_blocks = -(-n // width)
+    places = codes * (n_blocks + 1) + 1 + np.arange(n) // width
+    held = np.bincount(places, minlength=count * (n_blocks + 1))
+    # Observations of each cluster before a block, and of all blocks.
+    before = held.reshape(count, -1).cumsum(axis=1)
     # Up to 2^24, counts are exact in 32 bits, which takes half the time.
-    exact = np.float32 if wanted.max() < 1 << 24 else np.float64
-    # Observations before each block, by cluster.
-    before = counts.reshape(-1, n_blocks + 1).cumsum(axis=1).astype(exact)
+    exact = np.float32 if before[:, -1].max() * count < 1 << 24 else np.float64
     # Observations beyond the last stand in no resample.
-    padded = np.full(n_blocks * width, weights.shape[1])
-    padded[: len(codes)] = codes
-    inside = padded.reshape(n_blocks, width)
-    targets = wanted.reshape(len(kept), -1)
-    positions = np.empty(targets.shape, dtype=np.int64)
-    for rows in row_chunks(len(kept), weights.shape[1] + 2 * n_blocks + 2 * width):
-        drawn = weights[kept[rows]]
-        upto = np.matmul(drawn.astype(exact), before)
-        drawn = np.concatenate([drawn, np.zeros((len(drawn), 1), drawn.dtype)], axis=1)
-        block = np.full(len(drawn), -1)
-        within = np.empty((len(drawn), width), np.int32)
-        for column, target in enumerate(targets[rows].T):
+    inside = np.pad(codes, (0, n_blocks * width - n), constant_values=count)
+    inside = inside.reshape(n_blocks, width)
+    for rows in row_chunks(len(weights), count + 2 * n_blocks + 2 * width):
+        upto = weights[rows].astype(exact) @ before.astype(exact)
+        drawn = np.pad(weights[rows], ((0, 0), (0, 1)))
+        size, each = upto[:, -1], np.arange(len(drawn))
+        block, within = np.full(len(drawn), -1), np.zeros((len(drawn), width), np.int32)
+        middle = []
+        for target in (np.floor((size - 1) / 2), np.floor(size / 2)):
             last = block
-            block = np.count_nonzero(upto[:, 1:] <= target[:, None].astype(exact), 1)
-            # Places next to one another mostly lie in one block.
+            block = np.count_nonzero(upto[:, 1:-1] <= target[:, None], axis=1)
+            # Two places next to one another mostly lie in one block.
             (new,) = np.nonzero(block != last)
-            weight = drawn[new[:, None], inside[block[new]]]
-            within[new] = weight.cumsum(axis=1, dtype=np.int32)
-            ahead = (target - upto[np.arange(len(drawn)), block]).astype(np.int32)
+            counts = drawn[new[:, None], inside[block[new]]]
+            within[new] = counts.cumsum(axis=1, dtype=np.int32)
+            ahead = (target - upto[each, block]).astype(np.int32)
             place = np.count_nonzero(within <= ahead[:, None], axis=1)
-            positions[rows, column] = block * width + place
-    return positions.reshape(wanted.shape)
+            middle.append(pooled[np.minimum(block * width + place, n - 1)])
+        medians[rows] = np.where(size > 0, (middle[0] + middle[1]) / 2, np.nan)
+    return medians
 
 
 def random_signs(

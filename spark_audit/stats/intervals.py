@@ -396,7 +396,7 @@ def median_estimate(
     values, clusters
         Shape ``(n,)``: observations and their cluster codes.
     replicates
-        Shape ``(B,)``, from ``weighted_quantile_replicates``.
+        Shape ``(B,)``, from ``median_replicates``.
     """
     pooled = np.asarray(values, dtype=np.float64)
     held = int(np.count_nonzero(cluster_sums(np.ones(len(pooled)), clusters)))

@@ -18,10 +18,10 @@ from spark_audit.stats.bootstrap import (
     correlated,
     holm,
     max_t,
+    median_replicates,
     random_signs,
     sign_flip,
     sign_flips,
-    weighted_quantile_replicates,
     weighted_sums,
 )
 from spark_audit.stats.intervals import ratio
@@ -100,7 +100,7 @@ class TestWeights:
             return [
                 weights,
                 weighted_sums(weights, table[:13]),
-                weighted_quantile_replicates(weights, values, codes, [0.2, 0.5]),
+                median_replicates(weights, values, codes),
                 max_t(table, seed=2, replicates=199),
                 max_t(table[:9], seed=2),
             ]
@@ -161,50 +161,31 @@ class TestRatioReplicates:
         assert (low, high) == pytest.approx((0.2307692, 0.7391304), abs=5e-8)
 
 
-class TestWeightedQuantiles:
+class TestMedianReplicates:
     @given(
         st.lists(
             st.tuples(st.integers(0, 3), st.floats(-100, 100, width=32)), min_size=1
         ),
         st.integers(0, 10**6),
-        st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(0, 1)),
     )
     def test_equals_numpy_on_the_expanded_resample(
-        self, rows: list[tuple[int, float]], seed: int, q: float
+        self, rows: list[tuple[int, float]], seed: int
     ) -> None:
         codes = np.array([c for c, _ in rows])
         values = np.array([v for _, v in rows])
         weights = draw_weights(4, replicates=6, seed=seed)
-        found = weighted_quantile_replicates(weights, values, codes, q)
+        found = median_replicates(weights, values, codes)
         for weight, one in zip(weights, found, strict=True):
             expanded = np.repeat(values, weight[codes])
             if len(expanded):
-                assert one == np.quantile(expanded, q)
+                assert one == np.median(expanded)
             else:
                 assert np.isnan(one)
 
-    def test_several_quantiles_at_once(self) -> None:
-        rng = np.random.default_rng(5)
-        values, codes = rng.integers(1, 9, 60), rng.integers(0, 6, 60)
-        weights = draw_weights(6, replicates=30, seed=5)
-        found = weighted_quantile_replicates(weights, values, codes, [0.25, 0.5])
-        assert found.shape == (30, 2)
-        for weight, row in zip(weights, found, strict=True):
-            expanded = np.repeat(values, weight[codes])
-            assert row[1] == np.median(expanded)
-            np.testing.assert_array_equal(row, np.quantile(expanded, [0.25, 0.5]))
-
     def test_no_values(self) -> None:
         weights = draw_weights(2, replicates=3, seed=0)
-        found = weighted_quantile_replicates(weights, [], np.array([], dtype=int))
+        found = median_replicates(weights, [], np.array([], dtype=int))
         assert np.isnan(found).all()
-
-    def test_refuses(self) -> None:
-        weights = draw_weights(2, replicates=3, seed=0)
-        with pytest.raises(ValueError, match=r"^q must lie in \[0, 1\]$"):
-            weighted_quantile_replicates(weights, [1.0], [0], 1.5)
-        with pytest.raises(ValueError, match="^values and clusters must have one row"):
-            weighted_quantile_replicates(weights, [1.0], [0, 1])
 
 
 class TestSignFlip:

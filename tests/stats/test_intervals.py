@@ -14,7 +14,7 @@ from scipy import stats
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import weighted_quantile_replicates, weighted_sums
+from spark_audit.stats.bootstrap import median_replicates, weighted_sums
 from spark_audit.stats.intervals import (
     NO_SPREAD,
     Jackknife,
@@ -394,7 +394,7 @@ class TestMedianEstimate:
         rng = np.random.default_rng(2)
         values, codes = rng.normal(size=40), rng.integers(0, 7, 40)
         weights = draw_weights(7, replicates=199, seed=0)
-        drawn = weighted_quantile_replicates(weights, values, codes)
+        drawn = median_replicates(weights, values, codes)
         found = median_estimate(values, codes, replicates=drawn)
         expected = [np.median(np.repeat(values, w[codes])) for w in weights]
         assert found.value == np.median(values)
