@@ -283,11 +283,10 @@ def _flip_p(
     order = np.argsort(-np.abs(num.sum(axis=0)), kind="stable")
     num = num[:, order]
     bar = _bar(num)
+    parts = _random_sums(num, replicates, seed)
     if exact := len(num) <= EXACT_UP_TO:
         first = _all_sums(num[::2])
         parts = (first + one for one in _all_sums(num[1::2]))
-    else:
-        parts = _random_sums(num, replicates, seed)
     hits, done = np.zeros(len(order)), 0
     for part in parts:
         flipped = np.abs(part)

@@ -258,6 +258,11 @@ class Estimand(NamedTuple):
     n: int
     bounds: tuple[float, float] | None = None
 
+    def plus(self, constant: float) -> Estimand:
+        """The same function and a constant."""
+        own = self.statistic
+        return self._replace(statistic=lambda sums: own(sums) + constant)
+
     def estimate(self, replicates: np.ndarray | None = None) -> Estimate:
         """Its estimate; ``replicates`` give the percentile interval."""
         return estimate_of(

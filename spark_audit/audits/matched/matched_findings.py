@@ -9,29 +9,24 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.identifier_facts import Moved, sides_of
-from spark_audit.audits.matched.changes import (
-    confounded,
-    left_out,
-    occurrences,
-    own_change,
-    sides_before,
-    unequal,
-)
+from spark_audit.audits.matched.changes import Occurrences, pooled_change
 from spark_audit.audits.matched.contrasts import has_sentence
 from spark_audit.audits.matched.matched_claims import (
     contrast_finding,
     memory_findings,
+    row_of,
     selectivity_finding,
 )
 from spark_audit.audits.spans import REPRODUCED
 from spark_audit.names import BASE, entry_of
-from spark_audit.results import Contrast, Finding, Guard, Row
+from spark_audit.results import Contrast, Estimate, Finding, Guard, Row
 from spark_audit.stats.balance import effective_clusters, smd
 
 
 def findings(
     rows: Sequence[Row],
     units: pd.DataFrame,
+    whole: Occurrences,
     changes: Mapping[str, np.ndarray],
     references: Collection[str],
     tested: Mapping[str, Mapping[str, Moved]],
@@ -40,6 +35,8 @@ def findings(
 
     Parameters
     ----------
+    whole
+        All identifiers that are compared.
     changes
         Change of the units' NLL since the reference, nats, by checkpoint; single
         replicates of a method have no finding.
@@ -51,25 +48,21 @@ def findings(
     entries = {entry_of(name) for name in changes if entry_of(name) != name}
     by_key = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
     found = []
-    lost = left_out(units)
+    lost = whole.left_out(units)
+    pii = units[(units["split"] == "train") & (units["role"] == "pii")]
     for name, change in changes.items():
         if entry_of(name) != name:
             continue
         of_name = {key[1:]: row for key, row in by_key.items() if key[0] == name}
         seeds, reference = name in entries, name in references
         if not reference:
-            doubt = confounded(name, units)
+            doubt = whole.confounded(name)
             found += memory_findings(
-                name, of_name, tested[name], seeds=seeds, doubt=doubt, lost=lost
+                of_name, tested[name], seeds=seeds, doubt=doubt, lost=lost
             )
+        own = pooled_change(pii, change)
         found.append(
-            selectivity_finding(
-                name,
-                of_name,
-                own_change(units, change),
-                reference=reference,
-                seeds=seeds,
-            )
+            selectivity_finding(of_name, own, reference=reference, seeds=seeds)
         )
     return found
 
@@ -124,38 +117,28 @@ UNBALANCED = 0.25
 BALANCE = "balance of annotated identifiers"
 
 
-def _row(metric: str, value: float, clusters: int, unit: str = "nats") -> Row:
+def _row(metric: str, value: float, clusters: int) -> Row:
     """A figure that only a guard shows."""
-    return Row(
-        audit="matched",
-        checkpoint=BASE,
-        metric=metric,
-        value=float(value),
-        clusters=clusters,
-        unit=unit,
-    )
+    shown = Estimate(float(value), clusters=clusters)
+    return row_of(shown, checkpoint=BASE, metric=metric)
 
 
-def alike_guard(part: pd.DataFrame) -> list[Guard]:
+def alike_guard(whole: Occurrences) -> list[Guard]:
     """Whether identifiers on both sides were equally hard before training, and alike.
 
     Where chance dealt identifiers to the sides, they are alike by design; of annotated
     ones that is an assumption, which their NLL, length and place can refute.
     """
-    before = sides_before(part)
-    if before.value is None:
+    if whole.before.value is None:
         return []
-    apart = unequal(before)
-    difference = Row.of_estimate(
-        before, audit="matched", checkpoint=BASE, metric="before", unit="nats"
-    )
+    apart, spans = bool(whole.reach), whole.spans
+    before = row_of(whole.before, checkpoint=BASE, metric="before")
     guard = Guard(
         name="never-trained identifiers",
         passed=None if apart else True,
         says="guard.before",
-        facts={"before": difference, "unequal": bool(apart)},
+        facts={"before": before, "unequal": apart},
     )
-    spans = occurrences(part)
     if (spans["form"] > 0).all():
         return [guard]
     return [guard, _balance(spans[spans["form"] == 0])]
