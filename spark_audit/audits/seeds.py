@@ -117,9 +117,7 @@ def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
     bounds = _bounds(first)
     sources = _over_sources(members, own, scale)
     mean = sources.value
-    seeds = ratio_estimate(
-        [scale(value) for value in values], np.ones(len(values)), level=first.level
-    )
+    seeds = ratio_estimate([scale(value) for value in values], np.ones(len(values)))
     seeds = with_mde(replace(seeds, value=mean)).noting(f"over {len(values)} seeds")
     both = _quadrature(sources, seeds)
     bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)

@@ -51,16 +51,8 @@ def cluster_sums(
     """
     table = np.asarray(values, dtype=np.float64)
     codes = np.asarray(clusters)
-    if codes.ndim != 1 or table.ndim not in (1, 2) or len(table) != len(codes):
-        raise ValueError("values and clusters must have one row each per observation")
-    if len(codes) == 0:
-        return np.zeros((n_clusters or 0, *table.shape[1:]))
-    if codes.dtype.kind not in "iu":
-        raise ValueError("clusters must be integer codes")
-    count = int(codes.max()) + 1 if n_clusters is None else n_clusters
-    if codes.min() < 0 or codes.max() >= count:
-        raise ValueError("cluster codes must lie in 0 .. n_clusters - 1")
-    columns = 1 if table.ndim == 1 else table.shape[1]
+    count = int(codes.max(initial=-1)) + 1 if n_clusters is None else n_clusters
+    columns = math.prod(table.shape[1:])
     cells = codes[:, None].astype(np.int64) * columns + np.arange(columns)
     sums = np.bincount(cells.ravel(), table.ravel(), minlength=count * columns)
     return sums.reshape((count, *table.shape[1:]))

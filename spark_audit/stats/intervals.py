@@ -142,43 +142,29 @@ def clopper_pearson(
     return low, high
 
 
-def effective_trials(
-    events: ArrayLike, trials: ArrayLike, *, level: float = 0.95
-) -> float:
-    """Independent trials that carry as much as the clustered ones.
-
-    ``min(n, p(1-p)/V (t_{n-1}/t_{C-1})^2)`` with V the jackknife variance; the number
-    of clusters when all or no trials are events, since V is then 0 for want of events.
-    """
-    sums = _pair(events, trials)
-    if np.any(sums[:, 0] < 0) or np.any(sums[:, 0] > sums[:, 1]):
-        raise ValueError("events must lie between 0 and trials in every cluster")
-    fit = jackknife_of(sums, ratio, level=level)
-    count = int(sums.any(axis=1).sum())
-    n = float(sums[:, 1].sum())
-    if fit.value in (0.0, 1.0):
-        return float(count)
-    if fit.se <= _ZERO:
-        return n
-    t_n, t_c = scipy.special.stdtrit(np.array([n - 1, count - 1]), 0.5 + level / 2)
-    return float(min(n, fit.value * (1 - fit.value) / fit.se**2 * (t_n / t_c) ** 2))
-
-
 def korn_graubard(
     events: ArrayLike, trials: ArrayLike, *, level: float = 0.95
 ) -> tuple[float, float]:
     """Clopper-Pearson interval at the effective number of trials.
 
     The interval of Korn and Graubard (1998) with the degrees-of-freedom adjustment
-    that survey software uses. Conservative, and never of zero width.
+    that survey software uses: ``min(n, p(1-p)/V (t_{n-1}/t_{C-1})^2)`` trials with V
+    the jackknife variance, and as many as clusters when all or no trials are events,
+    since V is then 0 for want of events. Conservative, and never of zero width.
 
     Parameters
     ----------
     events, trials
         Shape ``(C,)``: per-cluster counts (or credits), ``0 <= events <= trials``.
     """
-    n = effective_trials(events, trials, level=level)
-    share = float(np.sum(events)) / float(np.sum(trials))
+    sums = np.column_stack([events, trials])
+    share, se, *_ = jackknife_of(sums, ratio, level=level)
+    count, n = int(sums.any(axis=1).sum()), float(sums[:, 1].sum())
+    if share in (0.0, 1.0):
+        n = float(count)
+    elif se > _ZERO:
+        t_n, t_c = scipy.special.stdtrit([n - 1, count - 1], 0.5 + level / 2)
+        n = min(n, float(share * (1 - share) / se**2 * (t_n / t_c) ** 2))
     return clopper_pearson(share * n, n, level=level)
 
 
@@ -207,7 +193,6 @@ def estimate_of(
     *,
     n: int,
     replicates: np.ndarray | None = None,
-    level: float = 0.95,
     bounds: tuple[float, float] | None = None,
     df: float | None = None,
 ) -> Estimate:
@@ -235,13 +220,11 @@ def estimate_of(
     """
     clusters = int(sums.any(axis=1).sum())
     try:
-        fit = jackknife_of(sums, statistic, level=level)
+        fit = jackknife_of(sums, statistic)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
     freedom = clusters - 1 if df is None else df
-    estimate = t_estimate(
-        fit.value, fit.se, freedom, n=n, clusters=clusters, level=level
-    )
+    estimate = t_estimate(fit.value, fit.se, freedom, n=n, clusters=clusters)
     if bounds is not None and estimate.low is not None and estimate.high is not None:
         low, high = max(estimate.low, bounds[0]), min(estimate.high, bounds[1])
         estimate = replace(estimate, low=low, high=high)
@@ -319,7 +302,6 @@ def ratio_estimate(
     den: ArrayLike,
     *,
     replicates: np.ndarray | None = None,
-    level: float = 0.95,
     n: int | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> Estimate:
@@ -337,17 +319,10 @@ def ratio_estimate(
     bounds
         Limits of the range, such as ``(0, 1)``.
     """
-    sums = _pair(num, den)
+    sums = np.column_stack([num, den]).astype(np.float64)
     total = float(sums[:, 1].sum())
     count = n if n is not None else round(total) if np.isfinite(total) else 0
-    return estimate_of(
-        sums,
-        ratio,
-        n=count,
-        replicates=replicates,
-        level=level,
-        bounds=bounds,
-    )
+    return estimate_of(sums, ratio, n=count, replicates=replicates, bounds=bounds)
 
 
 def rate_estimate(
@@ -355,7 +330,6 @@ def rate_estimate(
     trials: ArrayLike,
     *,
     replicates: np.ndarray | None = None,
-    level: float = 0.95,
 ) -> Estimate:
     """Estimate of a rate over clusters; its interval never has zero width.
 
@@ -369,20 +343,14 @@ def rate_estimate(
     replicates
         Also give the percentile interval, see :func:`estimate_of`.
     """
-    estimate = ratio_estimate(
-        events,
-        trials,
-        replicates=replicates,
-        level=level,
-        bounds=(0.0, 1.0),
-    )
+    estimate = ratio_estimate(events, trials, replicates=replicates, bounds=(0.0, 1.0))
     if estimate.value is None:
         return estimate
     happened, tried = float(np.sum(events)), float(np.sum(trials))
     rare = min(happened, tried - happened) < FEW_EVENTS
     if estimate.interval != "none" and not rare:
         return estimate
-    low, high = korn_graubard(events, trials, level=level)
+    low, high = korn_graubard(events, trials)
     note = "" if estimate.note == NO_SPREAD else estimate.note
     return replace(estimate, low=low, high=high, interval="korn-graubard", note=note)
 
@@ -392,7 +360,6 @@ def median_estimate(
     clusters: ArrayLike,
     *,
     replicates: np.ndarray,
-    level: float = 0.95,
 ) -> Estimate:
     """Median of the pooled values with the percentile interval over clusters.
 
@@ -411,9 +378,7 @@ def median_estimate(
         reason = "only 1 cluster holds data, an interval needs 2"
         reason = reason if held else "no cluster holds data"
         return Estimate.missing(reason, n=len(pooled), clusters=held)
-    estimate = Estimate(
-        float(np.median(pooled)), level=level, n=len(pooled), clusters=held
-    )
+    estimate = Estimate(float(np.median(pooled)), n=len(pooled), clusters=held)
     estimate = with_parity(estimate, replicates)
     low, high = estimate.parity_low, estimate.parity_high
     if low is None or high is None:
@@ -421,20 +386,6 @@ def median_estimate(
     return estimate.between(low, high).noting(
         "percentile interval, conservative for discrete values"
     )
-
-
-def _pair(num: ArrayLike, den: ArrayLike) -> np.ndarray:
-    """Per-cluster sums as columns, shape ``(C, 2)``."""
-    sums = np.stack(
-        [np.asarray(num, dtype=np.float64), np.asarray(den, dtype=np.float64)], axis=-1
-    )
-    if sums.ndim != 2:
-        raise ValueError("num and den must have shape (C,)")
-    if np.any(sums[:, 1] < 0):
-        raise ValueError("den must not be negative")
-    if np.any((sums[:, 1] == 0) & (sums[:, 0] != 0)):
-        raise ValueError("a cluster has a numerator but no denominator")
-    return sums
 
 
 def with_parity(estimate: Estimate, replicates: np.ndarray) -> Estimate:
