@@ -113,15 +113,15 @@ def make_case() -> Callable[..., Case]:
                             "weight": 1.0,
                         }
                     )
-                for miss in found.unmatched:
-                    a, b = ranges[miss.span]
+                for miss, reason in found.unmatched.items():
+                    a, b = ranges[miss]
                     unmatched.append(
                         {
                             "example": key,
                             "char_start": a,
                             "char_end": b,
-                            "type": kinds[miss.span],
-                            "reason": miss.reason,
+                            "type": kinds[miss],
+                            "reason": reason,
                         }
                     )
                 examples.append(

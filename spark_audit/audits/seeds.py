@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -64,17 +65,6 @@ def _key(row: Row) -> tuple[str, ...]:
     return (row.metric, row.of, row.group, against)
 
 
-def _against(rows: Sequence[Row]) -> dict[str, Any]:
-    """The t test of a contrast's null over seeds."""
-    apart = np.array([(row.value or 0.0) - (row.null or 0.0) for row in rows])
-    spread = float(np.std(apart, ddof=1)) / np.sqrt(len(apart))
-    p: float | None = None
-    if spread > 0:
-        t = abs(float(np.mean(apart))) / spread
-        p = float(2 * scipy.special.stdtr(len(apart) - 1, -t))
-    return {"p": p}
-
-
 def _entries(rows: Sequence[R]) -> list[R]:
     groups: dict[tuple[str, ...], list[R]] = {}
     own = {(row.checkpoint, *_key(row)): row for row in rows}
@@ -82,11 +72,12 @@ def _entries(rows: Sequence[R]) -> list[R]:
         entry = entry_of(row.checkpoint)
         if entry != row.checkpoint:
             groups.setdefault((entry, *_key(row)), []).append(row)
-    made: list[R] = []
-    for place, members in groups.items():
-        if len(members) > 1:
-            made += _entry(place[0], members, own.get(place))
-    return made
+    return [
+        row
+        for place, members in groups.items()
+        if len(members) > 1
+        for row in _entry(place[0], members, own.get(place))
+    ]
 
 
 def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
@@ -96,45 +87,56 @@ def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
         key: getattr(first, key) for key in ("audit", "metric", "of", "group", "unit")
     }
     columns |= {"checkpoint": name, "family": "exploratory"}
+    tested: dict[str, Any] = {}
     if isinstance(first, Contrast):
         columns["baseline"] = entry_of(first.baseline)
-    values = [row.value for row in members if row.value is not None]
-    if len(values) < len(members):
-        lost = next(row.note for row in members if row.value is None)
-        reason = f"{len(members) - len(values)} of {len(members)} replicates: {lost}"
+        tested["p"] = _t_p(members)
+    of_estimate: Callable[..., R] = type(first).of_estimate
+    row_of = partial(of_estimate, **columns)
+    if lost := [row for row in members if row.value is None]:
         if own is not None:
             return []
-        missing = Estimate.missing(reason)
-        return [type(first).of_estimate(missing, over="both", **columns)]
-    columns["status"] = max(
-        (row.status for row in members),
-        key=lambda status: _WORST.index(status) if status in _WORST else -1,
-    )
-    for side in ("null", "null_low", "null_high"):
-        columns[side] = _mean(getattr(row, side) for row in members)
+        reason = f"{len(lost)} of {len(members)} replicates: {lost[0].note}"
+        return [row_of(Estimate.missing(reason), over="both")]
+    shared: dict[str, Any] = {
+        side: _mean(getattr(row, side) for row in members)
+        for side in ("null", "null_low", "null_high")
+    }
+    shared["status"] = max((row.status for row in members), key=_worse)
+    bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)
+    shared["note"] = "; ".join(bounds_met)
     log = first.unit == LOG
     scale: Callable[[float], float] = np.log10 if log else float
-    bounds = _bounds(first)
     sources = _over_sources(members, own, scale)
-    mean = sources.value
-    seeds = ratio_estimate(
-        [scale(value) for value in values], np.ones(len(values)), level=first.level
-    )
-    seeds = with_mde(replace(seeds, value=mean)).noting(f"over {len(values)} seeds")
-    both = _quadrature(sources, seeds)
-    bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)
-    more = _against(members) if isinstance(first, Contrast) else {}
-    found: list[tuple[Estimate, str, dict[str, Any]]] = []
-    if own is None:
-        found.append((sources, "sources", {}))
-    found += [(seeds, "seeds", more), (both, "both", {})]
-    columns["note"] = "; ".join(bounds_met)
+    values = [scale(row.value) for row in members if row.value is not None]
+    seeds = replace(ratio_estimate(values, np.ones(len(values))), value=sources.value)
+    seeds = with_mde(seeds).noting(f"over {len(values)} seeds")
+    over = {"sources": sources, "seeds": seeds, "both": _quadrature(sources, seeds)}
+    if own is not None:
+        del over["sources"]
     return [
-        type(first).of_estimate(
-            _clipped(estimate, bounds, log=log), over=over, **{**columns, **extra}
+        row_of(
+            _clipped(estimate, first),
+            over=kind,
+            **shared,
+            **(tested if kind == "seeds" else {}),
         )
-        for estimate, over, extra in found
+        for kind, estimate in over.items()
     ]
+
+
+def _t_p(rows: Sequence[Row]) -> float | None:
+    """P of the t test of a contrast's null over seeds."""
+    apart = np.array([(row.value or 0.0) - (row.null or 0.0) for row in rows])
+    spread = float(np.std(apart, ddof=1)) / np.sqrt(len(apart))
+    if not spread > 0:
+        return None
+    t = abs(float(np.mean(apart))) / spread
+    return float(2 * scipy.special.stdtr(len(apart) - 1, -t))
+
+
+def _worse(status: str) -> int:
+    return _WORST.index(status) if status in _WORST else -1
 
 
 def _over_sources(
@@ -142,88 +144,69 @@ def _over_sources(
 ) -> Estimate:
     """Mean of the members' figures and limits, or what the audit has worked out."""
     first = members[0]
+
+    def mean(side: str) -> float | None:
+        ends = [getattr(row, side) for row in members]
+        return None if None in ends else float(np.mean([scale(end) for end in ends]))
+
+    low, high = mean("low"), mean("high")
     sources = Estimate(
-        float(np.mean([scale(row.value) for row in members if row.value is not None])),
-        low=_mean(None if row.low is None else scale(row.low) for row in members),
-        high=_mean(None if row.high is None else scale(row.high) for row in members),
-        interval=first.interval,
+        mean("value"),
+        low=low,
+        high=high,
+        interval="none" if low is None and high is None else first.interval,
         level=first.level,
         n=first.n,
         clusters=first.clusters,
         mde=_mean(row.mde for row in members),
         note=f"mean of {len(members)} replicates; {AVERAGED}",
     )
-    if sources.low is None and sources.high is None:
-        sources = replace(sources, interval="none")
     if own is None:
         return sources
     return replace(sources, value=own.value, low=own.low, high=own.high, mde=own.mde)
 
 
-def _bounds(row: Row) -> tuple[float, float]:
-    """What a figure can be; one that is averaged as a logarithm is not clipped."""
-    if row.unit == LOG:
-        return -np.inf, np.inf
+def _clipped(estimate: Estimate, row: Row) -> Estimate:
+    """The estimate within what a figure can be, averaged logarithms as numbers."""
     metric = metric_of(row.audit, row.metric)
-    return metric.range_of_change if isinstance(row, Contrast) else metric.range
-
-
-def _clipped(estimate: Estimate, bounds: tuple[float, float], *, log: bool) -> Estimate:
-    def ready(value: float | None) -> float | None:
-        if value is None:
-            return None
-        return float(10.0**value if log else min(max(value, bounds[0]), bounds[1]))
-
-    value = ready(estimate.value)
-    assert value is not None
-    return replace(
-        estimate,
-        value=value,
-        low=ready(estimate.low),
-        high=ready(estimate.high),
-        parity_low=None,
-        parity_high=None,
-        # A smallest effect in logarithms is none in tries.
-        mde=None if log else estimate.mde,
-    )
+    limits = metric.range_of_change if isinstance(row, Contrast) else metric.range
+    # A smallest effect in logarithms is none in tries.
+    changes: dict[str, Any] = {"mde": None if row.unit == LOG else estimate.mde}
+    for key in ("value", "low", "high"):
+        if (end := getattr(estimate, key)) is not None:
+            end = 10.0**end if row.unit == LOG else min(max(end, limits[0]), limits[1])
+            changes[key] = float(end)
+    return replace(estimate, **changes)
 
 
 def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
     """Both intervals' half-widths together; a side that one lacks stays open."""
-    value = sources.value
-    assert value is not None
 
-    def side(one: float | None, other: float | None, sign: int) -> float | None:
+    def both(side: str, centre: float) -> float | None:
+        one, other = getattr(sources, side), getattr(seeds, side)
         if one is None or other is None:
             return None
-        return value + sign * float(np.hypot(one - value, other - value))
+        return float(np.hypot(one - centre, other - centre))
 
-    low, high = side(sources.low, seeds.low, -1), side(sources.high, seeds.high, 1)
-    if low is None and high is None:
-        return replace(
-            sources, low=None, high=None, interval="none", note="no interval over both"
-        )
-    # Of two effects to be seen the errors add up as the half-widths do.
-    seen = None
-    if sources.mde is not None and seeds.mde is not None:
-        seen = float(np.hypot(sources.mde, seeds.mde))
+    value = sources.value or 0.0
+    below, above = both("low", value), both("high", value)
+    if below is None and above is None:
+        none: dict[str, Any] = {"low": None, "high": None, "interval": "none"}
+        return replace(sources, **none, note="no interval over both")
     return replace(
         sources,
-        low=low,
-        high=high,
+        low=None if below is None else value - below,
+        high=None if above is None else value + above,
         interval="jackknife-t",
-        parity_low=None,
-        parity_high=None,
-        mde=seen,
+        # Of two effects to be seen the errors add up as the half-widths do.
+        mde=both("mde", 0.0),
         note=QUADRATURE,
     )
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = list(values)
-    if any(value is None for value in known):
-        return None
-    return float(np.mean([value or 0.0 for value in known]))
+    known = [*values]
+    return None if None in known else float(np.array(known, np.float64).mean())
 
 
 def _read(row: Contrast, drift: Contrast | None) -> tuple[Claim, str]:
@@ -265,17 +248,13 @@ def _primary(row: Row, seeds: int) -> dict[str, Any]:
         return {}
     below = row.value < 0
     null, limit = (row.null_low, row.high) if below else (row.null_high, row.low)
-    reach, apart = abs(row.value - limit), abs(row.value) - abs(null or 0.0)
+    reach, beyond = abs(row.value - limit), abs(null or 0.0)
     df = max(seeds - 1, 1)
-    t = (
-        float(scipy.special.stdtrit(df, 0.975)) * max(apart, 0.0) / reach
-        if reach
-        else 0.0
-    )
+    quantile = float(scipy.special.stdtrit(df, 0.975))
+    t = quantile * max(abs(row.value) - beyond, 0.0) / reach if reach else 0.0
     p = float(2 * scipy.special.stdtr(df, -t))
-    se = reach / float(scipy.special.stdtrit(df, 0.975))
-    power = [Power(test="t", se=se, df=df, beyond=abs(null or 0.0))] if se else []
-    return {"p": p, "family": "primary", "power": power}
+    power = [Power(test="t", se=reach / quantile, df=df, beyond=beyond)]
+    return {"p": p, "family": "primary", "power": power if reach else []}
 
 
 def _findings(rows: Sequence[Row], seeds: Mapping[str, int]) -> list[Finding]:

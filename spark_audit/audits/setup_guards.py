@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -50,20 +51,9 @@ _DATE = re.compile(
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """An identifier of a row without a canary: where it stands, and what it is.
-
-    ``trained``: it stands in a trained row; ``secret``: nobody could guess it.
-    """
-
-    span: ManifestSpan
-    tokens: TokenRange
-    trained: bool
-    secret: bool
-
-
-Units = Mapping[str, Sequence[_Unit]]
+Units = Mapping[str, Sequence[tuple[ManifestSpan, TokenRange, bool, bool]]]
+"""Identifiers of each row without a canary: the span, its tokens, whether it stands in
+a trained row, and whether nobody could guess it."""
 
 
 @dataclass(frozen=True)
@@ -105,45 +95,6 @@ def setup_guards(
     weights
         SHA-256 of weights by name among the tables, the base's too, where known.
     """
-    units = _units(manifest)
-    base = tables.get(BASE, {}).get(Pass())
-    found: list[Guard] = []
-    given: set[str] = set()
-    layout: _Layout | None = None
-    if base is not None:
-        layout = _Layout(base, manifest, units)
-        spans = layout.scored(base, None).spans
-        given = set(spans["key"][spans["won"].astype(bool)])
-        found += _failed(BASE_READ, BASE, _base_gives(spans))
-    for name, place in names.items():
-        if name == BASE:
-            continue
-        table = tables[place].get(Pass())
-        scored = None
-        if table is not None:
-            if layout is None or not layout.fits(table):
-                layout = _Layout(table, manifest, units)
-            scored = layout.scored(table, base)
-        if place in weights and weights[place] == weights.get(BASE):
-            found += _failed(BASE_READ, name, {"same": "weights"})
-        elif scored is not None and scored.apart <= REPRODUCED:
-            found += _failed(BASE_READ, name, {"same": "scores"})
-        elif scored is not None:
-            beyond = scored.spans[~scored.spans["key"].isin(given)]
-            back = _held_out_back(beyond) or _swapped(scored)
-            found += _failed(HELD_OUT_BACK, name, back)
-            facts = _broken(name, scored, manifest.reference.usable_vocab)
-            found += _failed(BROKEN, name, facts)
-    return found
-
-
-Facts = Mapping[str, Fact]
-"""Why a guard fails; empty: it does not."""
-
-
-def _failed(name: str, checkpoint: str, facts: Facts) -> list[Guard]:
-    if not facts:
-        return []
     return [
         Guard(
             name=name,
@@ -152,7 +103,49 @@ def _failed(name: str, checkpoint: str, facts: Facts) -> list[Guard]:
             says=f"guard.{name}",
             facts=dict(facts),
         )
+        for name, checkpoint, facts in _tested(tables, manifest, names, weights)
+        if facts
     ]
+
+
+Facts = Mapping[str, Fact]
+"""Why a guard fails; empty: it does not."""
+
+
+def _tested(
+    tables: Tables,
+    manifest: Manifest,
+    names: Mapping[str, str],
+    weights: Mapping[str, str],
+) -> Iterator[tuple[str, str, Facts]]:
+    """Guards with their checkpoint, and why they fail."""
+    units = _units(manifest)
+    base = tables.get(BASE, {}).get(Pass())
+    given: set[str] = set()
+    layout: _Layout | None = None
+    if base is not None:
+        layout = _Layout(base, manifest, units)
+        spans = layout.scored(base, None).spans
+        given = set(spans["key"][spans["won"].astype(bool)])
+        yield BASE_READ, BASE, _base_gives(spans)
+    for name, place in names.items():
+        if name == BASE:
+            continue
+        table = tables[place].get(Pass())
+        if place in weights and weights[place] == weights.get(BASE):
+            yield BASE_READ, name, {"same": "weights"}
+            continue
+        if table is None:
+            continue
+        if layout is None or not layout.fits(table):
+            layout = _Layout(table, manifest, units)
+        scored = layout.scored(table, base)
+        if scored.apart <= REPRODUCED:
+            yield BASE_READ, name, {"same": "scores"}
+            continue
+        beyond = scored.spans[~scored.spans["key"].isin(given)]
+        yield HELD_OUT_BACK, name, _held_out_back(beyond) or _swapped(scored)
+        yield BROKEN, name, _broken(name, scored, manifest.reference.usable_vocab)
 
 
 # --- what is scored -------------------------------------------------------------------
@@ -166,17 +159,18 @@ def _units(manifest: Manifest) -> Units:
     trained = doses([row.text * (row.split == "train") for row in rows], named)
     stems = Counter(d[:-LAST] for d in {_digits(t) for each in strings for t in each})
 
-    def unit(row: ManifestExample, span: ManifestSpan, tokens: TokenRange) -> _Unit:
+    def known(row: ManifestExample, span: ManifestSpan) -> tuple[bool, bool]:
         text = row.text[span.start : span.end]
-        return _Unit(
-            span,
-            tokens,
-            trained=row.split == "train" or trained[folded(text.strip())] > 0,
-            secret=_unguessable(row.text[: span.start], text)
-            and stems[_digits(text)[:-LAST]] < 2,
+        alone = stems[_digits(text)[:-LAST]] < 2
+        return (
+            row.split == "train" or trained[folded(text.strip())] > 0,
+            alone and _unguessable(row.text[: span.start], text),
         )
 
-    return {row.id: [unit(row, *one) for one in row.identifiers] for row in rows}
+    return {
+        row.id: [(span, at, *known(row, span)) for span, at in row.identifiers]
+        for row in rows
+    }
 
 
 def _digits(text: str) -> str:
@@ -215,13 +209,12 @@ class _Layout:
             self.reference[whole] = row.unll[where] / 1e6
             self.low[whole] = np.isin(where, row.low)
             other = np.ones(len(where), dtype=bool)
-            for unit in units.get(row.id, ()):
-                span = unit.span
-                start, end = np.searchsorted(where, unit.tokens).tolist()
+            for span, inside, *known in units.get(row.id, ()):
+                start, end = np.searchsorted(where, inside).tolist()
                 other[start:end] = False
                 tokens.append(np.arange(at + start, at + end))
-                facts = (row.split, row.cluster, span.type, unit.trained, unit.secret)
-                spans.append((f"{span.start}:{row.id}", *facts, end - start))
+                facts = (row.split, row.cluster, span.type, *known, end - start)
+                spans.append((f"{span.start}:{row.id}", *facts))
             if row.canary_id is None and other.any():
                 self.text[whole][other] = len(texts)
                 texts.append((row.split, row.cluster, row.task, int(other.sum())))
@@ -368,15 +361,13 @@ def _broken(name: str, scored: _Scored, vocabulary: int) -> Facts:
     if not (scored.low > chance or scored.low - scored.base_low > WORSE):
         return {}
 
-    def nats(checkpoint: str, value: float) -> Row:
-        return Row(
-            audit="setup",
-            checkpoint=checkpoint,
-            metric="low",
-            value=value,
-            unit="nats",
-            clusters=scored.texts["cluster"].nunique(),
-        )
-
-    own, base = nats(name, scored.low), nats(BASE, scored.base_low)
+    row = partial(
+        Row,
+        audit="setup",
+        metric="low",
+        unit="nats",
+        clusters=scored.texts["cluster"].nunique(),
+    )
+    own = row(checkpoint=name, value=scored.low)
+    base = row(checkpoint=BASE, value=scored.base_low)
     return {"plain_text": own, "base": base, "chance": chance}

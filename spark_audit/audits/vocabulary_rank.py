@@ -36,7 +36,7 @@ from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
-from spark_audit.stats.bootstrap import weighted_quantile_replicates
+from spark_audit.stats.bootstrap import median_replicates
 from spark_audit.stats.intervals import median_estimate
 from spark_audit.stats.memory import memory
 
@@ -231,7 +231,7 @@ def _medians(
             held = ~np.isnan(values)
             if held.any():
                 tokens = values[held], group.codes[held]
-                drawn = weighted_quantile_replicates(weights, *tokens)
+                drawn = median_replicates(weights, *tokens)
                 yield Row.of_estimate(
                     median_estimate(*tokens, replicates=drawn),
                     audit="rank",

@@ -91,7 +91,7 @@ def match(
             )
             found.solvers[matching.solver] += 1
             which = [*spans]
-            reasons |= {which[miss.span]: miss.reason for miss in matching.unmatched}
+            reasons |= {which[i]: why for i, why in matching.unmatched.items()}
             for pair in matching.pairs:
                 of = which[pair.span]
                 start, length = spans[of][0], spans[of][1] - spans[of][0]

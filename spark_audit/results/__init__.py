@@ -1,36 +1,20 @@
 """What a statistic, an audit and a report hand on: estimates, rows, the report."""
 
-from spark_audit.results.estimate import Estimate, Interval, Status
-from spark_audit.results.findings import (
-    OF_REPORT,
-    AuditResult,
-    Claim,
-    Finding,
-    Guard,
-    Hits,
-    by_severity,
-)
-from spark_audit.results.report import CheckpointFacts, ManifestFacts, Report
-from spark_audit.results.rows import Contrast, Family, Over, Row
-from spark_audit.sentences import number
-
-__all__ = [
-    "OF_REPORT",
-    "AuditResult",
-    "CheckpointFacts",
-    "Claim",
-    "Contrast",
-    "Estimate",
-    "Family",
-    "Finding",
-    "Guard",
-    "Hits",
-    "Interval",
-    "ManifestFacts",
-    "Over",
-    "Report",
-    "Row",
-    "Status",
-    "by_severity",
-    "number",
-]
+from spark_audit.results.estimate import Estimate as Estimate
+from spark_audit.results.estimate import Interval as Interval
+from spark_audit.results.estimate import Status as Status
+from spark_audit.results.findings import OF_REPORT as OF_REPORT
+from spark_audit.results.findings import AuditResult as AuditResult
+from spark_audit.results.findings import Claim as Claim
+from spark_audit.results.findings import Finding as Finding
+from spark_audit.results.findings import Guard as Guard
+from spark_audit.results.findings import Hits as Hits
+from spark_audit.results.findings import by_severity as by_severity
+from spark_audit.results.report import CheckpointFacts as CheckpointFacts
+from spark_audit.results.report import ManifestFacts as ManifestFacts
+from spark_audit.results.report import Report as Report
+from spark_audit.results.rows import Contrast as Contrast
+from spark_audit.results.rows import Family as Family
+from spark_audit.results.rows import Over as Over
+from spark_audit.results.rows import Row as Row
+from spark_audit.sentences import number as number

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Literal
 
 Status = Literal["ok", "not_estimable", "invalid", "not_resolvable", "insensitive"]
@@ -48,7 +47,7 @@ class Estimate:
         if self.status == "not_estimable" and not self.note:
             raise ValueError("not_estimable needs its reason in note")
         for name, number in vars(self).items():
-            if isinstance(number, Real) and not math.isfinite(number):
+            if isinstance(number, float) and not math.isfinite(number):
                 raise ValueError(f"{name} is not finite")
 
     @classmethod

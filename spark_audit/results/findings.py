@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field, PlainSerializer, computed_field, model_validator
 
@@ -107,18 +107,7 @@ Claim = Literal[
     "nothing_shown",
     "not_tested",
 ]
-SEVERITY: dict[str, int] = {
-    "verbatim": 6,
-    "memory": 5,
-    "membership": 4,
-    "betrays": 3,
-    "confounded": 2,
-    "suppressed_kind": 2,
-    "formats": 2,
-    "moved": 2,
-    "nothing_shown": 1,
-    "not_tested": 0,
-}
+SEVERITY = dict(zip(get_args(Claim), (6, 5, 4, 3, 2, 2, 2, 2, 1, 0), strict=True))
 """How much a claim matters to who must decide: 6 first, 0 last."""
 DETECTED = 3
 """Claims from this severity on are detections: nothing may fold or cut them."""

@@ -5,14 +5,12 @@ They refuse NaN, a value without a status, and a missing reason.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     model_validator,
@@ -30,16 +28,9 @@ WITHHELD = f"withheld: fewer than {FEWEST} clusters (see report.json)"
 BESIDE = "withheld: else a smaller group could be worked out (see report.json)"
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("a report holds no NaN and no infinity")
-    return value
-
-
-Number = Annotated[float | None, AfterValidator(_finite)]
-Probability = Annotated[
-    Annotated[float, Field(ge=0, le=1)] | None, BeforeValidator(_finite)
-]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Number = Finite | None
+Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None
 Count = Annotated[int, Field(ge=0, le=10**15)]
 Text = Annotated[str, AfterValidator(visible)]
 """Text of a report: it may come from somebody else, and hides nothing."""
@@ -63,8 +54,9 @@ class Strict(BaseModel):
     @classmethod
     def _without_rendered(cls, data: Any) -> Any:
         # Files hold sentences for their readers; the facts are what counts.
-        if isinstance(data, dict):
-            return {k: v for k, v in data.items() if k not in cls.model_computed_fields}
+        rendered = cls.model_computed_fields
+        if rendered and isinstance(data, dict):
+            return {k: v for k, v in data.items() if k not in rendered}
         return data
 
     def model_copy(

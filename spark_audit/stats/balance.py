@@ -8,6 +8,7 @@ ratios, and distances between empirical distributions. This follows MatchIt's ad
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -90,24 +91,11 @@ def balance_rows(
         ``variance_ratio``, ``ecdf_max`` and ``ecdf_mean``, each ``_before`` (PII
         against pool) and ``_after`` (matched PII against controls); ``note``. A figure
         that has no value is None and the note says why.
-
-    Raises
-    ------
-    ValueError
-        If the names differ.
     """
     matched = covariates_pii if covariates_matched is None else covariates_matched
-    for other in (covariates_pool, covariates_control, matched):
-        if other.keys() != covariates_pii.keys():
-            raise ValueError("the same covariates are needed on every side")
+    sides = (covariates_pii, covariates_pool, matched, covariates_control)
     return [
-        _balance_row(
-            name,
-            np.asarray(covariates_pii[name], dtype=np.float64),
-            np.asarray(covariates_pool[name], dtype=np.float64),
-            np.asarray(matched[name], dtype=np.float64),
-            np.asarray(covariates_control[name], dtype=np.float64),
-        )
+        _balance_row(name, *(np.asarray(side[name], np.float64) for side in sides))
         for name in covariates_pii
     ]
 
@@ -122,26 +110,25 @@ def _balance_row(
     why: dict[str, list[str]] = {}
     row: dict[str, str | float | None] = {"covariate": name}
 
-    def attempt(
-        figure: str, compute: Callable[..., float], *values: np.ndarray
-    ) -> None:
-        try:
-            row[figure] = compute(*values)
-        except NotEstimableError as error:
-            row[figure] = None
-            why.setdefault(error.what, []).append(figure)
-
     def smd_by_pii(a: np.ndarray, b: np.ndarray) -> float:
         return smd(a, b, sd=_sd(_sample(pii)))
 
-    attempt("mean_pii", _mean, pii)
-    attempt("mean_pool", _mean, pool)
-    attempt("mean_control", _mean, control)
-    for when, a, b in (("before", pii, pool), ("after", matched, control)):
-        attempt(f"smd_{when}", smd_by_pii, a, b)
-        attempt(f"variance_ratio_{when}", variance_ratio, a, b)
-        attempt(f"ecdf_max_{when}", ecdf_max, a, b)
-        attempt(f"ecdf_mean_{when}", ecdf_mean, a, b)
+    means = {"mean_pii": pii, "mean_pool": pool, "mean_control": control}
+    figures: dict[str, Callable[[], float]]
+    figures = {k: partial(_mean, values) for k, values in means.items()}
+    for when, *both in (("before", pii, pool), ("after", matched, control)):
+        figures |= {
+            f"smd_{when}": partial(smd_by_pii, *both),
+            f"variance_ratio_{when}": partial(variance_ratio, *both),
+            f"ecdf_max_{when}": partial(ecdf_max, *both),
+            f"ecdf_mean_{when}": partial(ecdf_mean, *both),
+        }
+    for figure, compute in figures.items():
+        try:
+            row[figure] = compute()
+        except NotEstimableError as error:
+            row[figure] = None
+            why.setdefault(error.what, []).append(figure)
     row["note"] = "; ".join(f"{reason}: {', '.join(f)}" for reason, f in why.items())
     return row
 
@@ -157,16 +144,12 @@ def effective_clusters(counts: Sequence[int] | np.ndarray) -> float:
     n = np.asarray(counts, dtype=np.float64)
     if not n.size or not n.any():
         raise NotEstimableError("no cluster holds anything")
-    if n.min() < 0 or not np.isfinite(n).all():
-        raise ValueError("counts are finite and not negative")
     return float(n.sum() ** 2 / (n**2).sum())
 
 
 def _sample(values: np.ndarray) -> np.ndarray:
     """Shape ``(n,)``, float64, at least one value, all finite."""
     out = np.asarray(values, dtype=np.float64)
-    if out.ndim != 1:
-        raise ValueError("one value an observation is needed, shape (n,)")
     if not out.size:
         raise NotEstimableError("no values")
     if not np.isfinite(out).all():

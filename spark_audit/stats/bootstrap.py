@@ -51,16 +51,8 @@ def cluster_sums(
     """
     table = np.asarray(values, dtype=np.float64)
     codes = np.asarray(clusters)
-    if codes.ndim != 1 or table.ndim not in (1, 2) or len(table) != len(codes):
-        raise ValueError("values and clusters must have one row each per observation")
-    if len(codes) == 0:
-        return np.zeros((n_clusters or 0, *table.shape[1:]))
-    if codes.dtype.kind not in "iu":
-        raise ValueError("clusters must be integer codes")
-    count = int(codes.max()) + 1 if n_clusters is None else n_clusters
-    if codes.min() < 0 or codes.max() >= count:
-        raise ValueError("cluster codes must lie in 0 .. n_clusters - 1")
-    columns = 1 if table.ndim == 1 else table.shape[1]
+    count = int(codes.max(initial=-1)) + 1 if n_clusters is None else n_clusters
+    columns = math.prod(table.shape[1:])
     cells = codes[:, None].astype(np.int64) * columns + np.arange(columns)
     sums = np.bincount(cells.ravel(), table.ravel(), minlength=count * columns)
     return sums.reshape((count, *table.shape[1:]))
@@ -91,13 +83,14 @@ def weighted_sums(weights: Weights, sums: np.ndarray) -> np.ndarray:
     return totals
 
 
-def weighted_quantile_replicates(
-    weights: Weights, values: ArrayLike, clusters: ArrayLike, q: ArrayLike = 0.5
+def median_replicates(
+    weights: Weights, values: ArrayLike, clusters: ArrayLike
 ) -> np.ndarray:
-    """Quantile of the pooled values in every resample.
+    """Median of the pooled values in every resample.
 
-    Equal to ``np.quantile(expanded, q)`` (linear interpolation), where ``expanded``
-    repeats the values of a cluster as often as it was drawn; nothing is expanded.
+    That of the values of each cluster as often as it was drawn; nothing is expanded:
+    blocks of sorted observations are counted first, then the observations of one block,
+    so that per resample about ``sqrt(n)`` counts are looked at instead of ``n``.
 
     Parameters
     ----------
@@ -105,129 +98,59 @@ def weighted_quantile_replicates(
         Shape ``(B, C)``, from :func:`draw_weights`.
     values, clusters
         Shape ``(n,)``: observations and their cluster codes.
-    q
-        Probabilities in [0, 1]: a number, or shape ``(Q,)``.
 
     Returns
     -------
-    Shape ``(B,)`` or ``(B, Q)``; NaN marks a resample without an observation.
+    Shape ``(B,)``; NaN marks a resample without an observation.
     """
-    pooled = np.asarray(values, dtype=np.float64)
-    codes = np.asarray(clusters)
+    pooled, codes = np.asarray(values, dtype=np.float64), np.asarray(clusters)
     if isinstance(weights, Blocks):
-        blocks = weights.block[codes]
-        return weighted_quantile_replicates(weights.drawn, pooled, blocks, q)
-    probabilities = np.asarray(q, dtype=np.float64)
-    if pooled.ndim != 1 or pooled.shape != codes.shape:
-        raise ValueError("values and clusters must have one row each per observation")
-    if not np.all((probabilities >= 0) & (probabilities <= 1)):
-        raise ValueError("q must lie in [0, 1]")
-    flat = probabilities.reshape(-1)
-    quantiles = np.full((len(weights), len(flat)), np.nan)
+        return median_replicates(weights.drawn, pooled, weights.block[codes])
+    medians = np.full(len(weights), np.nan)
+    if not (n := len(pooled)):
+        return medians
     order = np.argsort(pooled, kind="stable")
-    pooled, codes = pooled[order], codes[order]
-    if len(pooled):
-        held = np.bincount(codes, minlength=weights.shape[1]).astype(np.float64)
-        size = np.rint(weighted_sums(weights, held)).astype(np.int64)
-        kept = np.flatnonzero(size > 0)
-        position = (size[kept] - 1)[:, None] * flat
-        low = np.floor(position).astype(np.int64)
-        high = np.minimum(low + 1, size[kept][:, None] - 1)
-        ends = _order_statistics(weights, kept, codes, np.stack([low, high], axis=-1))
-        below, above = np.moveaxis(pooled[ends], -1, 0)
-        share = position - low
-        # NumPy interpolates from the nearer end; the same here keeps the results equal.
-        gap = above - below
-        quantiles[kept] = np.where(
-            share < 0.5, below + gap * share, above - gap * (1.0 - share)
-        )
-    return quantiles.reshape((len(weights), *probabilities.shape))
-
-
-def _order_statistics(
-    weights: np.ndarray, kept: np.ndarray, codes: np.ndarray, wanted: np.ndarray
-) -> np.ndarray:
-    """Which observation stands at given places of the sorted resamples.
-
-    Blocks of observations are counted first, then the observations of one block: per
-    resample about ``sqrt(n)`` counts are looked at instead of ``n``.
-
-    Parameters
-    ----------
-    kept
-        Shape ``(K,)``: the resamples, rows of ``weights``, that are looked at.
-    codes
-        Shape ``(n,)``: clusters of the observations in ascending order.
-    wanted
-        Shape ``(K, ...)``: places from 0.
-
-    Returns
-    -------
-    Indices of observations, in the shape of ``wanted``.
-    """
-    width = max(math.isqrt(len(codes)), 1)
-    n_blocks = -(-len(codes) // width)
-    places = codes * n_blocks + np.arange(len(codes)) // width
-    counts = np.bincount(places, minlength=weights.shape[1] * n_blocks)
+    pooled, codes, count = pooled[order], codes[order], weights.shape[1]
+    width = math.isqrt(n)
+    n_blocks = -(-n // width)
+    places = codes * (n_blocks + 1) + 1 + np.arange(n) // width
+    held = np.bincount(places, minlength=count * (n_blocks + 1))
+    # Observations of each cluster before a block, and of all blocks.
+    before = held.reshape(count, -1).cumsum(axis=1)
     # Up to 2^24, counts are exact in 32 bits, which takes half the time.
-    exact = np.float32 if wanted.max() < 1 << 24 else np.float64
-    by_block = counts.reshape(-1, n_blocks).astype(exact)
+    exact = np.float32 if before[:, -1].max() * count < 1 << 24 else np.float64
     # Observations beyond the last stand in no resample.
-    padded = np.full(n_blocks * width, weights.shape[1])
-    padded[: len(codes)] = codes
-    inside = padded.reshape(n_blocks, width)
-    targets = wanted.reshape(len(kept), -1)
-    positions = np.empty(targets.shape, dtype=np.int64)
-    for rows in row_chunks(len(kept), weights.shape[1] + 2 * n_blocks + 2 * width):
-        drawn = weights[kept[rows]]
-        drawn = np.concatenate([drawn, np.zeros((len(drawn), 1), drawn.dtype)], axis=1)
-        upto = np.cumsum(np.matmul(drawn[:, :-1].astype(exact), by_block), axis=1)
-        upto = np.concatenate([np.zeros((len(drawn), 1), exact), upto], axis=1)
-        each = np.arange(len(drawn))
-        for column, target in enumerate(targets[rows].T):
-            block = np.count_nonzero(upto[:, 1:] <= target[:, None].astype(exact), 1)
-            within = np.take_along_axis(drawn, inside[block], axis=1)
-            within = within.cumsum(axis=1, dtype=np.int32)
+    inside = np.pad(codes, (0, n_blocks * width - n), constant_values=count)
+    inside = inside.reshape(n_blocks, width)
+    for rows in row_chunks(len(weights), count + 2 * n_blocks + 2 * width):
+        upto = weights[rows].astype(exact) @ before.astype(exact)
+        drawn = np.pad(weights[rows], ((0, 0), (0, 1)))
+        size, each = upto[:, -1], np.arange(len(drawn))
+        block, within = np.full(len(drawn), -1), np.zeros((len(drawn), width), np.int32)
+        middle = []
+        for target in (np.floor((size - 1) / 2), np.floor(size / 2)):
+            last = block
+            block = np.count_nonzero(upto[:, 1:-1] <= target[:, None], axis=1)
+            # Two places next to one another mostly lie in one block.
+            (new,) = np.nonzero(block != last)
+            counts = drawn[new[:, None], inside[block[new]]]
+            within[new] = counts.cumsum(axis=1, dtype=np.int32)
             ahead = (target - upto[each, block]).astype(np.int32)
             place = np.count_nonzero(within <= ahead[:, None], axis=1)
-            positions[rows, column] = block * width + place
-    return positions.reshape(wanted.shape)
+            middle.append(pooled[np.minimum(block * width + place, n - 1)])
+        medians[rows] = np.where(size > 0, (middle[0] + middle[1]) / 2, np.nan)
+    return medians
 
 
-def sign_patterns(
-    n_clusters: int, *, replicates: int = 9999, seed: int | np.random.Generator
-) -> tuple[np.ndarray, bool]:
-    """Signs to flip whole clusters by.
-
-    Up to :data:`EXACT_UP_TO` clusters these are all patterns whose first sign is
-    ``+1``; the mirrored half gives the same absolute statistics. Beyond, they are
-    random.
-
-    Returns
-    -------
-    signs
-        Shape ``(S, n_clusters)``, int8, entries -1 and +1.
-    exact
-        True if the patterns are all there are.
-    """
-    if n_clusters < 1 or replicates < 1:
-        raise ValueError("n_clusters and replicates must be at least 1")
-    if n_clusters <= EXACT_UP_TO:
-        signs = np.ones((1 << (n_clusters - 1), n_clusters), dtype=np.int8)
-        for column in range(1, n_clusters):
-            runs = signs[:, column].reshape(1 << (column - 1), 2, -1)
-            runs[:, 1] = -1
-        return signs, True
-    rows = _random_signs(n_clusters, replicates, seed)
-    return np.concatenate([*rows]), False
-
-
-def _random_signs(
-    n_clusters: int, replicates: int, seed: int | np.random.Generator
+def random_signs(
+    n_clusters: int, *, replicates: int, seed: int | np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Rows of random signs, some at a time: all of them may be 80 MB."""
-    if replicates < 1:
-        raise ValueError("replicates must be at least 1")
+    """Random signs to flip whole clusters by, some rows at a time: all may be 80 MB.
+
+    Yields
+    ------
+    Shape ``(S, n_clusters)``, int8, entries -1 and +1.
+    """
     rng = np.random.default_rng(seed)
     # Four bytes are one draw: by multiples of four rows the signs are those of one go.
     step = max(4, SIGNS // n_clusters // 4 * 4)
@@ -236,23 +159,11 @@ def _random_signs(
         yield 1 - 2 * rng.integers(0, 2, shape, dtype=np.int8)
 
 
-@lru_cache(maxsize=1)
-def _block_bits(replicates: int, seed: int) -> np.ndarray:
-    """Signs of blocks as bits: the same ones for all contrasts of so many clusters."""
-    signs = _random_signs(BLOCKS, replicates, seed)
+@lru_cache(maxsize=64)
+def _random_bits(n_clusters: int, replicates: int, seed: int) -> np.ndarray:
+    """Random signs as bits: the same ones for all contrasts of so many clusters."""
+    signs = random_signs(n_clusters, replicates=replicates, seed=seed)
     return np.concatenate([np.packbits(part < 0, axis=1) for part in signs])
-
-
-def _block_signs(replicates: int, seed: int) -> Iterator[np.ndarray]:
-    bits = _block_bits(replicates, seed)
-    for rows in row_chunks(replicates, BLOCKS):
-        yield 1 - 2 * np.unpackbits(bits[rows], axis=1).view(np.int8)
-
-
-@lru_cache(maxsize=8)
-def _few_signs(n_clusters: int, replicates: int, seed: int) -> np.ndarray:
-    """Signs of few clusters: the same ones for all contrasts of so many."""
-    return np.concatenate([*_random_signs(n_clusters, replicates, seed)])
 
 
 def sign_flip(
@@ -270,21 +181,55 @@ def sign_flip(
     num
         Shape ``(C,)``: sums of a paired contrast, with its null value subtracted.
     """
-    table = _columns(num, dimensions=1)
-    return float(_flip_p(table, replicates, seed, family=False)[0])
+    return float(sign_flips(np.c_[num], replicates=replicates, seed=seed)[0])
 
 
-def sign_flips(num: np.ndarray, *, replicates: int = 9999, seed: int) -> np.ndarray:
+def sign_flips(
+    num: ArrayLike, *, replicates: int = 9999, seed: int | np.random.Generator
+) -> np.ndarray:
     """:func:`sign_flip` of each column ``(C, K)``, shape ``(K,)``."""
-    table = _columns(num, dimensions=2)
-    p = np.ones(table.shape[1])
-    held = np.count_nonzero(table, axis=0)
+    num = _finite(num)
+    p = np.ones(num.shape[1])
+    held = np.count_nonzero(num, axis=0)
     # Columns with equally many clusters share their signs.
     for count in np.unique(held[held > 0]):
-        part = table.T[held == count]
-        part = part[part != 0].reshape(-1, count).T
-        p[held == count] = _flip_p(part, replicates, seed, family=False)
+        part = num.T[held == count]
+        part = part[part != 0].reshape(-1, count)
+        if count <= EXACT_UP_TO:
+            p[held == count] = [_exact_p(one) for one in part]
+        else:
+            p[held == count] = _flip_p(part.T, replicates, seed, family=False)
     return p
+
+
+def _finite(num: ArrayLike) -> np.ndarray:
+    table = np.asarray(num, dtype=np.float64)
+    if not np.isfinite(table).all():
+        raise ValueError("num holds NaN or an infinity")
+    return table
+
+
+def _exact_p(num: np.ndarray) -> float:
+    """P among all patterns: those of one half of the clusters meet the other's."""
+    first, second = _all_sums(num[::2]), np.sort(_all_sums(num[1::2]))
+    bar = _bar(num)
+    hits = second.searchsorted(-bar - first, side="right").sum()
+    hits += (len(second) - second.searchsorted(bar - first)).sum()
+    return min(1.0, float(hits / (len(first) * len(second))))
+
+
+def _all_sums(num: np.ndarray) -> np.ndarray:
+    """Sums over clusters ``(C, ...)`` under all patterns, shape ``(2^C, ...)``."""
+    sums = np.zeros((1, *num.shape[1:]))
+    for one in num:
+        sums = np.concatenate([sums + one, sums - one])
+    return sums
+
+
+def _bar(num: np.ndarray) -> np.ndarray:
+    """What a flipped sum must reach to be as large as the observed one."""
+    # Rounding moves a sum of C terms by far less than this share of its largest value.
+    return np.asarray(np.abs(num.sum(axis=0)) - _TIE * np.abs(num).sum(axis=0))
 
 
 def max_t(
@@ -300,36 +245,21 @@ def max_t(
     Parameters
     ----------
     num
-        Shape ``(C, K)``: per-cluster sums of K contrasts. NaN marks a cluster that a
-        column lacks and counts as 0. A column of zeros gets p = 1.
+        Shape ``(C, K)``: per-cluster sums of K contrasts. A column of zeros gets p = 1.
 
     Returns
     -------
     Shape ``(K,)``.
     """
-    table = _columns(num, dimensions=2)
+    table = _finite(num)
     norm = np.sqrt((table**2).sum(axis=0))
     used = norm > 0
     adjusted = np.ones(table.shape[1])
     if used.any():
         scaled = table[:, used] / norm[used]
-        adjusted[used] = _flip_p(scaled, replicates, seed, family=True)
+        held = scaled[scaled.any(axis=1)]
+        adjusted[used] = _flip_p(held, replicates, seed, family=True)
     return adjusted
-
-
-def _columns(num: ArrayLike, *, dimensions: int) -> np.ndarray:
-    """Validated sums as ``(C, K)``, NaN as 0, without the rows that hold only zeros."""
-    table = np.array(num, dtype=np.float64)
-    if table.ndim != dimensions:
-        raise ValueError(f"num must have {dimensions} dimension(s), not {table.ndim}")
-    if dimensions == 1:
-        if np.isnan(table).any():
-            raise ValueError("num holds NaN")
-        table = table[:, None]
-    if np.isinf(table).any():
-        raise ValueError("num holds an infinity")
-    table[np.isnan(table)] = 0.0
-    return table[table.any(axis=1)]
 
 
 def _flip_p(
@@ -340,35 +270,43 @@ def _flip_p(
     family: bool,
 ) -> np.ndarray:
     """P values of columns ``(C, K)``; of a family on one scale, adjusted ones."""
-    if len(num) == 0:
-        return np.ones(num.shape[1])
     if len(num) > BLOCKS:
         num = cluster_sums(num, dealt(len(num)), BLOCKS)
-    observed = np.abs(num.sum(axis=0))
-    order = np.argsort(-observed, kind="stable")
-    # Rounding moves a sum of C terms by far less than this share of its largest value.
-    bar = observed[order] - _TIE * np.abs(num).sum(axis=0)[order]
+    order = np.argsort(-np.abs(num.sum(axis=0)), kind="stable")
+    num = num[:, order]
+    bar = _bar(num)
+    parts = _random_sums(num, replicates, seed)
     if exact := len(num) <= EXACT_UP_TO:
-        signs = iter([sign_patterns(len(num), seed=seed)[0]])
-    elif len(num) == BLOCKS and isinstance(seed, int):
-        signs = _block_signs(replicates, seed)
-    elif isinstance(seed, int) and len(num) * replicates <= SIGNS:
-        signs = iter([_few_signs(len(num), replicates, seed)])
-    else:
-        signs = _random_signs(len(num), replicates, seed)
+        first = _all_sums(num[::2])
+        parts = (first + one for one in _all_sums(num[1::2]))
     hits, done = np.zeros(len(order)), 0
-    for part in signs:
-        for rows in row_chunks(len(part), max(num.shape)):
-            flipped = np.abs(weighted_sums(part[rows], num[:, order]))
-            if family:
-                # Column j becomes the maximum over the columns from j on.
-                flipped = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
-            hits += np.sum(flipped >= bar, axis=0)
+    for part in parts:
+        flipped = np.abs(part)
+        if family:
+            # Column j becomes the maximum over the columns from j on.
+            flipped = np.maximum.accumulate(flipped[:, ::-1], axis=1)[:, ::-1]
+        hits += np.sum(flipped >= bar, axis=0)
         done += len(part)
     p = hits / done if exact else (1 + hits) / (1 + done)
     adjusted = np.empty(len(order))
     adjusted[order] = np.maximum.accumulate(p) if family else p
     return adjusted
+
+
+def _random_sums(
+    num: np.ndarray, replicates: int, seed: int | np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Sums of columns ``(C, K)`` under random signs, shape ``(S, K)``, in parts."""
+    size = len(num)
+    if isinstance(seed, int) and (size == BLOCKS or size * replicates <= SIGNS):
+        bits = _random_bits(size, replicates, seed)
+        for rows in row_chunks(replicates, max(num.shape)):
+            flipped = np.unpackbits(bits[rows], axis=1, count=size)
+            yield weighted_sums(1 - 2 * flipped.view(np.int8), num)
+    else:
+        for part in random_signs(size, replicates=replicates, seed=seed):
+            for rows in row_chunks(len(part), max(num.shape)):
+                yield weighted_sums(part[rows], num)
 
 
 def holm(p: ArrayLike) -> np.ndarray:

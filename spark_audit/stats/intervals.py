@@ -113,7 +113,9 @@ def percentile_interval(
     replicates: ArrayLike, *, level: float = 0.95
 ) -> tuple[float, float]:
     """Percentile interval of bootstrap replicates; NaN replicates are dropped."""
-    kept = _kept(replicates)
+    values = np.asarray(replicates, dtype=np.float64)
+    if not len(kept := values[~np.isnan(values)]):
+        raise NotEstimableError("no resample gives a value")
     low, high = np.quantile(kept, [0.5 - level / 2, 0.5 + level / 2])
     return float(low), float(high)
 
@@ -140,43 +142,29 @@ def clopper_pearson(
     return low, high
 
 
-def effective_trials(
-    events: ArrayLike, trials: ArrayLike, *, level: float = 0.95
-) -> float:
-    """Independent trials that carry as much as the clustered ones.
-
-    ``min(n, p(1-p)/V (t_{n-1}/t_{C-1})^2)`` with V the jackknife variance; the number
-    of clusters when all or no trials are events, since V is then 0 for want of events.
-    """
-    sums = _pair(events, trials)
-    if np.any(sums[:, 0] < 0) or np.any(sums[:, 0] > sums[:, 1]):
-        raise ValueError("events must lie between 0 and trials in every cluster")
-    fit = jackknife_of(sums, ratio, level=level)
-    count = int(sums.any(axis=1).sum())
-    n = float(sums[:, 1].sum())
-    if fit.value in (0.0, 1.0):
-        return float(count)
-    if fit.se <= _ZERO:
-        return n
-    t_n, t_c = scipy.special.stdtrit(np.array([n - 1, count - 1]), 0.5 + level / 2)
-    return float(min(n, fit.value * (1 - fit.value) / fit.se**2 * (t_n / t_c) ** 2))
-
-
 def korn_graubard(
     events: ArrayLike, trials: ArrayLike, *, level: float = 0.95
 ) -> tuple[float, float]:
     """Clopper-Pearson interval at the effective number of trials.
 
     The interval of Korn and Graubard (1998) with the degrees-of-freedom adjustment
-    that survey software uses. Conservative, and never of zero width.
+    that survey software uses: ``min(n, p(1-p)/V (t_{n-1}/t_{C-1})^2)`` trials with V
+    the jackknife variance, and as many as clusters when all or no trials are events,
+    since V is then 0 for want of events. Conservative, and never of zero width.
 
     Parameters
     ----------
     events, trials
         Shape ``(C,)``: per-cluster counts (or credits), ``0 <= events <= trials``.
     """
-    n = effective_trials(events, trials, level=level)
-    share = float(np.sum(events)) / float(np.sum(trials))
+    sums = np.column_stack([events, trials])
+    share, se, *_ = jackknife_of(sums, ratio, level=level)
+    count, n = int(sums.any(axis=1).sum()), float(sums[:, 1].sum())
+    if share in (0.0, 1.0):
+        n = float(count)
+    elif se > _ZERO:
+        t_n, t_c = scipy.special.stdtrit([n - 1, count - 1], 0.5 + level / 2)
+        n = min(n, float(share * (1 - share) / se**2 * (t_n / t_c) ** 2))
     return clopper_pearson(share * n, n, level=level)
 
 
@@ -184,12 +172,18 @@ def t_estimate(
     value: float, se: float, df: float, *, n: int, clusters: int, level: float = 0.95
 ) -> Estimate:
     """``value +- t_df se``; where there is no spread it has no interval and says so."""
-    plain = Estimate(value, level=level, n=n, clusters=clusters)
     if se <= _ZERO * max(1.0, abs(value)):
-        return plain.noting(NO_SPREAD)
+        return Estimate(value, level=level, n=n, clusters=clusters, note=NO_SPREAD)
     reach = float(scipy.special.stdtrit(df, 0.5 + level / 2)) * se
-    return replace(
-        plain, low=value - reach, high=value + reach, interval="jackknife-t", se=se
+    return Estimate(
+        value,
+        low=value - reach,
+        high=value + reach,
+        interval="jackknife-t",
+        level=level,
+        se=se,
+        n=n,
+        clusters=clusters,
     )
 
 
@@ -199,7 +193,6 @@ def estimate_of(
     *,
     n: int,
     replicates: np.ndarray | None = None,
-    level: float = 0.95,
     bounds: tuple[float, float] | None = None,
     df: float | None = None,
 ) -> Estimate:
@@ -227,13 +220,11 @@ def estimate_of(
     """
     clusters = int(sums.any(axis=1).sum())
     try:
-        fit = jackknife_of(sums, statistic, level=level)
+        fit = jackknife_of(sums, statistic)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
     freedom = clusters - 1 if df is None else df
-    estimate = t_estimate(
-        fit.value, fit.se, freedom, n=n, clusters=clusters, level=level
-    )
+    estimate = t_estimate(fit.value, fit.se, freedom, n=n, clusters=clusters)
     if bounds is not None and estimate.low is not None and estimate.high is not None:
         low, high = max(estimate.low, bounds[0]), min(estimate.high, bounds[1])
         estimate = replace(estimate, low=low, high=high)
@@ -249,6 +240,11 @@ class Estimand(NamedTuple):
     statistic: Statistic
     n: int
     bounds: tuple[float, float] | None = None
+
+    def plus(self, constant: float) -> Estimand:
+        """The same function and a constant."""
+        own = self.statistic
+        return self._replace(statistic=lambda sums: own(sums) + constant)
 
     def estimate(self, replicates: np.ndarray | None = None) -> Estimate:
         """Its estimate; ``replicates`` give the percentile interval."""
@@ -279,12 +275,15 @@ def replicates_of(
         return {}
     sums = np.concatenate([one.sums for one in parts.values()], axis=1)
     ends = np.cumsum([one.sums.shape[1] for one in parts.values()])
+    # Checkpoints share most columns: what is counted, and figures of the reference.
+    distinct, places = np.unique(sums, axis=1, return_inverse=True)
     # Each sum in one piece of memory, as the statistics read it.
-    totals = np.split(weighted_sums(weights, sums).T.copy(), ends[:-1])
+    totals = weighted_sums(weights, distinct).T.copy()
+    columns = np.split(totals[places], ends[:-1])
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             key: one.statistic(part.T)
-            for (key, one), part in zip(parts.items(), totals, strict=True)
+            for (key, one), part in zip(parts.items(), columns, strict=True)
         }
 
 
@@ -303,7 +302,6 @@ def ratio_estimate(
     den: ArrayLike,
     *,
     replicates: np.ndarray | None = None,
-    level: float = 0.95,
     n: int | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> Estimate:
@@ -321,17 +319,10 @@ def ratio_estimate(
     bounds
         Limits of the range, such as ``(0, 1)``.
     """
-    sums = _pair(num, den)
+    sums = np.column_stack([num, den]).astype(np.float64)
     total = float(sums[:, 1].sum())
     count = n if n is not None else round(total) if np.isfinite(total) else 0
-    return estimate_of(
-        sums,
-        ratio,
-        n=count,
-        replicates=replicates,
-        level=level,
-        bounds=bounds,
-    )
+    return estimate_of(sums, ratio, n=count, replicates=replicates, bounds=bounds)
 
 
 def rate_estimate(
@@ -339,7 +330,6 @@ def rate_estimate(
     trials: ArrayLike,
     *,
     replicates: np.ndarray | None = None,
-    level: float = 0.95,
 ) -> Estimate:
     """Estimate of a rate over clusters; its interval never has zero width.
 
@@ -353,20 +343,14 @@ def rate_estimate(
     replicates
         Also give the percentile interval, see :func:`estimate_of`.
     """
-    estimate = ratio_estimate(
-        events,
-        trials,
-        replicates=replicates,
-        level=level,
-        bounds=(0.0, 1.0),
-    )
+    estimate = ratio_estimate(events, trials, replicates=replicates, bounds=(0.0, 1.0))
     if estimate.value is None:
         return estimate
     happened, tried = float(np.sum(events)), float(np.sum(trials))
     rare = min(happened, tried - happened) < FEW_EVENTS
     if estimate.interval != "none" and not rare:
         return estimate
-    low, high = korn_graubard(events, trials, level=level)
+    low, high = korn_graubard(events, trials)
     note = "" if estimate.note == NO_SPREAD else estimate.note
     return replace(estimate, low=low, high=high, interval="korn-graubard", note=note)
 
@@ -376,7 +360,6 @@ def median_estimate(
     clusters: ArrayLike,
     *,
     replicates: np.ndarray,
-    level: float = 0.95,
 ) -> Estimate:
     """Median of the pooled values with the percentile interval over clusters.
 
@@ -385,7 +368,7 @@ def median_estimate(
     values, clusters
         Shape ``(n,)``: observations and their cluster codes.
     replicates
-        Shape ``(B,)``, from ``weighted_quantile_replicates``.
+        Shape ``(B,)``, from ``median_replicates``.
     """
     pooled = np.asarray(values, dtype=np.float64)
     held = int(np.count_nonzero(cluster_sums(np.ones(len(pooled)), clusters)))
@@ -395,9 +378,7 @@ def median_estimate(
         reason = "only 1 cluster holds data, an interval needs 2"
         reason = reason if held else "no cluster holds data"
         return Estimate.missing(reason, n=len(pooled), clusters=held)
-    estimate = Estimate(
-        float(np.median(pooled)), level=level, n=len(pooled), clusters=held
-    )
+    estimate = Estimate(float(np.median(pooled)), n=len(pooled), clusters=held)
     estimate = with_parity(estimate, replicates)
     low, high = estimate.parity_low, estimate.parity_high
     if low is None or high is None:
@@ -407,40 +388,16 @@ def median_estimate(
     )
 
 
-def _pair(num: ArrayLike, den: ArrayLike) -> np.ndarray:
-    """Per-cluster sums as columns, shape ``(C, 2)``."""
-    sums = np.stack(
-        [np.asarray(num, dtype=np.float64), np.asarray(den, dtype=np.float64)], axis=-1
-    )
-    if sums.ndim != 2:
-        raise ValueError("num and den must have shape (C,)")
-    if np.any(sums[:, 1] < 0):
-        raise ValueError("den must not be negative")
-    if np.any((sums[:, 1] == 0) & (sums[:, 0] != 0)):
-        raise ValueError("a cluster has a numerator but no denominator")
-    return sums
-
-
-def _kept(replicates: ArrayLike) -> np.ndarray:
-    """The replicates that are defined."""
-    values = np.asarray(replicates, dtype=np.float64)
-    kept = values[~np.isnan(values)]
-    if len(kept) == 0:
-        raise NotEstimableError("no resample gives a value")
-    return kept
-
-
 def with_parity(estimate: Estimate, replicates: np.ndarray) -> Estimate:
     """Add the percentile interval, or the reason why there is none."""
-    replicates = np.where(np.isfinite(replicates), replicates, np.nan)
-    dropped = int(np.isnan(replicates).sum())
-    if dropped:
+    kept = replicates[np.isfinite(replicates)]
+    if dropped := len(replicates) - len(kept):
         estimate = estimate.noting(
             f"{dropped} of {len(replicates)} resamples give no value and were dropped"
         )
-    if dropped == len(replicates):
+    if not len(kept):
         return estimate
-    low, high = percentile_interval(replicates, level=estimate.level)
+    low, high = percentile_interval(kept, level=estimate.level)
     if high - low <= _ZERO * max(1.0, abs(high)):
         return estimate.noting("resamples agree: no percentile interval")
     return replace(estimate, parity_low=low, parity_high=high)

@@ -31,13 +31,6 @@ _LARGEST = 1e6
 _BLOCK = 1 << 20
 
 
-class Window(NamedTuple):
-    """Tokens ``start:end``, end exclusive."""
-
-    start: int
-    end: int
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A span and one of its controls.
@@ -58,24 +51,16 @@ class Pair:
     cost: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unmatched:
-    """A span without a control, and why."""
-
-    span: int
-    reason: str
-
-
 class Matching(NamedTuple):
     """What :func:`match_spans` found.
 
-    ``pairs`` are sorted by span and start, ``unmatched`` by span. ``solver`` is ``dp``
-    (exact in every tie) or ``milp`` (HiGHS, for more than 12 spans that compete for the
-    same tokens).
+    ``pairs`` are sorted by span and start; ``unmatched``: why a span has no control.
+    ``solver`` is ``dp`` (exact in every tie) or ``milp`` (HiGHS, for more than 12 spans
+    that compete for the same tokens).
     """
 
     pairs: list[Pair]
-    unmatched: list[Unmatched]
+    unmatched: dict[int, str]
     solver: Solver
 
 
@@ -129,8 +114,6 @@ def eligible_windows(eligible: np.ndarray, length: int) -> np.ndarray:
     numpy.ndarray
         Shape ``(n,)``, int64, rising.
     """
-    if length < 1:
-        raise ValueError(f"a window has at least 1 token, not {length}")
     if length > len(eligible):
         return np.zeros(0, np.int64)
     counts = _prefix_sums(eligible)
@@ -139,8 +122,6 @@ def eligible_windows(eligible: np.ndarray, length: int) -> np.ndarray:
 
 def dilate(mask: np.ndarray, buffer: int) -> np.ndarray:
     """Tokens at most ``buffer`` away from a token of the mask; shape ``(T,)``, bool."""
-    if buffer < 0:
-        raise ValueError(f"the buffer is at least 0, not {buffer}")
     counts = _prefix_sums(mask)
     at = np.arange(len(mask))
     low, high = np.maximum(at - buffer, 0), np.minimum(at + buffer + 1, len(mask))
@@ -196,10 +177,6 @@ def match_spans(
         ``none within caliper``; ``lost to another span`` (it had an admissible
         window, and the optimum gave the tokens away).
     """
-    spans = [(int(start), int(end)) for start, end in spans]
-    _check(unll, eligible, spans, caliper_u=caliper_u)
-    if distance not in ("mean", "profile") or controls not in ("any", "before"):
-        raise ValueError(f"unknown distance {distance!r} or controls {controls!r}")
     scored = unll >= 0
     free = eligible & scored
     for start, end in spans:
@@ -238,7 +215,7 @@ def match_spans(
             cost, start = window
             pairs.append(Pair(i, start, start + choice.length, cost))
     pairs.sort(key=lambda pair: (pair.span, pair.start))
-    return Matching(pairs, [Unmatched(i, reasons[i]) for i in sorted(reasons)], solver)
+    return Matching(pairs, dict(sorted(reasons.items())), solver)
 
 
 def non_overlapping_windows(eligible: np.ndarray, length: int) -> np.ndarray:
@@ -246,8 +223,6 @@ def non_overlapping_windows(eligible: np.ndarray, length: int) -> np.ndarray:
 
     This is the pool that the slope of regression to the mean is fitted on.
     """
-    if length < 1:
-        raise ValueError(f"a window has at least 1 token, not {length}")
     edges = np.diff(np.concatenate([[0], eligible, [0]]).astype(np.int8))
     first, last = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
     fits = (last - first) // length
@@ -260,12 +235,11 @@ def non_overlapping_windows(eligible: np.ndarray, length: int) -> np.ndarray:
 def placebo_spans(
     unll: np.ndarray,
     eligible: np.ndarray,
-    lengths: Sequence[int],
+    spans: Sequence[tuple[int, int]],
     rng: np.random.Generator,
     *,
     classes: np.ndarray | None = None,
-    wanted: Sequence[np.ndarray] | None = None,
-) -> tuple[list[Window], int]:
+) -> list[tuple[int, int]]:
     """Draw disjoint non-PII windows to stand in for PII spans.
 
     Windows are drawn one after the other, the longest first, each evenly among the
@@ -274,56 +248,31 @@ def placebo_spans(
 
     Parameters
     ----------
-    unll
-        Shape ``(T,)``: micro-nats, negative where nothing was scored.
-    eligible
-        Shape ``(T,)``, bool: tokens that are no PII and may be used.
-    lengths
-        Tokens of each PII span.
+    unll, eligible, spans
+        As in :func:`match_spans`; tokens that are no PII may be used.
     rng
         Decides the draw; the same state gives the same windows.
-    classes, wanted
-        Shape ``(T,)`` integers, and one integer array a length, of that length: the
-        window must hold the wanted classes, each as often, in any order.
+    classes
+        Shape ``(T,)``, integers: a window must have its span's classes, each as often,
+        in any order.
 
     Returns
     -------
-    list, int
-        The windows in the order of ``lengths``, and how many could not be drawn.
+    The windows in the order of the spans, of those that have one.
     """
-    if (classes is None) != (wanted is None):
-        raise ValueError("classes and wanted are given together")
-    if wanted is not None and [len(part) for part in wanted] != list(lengths):
-        raise ValueError("wanted needs one array of each length")
     free = eligible & (unll >= 0)
-    drawn: dict[int, Window] = {}
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        starts = eligible_windows(free, lengths[i])
-        if classes is not None and wanted is not None:
-            starts = _of_classes(classes, starts, wanted[i])
+    drawn: dict[int, tuple[int, int]] = {}
+    for i, (first, last) in sorted(
+        enumerate(spans), key=lambda one: (one[1][0] - one[1][1], one[0])
+    ):
+        starts = eligible_windows(free, last - first)
+        if classes is not None:
+            starts = _of_classes(classes, starts, classes[first:last])
         if len(starts):
             start = int(starts[rng.integers(len(starts))])
-            drawn[i] = Window(start, start + lengths[i])
-            free[start : start + lengths[i]] = False
-    return [drawn[i] for i in sorted(drawn)], len(lengths) - len(drawn)
-
-
-def _check(
-    unll: np.ndarray,
-    eligible: np.ndarray,
-    spans: Sequence[tuple[int, int]],
-    *,
-    caliper_u: int,
-) -> None:
-    if unll.ndim != 1 or unll.dtype != np.int64:
-        raise ValueError("unll must be int64 micro-nats of shape (T,): see micro_nats")
-    if eligible.shape != unll.shape or eligible.dtype != np.bool_:
-        raise ValueError("eligible must be bool of the same shape as unll")
-    for start, end in spans:
-        if not 0 <= start < end <= len(unll):
-            raise ValueError(f"no tokens {start}:{end} in an example of {len(unll)}")
-    if caliper_u < 0:
-        raise ValueError(f"the caliper is at least 0, not {caliper_u}")
+            drawn[i] = start, start + last - first
+            free[slice(*drawn[i])] = False
+    return [drawn[i] for i in sorted(drawn)]
 
 
 def _prefix_sums(values: np.ndarray) -> np.ndarray:

@@ -115,7 +115,7 @@ class Memory:
         return float(min(1.0, 2 * scipy.special.stdtr(self.freedom, -t)))
 
 
-def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
+def memory(change: ArrayLike, sides: Sides) -> Memory:
     """Trained minus never trained, and both means, with intervals over clusters.
 
     A coarse stratum is divided as finely as leaves each part with :data:`FEWEST`
@@ -168,9 +168,9 @@ def memory(change: ArrayLike, sides: Sides, *, level: float = 0.95) -> Memory:
 
     def estimate(statistic: Statistic, side: int | None = None) -> Estimate:
         count = round(float(sums[1].sum()))
-        result = _jackknife(table, statistic, scale, n=count, level=level, df=freedom)
+        result = _jackknife(table, statistic, scale, n=count, df=freedom)
         if result.se is not None:
-            least = mde(result.se, clusters=int(freedom) + 1, level=level)
+            least = mde(result.se, clusters=int(freedom) + 1)
             result = replace(result, mde=least)
         if side is not None:
             held = int(sums[side].any(axis=0).sum())
@@ -291,9 +291,7 @@ def _studentised(
         return np.nan_to_num(np.abs(top) / np.sqrt(square), posinf=np.inf)
 
 
-def dose_trend(
-    change: ArrayLike, sides: Sides, dose: ArrayLike, *, level: float = 0.95
-) -> Estimate:
+def dose_trend(change: ArrayLike, sides: Sides, dose: ArrayLike) -> Estimate:
     """Change of trained identifiers for each doubling of their dose, nats a token.
 
     The slope on log2 of the dose, weighed by tokens, within strata: below 0 where what
@@ -334,7 +332,7 @@ def dose_trend(
         return Estimate.missing("identifiers of one kind stand in equally many rows")
     table = sums.reshape(len(sums), 5 * count)
     freedom = max(effective_clusters(lever) - 1, 1.0)
-    return estimate_of(table, slope, n=round(float(n.sum())), level=level, df=freedom)
+    return estimate_of(table, slope, n=round(float(n.sum())), df=freedom)
 
 
 def claim_of(row: Row) -> Claim:
@@ -371,7 +369,6 @@ def _jackknife(
     scale: np.ndarray,
     *,
     n: int,
-    level: float,
     df: float,
 ) -> Estimate:
     """A statistic of the totals with the t interval of the stratified jackknife."""
@@ -380,7 +377,7 @@ def _jackknife(
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=len(table))
     se = float(np.sqrt((scale * (values - value) ** 2).sum()))
-    return t_estimate(value, se, df, n=n, clusters=len(table), level=level)
+    return t_estimate(value, se, df, n=n, clusters=len(table))
 
 
 def _parts(totals: np.ndarray, count: int) -> Sequence[np.ndarray]:

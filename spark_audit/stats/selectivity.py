@@ -19,12 +19,10 @@ figure; it is neither subtracted nor the end of a range, and no test is made aga
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import Estimand, ratio
@@ -33,22 +31,6 @@ UNLIKE = 0.1
 """Share of a contrast that the drift of other text may differ by between two runs."""
 UNKNOWN = 0.5
 """Share of a contrast that the interval of that difference may reach to."""
-
-
-class Estimands(NamedTuple):
-    """One effect, averaged over tokens, over spans, and over sources."""
-
-    pooled: Estimand
-    span_weighted: Estimand
-    source_weighted: Estimand
-
-
-class Slope(NamedTuple):
-    """OLS slope, its cluster-robust standard error (CR1), number of windows."""
-
-    beta: float
-    se: float
-    n: int
 
 
 @dataclass(frozen=True)
@@ -72,8 +54,8 @@ class Windows:
     pool_cells, span_cells
         Shapes ``(m,)`` and ``(s,)``: integer codes of the strata that controls are
         looked for in (same example, same length), each inside one cluster. Slope and
-        gap are then taken within cells, as matching is. Without them an example that
-        is hard on both models lifts the slope and hides part of the bias.
+        gap are taken within cells, as matching is: else an example that is hard on
+        both models would lift the slope and hide part of the bias.
     """
 
     pool: np.ndarray
@@ -82,24 +64,8 @@ class Windows:
     span_tokens: np.ndarray
     span_clusters: np.ndarray
     n_clusters: int
-    pool_cells: np.ndarray | None = None
-    span_cells: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.pool) != len(self.pool_clusters):
-            raise ValueError("pool and pool_clusters differ in length")
-        if not len(self.spans) == len(self.span_tokens) == len(self.span_clusters):
-            raise ValueError("spans, span_tokens and span_clusters differ in length")
-        if (self.pool_cells is None) != (self.span_cells is None):
-            raise ValueError("pool_cells and span_cells are given together or not")
-        if self.pool_cells is not None and self.span_cells is not None:
-            cells = np.concatenate([self.pool_cells, self.span_cells])
-            clusters = np.concatenate([self.pool_clusters, self.span_clusters])
-            if len(cells) != len(self.pool) + len(self.spans):
-                raise ValueError("cells and windows differ in length")
-            pairs = np.unique(np.stack([cells, clusters], axis=1), axis=0)
-            if len(pairs) != len(np.unique(cells)):
-                raise ValueError("a cell lies in more than one cluster")
+    pool_cells: np.ndarray
+    span_cells: np.ndarray
 
 
 def unlike_drift(
@@ -147,76 +113,36 @@ def delta_sel(
     clusters
         Shape ``(s,)``: cluster codes, below ``n_clusters`` if given.
     """
-    apart, tokens = _spans(pii_sum, control_sum, n_tokens)
+    apart, tokens = np.subtract(pii_sum, control_sum), np.asarray(n_tokens)
     sums = cluster_sums(np.stack([apart, tokens], axis=1), clusters, n_clusters)
     return Estimand(sums, ratio, round(float(tokens.sum())))
 
 
-def estimands(
+def reweighted(
     pii_sum: ArrayLike,
     control_sum: ArrayLike,
     n_tokens: ArrayLike,
     clusters: ArrayLike,
     *,
     n_clusters: int | None = None,
-) -> Estimands:
-    """Delta_sel averaged over tokens (SPARK's), over spans, and over sources.
+) -> dict[str, Estimand]:
+    """Delta_sel averaged over spans, and over sources, by the name of the variant.
 
-    They differ when the effect depends on size. Over sources: the mean over clusters
-    of each cluster's mean over its spans. Parameters as in :func:`delta_sel`.
+    It differs from that over tokens (SPARK's) when the effect depends on size. Over
+    sources: the mean over clusters of each cluster's mean over its spans. Parameters as
+    in :func:`delta_sel`.
     """
-    apart, tokens = _spans(pii_sum, control_sum, n_tokens)
-    columns = np.stack([apart / tokens, np.ones(len(apart))], axis=1)
-    effects, spans = cluster_sums(columns, clusters, n_clusters).T
-    held = spans > 0
-    means = np.divide(effects, spans, out=np.zeros_like(effects), where=held)
-    return Estimands(
-        delta_sel(pii_sum, control_sum, n_tokens, clusters, n_clusters=n_clusters),
-        Estimand(np.stack([effects, spans], axis=1), ratio, len(apart)),
-        Estimand(np.stack([means, held], axis=1), ratio, int(held.sum())),
-    )
-
-
-def rtm_slope(
-    reference: ArrayLike,
-    checkpoint: ArrayLike,
-    clusters: ArrayLike,
-    *,
-    cells: ArrayLike | None = None,
-) -> Slope:
-    """OLS slope of window-mean NLL on a checkpoint on that on the reference.
-
-    Parameters
-    ----------
-    reference, checkpoint
-        Shape ``(m,)``: mean NLL of the non-PII windows of a pool, nats.
-    clusters
-        Shape ``(m,)``: cluster codes.
-    cells
-        Shape ``(m,)``: take the slope within these strata (see :class:`Windows`).
-
-    Raises
-    ------
-    NotEstimableError
-        With fewer than 3 windows or 2 clusters, or when the reference does not vary.
-    """
-    x = np.asarray(reference, dtype=np.float64)
-    y = np.asarray(checkpoint, dtype=np.float64)
-    codes = np.asarray(clusters)
-    used = len(np.unique(codes))
-    if not np.isfinite(x).all() or not np.isfinite(y).all():
-        raise NotEstimableError("a window's NLL is NaN or infinite")
-    if len(x) < 3 or used < 2:
-        raise NotEstimableError("a slope needs 3 windows in 2 clusters")
-    strata = np.zeros(len(x), dtype=np.int64) if cells is None else np.asarray(cells)
-    x, y = x - _cell_means(x, strata)[strata], y - _cell_means(y, strata)[strata]
-    squares = float(x @ x)
-    if squares <= 1e-12 * len(x):
-        raise NotEstimableError("the pool's windows do not vary on the reference model")
-    beta = float(x @ y) / squares
-    scores = cluster_sums(x * (y - beta * x), codes)
-    scale = used / (used - 1) * (len(x) - 1) / (len(x) - 2)
-    return Slope(beta, float(np.sqrt(scale * np.sum(scores**2))) / squares, len(x))
+    apart = np.subtract(pii_sum, control_sum) / np.asarray(n_tokens)
+    columns = np.stack([apart, np.ones(len(apart))], axis=1)
+    spans = cluster_sums(columns, clusters, n_clusters)
+    held = spans[:, 1] > 0
+    means = np.divide(spans[:, 0], spans[:, 1], out=np.zeros(len(spans)), where=held)
+    return {
+        "span-weighted": Estimand(spans, ratio, len(apart)),
+        "source-weighted": Estimand(
+            np.stack([means, held], axis=1), ratio, int(held.sum())
+        ),
+    }
 
 
 def rtm_bias(
@@ -237,69 +163,39 @@ def rtm_bias(
     checkpoint, baseline
         Shape ``(m,)``: mean NLL of the pool's windows on these models, nats.
     """
-    x, spans = np.asarray(windows.pool, float), np.asarray(windows.spans, float)
-    tokens = np.asarray(windows.span_tokens, float)
-    change = np.asarray(checkpoint, float) - (
-        x if baseline is None else np.asarray(baseline, float)
-    )
-    if windows.pool_cells is None or windows.span_cells is None:
-        cells, span_cells = np.zeros(len(x), int), np.zeros(len(spans), int)
-    else:
-        cells, span_cells = windows.pool_cells, windows.span_cells
+    cells, span_cells = windows.pool_cells, windows.span_cells
+    before = windows.pool if baseline is None else np.asarray(baseline)
     # A span whose cell has no window has no candidate: Delta_sel never sees it.
-    tokens = np.where(np.isin(span_cells, cells), tokens, 0.0)
+    tokens = np.where(np.isin(span_cells, cells), windows.span_tokens, 0.0)
     size = 1 + max(cells.max(initial=0), span_cells.max(initial=0))
-    centre = _cell_means(x, cells, size)
-    x, spans = x - centre[cells], spans - centre[span_cells]
-    change = change - _cell_means(change, cells, size)[cells]
-    moments = np.stack([np.ones_like(x), x, change, x * x, x * change], axis=1)
+    columns = np.stack([np.ones(len(cells)), windows.pool, checkpoint - before], axis=1)
+    ones, *sums = cluster_sums(columns, cells, size).T
+    centre, drift = sums / np.maximum(ones, 1)
+    x, spans = windows.pool - centre[cells], windows.spans - centre[span_cells]
+    change = columns[:, 2] - drift[cells]
+    moments = np.stack([columns[:, 0], x, change, x * x, x * change], axis=1)
     pairs = np.stack([tokens, tokens * spans], axis=1)
-    count = windows.n_clusters
-    sums = np.hstack(
-        [
-            cluster_sums(moments, windows.pool_clusters, count),
-            cluster_sums(pairs, windows.span_clusters, count),
-        ]
-    )
+    sides = (moments, windows.pool_clusters), (pairs, windows.span_clusters)
+    table = np.hstack([cluster_sums(*side, windows.n_clusters) for side in sides])
+    clusters = int(table.any(axis=1).sum())
     if not tokens.any():
-        return _no_bias("no span shares a cell with a window of the pool", sums)
+        reason = "no span shares a cell with a window of the pool"
+        return Estimate.missing(reason, clusters=clusters)
     if np.isfinite(x).all() and float(x @ x) <= 1e-12 * len(x):
         reason = "the pool's windows do not vary on the reference model"
-        return _no_bias(reason, sums)
-    return Estimand(sums, _bias, len(x))
+        return Estimate.missing(reason, clusters=clusters)
+    return Estimand(table, _bias, len(x))
+
+
+def slope(sums: np.ndarray) -> np.ndarray:
+    """Slope of the change on the reference's NLL, from what :func:`rtm_bias` sums."""
+    n, x, y, xx, xy = np.moveaxis(sums[..., :5], -1, 0)
+    spread = xx - x * x / n
+    steep = (xy - x * y / n) / np.where(spread > 1e-12 * n, spread, np.nan)
+    return np.asarray(steep)
 
 
 def _bias(sums: np.ndarray) -> np.ndarray:
     """R1 from summed ``n, x, y, xx, xy`` of the pool and ``tokens, x`` of the spans."""
-    n, x, y, xx, xy, tokens, span = np.moveaxis(sums, -1, 0)
-    spread = xx - x * x / n
-    slope = (xy - x * y / n) / np.where(spread > 1e-12 * n, spread, np.nan)
-    return np.asarray(-slope * (span / tokens - x / n))
-
-
-def _no_bias(reason: str, sums: np.ndarray) -> Estimate:
-    return Estimate.missing(reason, clusters=int(sums.any(axis=1).sum()))
-
-
-def _cell_means(
-    values: np.ndarray, cells: np.ndarray, size: int | None = None
-) -> np.ndarray:
-    """Mean of the values in each cell; 0 for a cell without a value."""
-    counts = cluster_sums(np.ones(len(values)), cells, size)
-    means: np.ndarray = cluster_sums(values, cells, size) / np.maximum(counts, 1)
-    return means
-
-
-def _spans(
-    pii_sum: ArrayLike, control_sum: ArrayLike, n_tokens: ArrayLike
-) -> tuple[np.ndarray, np.ndarray]:
-    """PII minus control, and tokens, of each span in float64."""
-    pii, control, tokens = (
-        np.asarray(values, dtype=np.float64)
-        for values in (pii_sum, control_sum, n_tokens)
-    )
-    if not pii.shape == control.shape == tokens.shape:
-        raise ValueError("pii_sum, control_sum and token counts differ in shape")
-    if np.any(tokens <= 0):
-        raise ValueError("a span or control without tokens")
-    return pii - control, tokens
+    gap = sums[..., 6] / sums[..., 5] - sums[..., 1] / sums[..., 0]
+    return np.asarray(-slope(sums) * gap)

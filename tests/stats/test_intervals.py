@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -14,12 +13,11 @@ from scipy import stats
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import weighted_quantile_replicates, weighted_sums
+from spark_audit.stats.bootstrap import median_replicates, weighted_sums
 from spark_audit.stats.intervals import (
     NO_SPREAD,
     Jackknife,
     clopper_pearson,
-    effective_trials,
     estimate_of,
     jackknife_of,
     korn_graubard,
@@ -146,18 +144,6 @@ class TestJackknife:
         assert found.value is None
         assert found.note == message
 
-    @pytest.mark.parametrize(
-        ("num", "den", "message"),
-        [
-            ([1.0, 1.0], [-1.0, 2.0], "den must not be negative"),
-            ([1.0, 1.0], [0.0, 2.0], "a cluster has a numerator but no denominator"),
-            ([[1.0]], [[1.0]], "num and den must have shape (C,)"),
-        ],
-    )
-    def test_refuses(self, num: list[float], den: list[float], message: str) -> None:
-        with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
-            ratio_estimate(num, den)
-
 
 class TestBootstrapIntervals:
     WEIGHTS = draw_weights(5, replicates=999, seed=1)
@@ -226,27 +212,16 @@ class TestBinomialIntervals:
             clopper_pearson(x, n)
 
     def test_korn_graubard_example(self) -> None:
-        assert effective_trials(EVENTS, TRIALS) == pytest.approx(21.8988, abs=5e-5)
         found = korn_graubard(EVENTS, TRIALS)
         assert found == pytest.approx((0.047998, 0.395609), abs=5e-7)
 
     def test_korn_graubard_without_events_counts_clusters(self) -> None:
-        assert effective_trials(0 * EVENTS, TRIALS) == 8
         found = korn_graubard(0 * EVENTS, TRIALS)
         assert found == pytest.approx((0, 0.369417), abs=5e-7)
         assert korn_graubard(TRIALS, TRIALS) == pytest.approx((1 - 0.369417, 1.0))
 
     def test_korn_graubard_of_equal_clusters_counts_trials(self) -> None:
-        assert effective_trials([2, 2, 2], [4, 4, 4]) == 12
         assert korn_graubard([2, 2, 2], [4, 4, 4]) == clopper_pearson(6, 12)
-
-    @pytest.mark.parametrize("events", [[3, 1], [-1, 1]])
-    def test_events_beyond_trials_are_refused(self, events: list[int]) -> None:
-        message = "^events must lie between 0 and trials in every cluster$"
-        with pytest.raises(ValueError, match=message):
-            rate_estimate(events, [2, 2])
-        with pytest.raises(ValueError, match=message):
-            korn_graubard(events, [2, 2])
 
 
 class TestRatioEstimate:
@@ -394,7 +369,7 @@ class TestMedianEstimate:
         rng = np.random.default_rng(2)
         values, codes = rng.normal(size=40), rng.integers(0, 7, 40)
         weights = draw_weights(7, replicates=199, seed=0)
-        drawn = weighted_quantile_replicates(weights, values, codes)
+        drawn = median_replicates(weights, values, codes)
         found = median_estimate(values, codes, replicates=drawn)
         expected = [np.median(np.repeat(values, w[codes])) for w in weights]
         assert found.value == np.median(values)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,12 +35,10 @@ class TestMde:
         assert mde_normal(0.2) == pytest.approx(0.56, abs=5e-4)
 
     @pytest.mark.parametrize("clusters", [2, 3, 5, 10, 51])
-    @pytest.mark.parametrize(("level", "power"), [(0.95, 0.8), (0.9, 0.5)])
-    def test_has_exactly_this_power(
-        self, clusters: int, level: float, power: float
-    ) -> None:
-        effect = mde(1.0, clusters=clusters, level=level, power=power)
-        assert power_of(effect, clusters, level) == pytest.approx(power, abs=1e-7)
+    @pytest.mark.parametrize("level", [0.95, 0.9])
+    def test_has_exactly_this_power(self, clusters: int, level: float) -> None:
+        effect = mde(1.0, clusters=clusters, level=level)
+        assert power_of(effect, clusters, level) == pytest.approx(0.8, abs=1e-7)
 
     def test_equals_scipys_noncentral_t(self) -> None:
         effect = mde(1.0, clusters=51)
@@ -58,30 +54,11 @@ class TestMde:
     def test_tends_to_the_normal_one(self) -> None:
         assert mde(1.0, clusters=10**6) == pytest.approx(mde_normal(1.0), rel=1e-5)
 
-    @given(st.integers(2, 3000), st.floats(0.06, 0.999))
-    def test_finds_a_root_everywhere(self, clusters: int, power: float) -> None:
-        effect = mde(1.0, clusters=clusters, power=power)
+    @given(st.integers(2, 3000), st.floats(0.3, 0.999))
+    def test_finds_a_root_everywhere(self, clusters: int, level: float) -> None:
+        effect = mde(1.0, clusters=clusters, level=level)
         assert effect > 0
-        assert mde(2.0, clusters=clusters, power=power) == 2 * effect
-
-    @pytest.mark.parametrize("se", [0.0, -1.0, np.nan, np.inf])
-    def test_refuses_no_error(self, se: float) -> None:
-        message = "^the standard error or deviation must be positive and finite$"
-        with pytest.raises(ValueError, match=message):
-            mde(se, clusters=5)
-        with pytest.raises(ValueError, match=message):
-            mde_normal(se)
-        with pytest.raises(ValueError, match=message):
-            clusters_needed(se, 0.1)
-
-    def test_refuses(self) -> None:
-        with pytest.raises(ValueError, match="^mde needs at least 2 clusters$"):
-            mde(1.0, clusters=1)
-        message = "^level must lie in (0, 1) and power in (1 - level, 1)$"
-        message = "^" + re.escape(message[1:-1]) + "$"
-        for level, power in ((1.0, 0.8), (0.95, 0.04), (0.95, 1.0)):
-            with pytest.raises(ValueError, match=message):
-                mde(1.0, clusters=5, level=level, power=power)
+        assert mde(2.0, clusters=clusters, level=level) == 2 * effect
 
 
 class TestClustersNeeded:
@@ -93,7 +70,6 @@ class TestClustersNeeded:
     def test_from_an_error_of_a_fifth_at_51_clusters(
         self, effect: float, normal: int
     ) -> None:
-        assert clusters_needed(self.SD, effect, normal=True) == normal
         exact = clusters_needed(self.SD, effect)
         assert normal <= exact <= normal + 3
         assert mde(self.SD / np.sqrt(exact), clusters=exact) <= effect
@@ -101,13 +77,7 @@ class TestClustersNeeded:
         assert mde(self.SD / np.sqrt(fewer), clusters=fewer) > effect
 
     def test_never_fewer_than_two(self) -> None:
-        assert clusters_needed(1.0, 1e6, normal=True) == 2
         assert clusters_needed(1.0, 1e6) == 2
-
-    @pytest.mark.parametrize("effect", [0.0, -0.1, np.inf])
-    def test_refuses(self, effect: float) -> None:
-        with pytest.raises(ValueError, match="^effect must be positive and finite$"):
-            clusters_needed(1.0, effect)
 
 
 class TestWithMde:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from spark_audit.stats.bootstrap import (
+    median_replicates,
     sign_flip,
-    weighted_quantile_replicates,
     weighted_sums,
 )
 from spark_audit.stats.intervals import ratio, ratio_estimate
@@ -39,8 +39,8 @@ def test_a_block_stands_for_all_of_its_clusters(blocked: None) -> None:
     np.testing.assert_allclose(weighted_sums(weights, sums()), whole @ sums())
     values, codes = np.arange(4000.0), np.arange(4000) % CLUSTERS
     np.testing.assert_array_equal(
-        weighted_quantile_replicates(weights, values, codes, [0.1, 0.5]),
-        weighted_quantile_replicates(whole, values, codes, [0.1, 0.5]),
+        median_replicates(weights, values, codes),
+        median_replicates(whole, values, codes),
     )
 
 

@@ -14,8 +14,8 @@ from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.stats.bootstrap import (
     cluster_sums,
+    median_replicates,
     sign_flip,
-    weighted_quantile_replicates,
 )
 from spark_audit.stats.extraction import n_p
 from spark_audit.stats.intervals import median_estimate, percentile_interval
@@ -57,7 +57,7 @@ class Medians:
                     tries[name, of] = np.log10(np.minimum(n_p(logp), 10 * MOST))
         weights = group.weights(context)
         drawn = {
-            key: weighted_quantile_replicates(weights, values, group.codes)
+            key: median_replicates(weights, values, group.codes)
             for key, values in tries.items()
         }
         return cls(group, tries, drawn, context)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
 from spark_audit.audits.matched.contrasts import REFERENCE
-from spark_audit.audits.matched.matched_claims import NO_LOW
+from spark_audit.audits.matched.matched_claims import NO_LOW, row_of
 from spark_audit.audits.strata import ENOUGH
 from spark_audit.data.occurrences import dose_group
-from spark_audit.results import Contrast, Estimate, Hits, Row
+from spark_audit.results import Estimate, Hits, Row
 from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import ratio_estimate
@@ -35,39 +35,6 @@ def occurrences(part: pd.DataFrame) -> pd.DataFrame:
     spans = part[part["role"].isin(["pii", "unmatched"])]
     spans = spans[(spans["split"] == "train") | (spans["dose"] == 0)]
     return comparable(spans)[0]
-
-
-def left_out(part: pd.DataFrame) -> dict[str, Hits]:
-    """How many trained identifiers have no control, as facts, if there are any."""
-    spans = part[part["role"].isin(["pii", "unmatched"]) & (part["split"] == "train")]
-    used = occurrences(part)
-    untold = len(spans) - int((used["split"] == "train").sum())
-    sides = sides_of(used)
-    alone = int((sides.trained & (sides.cells < 0)).sum())
-    counts = {"without_counterpart": alone, "untold": untold}
-    return {
-        name: Hits(count=count, of=len(spans))
-        for name, count in counts.items()
-        if count
-    }
-
-
-def confounded(name: str, part: pd.DataFrame) -> dict[str, Fact]:
-    """Why no difference of the sides can be called memory; empty: nothing is known."""
-    spans = occurrences(part)
-    if not (spans["stratum"] < 0).any():
-        return {}
-    auc = spans["text_auc"].max()
-    if np.isnan(auc):
-        return {"fewest": ENOUGH}
-    told = Row(
-        audit="matched",
-        checkpoint=name,
-        metric="text_auc",
-        value=auc,
-        clusters=spans["cluster"].nunique(),
-    )
-    return {"text_auc": told}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +63,35 @@ class Occurrences:
         return pii.index.to_numpy(), control, self.sides[paired]
 
     @cached_property
+    def before(self) -> Estimate:
+        """Trained minus never trained on the reference, nats per token."""
+        return memory(self.spans["ref_sum"].to_numpy(), self.sides).difference
+
+    @cached_property
     def reach(self) -> float:
         """By how many nats the sides clearly differed on the reference."""
-        return unequal(memory(self.spans["ref_sum"].to_numpy(), self.sides).difference)
+        return unequal(self.before)
+
+    def left_out(self, units: pd.DataFrame) -> dict[str, Hits]:
+        """How many trained identifiers have no control, as facts, if there are any."""
+        spans = units["role"].isin(["pii", "unmatched"]) & (units["split"] == "train")
+        total, trained = int(spans.sum()), self.sides.trained
+        counts = {
+            "without_counterpart": int((trained & (self.sides.cells < 0)).sum()),
+            "untold": total - int(trained.sum()),
+        }
+        return {k: Hits(count=count, of=total) for k, count in counts.items() if count}
+
+    def confounded(self, name: str) -> dict[str, Fact]:
+        """Why no difference of the sides can be called memory; empty: unknown."""
+        if not (self.spans["stratum"] < 0).any():
+            return {}
+        auc = self.spans["text_auc"].max()
+        if np.isnan(auc):
+            return {"fewest": ENOUGH}
+        clusters = self.spans["cluster"].nunique()
+        told = Estimate(auc, clusters=clusters)
+        return {"text_auc": row_of(told, checkpoint=name, metric="text_auc", unit="")}
 
     def moved(self, change: np.ndarray, *, seed: int | None) -> Moved:
         """What :class:`Moved` states of them.
@@ -132,12 +125,6 @@ def unequal(before: Estimate) -> float:
     if before.low is not None and before.high is not None:
         return 0.0 if before.low <= 0 <= before.high else abs(before.value)
     return abs(before.value)
-
-
-def sides_before(part: pd.DataFrame) -> Estimate:
-    """Trained minus never trained on the reference, nats per token."""
-    spans = occurrences(part)
-    return memory(spans["ref_sum"].to_numpy(), sides_of(spans)).difference
 
 
 def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -209,78 +196,20 @@ def memory_rows(
 
 
 def _rows(name: str, group: str, found: Moved) -> list[Row]:
-    band = {"null": 0.0, "null_low": -found.reach, "null_high": found.reach}
-    own, beyond = found.own, found.beyond
+    own, beyond, none = found.own, found.beyond, {"null": 0.0}
+    band = {**none, "null_low": -found.reach, "null_high": found.reach}
+    row = partial(row_of, checkpoint=name, group=group)
     return [
-        Row.of_estimate(
-            estimate,
-            audit="matched",
-            checkpoint=name,
-            metric=metric,
-            of=of,
-            group=group,
-            unit="nats",
-            **more,
-        )
-        for metric, of, estimate, more in (
-            ("pii_change", "trained", own.trained, {}),
-            ("pii_change", "never-trained", own.held_out, {}),
-            ("memory", "", own.difference, band),
-            ("kind", "", beyond.held_out, {"null": 0.0}),
-            ("specific", "", beyond.difference, {"null": 0.0}),
-        )
+        row(own.trained, metric="pii_change", of="trained"),
+        row(own.held_out, metric="pii_change", of="never-trained"),
+        row(own.difference, metric="memory", **band),
+        row(beyond.held_out, metric="kind", **none),
+        row(beyond.difference, metric="specific", **none),
     ]
 
 
 def _trend_row(name: str, trend: Estimate) -> Row:
-    return Row.of_estimate(
-        trend,
-        audit="matched",
-        checkpoint=name,
-        metric="memory",
-        of="trend",
-        unit="nats",
-        null=0.0,
-    )
-
-
-def low_places(units: pd.DataFrame) -> pd.DataFrame:
-    """Low-sensitivity text of audited rows."""
-    return units[(units["role"] == "low") & (units["split"] == "train")]
-
-
-def _low_estimate(low: pd.DataFrame, change: np.ndarray) -> Estimate:
-    if low.empty:
-        return Estimate.missing(NO_LOW)
-    return pooled_change(low, change)
-
-
-def low_row(
-    name: str, low: pd.DataFrame, change: np.ndarray, *, reference: bool
-) -> Row:
-    """Drift of low-sensitivity text since the reference."""
-    missing = Estimate.missing(REFERENCE)
-    return Row.of_estimate(
-        missing if reference else _low_estimate(low, change),
-        audit="matched",
-        checkpoint=name,
-        metric="low_change",
-        unit="nats",
-    )
-
-
-def low_contrast(
-    name: str, baseline: str, low: pd.DataFrame, apart: np.ndarray
-) -> Contrast:
-    """Drift of low-sensitivity text minus that of the baseline."""
-    return Contrast.of_estimate(
-        _low_estimate(low, apart),
-        audit="matched",
-        checkpoint=name,
-        baseline=baseline,
-        metric="low_change",
-        unit="nats",
-    )
+    return row_of(trend, checkpoint=name, metric="memory", of="trend", null=0.0)
 
 
 def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
@@ -290,7 +219,6 @@ def pooled_change(spans: pd.DataFrame, change: np.ndarray) -> Estimate:
     return ratio_estimate(*cluster_sums(columns, codes).T)
 
 
-def own_change(units: pd.DataFrame, change: np.ndarray) -> Estimate:
-    """Change of the NLL of matched identifiers since the reference, nats per token."""
-    pii = (units["split"] == "train") & (units["role"] == "pii")
-    return pooled_change(units[pii], change)
+def low_drift(low: pd.DataFrame, change: np.ndarray) -> Estimate:
+    """Change of the NLL of low-sensitivity text, if there is any."""
+    return Estimate.missing(NO_LOW) if low.empty else pooled_change(low, change)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.matched.matched_claims import NO_PAIRS
+from spark_audit.audits.matched.matched_claims import NO_PAIRS, contrast_of, row_of
 from spark_audit.audits.matched.span_scores import CLASSES
 from spark_audit.audits.spans import Group
 from spark_audit.names import entry_of, original_of
@@ -25,10 +25,14 @@ from spark_audit.stats.intervals import (
     replicates_of,
 )
 from spark_audit.stats.power import mde, with_mde
-from spark_audit.stats.selectivity import estimands, rtm_bias, rtm_slope
+from spark_audit.stats.selectivity import reweighted, rtm_bias, slope
 from spark_audit.stats.weights import Weights, draw_weights
 
 REFERENCE = "the checkpoint is the matching reference itself, so there is no change"
+OF_REFERENCE = (
+    "the baseline is the matching reference: DiD is Delta_sel minus the residual of "
+    "matching"
+)
 OF_PAIRS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
 """Metrics that a group without a matched span lacks."""
 
@@ -64,203 +68,125 @@ def by_group(
         if group.name == "pooled":
             made.references |= references
         if not len(group.pii):
-            made.rows += missing_rows(list(nll), group.name)
-            made.contrasts += _missing_contrasts(group.name, context)
+            made.rows += missing_rows(nll, group.name)
+            missing = Estimate.missing(NO_PAIRS)
+            for pair in context.baselines.items():
+                made.contrasts += _contrasts(pair, group.name, missing, missing)
             continue
         size = group.windows.n_clusters
         if size not in drawn:
             drawn[size] = draw_weights(
                 size, replicates=context.replicates, seed=context.seed
             )
-        sums = _estimands(group, nll, references, context.baselines)
-        estimates = estimates_of(sums, replicates_of(sums, drawn[size]))
-        for name, values in nll.items():
-            made.rows += _pair_rows(name, group, values, estimates, context)
-        for name, baseline in context.baselines.items():
-            contrasts, scores = _pair_contrast(
-                (name, baseline), group, nll, references, estimates, context
-            )
-            made.contrasts += contrasts
-            if scores is not None and any(map(is_primary, contrasts)):
-                made.tests[name] = scores
+        made.rows += _pair_rows(group, nll, references, drawn[size], context)
+        _add_contrasts(made, group, nll, references, drawn[size], context)
     return made
 
 
-def missing_rows(names: Sequence[str], group: str) -> list[Row]:
+def missing_rows(names: Iterable[str], group: str) -> list[Row]:
     """Rows of a group that has no matched span."""
     missing = Estimate.missing(NO_PAIRS)
     return [
-        Row.of_estimate(
-            missing,
-            audit="matched",
-            checkpoint=name,
-            group=group,
-            metric=metric,
-            unit="nats",
-        )
+        row_of(missing, checkpoint=name, group=group, metric=metric)
         for name in names
         for metric in OF_PAIRS
     ]
 
 
-Key: TypeAlias = tuple[str, str, str]
-"""Checkpoint, metric and variant; of a contrast the baseline is the variant."""
-
-
-def _estimands(
+def _pair_rows(
     group: Group,
     nll: Mapping[str, np.ndarray],
     references: Collection[str],
-    baselines: Mapping[str, str],
-) -> dict[Key, Estimand | Estimate]:
-    """NLL of either side, Delta_sel, its change and R1 of each checkpoint; DiD."""
-    made, windows = dict[Key, Estimand | Estimate](), group.windows
-    for name, sums in nll.items():
-        pii, control = sums[group.pii], sums[group.control]
-        made[name, "nll_pii", ""] = group.mean(pii)
-        made[name, "nll_control", ""] = group.mean(control)
-        made[name, "rtm_bias", ""] = Estimate.missing(REFERENCE)
-        made[name, "delta_sel", "change"] = Estimate.missing(REFERENCE)
+    weights: Weights,
+    context: Context,
+) -> Iterator[Row]:
+    """NLL of either side, Delta_sel, its change and R1 of each checkpoint."""
+    sums: dict[tuple[str, str, str], Estimand | Estimate] = {}
+    residual = float(group.residual.sum() / group.tokens.sum())
+    for name, values in nll.items():
+        pii, control = values[group.pii], values[group.control]
+        change: Estimand | Estimate = Estimate.missing(REFERENCE)
+        bias = shifted = change
         if name not in references:
             change = group.mean(pii - group.residual - control)
-            made[name, "delta_sel", "change"] = change
-            made[name, "rtm_bias", ""] = rtm_bias(windows, group.means(sums))
-        made[name, "delta_sel", ""] = group.mean(pii - control)
+            bias = shifted = rtm_bias(group.windows, group.means(values))
+        if isinstance(bias, Estimand):
+            # A pair that matching left ``d`` nats apart is expected at ``(1 - beta)
+            # gap + beta d`` without an effect: its change at ``(1 - beta) (gap - d)``.
+            shifted = bias.plus(float(slope(bias.sums.sum(axis=0))) * residual)
+        sums |= {
+            (name, "nll_pii", ""): group.mean(pii),
+            (name, "nll_control", ""): group.mean(control),
+            (name, "delta_sel", ""): group.mean(pii - control),
+            (name, "delta_sel", "change"): change,
+            (name, "rtm_bias", ""): bias,
+            (name, "rtm_bias", "change"): shifted,
+        }
         if group.name == "pooled":
-            where, size = (group.tokens, group.codes), windows.n_clusters
-            each = estimands(pii, control, *where, n_clusters=size)[1:]
-            for of, one in zip(WEIGHED, each, strict=True):
-                made[name, "delta_sel", of] = one
-    for name, baseline in baselines.items():
-        moved = nll[name] - nll[baseline]
-        means = group.means(nll[name]), group.means(nll[baseline])
-        made[name, "did", baseline] = group.mean(
-            moved[group.pii] - moved[group.control]
-        )
-        made[name, "rtm_bias", baseline] = rtm_bias(windows, *means)
-    return made
-
-
-WEIGHED = ("span-weighted", "source-weighted")
-
-
-def _pair_rows(
-    name: str,
-    group: Group,
-    nll: np.ndarray,
-    estimates: Mapping[Key, Estimate],
-    context: Context,
-) -> list[Row]:
-    """Rows of a checkpoint from :func:`_levels`."""
-    residual = float(group.residual.sum() / group.tokens.sum())
-    of = {key[1:]: one for key, one in estimates.items() if key[0] == name}
-    of["rtm_bias", "change"] = _shifted(of["rtm_bias", ""], group, nll, residual)
-    rows: list[tuple[str, str, float | None]] = [
-        ("nll_pii", "", None),
-        ("nll_control", "", None),
-        ("delta_sel", "", residual),
-        ("delta_sel", "change", 0.0),
-        ("rtm_bias", "", None),
-        ("rtm_bias", "change", None),
-    ]
-    if group.name == "pooled":
-        rows += [("delta_sel", variant, None) for variant in WEIGHED]
-    return [
-        Row.of_estimate(
-            (with_mde(one) if metric == "delta_sel" else one).decided(
-                paper=context.paper
-            ),
-            audit="matched",
+            where, size = (group.tokens, group.codes), group.windows.n_clusters
+            for of, one in reweighted(pii, control, *where, n_clusters=size).items():
+                sums[name, "delta_sel", of] = one
+    nulls = {("delta_sel", ""): residual, ("delta_sel", "change"): 0.0}
+    estimates = estimates_of(sums, replicates_of(sums, weights))
+    for (name, metric, of), estimate in estimates.items():
+        shown = with_mde(estimate) if metric == "delta_sel" else estimate
+        yield row_of(
+            shown.decided(paper=context.paper),
             checkpoint=name,
             group=group.name,
             metric=metric,
-            of=variant,
-            unit="nats",
-            null=null,
+            of=of,
+            null=nulls.get((metric, of)),
         )
-        for metric, variant, null in rows
-        for one in [of[metric, variant]]
-    ]
 
 
-def _shifted(
-    bias: Estimate, group: Group, nll: np.ndarray, residual: float
-) -> Estimate:
-    """R1 for the change since the reference.
-
-    A pair that matching left ``d`` nats apart is expected at ``(1 - beta) gap +
-    beta d`` without an effect, so its change at ``(1 - beta) (gap - d)``.
-    """
-    if bias.value is None:
-        return bias
-    windows = group.windows
-    beta = rtm_slope(
-        windows.pool,
-        group.means(nll),
-        windows.pool_clusters,
-        cells=windows.pool_cells,
-    ).beta
-    shift = (1 - beta) * residual
-    limits = ("value", "low", "high", "parity_low", "parity_high")
-    known = {k: bound for k in limits if (bound := getattr(bias, k)) is not None}
-    return replace(bias, **{k: bound - shift for k, bound in known.items()})
-
-
-def _missing_contrasts(group: str, context: Context) -> list[Contrast]:
-    """Contrasts of a group that has no matched span."""
-    missing = Estimate.missing(NO_PAIRS)
-    return [
-        _contrast(missing, pair, group, metric)
-        for pair in context.baselines.items()
-        for metric in ("did", "rtm_bias")
-    ]
-
-
-def _contrast(
-    estimate: Estimate, pair: tuple[str, str], group: str, metric: str, **more: Any
-) -> Contrast:
-    return Contrast.of_estimate(
-        estimate,
-        audit="matched",
-        checkpoint=pair[0],
-        baseline=pair[1],
-        group=group,
-        metric=metric,
-        unit="nats",
-        family=_family(*pair, group),
-        **more,
-    )
-
-
-def _pair_contrast(
-    pair: tuple[str, str],
+def _add_contrasts(
+    made: OfPairs,
     group: Group,
     nll: Mapping[str, np.ndarray],
     references: Collection[str],
-    estimates: Mapping[Key, Estimate],
+    weights: Weights,
     context: Context,
-) -> tuple[list[Contrast], np.ndarray | None]:
-    """DiD and its R1; the per-cluster sums that its test rests on."""
-    name, baseline = pair
-    ours, theirs = (
-        group.sums(s[group.pii] - s[group.control])[:, 0]
-        for s in (nll[name], nll[baseline])
-    )
-    scores = ours - theirs
-    testable = len(np.unique(group.codes)) > 1
-    note = (
-        "the baseline is the matching reference: DiD is Delta_sel minus the residual "
-        "of matching"
-        if baseline in references
-        else ""
-    )
-    did, bias = (estimates[name, metric, baseline] for metric in ("did", "rtm_bias"))
-    p = float(sign_flip(scores, seed=context.seed)) if testable else None
-    shown = with_mde(did).decided(paper=context.paper)
+) -> None:
+    """Add DiD and its R1, and the per-cluster sums that its test rests on."""
+    dids: dict[tuple[str, str], Estimand] = {}
+    sums: dict[tuple[str, str], Estimand | Estimate] = {}
+    for name, baseline in context.baselines.items():
+        moved = nll[name] - nll[baseline]
+        dids[name, "did"] = group.mean(moved[group.pii] - moved[group.control])
+        means = group.means(nll[name]), group.means(nll[baseline])
+        sums[name, "rtm_bias"] = rtm_bias(group.windows, *means)
+    sums |= dids
+    estimates = estimates_of(sums, replicates_of(sums, weights))
+    for name, baseline in context.baselines.items():
+        did, bias = (estimates[name, metric] for metric in ("did", "rtm_bias"))
+        scores, p = dids[name, "did"].sums[:, 0], None
+        if did.value is not None:
+            p = sign_flip(scores, seed=context.seed)
+            if _family(name, baseline, group.name) == "primary":
+                made.tests[name] = scores
+        note = OF_REFERENCE if baseline in references else ""
+        made.contrasts += _contrasts(
+            (name, baseline),
+            group.name,
+            with_mde(did).decided(paper=context.paper),
+            bias.decided(paper=context.paper),
+            p=p,
+            null=0.0,
+            note=note,
+        )
+
+
+def _contrasts(
+    pair: tuple[str, str], group: str, did: Estimate, bias: Estimate, **more: Any
+) -> list[Contrast]:
+    """DiD, which the further columns are of, and its R1."""
+    columns = {"checkpoint": pair[0], "baseline": pair[1], "group": group}
+    columns["family"] = _family(*pair, group)
     return [
-        _contrast(shown, pair, group.name, "did", p=p, null=0.0, note=note),
-        _contrast(bias.decided(paper=context.paper), pair, group.name, "rtm_bias"),
-    ], scores if testable else None
+        contrast_of(did, metric="did", **columns, **more),
+        contrast_of(bias, metric="rtm_bias", **columns),
+    ]
 
 
 def is_rounded(name: str, baseline: str) -> bool:
@@ -332,17 +258,11 @@ def own_contrasts(name: str, baseline: str, train: pd.DataFrame) -> list[Contras
     """
     pii = train[train["role"] == "pii"]
     sums = pii.groupby("cluster")[["apart", "n_tokens"]].sum()
-    columns: dict[str, Any] = {
-        "audit": "matched",
-        "checkpoint": name,
-        "baseline": baseline,
-        "unit": "nats",
-        "null": 0.0,
-    }
     own = ratio_estimate(sums["apart"], sums["n_tokens"])
+    columns: dict[str, Any] = {"checkpoint": name, "baseline": baseline, "null": 0.0}
     return [
-        Contrast.of_estimate(own, metric="nll_pii", **columns),
-        Contrast.of_estimate(_beyond(train, pii), metric="did_alike", **columns),
+        contrast_of(own, metric="nll_pii", **columns),
+        contrast_of(_beyond(train, pii), metric="did_alike", **columns),
     ]
 
 
@@ -350,40 +270,30 @@ def _beyond(both: pd.DataFrame, pii: pd.DataFrame) -> Estimate:
     """Mean over identifiers' tokens minus that over other tokens of their classes."""
     alike = both[both["role"] == "alike"]
     held = alike.groupby("type")["cluster"].nunique()
-    known = {n: held.get(letter, 0) >= FEWEST for letter, n in CLASSES.items()}
-    used = pii[~(pii[[n for n in known if not known[n]]] > 0).any(axis=1)]
+    letters = [letter for letter in CLASSES if held.get(letter, 0) >= FEWEST]
+    unknown = [name for letter, name in CLASSES.items() if letter not in letters]
+    used = pii[~(pii[unknown] > 0).any(axis=1)]
     if used.empty:
         return Estimate.missing(NONE_ALIKE)
-    letters = [letter for letter, name in CLASSES.items() if known[name]]
     names = [CLASSES[letter] for letter in letters]
-    table = _table(used, alike, letters, names)
-    size = len(letters)
-
-    def statistic(totals: np.ndarray) -> np.ndarray:
-        own, tokens = totals[..., 0], totals[..., 1]
-        counts, sums, others = (
-            totals[..., 2 + i * size : 2 + (i + 1) * size] for i in range(3)
-        )
-        return np.asarray((own - (counts * sums / others).sum(-1)) / tokens)
-
-    found = estimate_of(table, statistic, n=int(used["n_tokens"].sum()))
-    left = len(pii) - len(used)
-    if not left:
-        return found
-    return found.noting(f"{left} of {len(pii)} identifiers left out: {NONE_ALIKE}")
-
-
-def _table(
-    used: pd.DataFrame, alike: pd.DataFrame, letters: Sequence[str], names: list[str]
-) -> np.ndarray:
-    """Per cluster: changes, tokens, tokens by class; of others changes and tokens."""
     own = used.groupby("cluster")[["apart", "n_tokens", *names]].sum()
-    other = alike[alike["type"].isin(letters)].pivot_table(
+    other = alike.pivot_table(
         index="cluster", columns="type", values=["apart", "n_tokens"], aggfunc="sum"
     )
+    # Changes of all these classes, and then their tokens.
     other = other.reindex(
         columns=[(v, c) for v in ("apart", "n_tokens") for c in letters]
     )
     clusters = own.index.union(other.index)
     parts = [part.reindex(clusters).fillna(0.0).to_numpy() for part in (own, other)]
-    return np.concatenate(parts, axis=1)
+
+    def statistic(totals: np.ndarray) -> np.ndarray:
+        counts, sums, others = np.split(totals[..., 2:], 3, axis=-1)
+        expected = (counts * sums / others).sum(axis=-1)
+        return np.asarray((totals[..., 0] - expected) / totals[..., 1])
+
+    found = estimate_of(np.hstack(parts), statistic, n=int(used["n_tokens"].sum()))
+    left = len(pii) - len(used)
+    if not left:
+        return found
+    return found.noting(f"{left} of {len(pii)} identifiers left out: {NONE_ALIKE}")

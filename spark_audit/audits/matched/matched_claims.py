@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from spark_audit.audits.identifier_facts import Moved
     from spark_audit.results.findings import Fact
 
+row_of = partial(Row.of_estimate, audit="matched", unit="nats")
+contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")
 NO_PAIRS = "this group has no matched identifier"
 NO_LOW = "the drift of low-sensitivity text is not known"
 Told: TypeAlias = "Mapping[tuple[str, str, str], Row]"
@@ -26,13 +29,12 @@ FEWEST = 5
 
 
 def memory_findings(
-    name: str,
     rows: Told,
     tests: Mapping[str, Moved],
     *,
-    seeds: bool = False,
-    doubt: Mapping[str, Fact] | None = None,
-    lost: Mapping[str, Fact] | None = None,
+    seeds: bool,
+    doubt: Mapping[str, Fact],
+    lost: Mapping[str, Fact],
 ) -> list[Finding]:
     """Whether identifiers that were trained on moved as others of their kind did.
 
@@ -51,7 +53,7 @@ def memory_findings(
         Facts on who was left out.
     """
     row = rows["memory", "", "pooled"]
-    facts = {**_compared(rows, "pooled"), "seeds": seeds, **(lost or {})}
+    facts = {**_compared(rows, "pooled"), "seeds": seeds, **lost}
     if row.value is None:
         facts["reason"] = row.note
         return [Finding.on(row, "not_tested", "matched.not_tested", facts=facts)]
@@ -122,7 +124,7 @@ def _highest(rows: Told, tests: Mapping[str, Moved], group: str) -> Finding:
 
 
 def selectivity_finding(
-    name: str, rows: Told, moved: Estimate, *, reference: bool, seeds: bool = False
+    rows: Told, moved: Estimate, *, reference: bool, seeds: bool
 ) -> Finding:
     """How Delta_sel moved.
 
@@ -151,9 +153,7 @@ def selectivity_finding(
         "change": change,
         "test_rows": None if other is None or other.value is None else other,
         "regression": rows.get(("rtm_bias", "change", "pooled")),
-        "own": Row.of_estimate(
-            moved, audit="matched", checkpoint=name, metric="own_change", unit="nats"
-        ),
+        "own": row_of(moved, checkpoint=row.checkpoint, metric="own_change"),
     }
     up, down = _clear(change)
     if down and _clear(moved)[0]:
@@ -179,7 +179,7 @@ def contrast_finding(
     drifts: tuple[Row | None, Row | None],
     ordinary: Sequence[float],
     *,
-    seeds: bool = False,
+    seeds: bool,
 ) -> Finding:
     """How identifiers moved against the baseline, and what the drift of both was.
 

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.identifier_facts import Moved, sides_of
-from spark_audit.audits.matched.changes import (
-    confounded,
-    left_out,
-    occurrences,
-    own_change,
-    sides_before,
-    unequal,
-)
+from spark_audit.audits.matched.changes import Occurrences, pooled_change
 from spark_audit.audits.matched.contrasts import has_sentence
 from spark_audit.audits.matched.matched_claims import (
     contrast_finding,
     memory_findings,
+    row_of,
     selectivity_finding,
 )
 from spark_audit.audits.spans import REPRODUCED
 from spark_audit.names import BASE, entry_of
-from spark_audit.results import Contrast, Finding, Guard, Row
+from spark_audit.results import Contrast, Estimate, Finding, Guard, Row
+from spark_audit.results.findings import Fact
 from spark_audit.stats.balance import effective_clusters, smd
 
 
 def findings(
     rows: Sequence[Row],
     units: pd.DataFrame,
+    whole: Occurrences,
     changes: Mapping[str, np.ndarray],
     references: Collection[str],
     tested: Mapping[str, Mapping[str, Moved]],
@@ -40,6 +35,8 @@ def findings(
 
     Parameters
     ----------
+    whole
+        All identifiers that are compared.
     changes
         Change of the units' NLL since the reference, nats, by checkpoint; single
         replicates of a method have no finding.
@@ -51,25 +48,21 @@ def findings(
     entries = {entry_of(name) for name in changes if entry_of(name) != name}
     by_key = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
     found = []
-    lost = left_out(units)
+    lost = whole.left_out(units)
+    pii = units[(units["split"] == "train") & (units["role"] == "pii")]
     for name, change in changes.items():
         if entry_of(name) != name:
             continue
         of_name = {key[1:]: row for key, row in by_key.items() if key[0] == name}
         seeds, reference = name in entries, name in references
         if not reference:
-            doubt = confounded(name, units)
+            doubt = whole.confounded(name)
             found += memory_findings(
-                name, of_name, tested[name], seeds=seeds, doubt=doubt, lost=lost
+                of_name, tested[name], seeds=seeds, doubt=doubt, lost=lost
             )
+        own = pooled_change(pii, change)
         found.append(
-            selectivity_finding(
-                name,
-                of_name,
-                own_change(units, change),
-                reference=reference,
-                seeds=seeds,
-            )
+            selectivity_finding(of_name, own, reference=reference, seeds=seeds)
         )
     return found
 
@@ -89,32 +82,26 @@ def contrast_findings(
     ordinary
         Checkpoints whose training nobody corrected.
     """
-    by_key = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
-    found = []
+    drifts = {row.checkpoint: row for row in rows if row.metric == "low_change"}
     pooled = [row for row in contrasts if row.group == "pooled"]
-    for row in contrasts:
-        if not has_sentence(row):
-            continue
+    found = []
+    for row in filter(has_sentence, contrasts):
         who = (row.checkpoint, row.baseline)
         beside = {
             one.metric: one for one in pooled if (one.checkpoint, one.baseline) == who
         }
-        drift = [by_key.get((n, "low_change", "", "pooled")) for n in who]
         spread = [
             one.value
             for one in pooled
             if (one.metric, one.baseline) == ("did", row.baseline)
             and one.checkpoint in ordinary
+            and row.checkpoint not in ordinary
             and one.value is not None
         ]
+        drift, of_baseline = map(drifts.get, who)
+        seeds = row.checkpoint in entries
         found.append(
-            contrast_finding(
-                row,
-                beside,
-                (drift[0], drift[1]),
-                spread if row.checkpoint not in ordinary else (),
-                seeds=row.checkpoint in entries,
-            )
+            contrast_finding(row, beside, (drift, of_baseline), spread, seeds=seeds)
         )
     return found
 
@@ -124,126 +111,99 @@ UNBALANCED = 0.25
 BALANCE = "balance of annotated identifiers"
 
 
-def _row(metric: str, value: float, clusters: int, unit: str = "nats") -> Row:
+def _row(metric: str, value: float, clusters: int) -> Row:
     """A figure that only a guard shows."""
-    return Row(
-        audit="matched",
-        checkpoint=BASE,
-        metric=metric,
-        value=float(value),
-        clusters=clusters,
-        unit=unit,
-    )
+    shown = Estimate(float(value), clusters=clusters)
+    return row_of(shown, checkpoint=BASE, metric=metric)
 
 
-def alike_guard(part: pd.DataFrame) -> list[Guard]:
+def _warns(name: str, says: str, sound: bool, **facts: Fact) -> Guard:
+    """A guard that is a warning where it does not hold."""
+    return Guard(name=name, passed=sound or None, says=f"guard.{says}", facts=facts)
+
+
+def alike_guard(whole: Occurrences) -> Iterator[Guard]:
     """Whether identifiers on both sides were equally hard before training, and alike.
 
     Where chance dealt identifiers to the sides, they are alike by design; of annotated
     ones that is an assumption, which their NLL, length and place can refute.
     """
-    before = sides_before(part)
-    if before.value is None:
-        return []
-    apart = unequal(before)
-    difference = Row.of_estimate(
-        before, audit="matched", checkpoint=BASE, metric="before", unit="nats"
-    )
-    guard = Guard(
-        name="never-trained identifiers",
-        passed=None if apart else True,
-        says="guard.before",
-        facts={"before": difference, "unequal": bool(apart)},
-    )
-    spans = occurrences(part)
-    if (spans["form"] > 0).all():
-        return [guard]
-    return [guard, _balance(spans[spans["form"] == 0])]
+    if whole.before.value is None:
+        return
+    apart, annotated = bool(whole.reach), whole.spans["form"] == 0
+    before = row_of(whole.before, checkpoint=BASE, metric="before")
+    name = "never-trained identifiers"
+    yield _warns(name, "before", not apart, before=before, unequal=apart)
+    if annotated.any():
+        yield _balance(whole.spans[annotated])
 
 
 def _balance(spans: pd.DataFrame) -> Guard:
     """Whether compared identifiers differ in what can move their likelihood."""
     sides = sides_of(spans)
-    cells = sides.cells
-    used, trained = cells >= 0, sides.trained[cells >= 0]
-    covariates = {
-        "nll": spans["ref_sum"] / spans["n_tokens"],
-        "length": spans["n_tokens"],
-        "place": spans["start"],
-    }
-    counts = [len(set(sides.clusters[used][side])) for side in (trained, ~trained)]
+    used, cells = spans[sides.cells >= 0], sides.cells[sides.cells >= 0]
+    trained, clusters = (
+        one[sides.cells >= 0] for one in (sides.trained, sides.clusters)
+    )
+    counts = [len(set(clusters[side])) for side in (trained, ~trained)]
     # So many standard deviations are no chance, of so few clusters.
     least = max(UNBALANCED, 1.96 * np.sqrt(sum(1 / max(n, 1) for n in counts)))
+    nll = used["ref_sum"] / used["n_tokens"]
+    covariates = {"nll": nll, "length": used["n_tokens"], "place": used["start"]}
     apart = {}
     for name, values in covariates.items():
-        values = values[used]
-        centred = (values - values.groupby(cells[used]).transform("mean")).to_numpy()
+        centred = (values - values.groupby(cells).transform("mean")).to_numpy()
         sd = float(centred.std()) if len(centred) else 0.0
         if sd > 0:
             apart[name] = smd(centred[trained], centred[~trained], sd=sd)
     worst = [name for name, value in apart.items() if abs(value) > least]
-    facts: dict[str, Any] = {name: float(value) for name, value in apart.items()}
-    facts |= {"least": float(least), "worst": worst}
+    facts: dict[str, Fact] = {**apart, "least": float(least), "worst": worst}
     return Guard(name=BALANCE, passed=not worst, says="guard.balance", facts=facts)
 
 
-def pair_guards(train: pd.DataFrame) -> list[Guard]:
+def pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     """What can void the matched figures, from the reference alone."""
-    pii, control = (train[train["role"] == r] for r in ("pii", "control"))
-    unmatched = int((train["role"] == "unmatched").sum())
-    total = len(pii) + unmatched
-    if not total:
-        return []
-    share = len(pii) / total
-    missing = train[train["role"] == "unmatched"]["type"].value_counts()
-    worst = [f"{count} {kind}" for kind, count in missing.head(4).items()]
-    guards = [
-        Guard(
-            name="matched share",
-            passed=True if share >= 0.5 else None,
-            says="guard.matched_share",
-            facts={"matched": len(pii), "identifiers": total, "without": worst},
-        )
-    ]
+    pii, control, unmatched = (
+        train[train["role"] == role] for role in ("pii", "control", "unmatched")
+    )
+    if not (total := len(pii) + len(unmatched)):
+        return
+    missing = unmatched["type"].value_counts().head(4)
+    yield _warns(
+        "matched share",
+        "matched_share",
+        len(pii) / total >= 0.5,
+        matched=len(pii),
+        identifiers=total,
+        without=[f"{count} {kind}" for kind, count in missing.items()],
+    )
     if not len(pii):
-        return guards
+        return
     tokens, clusters = pii["n_tokens"].to_numpy(float), pii["cluster"].nunique()
     gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()
     residual = gaps.sum() / tokens.sum()
-    distance = np.quantile(np.abs(gaps) / tokens, 0.95)
-    guards.append(
-        Guard(
-            name="match quality",
-            passed=True if abs(residual) <= 0.05 else None,
-            says="guard.match_quality",
-            facts={
-                "residual": _row("residual", residual, clusters),
-                "distance": _row("distance", distance, clusters),
-            },
-        )
+    yield _warns(
+        "match quality",
+        "match_quality",
+        bool(abs(residual) <= 0.05),
+        residual=_row("residual", residual, clusters),
+        distance=_row("distance", np.quantile(np.abs(gaps) / tokens, 0.95), clusters),
     )
     effective = effective_clusters(pii.groupby("cluster")["n_tokens"].sum().to_numpy())
-    guards.append(
-        Guard(
-            name="clusters",
-            passed=True if effective >= 10 else None,
-            says="guard.clusters",
-            facts={"clusters": clusters, "effective": float(effective)},
-        )
+    yield _warns(
+        "clusters", "clusters", effective >= 10, clusters=clusters, effective=effective
     )
-    return guards
 
 
 def reproduced_guard(units: pd.DataFrame, change: np.ndarray) -> Guard:
     """Whether the base still scores as the manifest says it did."""
     worst = float((np.abs(change[units.index]) / units["n_tokens"]).max())
+    shown = _row("reproduced", worst, units["cluster"].nunique())
+    passed = worst <= REPRODUCED
     return Guard(
         name="reference reproduced",
         checkpoint=BASE,
-        passed=worst <= REPRODUCED,
+        passed=passed,
         says="guard.reproduced",
-        facts={
-            "worst": _row("reproduced", worst, units["cluster"].nunique()),
-            "reproduced": worst <= REPRODUCED,
-        },
+        facts={"worst": shown, "reproduced": passed},
     )

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate
 from spark_audit.results.evidence import Evidence
-from spark_audit.stats.intervals import estimates_of, left_out, ratio
+from spark_audit.stats.intervals import Estimand, left_out, ratio
 from spark_audit.stats.matching import match_spans, placebo_spans
 from spark_audit.stats.selectivity import delta_sel, rtm_bias
 
@@ -45,6 +45,10 @@ MOST_ROWS = 25_000
 """With more rows placebos take hours, and show a spread of next to nothing."""
 
 
+Span: TypeAlias = tuple[int, int]
+Record: TypeAlias = tuple[int, int, int, int, int]
+
+
 @dataclass(frozen=True)
 class Pairs:
     """Matched pairs as arrays of one length, one entry a pair.
@@ -63,21 +67,15 @@ class Pairs:
         return len(self.example)
 
     @classmethod
-    def of(cls, records: Iterable[tuple[int, int, int, int, int]]) -> Pairs:
+    def of(cls, records: Iterable[Record]) -> Pairs:
         """From ``(example, pii, control, length, draw)`` records."""
         # Millions of tuples would take five times the room.
         table = np.array(array("q", chain.from_iterable(records))).reshape(-1, 5)
         return cls(*table.T)
 
 
-def rematch(
-    manifest: Manifest,
-    *,
-    split: str = "train",
-    same_class: bool = False,
-    **settings: Any,
-) -> Pairs:
-    """Pairs under other settings than the manifest's.
+def rematch(manifest: Manifest, *, same_class: bool = False, **settings: Any) -> Pairs:
+    """Pairs of train rows under other settings than the manifest's.
 
     Parameters
     ----------
@@ -87,69 +85,60 @@ def rematch(
         Options of :func:`spark_audit.stats.matching.match_spans`; what is not given
         is the manifest's.
     """
-    options: dict[str, Any] = {
-        "caliper_u": round(1e6 * manifest.settings.caliper),
-        "distance": manifest.settings.distance,
-        "controls": manifest.settings.controls,
-        **settings,
-    }
 
-    def records() -> Iterator[tuple[int, int, int, int, int]]:
-        for i, example, spans in audited_spans(manifest, split=split):
+    def records() -> Iterator[Record]:
+        for i, example, spans in audited_spans(manifest):
             classes = _classes(example) if same_class else None
-            found = match_spans(
-                example.unll, example.eligible, spans, classes=classes, **options
+            yield from _matched(
+                manifest, i, spans, 0, classes=classes, **_settings(manifest, settings)
             )
-            for pair in found.pairs:
-                start = spans[pair.span][0]
-                yield i, start, pair.start, pair.end - pair.start, 0
 
     return Pairs.of(records())
 
 
 def placebo(
-    manifest: Manifest,
-    *,
-    draws: int,
-    seed: int,
-    split: str = "train",
-    same_class: bool = False,
+    manifest: Manifest, *, draws: int, seed: int, same_class: bool = False
 ) -> Pairs:
-    """Random non-PII windows in the place of the matched PII spans.
+    """Random non-PII windows in the place of the matched PII spans of train rows.
 
     Each draw replaces every matched span by a random eligible window of its length (of
     its digit and capital class, if asked) and matches that as the manifest does. The
     placebo has no gap in difficulty: it shows spread and matching quality and is no
     null for a Delta_sel (see :func:`spark_audit.stats.selectivity`).
     """
-    matched = {(p.example, p.pii.token_start, p.pii.token_end) for p in manifest.pairs}
-    caliper_u = round(1e6 * manifest.settings.caliper)
-    distance = manifest.settings.distance
+    paired = {(p.example, p.pii.token_start, p.pii.token_end) for p in manifest.pairs}
+    settings = _settings(manifest, {"controls": "any"})
 
-    def records() -> Iterator[tuple[int, int, int, int, int]]:
-        for i, example, spans in audited_spans(manifest, split=split):
-            spans = [span for span in spans if (example.id, *span) in matched]
+    def records() -> Iterator[Record]:
+        for i, example, spans in audited_spans(manifest):
+            spans = [span for span in spans if (example.id, *span) in paired]
             if not spans:
                 continue
             classes = _classes(example) if same_class else None
-            wanted = None if classes is None else [classes[a:b] for a, b in spans]
-            lengths = [end - start for start, end in spans]
             text = example.unll, example.eligible
-            rng = np.random.default_rng(
-                seed_for(seed, "placebo", same_class, example.id)
-            )
+            seeds = seed_for(seed, "placebo", same_class, example.id)
+            rng = np.random.default_rng(seeds)
             for draw in range(draws):
-                windows, _ = placebo_spans(
-                    *text, lengths, rng, classes=classes, wanted=wanted
-                )
-                found = match_spans(
-                    *text, windows, caliper_u=caliper_u, distance=distance
-                )
-                for pair in found.pairs:
-                    window = windows[pair.span]
-                    yield i, window.start, pair.start, pair.end - pair.start, draw
+                windows = placebo_spans(*text, spans, rng, classes=classes)
+                yield from _matched(manifest, i, windows, draw, **settings)
 
     return Pairs.of(records())
+
+
+def _settings(manifest: Manifest, other: Mapping[str, Any]) -> dict[str, Any]:
+    """How spans are matched: as the manifest's were, but for other settings."""
+    own = manifest.settings
+    kept = {"distance": own.distance, "controls": own.controls}
+    return {"caliper_u": round(1e6 * own.caliper), **kept, **other}
+
+
+def _matched(
+    manifest: Manifest, i: int, spans: list[Span], draw: int, **settings: Any
+) -> Iterator[Record]:
+    example = manifest.examples[i]
+    found = match_spans(example.unll, example.eligible, spans, **settings)
+    for pair in found.pairs:
+        yield i, spans[pair.span][0], pair.start, pair.end - pair.start, draw
 
 
 PLACEBOS = {"any window": False, "same class": True}
@@ -235,14 +224,13 @@ def sensitivity_table(evidence: Evidence) -> list[dict[str, Any]]:
     units = evidence.units[evidence.units["role"] == "rematched"]
     for variant in VARIANTS:
         pairs = units[units["type"] == variant]
-        nothing, reference = np.zeros(len(pairs)), pairs["ref_sum"].to_numpy()
         where = (pairs["n_tokens"], pd.factorize(pairs["cluster"])[0])
         for name in evidence.checkpoints:
             raw = change = Estimate.missing("no pair under this setting")
             if len(pairs):
                 apart = evidence.row(name, "nll_sum")[pairs.index]
-                raw = delta_sel(apart, nothing, *where).estimate()
-                change = delta_sel(apart - reference, nothing, *where).estimate()
+                raw = delta_sel(apart, 0.0, *where).estimate()
+                change = delta_sel(apart, pairs["ref_sum"], *where).estimate()
             records.append(
                 {
                     "variant": variant,
@@ -271,39 +259,35 @@ def placebo_table(evidence: Evidence, pooled: Group | None) -> list[dict[str, An
     """
     records = []
     units = evidence.units
+    nothing = {"draws": 0, "mean": None, "sd": None, "own_rtm_bias": None, "note": ""}
     for kind, same in PLACEBOS.items():
         drawn = units[(units["role"] == "placebo") & (units["type"] == kind)]
         for name in evidence.checkpoints:
-            record: dict[str, Any] = {
-                "placebo": kind,
-                "checkpoint": name,
-                "draws": 0,
-                "mean": None,
-                "sd": None,
-                "own_rtm_bias": None,
-                "note": "",
-            }
+            record: dict[str, Any] = {"placebo": kind, "checkpoint": name, **nothing}
             records.append(record)
+            nll = evidence.row(name, "nll_sum")
             if not evidence.facts["draws"]:
                 record["note"] = f"more than {MOST_ROWS:,} rows: not drawn"
-                continue
-            nll = evidence.row(name, "nll_sum")
-            if pooled is not None and pooled.is_reference(nll):
+            elif pooled is not None and pooled.is_reference(nll):
                 record["note"] = "the checkpoint is the matching reference"
-                continue
-            change = nll[drawn.index] - drawn["ref_sum"]
-            values = (change / drawn["n_tokens"]).to_numpy()
-            record["draws"] = len(values)
-            if len(values) < 2:
-                continue
-            record["mean"] = float(values.mean())
-            if np.ptp(values) <= 1e-9:
-                record["note"] = "all draws are equal, because there is no other window"
-                continue
-            record["sd"] = float(values.std(ddof=1))
-            if same and pooled is not None:
-                record["own_rtm_bias"] = _bias_of(pooled, units, nll)
+            else:
+                change = nll[drawn.index] - drawn["ref_sum"]
+                values = (change / drawn["n_tokens"]).to_numpy()
+                record["draws"] = len(values)
+                if len(values) > 1:
+                    record |= _spread(values)
+                if record["sd"] is not None and same and pooled is not None:
+                    record["own_rtm_bias"] = _bias_of(pooled, units, nll)
     return records
+
+
+def _spread(values: np.ndarray) -> dict[str, Any]:
+    """Mean and spread of the draws, as columns."""
+    mean = float(values.mean())
+    if np.ptp(values) <= 1e-9:
+        note = "all draws are equal, because there is no other window"
+        return {"mean": mean, "note": note}
+    return {"mean": mean, "sd": float(values.std(ddof=1))}
 
 
 def _apart(sums: Sums, pairs: Pairs) -> np.ndarray:
@@ -316,7 +300,6 @@ def _apart(sums: Sums, pairs: Pairs) -> np.ndarray:
 def _bias_of(pooled: Group, units: pd.DataFrame, nll: np.ndarray) -> float | None:
     """R1 with other windows in the place of the PII spans, nats."""
     windows = pooled.windows
-    assert windows.pool_cells is not None
     drawn = units[units["role"] == "drawn"]
     cells = cells_of(units)[drawn.index]
     inside = np.isin(cells, windows.pool_cells)
@@ -330,7 +313,8 @@ def _bias_of(pooled: Group, units: pd.DataFrame, nll: np.ndarray) -> float | Non
         span_clusters=np.array([cluster[cell] for cell in cells[inside]], np.int64),
         span_cells=cells[inside],
     )
-    return estimates_of({0: rtm_bias(instead, pooled.means(nll))}, {})[0].value
+    bias = rtm_bias(instead, pooled.means(nll))
+    return bias.estimate().value if isinstance(bias, Estimand) else None
 
 
 def diagnostics(

@@ -20,19 +20,15 @@ import numpy as np
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import Moved
-from spark_audit.audits.matched.changes import (
-    all_occurrences,
-    low_contrast,
-    low_places,
-    low_row,
-    memory_rows,
-)
+from spark_audit.audits.matched.changes import all_occurrences, low_drift, memory_rows
 from spark_audit.audits.matched.contrasts import (
+    REFERENCE,
     adjusted,
     by_group,
     missing_rows,
     own_contrasts,
 )
+from spark_audit.audits.matched.matched_claims import contrast_of, row_of
 from spark_audit.audits.matched.matched_findings import (
     alike_guard,
     contrast_findings,
@@ -51,7 +47,7 @@ from spark_audit.audits.spans import groups, plan_of_identifiers
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, entry_of, listed
-from spark_audit.results import AuditResult
+from spark_audit.results import AuditResult, Estimate
 from spark_audit.results.evidence import Evidence
 
 _change = partial(Metric, unit="nats", panel="changes")
@@ -172,22 +168,26 @@ class Matched(Audit):
         if not any(row.group == "pooled" for row in rows):
             rows = [*missing_rows(names, "pooled"), *rows]
         changes = {name: sums - reference for name, sums in nll.items()}
-        sides, low = all_occurrences(units), low_places(units)
+        sides = all_occurrences(units)
         tested: dict[str, dict[str, Moved]] = {}
         for name, change in changes.items():
             made, tested[name] = memory_rows(
                 name, change, sides, reference=name in references, seed=context.seed
             )
             rows += made
-        rows += [
-            low_row(name, low, change, reference=name in references)
-            for name, change in changes.items()
-        ]
-        contrasts = pairs.contrasts
         train = units[units["split"] == "train"]
-        apart = {n: nll[n] - nll[other] for n, other in baselines.items()}
+        low = train[train["role"] == "low"]
+        for name, change in changes.items():
+            drift = Estimate.missing(REFERENCE)
+            if name not in references:
+                drift = low_drift(low, change)
+            rows.append(row_of(drift, checkpoint=name, metric="low_change"))
+        contrasts, apart = pairs.contrasts, dict[str, np.ndarray]()
         for name, other in baselines.items():
-            contrasts.append(low_contrast(name, other, low, apart[name]))
+            apart[name] = nll[name] - nll[other]
+            drift = low_drift(low, apart[name])
+            pair = {"checkpoint": name, "baseline": other}
+            contrasts.append(contrast_of(drift, metric="low_change", **pair))
         for name, other in baselines.items():
             moved = train.assign(apart=apart[name][train.index])
             contrasts += own_contrasts(name, other, moved)
@@ -206,10 +206,10 @@ class Matched(Audit):
             guards=[
                 *([reproduced_guard(units, changes[BASE])] if BASE in changes else []),
                 *pair_guards(train),
-                *alike_guard(units),
+                *alike_guard(sides[0]),
             ],
             findings=[
-                *findings(rows, units, changes, references, tested),
+                *findings(rows, units, sides[0], changes, references, tested),
                 *contrast_findings(rows, contrasts, entries, null),
             ],
             tables=tables,
