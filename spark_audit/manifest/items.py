@@ -164,7 +164,7 @@ class PromptRow:
     encoding
         The joint tokenisation of prompt and response.
     response_token
-        First token of the response (:func:`first_response_token`).
+        First token of the response (``Encoding.reaching``).
     response
         The expected answer.
     """
@@ -174,20 +174,6 @@ class PromptRow:
     encoding: Encoding
     response_token: int
     response: str
-
-
-def first_response_token(encoding: Encoding, border: int) -> int:
-    """First token that reaches over a border; where none does, the text's end.
-
-    Parameters
-    ----------
-    encoding
-        The joint tokenisation of prompt and response.
-    border
-        First character of the response.
-    """
-    found = np.flatnonzero(_reaches(encoding, border))
-    return int(found[0]) if len(found) else _text_end(encoding)
 
 
 def row_prompts(
@@ -218,7 +204,7 @@ def row_prompts(
         known = responses.setdefault(row.task, set())
         if len(known) <= MOST_LABELS:
             known.add(row.response)
-        size = _text_end(row.encoding) - row.response_token
+        size = row.encoding.text_end - row.response_token
         longest[row.task] = max(longest.get(row.task, 1), size)
         if row.key in wanted:
             by_key[row.key] = row
@@ -296,7 +282,7 @@ def label_items(
     for key, row in zip(keys, rows, strict=True):
         texts = [next(joint) for _ in labels[row.task]]
         start = _parting(texts, len(row.prompt))
-        ends = [text.ids[start : _text_end(text)] for text in texts]
+        ends = [text.ids[start : text.text_end] for text in texts]
         room = max(map(len, ends))
         ids = texts[0].ids[:start]
         prefix = _cut(ids, texts[0].leading, limit, room, row.id)
@@ -307,22 +293,12 @@ def label_items(
 def _parting(texts: Sequence[Encoding], border: int) -> int:
     """First token that two texts have otherwise, or that reaches over the border."""
     first = texts[0]
-    start = min(int(np.flatnonzero(_reaches(text, border))[0]) for text in texts)
+    start = min(text.reaching(border) for text in texts)
     for text in texts[1:]:
         size = min(start, len(text))
         other = np.flatnonzero(first.ids[:size] != text.ids[:size])
         start = int(other[0]) if len(other) else size
     return start
-
-
-def _reaches(text: Encoding, border: int) -> np.ndarray:
-    return np.asarray((text.end > border) & ~text.special)
-
-
-def _text_end(encoding: Encoding) -> int:
-    """Tokens up to the last one of text: an EOS that the tokenizer adds is behind."""
-    text = np.flatnonzero(~encoding.special)
-    return int(text[-1]) + 1 if len(text) else len(encoding)
 
 
 def _limit(manifest: Manifest, loaded: Loaded) -> int | None:

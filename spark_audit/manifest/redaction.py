@@ -1,4 +1,4 @@
-"""Which characters of an example are hidden where identifiers must not be shown."""
+"""What is hidden where identifiers must not be shown, and a manifest without text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from typing import Any
 
 from spark_audit.data.occurrences import repeats
 from spark_audit.data.pii import annotate
+from spark_audit.manifest.file import content_of, seal
 from spark_audit.manifest.schema import Manifest, ManifestExample
+
+NOT_SHOWN = "not shown"
+"""Stands in a redacted copy for the digest of its original."""
+REDACTED = (
+    "redacted: prompts, responses, canary candidates, the scores of tokens and spans, "
+    "and checksums of data files were left out, and with the text the forms by which "
+    "audits compare identifiers: it can be read, not audited with"
+)
+
 
 _WORD = re.compile(r"\w+")
 _RUN = 5
@@ -128,3 +138,86 @@ def _squeezed(text: str) -> tuple[str, list[int]]:
 
 def _type(start: int, end: int, typed: Iterable[tuple[int, int, str]]) -> str:
     return next((t for s, e, t in typed if s < end and start < e), "HIDDEN")
+
+
+def redact(manifest: Manifest) -> Manifest:
+    """The manifest without text: it can be read and shown, but not audited with.
+
+    Prompts, responses, candidates, twins and what is said of single tokens and spans
+    are left out, and so is the balance: with the reference model, scores are as good as
+    text. Offsets and token counts stay, and so do ids, unless one holds an identifier:
+    then rows, sources and clusters are numbered. The original's digest is left out,
+    since a guess of the text could be tried out against it.
+    """
+    rows, sources, clusters = _numbers(manifest)
+
+    def numbered(part: Any, **changed: Any) -> Any:
+        return part.model_copy(
+            update={"example": rows.get(part.example, part.example), **changed}
+        )
+
+    notes = [REDACTED]
+    if rows:
+        notes.append("rows, sources and clusters are numbered: ids held identifiers")
+    unscored = {"nll": None}
+    return seal(
+        {
+            **content_of(manifest),
+            "redacted_from": NOT_SHOWN,
+            # With a pair or two their mean is a span's score.
+            "balance": [],
+            # Of few rows a guess could be held against their checksum.
+            "data": [
+                {k: v for k, v in e.items() if k != "sha256"} for e in manifest.data
+            ],
+            "examples": (
+                e.model_copy(
+                    update={
+                        **{"prompt": "", "response": "", "classes": ""},
+                        **{"reference_unll": [], "low": []},
+                        "id": rows.get(e.id, e.id),
+                        "source_id": sources.get(e.source_id, e.source_id),
+                        "cluster": clusters.get(e.cluster, e.cluster),
+                    }
+                )
+                for e in manifest.examples
+            ),
+            "pairs": (
+                numbered(
+                    p,
+                    pii=p.pii.model_copy(update=unscored),
+                    control=p.control.model_copy(update=unscored),
+                    distance=None,
+                )
+                for p in manifest.pairs
+            ),
+            "unmatched": (numbered(u) for u in manifest.unmatched),
+            "membership": {
+                side: [rows.get(key, key) for key in getattr(manifest.membership, side)]
+                for side in ("members", "non_members")
+            },
+            "canaries": (
+                c.model_copy(
+                    update={
+                        "contexts": [numbered(one) for one in c.contexts],
+                        **{"candidates": [], "true_index": None},
+                        "reason": c.reason or "redacted",
+                    }
+                )
+                for c in manifest.canaries
+            ),
+            "twins": [],
+            "notes": [*dict.fromkeys((*manifest.notes, *notes))],
+        }
+    )
+
+
+def _numbers(manifest: Manifest) -> list[dict[str, str]]:
+    """Words for rows, sources and clusters; none where ids identify nobody."""
+    words = {"id": "row", "source_id": "source", "cluster": "cluster"}
+    named: list[dict[str, str]] = [{} for _ in words]
+    if ids_identify(manifest):
+        for own, (kind, word) in zip(named, words.items(), strict=True):
+            for one in manifest.examples:
+                own.setdefault(getattr(one, kind), f"{word} {len(own) + 1}")
+    return named

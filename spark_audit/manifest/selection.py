@@ -197,9 +197,7 @@ def low_sensitivity(
     low[scored] = (
         sensitivity(
             texts.unll[scored] / 1e6,
-            score2({name: counts[name] for name in sorted(counts)})[
-                texts.tokens[scored]
-            ],
+            score2([counts[name] for name in sorted(counts)])[texts.tokens[scored]],
             alpha=alpha,
             pii_mask=pii[scored],
             zero_mask=(stop | fixed)[scored],
