@@ -53,7 +53,7 @@ class Encoding:
 
     @property
     def text_end(self) -> int:
-        """Tokens up to the last one of text; an EOS that the tokenizer adds is after."""
+        """Tokens up to the last one of text, without an EOS of the tokenizer."""
         text = np.flatnonzero(~self.special)
         return int(text[-1]) + 1 if len(text) else len(self)
 

@@ -77,6 +77,10 @@ class Span:
 
     __pydantic_config__ = _CLOSED
 
+    def moved(self, by: int) -> Span:
+        """The same so many characters later."""
+        return dataclasses.replace(self, start=self.start + by, end=self.end + by)
+
 
 @dataclass(frozen=True)
 class Canary:

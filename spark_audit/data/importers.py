@@ -306,7 +306,7 @@ def _in_template(
         raise bad_field("spans", f"end behind the text of {columns[0]!r}")
     at = [column for _, column in pieces].index(columns[0])
     by = sum(len(fixed) for fixed, _ in pieces[: at + 1])
-    return tuple(replace(s, start=s.start + by, end=s.end + by) for s in spans)
+    return tuple(span.moved(by) for span in spans)
 
 
 def _moved(span: Span, place: int) -> Span:

@@ -151,6 +151,7 @@ def check_joined(manifest: Manifest) -> None:
         once("pairs", i, pair.example, pair.pii.token_start, pair.pii.token_end)
     for i, span in enumerate(manifest.unmatched):
         inside(f"unmatched.{i}", span.example, span)
+    keys: dict[str, tuple[str, ...]]
     keys = {"canaries": ("canary_id", "part"), "twins": ("id",)}
     for part, names in keys.items():
         for i, one in enumerate(getattr(manifest, part)):

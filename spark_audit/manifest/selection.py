@@ -262,7 +262,7 @@ def canary_sets(
         cut += len(held) - len(whole)
         whole = whole[:contexts]
         for part in RANKED:
-            found = Candidates((), None, 0, CUT_OFF)
+            found = Candidates((), None, CUT_OFF)
             places = [
                 Context(row.example.text, *canary_ranges(row.example)[part])
                 for row in whole
