@@ -151,19 +151,19 @@ def check_joined(manifest: Manifest) -> None:
         once("pairs", i, pair.example, pair.pii.token_start, pair.pii.token_end)
     for i, span in enumerate(manifest.unmatched):
         inside(f"unmatched.{i}", span.example, span)
-    keys: dict[str, tuple[str, ...]]
-    keys = {"canaries": ("canary_id", "part"), "twins": ("id",)}
-    for part, names in keys.items():
-        for i, one in enumerate(getattr(manifest, part)):
-            once(part, i, *(getattr(one, name) for name in names))
-            for context in one.contexts:
-                inside(f"{part}.{i}.contexts", context.example, context)
-    for side, split in (("members", "train"), ("non_members", "test")):
-        part = f"membership.{side}"
-        for i, key in enumerate(getattr(manifest.membership, side)):
+    for i, canary in enumerate(manifest.canaries):
+        once("canaries", i, canary.canary_id, canary.part)
+    for i, twins in enumerate(manifest.twins):
+        once("twins", i, twins.id)
+    for part in ("canaries", "twins"):
+        for i, held in enumerate(getattr(manifest, part)):
+            for one in held.contexts:
+                inside(f"{part}.{i}.contexts", one.example, one)
+    for part, split in (("members", "train"), ("non_members", "test")):
+        for i, key in enumerate(getattr(manifest.membership, part)):
             if key not in sizes or sizes[key][3] != split:
-                raise ValueError(f"{part} holds no {split} row's id")
-            once(part, i, key)
+                raise ValueError(f"membership.{part} holds no {split} row's id")
+            once(f"membership.{part}", i, key)
 
 
 def content_of(manifest: Manifest) -> dict[str, Any]:
