@@ -26,7 +26,7 @@ from spark_audit.data.canaries import (
 )
 from spark_audit.data.candidate_sets import MAX_DRAWS, Context, candidates
 from spark_audit.data.examples import Canary, Example, Kind, Part, Ranges, Span, Split
-from spark_audit.data.templates import task_templates, template_ranges
+from spark_audit.data.templates import parts_outside, task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 
@@ -364,8 +364,7 @@ def _with_identifier(plan: _Plan, name: str, type: str, used: set[str]) -> Examp
 def _places(example: Example, fixed: Ranges) -> list[int]:
     """Where a sentence may be put into the prompt: between sentences, near its end."""
     prompt, found = example.prompt, set[int]()
-    edges = [0, *(edge for place in fixed for edge in place), len(prompt)]
-    for start, end in zip(edges[::2], edges[1::2], strict=True):
+    for start, end in parts_outside(fixed, len(prompt)):
         segment = prompt[start:end]
         if segment.strip():
             found.add(start + len(segment) - len(segment.lstrip()))
