@@ -209,14 +209,13 @@ class _Import:
         """The example of a template, with what all prompts share as fixed wording."""
         if self.pieces is None:
             return example
-        ranges = [*template_ranges(replace(example, template=None), self.common)]
-        joined: list[tuple[int, int]] = []
-        for start, end in sorted([*ranges, *(example.template or ())]):
-            if joined and start <= joined[-1][1]:  # those that touch are one
-                joined[-1] = joined[-1][0], max(end, joined[-1][1])
-            else:
-                joined.append((start, end))
-        return replace(example, template=tuple(joined))
+        # Ranges that overlap or touch are one.
+        fixed = bytearray(len(example.text))
+        shared = template_ranges(replace(example, template=None), self.common)
+        for start, end in (*shared, *(example.template or ())):
+            fixed[start:end] = b"\1" * (end - start)
+        ranges = tuple(found.span() for found in re.finditer(b"\1+", fixed))
+        return replace(example, template=ranges)
 
     def read(self) -> Iterator[tuple[str, Example]]:
         """The examples with their places; at least one."""

@@ -341,11 +341,10 @@ def duplicates(rows: Rows) -> np.ndarray:
     """
     texts = []
     for example in rows.examples:
-        text, fixed = example.text, template_ranges(example, rows.templates)
-        own = " ".join(
-            text[start:end] for start, end in parts_outside(fixed, len(text))
-        )
-        texts.append(own if own.strip() else text)
+        fixed = template_ranges(example, rows.templates)
+        parts = parts_outside(fixed, len(example.text))
+        text = " ".join(example.text[start:end] for start, end in parts)
+        texts.append(text if text.strip() else example.text)
     return duplicate_groups(texts)
 
 
