@@ -9,9 +9,8 @@ arXiv:2601.03791).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -77,25 +76,8 @@ class Asked:
 Encodings = Mapping[str, Encoding]
 
 
-def _last(n: int, asked: Asked, encodings: Encodings) -> np.ndarray:
-    lead, body = _before(asked.example, asked.span, encodings)
-    return np.concatenate([lead, body[-n:]])
-
-
-def _cue(asked: Asked, encodings: Encodings) -> np.ndarray:
-    lead, body = _before(asked.example, asked.span, encodings)
-    assert asked.other is not None
-    theirs = _before(asked.other, asked.other.identifiers[-1][0], encodings)[1]
-    return np.concatenate([lead, theirs[:-CUE][-CONTEXT:], body[-CUE:]])
-
-
-TAILS: Mapping[str, Callable[[Asked, Encodings], np.ndarray]] = {
-    "last8": partial(_last, 8),
-    "last16": partial(_last, 16),
-    "last32": partial(_last, 32),
-    "cue": _cue,
-}
-"""Prompts that are followed by the identifier's own tokens in its row."""
+TAILS = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE}
+"""Prompts that the identifier's own tokens in its row follow: tokens before it."""
 
 PROMPTS = (*TAILS, "association")
 
@@ -142,7 +124,13 @@ def asked_items(
             text, start = encodings[example], place
             assert one.span.tokens is not None
             first, last = one.span.tokens
-            before = TAILS[prompt](one, encodings)
+            lead, body = _before(one.example, one.span, encodings)
+            lent = body[:0]
+            if prompt == "cue":
+                assert one.other is not None
+                theirs = one.other.identifiers[-1][0]
+                lent = _before(one.other, theirs, encodings)[1][:-CUE][-CONTEXT:]
+            before = np.concatenate([lead, lent, body[-TAILS[prompt] :]])
         written = np.clip(text.end[first:last] - start, 0, None)
         ids = np.concatenate([before, text.ids[first:last]])
         positions = np.concatenate([np.full(len(before), -1), written])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,6 +140,14 @@ def _type(start: int, end: int, typed: Iterable[tuple[int, int, str]]) -> str:
     return next((t for s, e, t in typed if s < end and start < e), "HIDDEN")
 
 
+_BLANK: Mapping[str, Any] = {
+    **dict.fromkeys(("prompt", "response", "classes"), ""),
+    **dict.fromkeys(("reference_unll", "low", "candidates"), []),
+    **dict.fromkeys(("nll", "distance", "true_index"), None),
+}
+"""Fields of records that are left out, and what stands in their place."""
+
+
 def redact(manifest: Manifest) -> Manifest:
     """The manifest without text: it can be read and shown, but not audited with.
 
@@ -149,20 +157,36 @@ def redact(manifest: Manifest) -> Manifest:
     then rows, sources and clusters are numbered. The original's digest is left out,
     since a guess of the text could be tried out against it.
     """
-    rows, sources, clusters = _numbers(manifest)
-
-    def numbered(part: Any, **changed: Any) -> Any:
-        return part.model_copy(
-            update={"example": rows.get(part.example, part.example), **changed}
-        )
-
-    notes = [REDACTED]
-    if rows:
+    notes, numbers = [REDACTED], dict[str, dict[str, str]]()
+    if ids_identify(manifest):
         notes.append("rows, sources and clusters are numbered: ids held identifiers")
-    unscored = {"nll": None}
+        for field, word in (("id", "row"), ("source_id", "source"), ("cluster",) * 2):
+            names = dict.fromkeys(getattr(one, field) for one in manifest.examples)
+            numbers[field] = {name: f"{word} {i}" for i, name in enumerate(names, 1)}
+        numbers |= dict.fromkeys(("example", "members", "non_members"), numbers["id"])
+
+    def redacted(value: Any, field: str = "") -> Any:
+        if field in _BLANK:
+            return _BLANK[field]
+        if isinstance(value, dict):
+            return {name: redacted(held, name) for name, held in value.items()}
+        if isinstance(value, list):
+            return [redacted(held, field) for held in value]
+        return numbers[field].get(value, value) if field in numbers else value
+
+    def records(part: str) -> Iterator[Any]:
+        for one in getattr(manifest, part):
+            yield redacted(one.model_dump(mode="json"))
+
     return seal(
         {
             **content_of(manifest),
+            **{part: records(part) for part in ("examples", "pairs", "unmatched")},
+            "canaries": (
+                {**canary, "reason": canary["reason"] or "redacted"}
+                for canary in records("canaries")
+            ),
+            "membership": redacted(manifest.membership.model_dump()),
             "redacted_from": NOT_SHOWN,
             # With a pair or two their mean is a span's score.
             "balance": [],
@@ -170,54 +194,7 @@ def redact(manifest: Manifest) -> Manifest:
             "data": [
                 {k: v for k, v in e.items() if k != "sha256"} for e in manifest.data
             ],
-            "examples": (
-                e.model_copy(
-                    update={
-                        **{"prompt": "", "response": "", "classes": ""},
-                        **{"reference_unll": [], "low": []},
-                        "id": rows.get(e.id, e.id),
-                        "source_id": sources.get(e.source_id, e.source_id),
-                        "cluster": clusters.get(e.cluster, e.cluster),
-                    }
-                )
-                for e in manifest.examples
-            ),
-            "pairs": (
-                numbered(
-                    p,
-                    pii=p.pii.model_copy(update=unscored),
-                    control=p.control.model_copy(update=unscored),
-                    distance=None,
-                )
-                for p in manifest.pairs
-            ),
-            "unmatched": (numbered(u) for u in manifest.unmatched),
-            "membership": {
-                side: [rows.get(key, key) for key in getattr(manifest.membership, side)]
-                for side in ("members", "non_members")
-            },
-            "canaries": (
-                c.model_copy(
-                    update={
-                        "contexts": [numbered(one) for one in c.contexts],
-                        **{"candidates": [], "true_index": None},
-                        "reason": c.reason or "redacted",
-                    }
-                )
-                for c in manifest.canaries
-            ),
             "twins": [],
             "notes": [*dict.fromkeys((*manifest.notes, *notes))],
         }
     )
-
-
-def _numbers(manifest: Manifest) -> list[dict[str, str]]:
-    """Words for rows, sources and clusters; none where ids identify nobody."""
-    words = {"id": "row", "source_id": "source", "cluster": "cluster"}
-    named: list[dict[str, str]] = [{} for _ in words]
-    if ids_identify(manifest):
-        for own, (kind, word) in zip(named, words.items(), strict=True):
-            for one in manifest.examples:
-                own.setdefault(getattr(one, kind), f"{word} {len(own) + 1}")
-    return named
