@@ -17,7 +17,7 @@ from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, data_files, read_bytes, read_examples
 from spark_audit.errors import InputError
 from spark_audit.files import write_text
-from spark_audit.manifest.items import PromptRow, first_response_token, row_prompts
+from spark_audit.manifest.items import PromptRow, row_prompts
 from spark_audit.provenance import sha256_file
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
@@ -203,7 +203,7 @@ def answer_prompts(
     asked: dict[str, list[str]] = {}
     encodings = encode(tokenizer, [example.text for example in examples])
     for example, encoding in zip(examples, encodings, strict=True):
-        first = first_response_token(encoding, len(example.prompt))
+        first = encoding.reaching(len(example.prompt))
         rows.append(
             PromptRow(example.id, example.task, encoding, first, example.response)
         )

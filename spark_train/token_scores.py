@@ -74,10 +74,9 @@ def row_scores(
     Raises
     ------
     InputError
-        If there is no task, a task without any token, an ``alpha`` outside ``[0, 1]``,
-        or an NLL that is NaN.
+        If an NLL is NaN.
     """
-    second = score2(counts)
+    second = score2([*counts.values()])
     scores = [np.zeros(len(row), dtype=np.float32) for row in rows]
     for row, first, whole in zip(rows, nll, scores, strict=True):
         whole[1:] = sensitivity(

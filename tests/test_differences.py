@@ -20,8 +20,8 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import Example, Span
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import load_manifest, redact, seal, write_manifest
-from spark_audit.manifest.redaction import ids_identify
+from spark_audit.manifest.file import load_manifest, seal, write_manifest
+from spark_audit.manifest.redaction import ids_identify, redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.conclude import manifest_facts
 from spark_audit.pipeline.run import Request, run

@@ -213,7 +213,7 @@ def inject(
     groups = [(*group, *counts) for group, counts in sorted(report.rows.items())]
     show_records(
         [dict(zip(names, group, strict=True)) for group in groups],
-        title=f"{sum(report.planted.values())} of {report.requested} canaries planted, "
+        title=f"{sum(report.planted.values())} of {canaries} canaries planted, "
         f"{report.held_out} held out",
         as_json=json,
     )

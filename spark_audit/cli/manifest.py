@@ -11,8 +11,8 @@ import typer
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.show import show_records
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
-from spark_audit.manifest.file import redact as redacted
 from spark_audit.manifest.overview import Description, describe
+from spark_audit.manifest.redaction import redact as redacted
 from spark_audit.manifest.settings import BuildSettings
 from spark_audit.sentences import render
 from spark_audit.terminal.console import keep_apart, show_facts, show_line, tell
@@ -125,7 +125,7 @@ def verify(
     tell(f"{manifest}: digest {content.digest} fits its content")
     if base is not None:
         from spark_audit.checkpoints.open import open_checkpoint
-        from spark_audit.manifest.compatibility import check_fit
+        from spark_audit.manifest.file import check_fit
 
         loaded = open_checkpoint(base, name="base")
         sha256 = loaded.base_sha256 or loaded.weights_sha256

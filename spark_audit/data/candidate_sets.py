@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 
 import numpy as np
 
@@ -29,14 +30,10 @@ class Context:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The true string among candidates, or none and the reason.
-
-    ``draws`` counts the strings that were drawn for it.
-    """
+    """The true string among candidates, or none and the reason."""
 
     strings: tuple[str, ...]
     true_index: int | None
-    draws: int
     reason: str = ""
 
 
@@ -86,62 +83,47 @@ def candidates(
     settle
         Whether the part can be ranked, not by what: no strings, and a reason where
         there is no full set, from as few draws as settle it (hundreds, not thousands).
-
-    Raises
-    ------
-    ValueError
-        If a context does not hold the true string where it says.
     """
     true = render(format, parts)[0] if part == "full" else parts[part]
-    if any(c.text[c.start : c.end] != true for c in contexts):
-        raise ValueError("a context does not hold the true string at its place")
     rng, length = np.random.default_rng(seed), len(encode([true])[0])
     fits = [_fit(context, encode) for context in contexts]
     strings, seen = list[str](), {true}
 
-    def lots() -> Iterator[int]:
-        """Draws made so far, until there are enough strings or hope is gone."""
-        draws = 0
-        while len(strings) < n - 1 and draws < max_draws:
-            size = min(4 * n, max_draws - draws)
-            drawn = dict.fromkeys(redrawn(format, part, rng, size, pool))
-            new = [text for text in drawn if text not in seen]
-            seen.update(new)
-            # In small lots: in place a text is long, and most of them are not needed.
-            for at in range(0, len(new), n // 2):
-                lot = new[at : at + n // 2]
-                tokens = zip(lot, encode(lot), strict=True)
-                lot = [text for text, ids in tokens if len(ids) == length]
-                for fit in fits:
-                    lot = fit(lot)
-                strings.extend(lot)
-                yield draws + min(at + n // 2, size)
-                if len(strings) >= n - 1:
-                    return
-            draws += size
-            yield draws
-            wanted = draws * (n - 1) / max_draws
-            if len(strings) < wanted - SETTLED * (1 + math.sqrt(wanted)):
-                return
+    def lead(draws: int) -> float:
+        """Strings beyond those wanted by now, in what settles whether it suffices."""
+        wanted = draws * (n - 1) / max_draws
+        return (len(strings) - wanted) / (SETTLED * (1 + math.sqrt(wanted)))
 
     draws = 0
-    for draws in lots():
-        wanted = draws * (n - 1) / max_draws
-        # Of a pool's few pairs of pieces the first are soon found, the last never.
-        if (
-            settle
-            and not pool
-            and len(strings) > wanted + SETTLED * (1 + math.sqrt(wanted))
-        ):
-            return Candidates((), None, draws)
+    while len(strings) < n - 1 and draws < max_draws:
+        size = min(4 * n, max_draws - draws)
+        drawn = dict.fromkeys(redrawn(format, part, rng, size, pool))
+        new = [text for text in drawn if text not in seen]
+        seen.update(new)
+        # In small lots: in place a text is long, and most of them are not needed.
+        for at in range(0, len(new), n // 2):
+            lot = new[at : at + n // 2]
+            tokens = zip(lot, encode(lot), strict=True)
+            lot = [text for text, ids in tokens if len(ids) == length]
+            for fit in fits:
+                lot = fit(lot)
+            strings.extend(lot)
+            # Of a pool's few pairs of pieces the first are soon found, the last never.
+            if settle and not pool and lead(draws + min(at + n // 2, size)) > 1:
+                return Candidates((), None)
+            if len(strings) >= n - 1:
+                break
+        draws += size
+        if lead(draws) < -1:
+            break
     if len(strings) < n - 1:
         reason = f"{draws} draws gave {len(strings) + 1} of {n} candidates"
-        return Candidates((), None, draws, f"{reason} of {length} tokens")
+        return Candidates((), None, f"{reason} of {length} tokens")
     if settle:
-        return Candidates((), None, draws)
+        return Candidates((), None)
     index = int(rng.integers(n))
     strings[index:] = [true, *strings[index : n - 1]]
-    return Candidates(tuple(strings), index, draws)
+    return Candidates(tuple(strings), index)
 
 
 def _fit(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:
@@ -155,7 +137,8 @@ def _fit(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:
     head, tail = (encode([text])[0] for text in (before, after))
 
     def shape(ids: list[int]) -> tuple[int, int, int]:
-        return len(ids), _shared(ids, head), _shared(ids[::-1], tail[::-1])
+        ends = commonprefix([ids[::-1], tail[::-1]])
+        return len(ids), len(commonprefix([ids, head])), len(ends)
 
     true = shape(encode([context.text])[0])
 
@@ -165,9 +148,3 @@ def _fit(context: Context, encode: Encode) -> Callable[[list[str]], list[str]]:
         return [text for text, ids in pairs if shape(ids) == true]
 
     return keep
-
-
-def _shared(a: list[int], b: list[int]) -> int:
-    """Length of the common beginning."""
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))

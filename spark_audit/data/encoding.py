@@ -51,6 +51,17 @@ class Encoding:
         text = np.flatnonzero(~self.special)
         return int(text[0]) if len(text) else len(self)
 
+    @property
+    def text_end(self) -> int:
+        """Tokens up to the last one of text, without an EOS of the tokenizer."""
+        text = np.flatnonzero(~self.special)
+        return int(text[-1]) + 1 if len(text) else len(self)
+
+    def reaching(self, border: int) -> int:
+        """First token that reaches over a border (a character); else the text's end."""
+        over = np.flatnonzero((self.end > border) & ~self.special)
+        return int(over[0]) if len(over) else self.text_end
+
     @cached_property
     def _words(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tokens that show text, and their first and last characters, both rising."""
@@ -172,33 +183,19 @@ def _tokenising(tokenizer: Any) -> Iterator[None]:
         ) from None
 
 
-# Every character that str.isspace calls white space lies below U+3001.
-_BLANK = np.array([chr(code).isspace() for code in range(0x3001)])
-
-
 def _encoding(
     text: str,
     ids: Sequence[int],
     offsets: Sequence[tuple[int, int]],
     special: Sequence[int],
 ) -> Encoding:
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-    blank = _BLANK[np.minimum(codes, len(_BLANK) - 1)] & (codes < len(_BLANK))
-    at = np.arange(len(text))
-    # First character from i on that is not blank; end of the last one before i.
-    after = np.append(np.where(blank, len(text), at), len(text))
-    after = np.minimum.accumulate(after[::-1])[::-1]
-    before = np.maximum.accumulate(np.insert(np.where(blank, 0, at + 1), 0, 0))
-    edges = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
-    starts = np.minimum(after[edges[:, 0]], edges[:, 1])
-    ends = np.maximum(before[edges[:, 1]], starts)
-    flags = np.asarray(special, dtype=bool)
-    ends[flags] = starts[flags]
+    starts, ends = np.zeros((2, len(ids)), dtype=np.int32)
+    for i, (low, high) in enumerate(offsets):
+        inner = text[low:high].strip()
+        starts[i] = text.index(inner, low) if inner else high
+        ends[i] = starts[i] + (0 if special[i] else len(inner))
     return Encoding(
-        np.asarray(ids, dtype=np.int32),
-        starts.astype(np.int32),
-        ends.astype(np.int32),
-        flags,
+        np.asarray(ids, dtype=np.int32), starts, ends, np.asarray(special, dtype=bool)
     )
 
 
@@ -235,19 +232,16 @@ def kept_range(
     InputError
         If not one token of text fits.
     """
-    text = np.flatnonzero(~encoding.special)
-    total = int(text[-1]) + 1 if len(text) else len(encoding)
+    total = encoding.text_end
     if max_length is None or total <= max_length:
         return 0, total
     room = max_length - encoding.leading
     if room < 1:
         raise InputError(
             f"a context of {max_length} tokens has no room for any text",
-            where="max_length",
             fix="give a larger one",
         )
-    answer = np.flatnonzero((encoding.end > response_start) & ~encoding.special)
-    first_answer = int(answer[0]) if len(answer) else total
+    first_answer = encoding.reaching(response_start)
     # Without a special token in front the first token kept has no prediction, so a
     # span must not begin with it either.
     bare = 1 if encoding.leading == 0 else 0

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar, get_args
+from typing import IO, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     ConfigDict,
+    Field,
     StrictBool,
     StrictInt,
     StrictStr,
@@ -42,17 +43,7 @@ Part = Literal["name", "password", "ssn"]
 Kind = Literal["random", "high-temperature"]
 Ranges = tuple[tuple[StrictInt, StrictInt], ...]
 T = TypeVar("T")
-PII_TYPES = (
-    "NAME",
-    "EMAIL",
-    "PHONE",
-    "SSN",
-    "PASSWORD",
-    "CREDIT_CARD",
-    "ADDRESS",
-    "ID",
-    "OTHER",
-)
+PII_TYPES = tuple("NAME EMAIL PHONE SSN PASSWORD CREDIT_CARD ADDRESS ID OTHER".split())
 TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 """A type of identifiers: one of :data:`PII_TYPES`, or the user's own."""
 EMPTY_FIX = "give a file with rows: check what exported it"
@@ -67,6 +58,8 @@ _TASK = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}")
 
 # A file's objects hold no other keys, and nothing is coerced.
 _CLOSED = ConfigDict(extra="forbid")
+# Fields that a file leaves out where they are empty.
+_UNSAID = Field(exclude_if=lambda value: not value)
 
 
 @dataclass(frozen=True)
@@ -84,6 +77,10 @@ class Span:
 
     __pydantic_config__ = _CLOSED
 
+    def moved(self, by: int) -> Span:
+        """The same so many characters later."""
+        return dataclasses.replace(self, start=self.start + by, end=self.end + by)
+
 
 @dataclass(frozen=True)
 class Canary:
@@ -100,9 +97,11 @@ class Canary:
     dose: StrictInt
     held_out: StrictBool
     seed: StrictInt
-    kind: Kind = "random"
-    pair: StrictStr | None = None
-    pool: tuple[StrictStr, ...] = dataclasses.field(default=(), repr=False)
+    kind: Annotated[Kind, Field(exclude_if=lambda kind: kind == "random")] = "random"
+    pair: Annotated[StrictStr | None, _UNSAID] = None
+    pool: Annotated[tuple[StrictStr, ...], _UNSAID] = dataclasses.field(
+        default=(), repr=False
+    )
 
     __pydantic_config__ = _CLOSED
 
@@ -131,8 +130,8 @@ class Example:
     source_id: StrictStr
     spans: tuple[Span, ...] = ()
     canary: Canary | None = None
-    template: Ranges | None = None
-    frames: Ranges = ()
+    template: Annotated[Ranges | None, Field(exclude_if=lambda at: at is None)] = None
+    frames: Annotated[Ranges, _UNSAID] = ()
 
     __pydantic_config__ = _CLOSED
 
@@ -144,8 +143,6 @@ class Example:
                 raise bad_field(field, "is blank or holds control characters")
             if len(value) > 1000:
                 raise bad_field(field, "is longer than 1000 characters")
-        if self.split not in ("train", "test"):
-            raise bad_field("split", "is neither 'train' nor 'test'")
         for field in ("prompt", "response"):
             try:
                 getattr(self, field).encode()
@@ -155,7 +152,9 @@ class Example:
             raise bad_field("prompt", "and response are blank")
         ordered = sorted(enumerate(self.spans), key=lambda item: item[1].start)
         for i, span in ordered:
-            _check_span(span, f"spans[{i}]")
+            if not TYPE.fullmatch(span.type):
+                fix = f"use one of: {', '.join(PII_TYPES)}, or your own in capitals"
+                raise bad_field(f"spans[{i}].type", "is no type", fix=fix)
         _check_ranges("spans", ((i, (s.start, s.end)) for i, s in ordered), self.text)
         for field in ("template", "frames"):
             _check_ranges(field, enumerate(getattr(self, field) or ()), self.text)
@@ -175,16 +174,6 @@ def check_task(name: str, *, where: str) -> None:
             where=where,
             fix="use letters, digits, '.', '_', '+', '-'",
         )
-
-
-def _check_span(span: Span, field: str) -> None:
-    if not TYPE.fullmatch(span.type):
-        fix = f"use one of: {', '.join(PII_TYPES)}, or your own in capitals"
-        raise bad_field(f"{field}.type", "is no type", fix=fix)
-    if span.origin not in get_args(Origin):
-        raise bad_field(f"{field}.origin", "is neither 'natural' nor 'injected'")
-    if span.part is not None and span.part not in get_args(Part):
-        raise bad_field(f"{field}.part", "is not name, password, ssn or null")
 
 
 def _check_ranges(
@@ -271,29 +260,13 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
 
 def as_json(example: Example) -> bytes:
     """A line of a data file, without its end."""
-    return json.dumps(_row(example), ensure_ascii=False).encode()
+    row = _EXAMPLE.dump_python(example, mode="json")
+    return json.dumps(row, ensure_ascii=False).encode()
 
 
 def from_json(line: bytes) -> Example:
     """The example of :func:`as_json`."""
     return _EXAMPLE.validate_json(line)
-
-
-def _row(example: Example) -> dict[str, Any]:
-    row = {name: getattr(example, name) for name in (*REQUIRED, "source_id")}
-    row["spans"] = [dict(vars(span)) for span in example.spans]
-    row["canary"] = _canary(example.canary) if example.canary else None
-    if example.template is not None:
-        row["template"] = [list(place) for place in example.template]
-    if example.frames:
-        row["frames"] = [list(place) for place in example.frames]
-    return row
-
-
-def _canary(canary: Canary) -> dict[str, Any]:
-    # What all rows of a random canary without a pair say stays unsaid, as it was.
-    unsaid = {"kind": "random", "pair": None, "pool": ()}
-    return {k: v for k, v in vars(canary).items() if unsaid.get(k, canary) != v}
 
 
 def from_row(row: Mapping[str, Any], *, place: str) -> Example:
@@ -375,19 +348,15 @@ def unique_ids(rows: Iterable[tuple[str, Example]]) -> list[Example]:
     found = []
     for place, example in rows:
         if example.id in first:
-            raise id_twice(place, first[example.id])
+            raise InputError(
+                f"the id occurs twice, first at {first[example.id]}",
+                where=f"{place}, field 'id'",
+                fix="give every row a unique id (`data import --map id=` makes new "
+                "ones)",
+            )
         first[example.id] = place
         found.append(example)
     return found
-
-
-def id_twice(place: str, first: str) -> InputError:
-    """The error of a row whose id another one has."""
-    return InputError(
-        f"the id occurs twice, first at {first}",
-        where=f"{place}, field 'id'",
-        fix="give every row a unique id (`data import --map id=` makes new ones)",
-    )
 
 
 @contextmanager

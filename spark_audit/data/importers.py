@@ -209,14 +209,13 @@ class _Import:
         """The example of a template, with what all prompts share as fixed wording."""
         if self.pieces is None:
             return example
-        ranges = [*template_ranges(replace(example, template=None), self.common)]
-        joined: list[tuple[int, int]] = []
-        for start, end in sorted([*ranges, *(example.template or ())]):
-            if joined and start <= joined[-1][1]:  # those that touch are one
-                joined[-1] = joined[-1][0], max(end, joined[-1][1])
-            else:
-                joined.append((start, end))
-        return replace(example, template=tuple(joined))
+        # Ranges that overlap or touch are one.
+        fixed = bytearray(len(example.text))
+        shared = template_ranges(replace(example, template=None), self.common)
+        for start, end in (*shared, *(example.template or ())):
+            fixed[start:end] = b"\1" * (end - start)
+        ranges = tuple(found.span() for found in re.finditer(b"\1+", fixed))
+        return replace(example, template=ranges)
 
     def read(self) -> Iterator[tuple[str, Example]]:
         """The examples with their places; at least one."""
@@ -248,8 +247,7 @@ class _Import:
         if self.pieces is None:
             prompt = _value(row, wanted["prompt"]) if wanted["prompt"] else ""
         else:
-            prompt, template = _filled(self.pieces, row)
-            spans = _in_template(spans, self.pieces, row)
+            prompt, template, spans = _filled(self.pieces, row, spans)
         response = _value(row, wanted["response"]) if wanted["response"] else ""
         if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
             response = f" {response}"
@@ -289,24 +287,6 @@ class _Import:
         fix = f"give `--map {field}=COLUMN`"
         fix += " or `--template`" if field == "prompt" else other
         raise bad_field(field, "has no column of a usual name", fix=fix)
-
-
-def _in_template(
-    spans: tuple[Span, ...], pieces: list[tuple[str, str | None]], row: Row
-) -> tuple[Span, ...]:
-    """Spans of a template's only column, in the prompt made of it."""
-    columns = [column for _, column in pieces if column is not None]
-    if spans and len(columns) != 1:
-        raise bad_field(
-            "spans",
-            f"are positions in one text, and the template holds {len(columns)} columns",
-            fix="make the prompt before the import, and give it as a column",
-        )
-    if any(span.end > len(_value(row, columns[0])) for span in spans):
-        raise bad_field("spans", f"end behind the text of {columns[0]!r}")
-    at = [column for _, column in pieces].index(columns[0])
-    by = sum(len(fixed) for fixed, _ in pieces[: at + 1])
-    return tuple(replace(s, start=s.start + by, end=s.end + by) for s in spans)
 
 
 def _moved(span: Span, place: int) -> Span:
@@ -383,11 +363,26 @@ def _one_split(option: Split | None, named: Split | None, cell: object) -> Split
     return given.pop()
 
 
-def _filled(pieces: list[tuple[str, str | None]], row: Row) -> tuple[str, Ranges]:
-    """The prompt, and where the fixed wording stands in it."""
-    prompt, ranges = "", []
+def _filled(
+    pieces: list[tuple[str, str | None]], row: Row, spans: tuple[Span, ...]
+) -> tuple[str, Ranges, tuple[Span, ...]]:
+    """The prompt, where the fixed wording stands in it, and the only column's spans."""
+    prompt, ranges, columns = "", [], {}
     for fixed, column in pieces:
         if fixed:
             ranges.append((len(prompt), len(prompt) + len(fixed)))
-        prompt += fixed + ("" if column is None else _value(row, column))
-    return prompt, tuple(ranges)
+        prompt += fixed
+        if column is not None:
+            value = _value(row, column)
+            columns[len(prompt), column] = value
+            prompt += value
+    (by, column), *others = columns
+    if spans and others:
+        raise bad_field(
+            "spans",
+            f"are positions in one text, and the template holds {len(columns)} columns",
+            fix="make the prompt before the import, and give it as a column",
+        )
+    if any(span.end > len(value) for span in spans):
+        raise bad_field("spans", f"end behind the text of {column!r}")
+    return prompt, tuple(ranges), tuple(span.moved(by) for span in spans)

@@ -26,7 +26,7 @@ from spark_audit.data.canaries import (
 )
 from spark_audit.data.candidate_sets import MAX_DRAWS, Context, candidates
 from spark_audit.data.examples import Canary, Example, Kind, Part, Ranges, Span, Split
-from spark_audit.data.templates import task_templates, template_ranges
+from spark_audit.data.templates import parts_outside, task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 
@@ -62,16 +62,12 @@ class InjectionReport:
 
     ``planted`` counts canaries by dose (the train rows that hold one); ``rows`` tells
     for each task and split the number of rows, of those with an identifier and of those
-    with a canary; ``types`` counts identifiers without the canaries' parts.
+    with a canary.
     """
 
-    seed: int
-    rate: float
-    requested: int
     planted: dict[int, int]
     held_out: int
     rows: dict[Group, tuple[int, int, int]]
-    types: dict[str, int]
     notes: tuple[str, ...]
 
 
@@ -83,7 +79,6 @@ def inject(
     canaries: int = 50,
     doses: Sequence[int] | None = None,
     encode: Encode | None = None,
-    contexts: int = 1,
     kind: Kind = "random",
     pieces: Sequence[str] = (),
     progress: Callable[[str, int, int], None] | None = None,
@@ -118,11 +113,10 @@ def inject(
         Numbers of train rows that hold a canary, given to the canaries in turn.
     encode
         As in :func:`spark_audit.data.candidate_sets.candidates`. A canary that finds no
-        full candidate set is then drawn again. It stays exchangeable with its
-        candidates: any of them would have been refused with it. What has none after
-        many draws is told by part in the report's notes: a manifest ranks the others.
-    contexts
-        In how many of its rows, the first by id, a canary's candidates must fit.
+        full candidate set in its first row by id is then drawn again. It stays
+        exchangeable with its candidates: any of them would have been refused with it.
+        The report's notes name parts without a set after many draws: a manifest ranks
+        the others.
     kind, pieces
         How passwords are made, and of what: see
         :func:`spark_audit.data.canaries.share_pieces`.
@@ -137,8 +131,7 @@ def inject(
     Raises
     ------
     InputError
-        If a number is out of range, an id occurs twice, or the rows hold injected
-        identifiers already.
+        If a number is out of range, or the rows hold injected identifiers already.
     """
     _check(examples, rate, canaries, doses)
     plan = _Plan(examples, seed)
@@ -149,16 +142,16 @@ def inject(
     done: dict[str, Example] = {}
     used: set[str] = set()
     for turn, (canary, names) in enumerate(plan.canaries.items(), start=1):
-        rows, note = _with_canary(plan, canary, names, encode, contexts)
+        rows, note = _with_canary(plan, canary, names, encode)
         done |= rows
         notes += note
         some = rows[names[0]]
         used |= {some.text[slice(*place)] for place in canary_ranges(some).values()}
         if progress is not None:
             progress("canaries", turn, len(plan.canaries))
-    counts, types = {}, Counter(dict.fromkeys(FRAMES, 0))
+    counts = {}
     for group in sorted(plan.sizes):
-        held = sum(1 for name in done if plan.group(name) == group)
+        held = sum(plan.group(name) == group for name in done)
         wanted = math.floor(rate * (plan.sizes[group] - held) + 0.5)
         names = plan.free[group][:wanted]
         if len(names) < wanted:
@@ -169,17 +162,12 @@ def inject(
         for turn, name in enumerate(names, start=first):
             type = list(FRAMES)[turn % len(FRAMES)]
             done[name] = _with_identifier(plan, name, type, used)
-            types[type] += 1
         counts[group] = (plan.sizes[group], len(names), held)
     doses_done = Counter(canary.dose for canary in plan.canaries)
     report = InjectionReport(
-        seed=seed,
-        rate=rate,
-        requested=canaries,
         planted={dose: n for dose, n in sorted(doses_done.items()) if dose},
         held_out=doses_done[0],
         rows=counts,
-        types=dict(types),
         notes=tuple(notes),
     )
     return [done.get(example.id, example) for example in examples], report
@@ -188,8 +176,6 @@ def inject(
 def _check(
     examples: Sequence[Example], rate: float, canaries: int, doses: Sequence[int] | None
 ) -> None:
-    if not examples:
-        raise InputError("there are no rows to inject into")
     if not 0 <= rate <= 1:
         raise InputError(f"{rate} is not between 0 and 1", where="option --rate")
     if canaries < 0:
@@ -197,8 +183,6 @@ def _check(
     if doses is not None and (not doses or min(doses) < 1):
         fix = "for instance `--doses 1,4,16,64`; held-out canaries come by themselves"
         raise InputError("needs numbers from 1 on", where="option --doses", fix=fix)
-    if len({example.id for example in examples}) < len(examples):
-        raise InputError("an id occurs twice", fix="give every row a unique id")
     for example in examples:
         injected = any(span.origin == "injected" for span in example.spans)
         if example.canary or example.frames or injected:
@@ -264,29 +248,32 @@ def _assign(
     test = sorted(task for task, split in plan.sizes if split == "test")
     doses = list(doses or [len(train)])
     formats = list(FORMATS)
-    wanted, planted, turn = Counter[int](), dict[int, tuple[int, list[str]]](), 0
-    for i in range(canaries if train else 0):
-        dose = doses[i % len(doses)]
-        wanted[dose] += 1
+    wanted = [doses[i % len(doses)] for i in range(canaries if train else 0)]
+    planted, turn = dict[int, list[str]](), 0
+    for i, dose in enumerate(wanted):
         tasks = [train[(turn + j) % len(train)] for j in range(dose)]
         if names := plan.take(tasks, "train"):
-            planted[i] = dose, names
+            planted[i] = names
             turn += dose
     taken = {i: plan.take(test, "test") for i in planted} if test else {}
     held_out = {i: names for i, names in taken.items() if names}
-    for i, (dose, names) in planted.items():
-        pair = f"p{i:03d}" if i in held_out else None
-        frame = formats[i % len(formats)]
-        plan.canaries[Canary(f"c{i:03d}", frame, dose, False, 0, kind, pair)] = names
-    for i, names in held_out.items():
-        frame = formats[i % len(formats)]
-        canary = Canary(f"h{i:03d}", frame, 0, True, 0, kind, f"p{i:03d}")
-        plan.canaries[canary] = names
-    done = Counter(dose for dose, _ in planted.values())
+    for out, rows in ((False, planted), (True, held_out)):
+        for i, names in rows.items():
+            canary = Canary(
+                id=f"{'h' if out else 'c'}{i:03d}",
+                format=formats[i % len(formats)],
+                dose=0 if out else wanted[i],
+                held_out=out,
+                seed=0,
+                kind=kind,
+                pair=f"p{i:03d}" if i in held_out else None,
+            )
+            plan.canaries[canary] = names
+    done = Counter(wanted[i] for i in planted)
     notes = [
         f"{done[dose]} of {count} canaries of dose {dose} planted: at most a third"
         " of a task's train rows may hold one"
-        for dose, count in sorted(wanted.items())
+        for dose, count in sorted(Counter(wanted).items())
         if done[dose] < count
     ]
     if canaries and not train:
@@ -300,7 +287,7 @@ def _assign(
 
 
 def _with_canary(
-    plan: _Plan, canary: Canary, names: list[str], encode: Encode | None, contexts: int
+    plan: _Plan, canary: Canary, names: list[str], encode: Encode | None
 ) -> tuple[dict[str, Example], list[str]]:
     """The canary's rows; it is drawn again while a part of it cannot be ranked."""
     rows: dict[str, Example] = {}
@@ -314,7 +301,7 @@ def _with_canary(
         for place in names:
             row = _inserted(plan, place, text, list(spans.values()))
             rows[place] = replace(row, canary=drawn)
-        first = [rows[place] for place in sorted(names)[:contexts]]
+        first = rows[min(names)]
         if encode is None or not any(_unranked(drawn, parts, first, encode, DRAWS)):
             return rows, []
     assert encode is not None
@@ -331,7 +318,7 @@ def _with_canary(
 def _unranked(
     canary: Canary,
     parts: Mapping[Part, str],
-    rows: list[Example],
+    row: Example,
     encode: Encode,
     max_draws: int,
 ) -> Iterator[tuple[str, str]]:
@@ -343,7 +330,7 @@ def _unranked(
             parts,
             part,
             encode=encode,
-            contexts=[_around(row, *canary_ranges(row)[part]) for row in rows],
+            contexts=[_around(row, *canary_ranges(row)[part])],
             seed=seed_for(canary.seed, part),
             max_draws=max_draws,
             pool=canary.pool,
@@ -377,8 +364,7 @@ def _with_identifier(plan: _Plan, name: str, type: str, used: set[str]) -> Examp
 def _places(example: Example, fixed: Ranges) -> list[int]:
     """Where a sentence may be put into the prompt: between sentences, near its end."""
     prompt, found = example.prompt, set[int]()
-    edges = [0, *(edge for place in fixed for edge in place), len(prompt)]
-    for start, end in zip(edges[::2], edges[1::2], strict=True):
+    for start, end in parts_outside(fixed, len(prompt)):
         segment = prompt[start:end]
         if segment.strip():
             found.add(start + len(segment) - len(segment.lstrip()))
@@ -405,20 +391,17 @@ def _inserted(plan: _Plan, name: str, sentence: str, spans: list[Span]) -> Examp
     right = " " if behind and not behind[0].isspace() else ""
     added = left + sentence + right
 
-    def shifted(start: int) -> int:
-        return start + (len(added) if start >= place else 0)
+    def shift(start: int) -> int:
+        return len(added) if start >= place else 0
 
-    def moved(span: Span, start: int) -> Span:
-        return replace(span, start=start, end=start + span.end - span.start)
-
-    old = (moved(s, shifted(s.start)) for s in example.spans)
+    old = (span.moved(shift(span.start)) for span in example.spans)
     first = place + len(left)
-    new = (moved(s, first + s.start) for s in spans)
+    new = (span.moved(first) for span in spans)
     fixed = example.template
     return replace(
         example,
         prompt=before + added + after,
         spans=(*old, *new),
-        template=fixed and tuple((shifted(a), shifted(a) + b - a) for a, b in fixed),
+        template=fixed and tuple((a + shift(a), b + shift(a)) for a, b in fixed),
         frames=((first, first + len(sentence)),),
     )

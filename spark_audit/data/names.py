@@ -52,12 +52,25 @@ class _Lists(NamedTuple):
     """Ordinary words, in lower case."""
 
 
-def _strings(value: Any) -> Iterator[str]:
+@lru_cache(maxsize=1)
+def providers() -> dict[str, Any]:
+    """What Faker has of people's names, by locale."""
+    from faker.providers import person
+
+    names = [module.name for module in pkgutil.iter_modules(person.__path__)]
+    return {
+        name: importlib.import_module(f"{person.__name__}.{name}").Provider
+        for name in names
+    }
+
+
+def strings(value: Any) -> Iterator[str]:
+    """The strings in a list of Faker's, whatever it holds them in."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | tuple | list | set | frozenset):
         for one in value:
-            yield from _strings(one)
+            yield from strings(one)
 
 
 def _words(values: Iterable[str]) -> frozenset[str]:
@@ -74,13 +87,12 @@ def _listed(provider: Any, start: str) -> Iterator[str]:
     for name in dir(provider):
         value = getattr(provider, name)
         if name.startswith(start) and not callable(value):
-            yield from _strings(value)
+            yield from strings(value)
 
 
 @lru_cache(maxsize=1)
 def _lists() -> _Lists:
     """Faker's own lists: names of some 90 locales, cities, countries, word lists."""
-    import faker.providers.person as person
     from faker.providers.address.en_US import Provider as Address
     from faker.providers.geo import Provider as Geo
     from faker.providers.lorem.en_US import Provider as Lorem
@@ -89,12 +101,11 @@ def _lists() -> _Lists:
     alone: set[str] = set()
     surnames: set[str] = set()
     english: set[str] = set()
-    for locale in pkgutil.iter_modules(person.__path__):
-        module = importlib.import_module(f"{person.__name__}.{locale.name}")
-        first = set(_listed(module.Provider, "first_name"))
-        last = set(_listed(module.Provider, "last_name"))
+    for locale, provider in providers().items():
+        first = set(_listed(provider, "first_name"))
+        last = set(_listed(provider, "last_name"))
         given, surnames = given | first, surnames | last
-        if locale.name in ("en_US", "en_GB", "en_IE", "en_NZ"):
+        if locale in ("en_US", "en_GB", "en_IE", "en_NZ"):
             alone, english = alone | first, english | last
     places = {*Address.countries, *Address.states}
     for _, _, city, _, zone in Geo.land_coords:

@@ -26,6 +26,7 @@ _RECOGNISERS = (
 _MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm")
 
 
+@lru_cache(maxsize=2)
 def by_presidio(*, names: bool) -> Callable[[str], list[tuple[int, int, str]]]:
     """Its recognisers of patterns, and people's names from a spaCy model if asked for.
 
@@ -34,7 +35,18 @@ def by_presidio(*, names: bool) -> Callable[[str], list[tuple[int, int, str]]]:
     InputError
         If Presidio, or a model of spaCy, is not installed.
     """
-    recognisers = _recognisers()
+    try:
+        from presidio_analyzer import predefined_recognizers
+    except ImportError as error:
+        raise InputError(
+            "Presidio is not installed",
+            where="option --detector",
+            fix="use `--detector rules`, or where spark-audit lies: "
+            "pip install '.[presidio]'",
+        ) from error
+    recognisers = [
+        (getattr(predefined_recognizers, name)(), type) for name, type in _RECOGNISERS
+    ]
     model = _language_model() if names else None
 
     def find(text: str) -> list[tuple[int, int, str]]:
@@ -52,23 +64,6 @@ def by_presidio(*, names: bool) -> Callable[[str], list[tuple[int, int, str]]]:
     return find
 
 
-@lru_cache(maxsize=1)
-def _recognisers() -> tuple[tuple[Any, str], ...]:
-    try:
-        from presidio_analyzer import predefined_recognizers
-    except ImportError as error:
-        raise InputError(
-            "Presidio is not installed",
-            where="option --detector",
-            fix="use `--detector rules`, or where spark-audit lies: "
-            "pip install '.[presidio]'",
-        ) from error
-    return tuple(
-        (getattr(predefined_recognizers, name)(), type) for name, type in _RECOGNISERS
-    )
-
-
-@lru_cache(maxsize=1)
 def _language_model() -> Any:
     import spacy
 

@@ -19,7 +19,7 @@ from spark_audit.data.examples import (
     reading,
 )
 from spark_audit.errors import InputError, SparkError
-from spark_audit.files import check_regular, open_regular, parse_json
+from spark_audit.files import check_regular, lies_inside, open_regular, parse_json
 from spark_audit.terminal.suggestions import nearest
 
 Row: TypeAlias = dict[str, Any]
@@ -230,41 +230,30 @@ def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
 
 
 def _check_saved(folder: Path) -> None:
-    """The files that a folder of save_to_disk names lie in it, and are files.
+    """What a folder of save_to_disk holds and names lies in it, and is a file.
 
     Raises
     ------
-    InputError
-        If one is a path, a link out of the folder, or no regular file.
-    OutputError
-        If a list of them cannot be read.
+    InputError, OSError, TypeError, AttributeError, KeyError
+        If something is a path, a link out of the folder, no regular file, or no name.
     """
     if not folder.is_dir() or "://" in str(folder) or "::" in str(folder):
         raise FileNotFoundError(str(folder))
-    named = _field(folder / "dataset_dict.json", "splits")
-    for part in (folder, *(folder / str(name) for name in named)):
-        files = _field(part / "state.json", "_data_files")
-        names = [file.get("filename") for file in files if isinstance(file, dict)]
-        for name in (*named, *names, "dataset_info.json"):
-            path = (folder if name in named else part) / str(name)
-            inside = path.resolve().is_relative_to(folder.resolve())
-            if Path(str(name)).name != name or not inside:
-                raise InputError(
-                    "names data outside of its folder",
-                    where=str(folder),
-                    fix="copy the data into the folder",
-                )
-            if path.exists() and not path.is_dir():
-                check_regular(path)
-
-
-def _field(path: Path, key: str) -> list[Any]:
-    """A list in a JSON file; empty where there is no such file."""
-    if not path.exists():
-        return []
-    content = parse_json(read_bytes(path, follow=False), place=str(path))
-    found = content.get(key) if isinstance(content, dict) else None
-    return found if isinstance(found, list) else []
+    for path in (*folder.glob("*"), *folder.glob("*/*")):
+        names = [path.name]
+        inside = lies_inside(path, within=folder)
+        if inside and path.name in ("dataset_dict.json", "state.json"):
+            content = parse_json(read_bytes(path), place=str(path))
+            names += content.get("splits", ())
+            names += [file["filename"] for file in content.get("_data_files", ())]
+        if not inside or any(Path(name).name != name for name in names):
+            raise InputError(
+                "names data outside of its folder",
+                where=str(folder),
+                fix="copy the data into the folder",
+            )
+        if not path.is_dir():
+            check_regular(path)
 
 
 def _plain(feature: Any, kinds: tuple[type, ...]) -> bool:

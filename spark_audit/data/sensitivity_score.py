@@ -8,7 +8,7 @@ Annotated and rule-matched identifiers are 1, template tokens and stop words 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,7 +31,7 @@ def token_counts(
     return counts
 
 
-def score2(counts: ArrayLike | Mapping[str, ArrayLike]) -> np.ndarray:
+def score2(counts: ArrayLike) -> np.ndarray:
     """Cross-task discriminativeness of every token of the vocabulary.
 
     ``Score_2(t) = 1/N sum_n p_n(t) log(N / (1 + d(t)))`` with ``p_n = f_n / f_n^max``
@@ -42,28 +42,15 @@ def score2(counts: ArrayLike | Mapping[str, ArrayLike]) -> np.ndarray:
     Parameters
     ----------
     counts
-        Shape ``(N, V)``: token counts by task; or one array of shape ``(V,)`` a task.
+        Shape ``(N, V)``: token counts by task; each task has a token.
 
     Returns
     -------
     np.ndarray
         Shape ``(V,)``, float64, natural logarithms.
-
-    Raises
-    ------
-    InputError
-        If there is no task, or a task without any token.
     """
-    rows = list(counts.values()) if isinstance(counts, Mapping) else counts
-    table = np.asarray(rows, dtype=np.float64)
-    if table.ndim != 2 or not table.size:
-        raise InputError("token counts need one row per task", where="score2")
-    most = table.max(axis=1, keepdims=True)
-    if not (most > 0).all():
-        raise InputError(
-            "a task has no token at all", where="score2", fix="leave the task out"
-        )
-    share = table / most
+    table = np.asarray(counts, dtype=np.float64)
+    share = table / table.max(axis=1, keepdims=True)
     present = (share >= FREQUENT).sum(axis=0)
     return np.asarray(share.mean(axis=0) * (np.log(len(table)) - np.log1p(present)))
 
@@ -73,8 +60,8 @@ def sensitivity(
     token_score2: ArrayLike,
     *,
     alpha: float = 0.5,
-    pii_mask: ArrayLike | None = None,
-    zero_mask: ArrayLike | None = None,
+    pii_mask: ArrayLike = False,
+    zero_mask: ArrayLike = False,
 ) -> np.ndarray:
     """Sensitivity score of each token, with the rule overrides.
 
@@ -89,7 +76,7 @@ def sensitivity(
     token_score2
         Shape ``(T,)``: Score_2 of the same tokens, ``score2(counts)[ids]``.
     alpha
-        Weight of Score_1.
+        Weight of Score_1, 0 to 1.
     pii_mask
         Shape ``(T,)``, bool: identifiers, set to 1. They win over ``zero_mask``.
     zero_mask
@@ -104,28 +91,16 @@ def sensitivity(
     Raises
     ------
     InputError
-        If shapes differ, ``alpha`` is outside ``[0, 1]``, or a value is NaN.
+        If an NLL is NaN.
     """
     first = np.asarray(nll, dtype=np.float64)
-    second = np.asarray(token_score2, dtype=np.float64)
-    masks = [
-        np.zeros(first.shape, dtype=bool) if mask is None else np.asarray(mask)
-        for mask in (pii_mask, zero_mask)
-    ]
-    if any(array.shape != first.shape for array in (second, *masks)):
-        raise InputError("the arrays differ in shape", where="sensitivity")
-    if any(mask.dtype != np.bool_ for mask in masks):
-        raise InputError("a mask is not boolean", where="sensitivity")
-    if not 0 <= alpha <= 1:
-        raise InputError(f"alpha is {alpha}, not between 0 and 1", where="sensitivity")
-    if np.isnan(first).any() or np.isnan(second).any():
+    if np.isnan(first).any():
         raise InputError("a token has no NLL", where="sensitivity")
     # 0 * inf: an alpha of 0 must not turn an impossible token into NaN.
-    weighted = (alpha * first if alpha else 0.0) + (1 - alpha) * second
+    second = (1 - alpha) * np.asarray(token_score2)
+    weighted = (alpha * first if alpha else 0.0) + second
     score = np.clip(-np.expm1(-weighted), 0.0, 1.0)
-    score[masks[1]] = 0.0
-    score[masks[0]] = 1.0
-    return np.asarray(score)
+    return np.where(pii_mask, 1.0, np.where(zero_mask, 0.0, score))
 
 
 def stop_word_ranges(text: str) -> list[tuple[int, int]]:

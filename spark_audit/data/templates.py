@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from spark_audit.data.examples import Example, Ranges
 from spark_audit.errors import InputError
@@ -64,6 +64,12 @@ def template_ranges(
     first = (0, min(prefix, length))
     last = (max(length - suffix, first[1]), length)
     return tuple((start, end) for start, end in (first, last) if start < end)
+
+
+def parts_outside(ranges: Ranges, length: int) -> Iterator[tuple[int, int]]:
+    """The character ranges before, between and behind some of a text."""
+    edges = [0, *(edge for place in ranges for edge in place), length]
+    return zip(edges[::2], edges[1::2], strict=True)
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}

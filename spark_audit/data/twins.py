@@ -8,9 +8,7 @@ its place there, so that what they all begin with does not give a twin away **[o
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
 import re
 import string
 import unicodedata
@@ -23,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from spark_audit.data.canaries import HOSTS, pick
+from spark_audit.data.names import providers, strings
 from spark_audit.data.pii import luhn
 
 SHARED = 8
@@ -65,21 +64,18 @@ class _Locale:
 @lru_cache(maxsize=1)
 def _locales() -> dict[str, _Locale]:
     """Every locale whose names have a first and a last list."""
-    from faker.providers import person
 
     def names(provider: Any, *fields: str) -> Words:
-        held = [getattr(provider, field, ()) for field in fields]
-        every = [name for x in held if not isinstance(x, property) for name in x]
-        plain = (n for n in every if isinstance(n, str) and _PIECE.fullmatch(n))
-        return tuple(sorted({n for n in plain if len(n) > 1 and n[0].isalpha()}))
+        held = {name for x in fields for name in strings(getattr(provider, x, ()))}
+        plain = {n for n in held if len(n) > 1 and _PIECE.fullmatch(n)}
+        return tuple(sorted(n for n in plain if n[0].isalpha()))
 
+    both = ("first_names", "first_names_male", "first_names_female")
     found = {}
-    for module in pkgutil.iter_modules(person.__path__):
-        made = importlib.import_module(f"{person.__name__}.{module.name}")
-        both = ("first_names", "first_names_male", "first_names_female")
-        first, last = names(made.Provider, *both), names(made.Provider, "last_names")
+    for locale, provider in providers().items():
+        first, last = names(provider, *both), names(provider, "last_names")
         if first and last:
-            found[module.name] = _Locale(first, last)
+            found[locale] = _Locale(first, last)
     return found
 
 

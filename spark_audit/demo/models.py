@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,19 +11,15 @@ from typing import Any, TypeAlias
 
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.data.examples import Example
-from spark_audit.provenance import seed_for, versions
+from spark_audit.provenance import seed_for, sha256_json, versions
+from spark_audit.scoring.speed import use_threads
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 VOCABULARY = 1024
 CONTEXT = 256
-SHAPE: dict[str, Any] = {
-    "hidden_size": 96,
-    "intermediate_size": 288,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-}
+SHAPE = {"hidden_size": 96, "intermediate_size": 288, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 4}
 """A third of a million weights: what reads a few thousand rows in half a minute."""
 BASE_LR, BASE_BATCH = 3e-3, 8
 MADE = "made-from.json"
@@ -94,15 +89,11 @@ def train_base(
         from spark_train.phases.task import fit
 
     made = {
-        "texts": hashlib.sha256(
-            json.dumps([example.text for example in examples]).encode()
-        ).hexdigest(),
+        "texts": sha256_json([example.text for example in examples]),
         "seed": seed,
-        "training": {**shape, "lr": BASE_LR, "batch": BASE_BATCH},
+        "training": {**shape, "family": family, "lr": BASE_LR, "batch": BASE_BATCH},
         "versions": versions(),
     }
-    if family != "llama":
-        made["family"] = family
     record = json.dumps(made, indent=1, sort_keys=True) + "\n"
     if (folder / MADE).exists() and (folder / MADE).read_text("utf-8") == record:
         return
@@ -144,11 +135,8 @@ def one_thread() -> Iterator[None]:
     With another busy program on the same two cores a step took eight times as long on
     two threads as on one.
     """
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    before = use_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        use_threads(before)

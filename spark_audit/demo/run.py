@@ -20,12 +20,11 @@ accuracy, and are the same for every seed. What a seed then shows, it shows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Example, read_examples, write_examples
 from spark_audit.data.injection import inject
-from spark_audit.demo.models import make_tokenizer, one_thread, train_base
+from spark_audit.demo.models import Progress, make_tokenizer, one_thread, train_base
 from spark_audit.demo.text import TASKS, make_examples, unlabelled
 from spark_audit.demo.workers import run_jobs
 from spark_audit.errors import InputError
@@ -52,8 +51,6 @@ from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import Outcome, run
 from spark_audit.provenance import seed_for, sha256_file, versions
 from spark_audit.report.folder import read_report, write_report
-
-Progress: TypeAlias = Callable[[str, int, int], None]
 
 NAME = "demo"
 PAGES = ("report.html", "report.md")
@@ -203,12 +200,12 @@ def run_demo(
             partial(_build, out, seed, size),
         ]
         what, done = "training runs and matching, jobs", count()
-        tell(what, next(done), len(jobs))
-        run_jobs(
-            jobs,
-            processes=processes,
-            ended=lambda _: tell(what, next(done), len(jobs)),
-        )
+
+        def ended(_: object = None) -> None:
+            tell(what, next(done), len(jobs))
+
+        ended()
+        run_jobs(jobs, processes=processes, ended=ended)
         return run(_request(out, seed, size, processes, formats), progress=tell)
 
 
@@ -332,12 +329,8 @@ def _request(
     out: Path, seed: int, size: Size, processes: int, formats: tuple[str, ...]
 ) -> Request:
     """``spark-audit all`` of all runs."""
-    order = ",".join(size.order)
-    options: dict[str, dict[str, Any]] = {
-        "noise": {"draws": size.draws},
-        "stages": {"order": order},
-        "utility": {"order": order},
-    }
+    order: dict[str, Any] = {"order": ",".join(size.order)}
+    options = {"noise": {"draws": size.draws}, "stages": order, "utility": order}
     return Request(
         audits=tuple(audit(**options.get(audit.name, {})) for audit in AUDITS),
         ckpt=tuple(

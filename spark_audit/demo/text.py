@@ -15,11 +15,10 @@ import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from spark_audit.data.examples import Example
+from spark_audit.data.examples import Example, Split
 from spark_audit.provenance import seed_for
 
 _MADE_OF = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -33,9 +32,7 @@ TASKS: dict[str, tuple[str, dict[str, list[str]]]] = {
 _SLOT = re.compile(r"(\{\w+\})")
 
 
-def make_examples(
-    rows: int, *, split: Literal["train", "test"], seed: int
-) -> list[Example]:
+def make_examples(rows: int, *, split: Split, seed: int) -> list[Example]:
     """Labelled rows of the six tasks, ``rows`` each, without any identifier."""
     examples = []
     for task, (prompt, labels) in TASKS.items():

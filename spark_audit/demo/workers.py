@@ -13,10 +13,12 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
 from spark_audit.errors import IncompleteError
+from spark_audit.scoring.speed import use_threads
 
 Job: TypeAlias = Callable[[], Any]
 """A function of a module with its arguments bound (``functools.partial``)."""
@@ -85,14 +87,11 @@ def run_jobs(
 def _begin(alive: Connection) -> None:
     """Set a worker up: one thread for models, and an end with its parent."""
     threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
-    import torch
-
-    torch.set_num_threads(1)
+    use_threads(1)
 
 
 def _end_with(alive: Connection) -> None:
-    try:
+    with suppress(EOFError, OSError):
         alive.recv()
-    except (EOFError, OSError):
-        # At once: what is half-written is swept away or written again on resuming.
-        os._exit(1)
+    # At once: what is half-written is swept away or written again on resuming.
+    os._exit(1)

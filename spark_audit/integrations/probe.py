@@ -17,8 +17,7 @@ import numpy as np
 
 from spark_audit.audits import Audit, Matched, about, find
 from spark_audit.errors import InputError, choose
-from spark_audit.manifest.compatibility import check_fit, limited
-from spark_audit.manifest.file import original
+from spark_audit.manifest.file import check_fit, limited, original
 from spark_audit.manifest.items import example_of, items_for
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY, BASE

@@ -8,13 +8,11 @@ checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from spark_audit.manifest.layout import Layout
 from spark_audit.scoring.table import COLUMNS
-from spark_audit.stats.balance import balance_rows
 from spark_audit.stats.matching import micro_nats, non_overlapping_windows
 
 SCORES = np.dtype([(name, COLUMNS[name]) for name in ("nll", "mean_logp", "rank_lo")])
@@ -197,68 +195,6 @@ def covariates(texts: Corpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
         "word_initial_share": mean("word_start"),
         "in_prompt_share": mean("in_prompt"),
     }
-
-
-def measured(
-    texts: Corpus,
-    *,
-    spans: np.ndarray,
-    windows: np.ndarray,
-    matched: np.ndarray,
-    controls: np.ndarray,
-) -> dict[tuple[str, str], np.ndarray]:
-    """What balance is judged by: ``(side, covariate)`` to values.
-
-    Parameters
-    ----------
-    spans, windows
-        Before: all fully scored PII spans, and the pool (:func:`pool`).
-    matched, controls
-        After: the two sides of the pairs, in the same order.
-    """
-    sides = {"spans": spans, "windows": windows, "matched": matched}
-    found = {
-        (side, name): values
-        for side, ranges in {**sides, "controls": controls}.items()
-        for name, values in covariates(texts, ranges).items()
-    }
-    apart = controls[:, 1] - matched[:, 1]
-    found["controls", "distance_to_pii"] = np.abs(apart) - matched[:, 2]
-    found["controls", "control_before"] = apart < 0
-    return found
-
-
-def balance(values: Mapping[tuple[str, str], np.ndarray]) -> list[dict[str, Any]]:
-    """Balance of all covariates before and after matching, one after the other.
-
-    Parameters
-    ----------
-    values
-        As :func:`measured` gives them.
-
-    Returns
-    -------
-    list
-        As :func:`spark_audit.stats.balance.balance_rows`, and two rows that have
-        values for controls only: their distance to the PII span in tokens, and the
-        share of them that stand before it.
-    """
-    rows: list[dict[str, Any]] = []
-    for name in [name for side, name in values if side == "spans"]:
-        spans, windows, controls, matched = (
-            {name: values[side, name]}
-            for side in ("spans", "windows", "controls", "matched")
-        )
-        rows += balance_rows(spans, windows, controls, covariates_matched=matched)
-    nothing = np.zeros(0)
-    for name, note in (
-        ("distance_to_pii", "tokens between the control and its span"),
-        ("control_before", "share of controls before their span"),
-    ):
-        own = values["controls", name].astype(np.float64)
-        (row,) = balance_rows({name: nothing}, {name: nothing}, {name: own})
-        rows.append({**row, "note": note if len(own) else row["note"]})
-    return rows
 
 
 def _kinds(codes: np.ndarray) -> tuple[np.ndarray, ...]:

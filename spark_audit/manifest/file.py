@@ -1,11 +1,11 @@
-"""The manifest as a file: sealed, written, read, redacted."""
+"""The manifest as a file: sealed, checked, written, read, fitted to a checkpoint."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -19,32 +19,27 @@ from spark_audit.files import (
     read_whole,
     write_atomically,
 )
-from spark_audit.manifest.consistency import MOST, check_joined
-from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import (
+    MOST,
     Manifest,
     ManifestCanary,
     ManifestExample,
     ManifestPair,
     ManifestTwins,
+    Membership,
     UnmatchedSpan,
+    check_inside,
 )
 from spark_audit.manifest.tables import MAGIC, Table, read_arrow, write_arrow
 from spark_audit.provenance import canonical_json
 from spark_audit.terminal.suggestions import goes, instead
 
-NOT_SHOWN = "not shown"
-"""Stands in a redacted copy for the digest of its original."""
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.loaded import Loaded
+
 NO_MANIFEST = "is no SPARK Audit manifest"
 MANIFEST = "give a file of `spark-audit manifest build`"
 FIX = "build it again, or get the original file"
-REDACTED = (
-    "redacted: prompts, responses, canary candidates, the scores of tokens and spans, "
-    "and checksums of data files were left out, and with the text the forms by which "
-    "audits compare identifiers: it can be read, not audited with"
-)
-
-
 PARTS: Mapping[str, type[Any]] = {
     "examples": ManifestExample,
     "pairs": ManifestPair,
@@ -121,6 +116,56 @@ def _checked(content: Mapping[str, Any], *, where: str) -> Manifest:
     return draft
 
 
+def check_joined(manifest: Manifest) -> None:
+    """What names an example names one that is here, and a place in it.
+
+    Raises
+    ------
+    ValueError
+        With the part that does not fit.
+    """
+    sizes, whole = manifest.by_id.sizes, manifest.redacted_from is None
+    seen: set[tuple[object, ...]] = set()
+
+    def once(part: str, i: int, *key: object) -> None:
+        if (part, *key) in seen:
+            raise ValueError(f"{part}.{i} stands twice")
+        seen.add((part, *key))
+
+    def inside(field: str, key: str, place: Any) -> None:
+        if key not in sizes:
+            raise ValueError(f"{field} names an example that is not here")
+        at = place.char_start, place.char_end
+        check_inside(field, [at], sizes[key][1] or MOST)
+
+    for i, letters, tokens, _ in sizes.values():
+        if whole and not (letters and tokens):
+            raise ValueError(f"examples.{i} has no text or no tokens")
+    for i, pair in enumerate(manifest.pairs):
+        for side in (pair.pii, pair.control):
+            inside(f"pairs.{i}", pair.example, side)
+            at = side.token_start, side.token_end
+            check_inside(f"pairs.{i}", [at], sizes[pair.example][2] or MOST)
+            if whole and (side.nll is None or pair.distance is None):
+                raise ValueError(f"pairs.{i} has no nll or no distance")
+        once("pairs", i, pair.example, pair.pii.token_start, pair.pii.token_end)
+    for i, span in enumerate(manifest.unmatched):
+        inside(f"unmatched.{i}", span.example, span)
+    for i, canary in enumerate(manifest.canaries):
+        once("canaries", i, canary.canary_id, canary.part)
+    for i, twins in enumerate(manifest.twins):
+        once("twins", i, twins.id)
+    for part in ("canaries", "twins"):
+        for i, held in enumerate(getattr(manifest, part)):
+            for one in held.contexts:
+                inside(f"{part}.{i}.contexts", one.example, one)
+    for part, split in (("members", "train"), ("non_members", "test")):
+        for i, key in enumerate(getattr(manifest.membership, part)):
+            if key not in sizes or sizes[key][3] != split:
+                raise ValueError(f"membership.{part} holds no {split} row's id")
+            once(f"membership.{part}", i, key)
+
+
 def content_of(manifest: Manifest) -> dict[str, Any]:
     """What a manifest's file holds, its long lists as tables."""
     tables = _tables({name: getattr(manifest, name) for name in PARTS})
@@ -128,89 +173,6 @@ def content_of(manifest: Manifest) -> dict[str, Any]:
         del tables["twins"]
     head = manifest.having(**dict.fromkeys(PARTS, []))
     return {**head.model_dump(mode="json"), **tables}
-
-
-def redact(manifest: Manifest) -> Manifest:
-    """The manifest without text: it can be read and shown, but not audited with.
-
-    Prompts, responses, candidates, twins and what is said of single tokens and spans
-    are left out, and so is the balance: with the reference model, scores are as good as
-    text. Offsets and token counts stay, and so do ids, unless one holds an identifier:
-    then rows, sources and clusters are numbered. The original's digest is left out,
-    since a guess of the text could be tried out against it.
-    """
-    rows, sources, clusters = _numbers(manifest)
-
-    def numbered(part: Any, **changed: Any) -> Any:
-        return part.model_copy(
-            update={"example": rows.get(part.example, part.example), **changed}
-        )
-
-    notes = [REDACTED]
-    if rows:
-        notes.append("rows, sources and clusters are numbered: ids held identifiers")
-    unscored = {"nll": None}
-    return seal(
-        {
-            **content_of(manifest),
-            "redacted_from": NOT_SHOWN,
-            # With a pair or two their mean is a span's score.
-            "balance": [],
-            # Of few rows a guess could be held against their checksum.
-            "data": [
-                {k: v for k, v in e.items() if k != "sha256"} for e in manifest.data
-            ],
-            "examples": (
-                e.model_copy(
-                    update={
-                        **{"prompt": "", "response": "", "classes": ""},
-                        **{"reference_unll": [], "low": []},
-                        "id": rows.get(e.id, e.id),
-                        "source_id": sources.get(e.source_id, e.source_id),
-                        "cluster": clusters.get(e.cluster, e.cluster),
-                    }
-                )
-                for e in manifest.examples
-            ),
-            "pairs": (
-                numbered(
-                    p,
-                    pii=p.pii.model_copy(update=unscored),
-                    control=p.control.model_copy(update=unscored),
-                    distance=None,
-                )
-                for p in manifest.pairs
-            ),
-            "unmatched": (numbered(u) for u in manifest.unmatched),
-            "membership": {
-                side: [rows.get(key, key) for key in getattr(manifest.membership, side)]
-                for side in ("members", "non_members")
-            },
-            "canaries": (
-                c.model_copy(
-                    update={
-                        "contexts": [numbered(one) for one in c.contexts],
-                        **{"candidates": [], "true_index": None},
-                        "reason": c.reason or "redacted",
-                    }
-                )
-                for c in manifest.canaries
-            ),
-            "twins": [],
-            "notes": [*dict.fromkeys((*manifest.notes, *notes))],
-        }
-    )
-
-
-def _numbers(manifest: Manifest) -> list[dict[str, str]]:
-    """Words for rows, sources and clusters; none where ids identify nobody."""
-    words = {"id": "row", "source_id": "source", "cluster": "cluster"}
-    named: list[dict[str, str]] = [{} for _ in words]
-    if ids_identify(manifest):
-        for own, (kind, word) in zip(named, words.items(), strict=True):
-            for one in manifest.examples:
-                own.setdefault(getattr(one, kind), f"{word} {len(own) + 1}")
-    return named
 
 
 def original(manifest: Manifest) -> Manifest:
@@ -338,3 +300,78 @@ def _check_heading(content: Any, path: Path) -> None:
             where=str(path),
             fix="build it again with this version of SPARK Audit",
         )
+
+
+def check_fit(
+    manifest: Manifest, checkpoint: Loaded, *, base_sha256: str | None
+) -> list[str]:
+    """Refuse a checkpoint that the manifest was not made for.
+
+    Parameters
+    ----------
+    base_sha256
+        Hash of the base's weights; ``None`` for full weights, whose base cannot be
+        verified: architecture, vocabulary and shape are compared instead.
+
+    Returns
+    -------
+    list
+        Notes for the report, such as ``base not verifiable``.
+
+    Raises
+    ------
+    InputError
+        With what differs.
+    """
+    reference = manifest.reference
+    shape, known = checkpoint.shape, reference.shape or {}
+    differs = [
+        f"{what} ({_short(theirs)} here, {_short(ours)} in the manifest)"
+        for what, theirs, ours in (
+            ("tokenizer", checkpoint.tokenizer_sha256, reference.tokenizer_sha256),
+            ("base weights", base_sha256, reference.weights_sha256),
+            ("architecture", checkpoint.architecture, reference.architecture),
+            ("vocabulary", len(checkpoint.usable), reference.vocab_size),
+            *((k, shape[k], known[k]) for k in sorted(shape.keys() & known.keys())),
+        )
+        if theirs is not None and theirs != ours
+    ]
+    if differs:
+        raise InputError(
+            f"manifest {manifest.name!r} was made for another model: "
+            + ", ".join(differs),
+            where=f"checkpoint {checkpoint.name!r}",
+            fix="build a manifest from this checkpoint's base",
+        )
+    notes: list[str] = []
+    if base_sha256 is None:
+        notes.append("base not verifiable: full weights name no base")
+        if not shape.keys() & known.keys():
+            notes.append("shapes not compared: the manifest does not hold its base's")
+    return notes
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text[:12] if len(text) == 64 else text
+
+
+def limited(manifest: Manifest, ids: set[str]) -> Manifest:
+    """The part of a manifest that concerns some examples; the digest stays."""
+
+    def concerns(part: Any) -> bool:
+        if isinstance(part, ManifestExample):
+            return part.id in ids
+        contexts = getattr(part, "contexts", [part])
+        return bool(contexts) and all(one.example in ids for one in contexts)
+
+    return manifest.having(
+        **{
+            name: Table.of(kind, filter(concerns, getattr(manifest, name)), name=name)
+            for name, kind in PARTS.items()
+        },
+        membership=Membership(
+            members=[i for i in manifest.membership.members if i in ids],
+            non_members=[i for i in manifest.membership.non_members if i in ids],
+        ),
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,13 @@ import numpy as np
 from spark_audit.data.encoding import TOGETHER, Encoding, encode
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import load_manifest, original
-from spark_audit.manifest.prompts import asked_items, asked_place, place_of, slot_items
+from spark_audit.manifest.prompts import (
+    asked_items,
+    asked_place,
+    place_of,
+    slot_item,
+    slots,
+)
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.score import item
@@ -164,7 +171,7 @@ class PromptRow:
     encoding
         The joint tokenisation of prompt and response.
     response_token
-        First token of the response (:func:`first_response_token`).
+        First token of the response (``Encoding.reaching``).
     response
         The expected answer.
     """
@@ -174,20 +181,6 @@ class PromptRow:
     encoding: Encoding
     response_token: int
     response: str
-
-
-def first_response_token(encoding: Encoding, border: int) -> int:
-    """First token that reaches over a border; where none does, the text's end.
-
-    Parameters
-    ----------
-    encoding
-        The joint tokenisation of prompt and response.
-    border
-        First character of the response.
-    """
-    found = np.flatnonzero(_reaches(encoding, border))
-    return int(found[0]) if len(found) else _text_end(encoding)
 
 
 def row_prompts(
@@ -218,7 +211,7 @@ def row_prompts(
         known = responses.setdefault(row.task, set())
         if len(known) <= MOST_LABELS:
             known.add(row.response)
-        size = _text_end(row.encoding) - row.response_token
+        size = row.encoding.text_end - row.response_token
         longest[row.task] = max(longest.get(row.task, 1), size)
         if row.key in wanted:
             by_key[row.key] = row
@@ -247,25 +240,31 @@ def candidate_items(
     keys: Sequence[str],
 ) -> list[Candidates]:
     """Sets of candidates: canaries, twins and labels, in the order of their keys."""
-    labels = [key for key in keys if key.startswith(labels_key(""))]
-    others = [key for key in keys if not key.startswith(labels_key(""))]
-    made = [
-        *slot_items(manifest, loaded, encodings, others),
-        *label_items(manifest, loaded, labels),
-    ]
-    by_key = {one.key: one for one in made}
-    return [by_key[key] for key in keys]
+    sets, limit = slots(manifest), _limit(manifest, loaded)
+    labelled = any(key.startswith(labels_key("")) for key in keys)
+    labels = task_labels(manifest) if labelled else {}
+    found = []
+    for key in keys:
+        if key.startswith(labels_key("")):
+            row = manifest.by_id[key.removeprefix(labels_key(""))]
+            found.append(_label_item(key, row, labels.get(row.task), loaded, limit))
+        else:
+            found.append(slot_item(key, manifest, sets, loaded, encodings))
+    return found
 
 
-def label_items(
-    manifest: Manifest, loaded: Loaded, keys: Sequence[str]
-) -> list[Candidates]:
+def _label_item(
+    key: str,
+    row: ManifestExample,
+    labels: Sequence[str] | None,
+    loaded: Loaded,
+    limit: int | None,
+) -> Candidates:
     """The answers that a row's task knows as candidates, by :func:`labels_key`.
 
     Every label is tokenised jointly with the prompt; the candidates begin at the first
     token that any of the joint tokenisations has otherwise or that reaches into the
-    label, so that all stand behind one prefix. Rows are in the order of
-    :func:`task_labels`.
+    label, so that all stand behind one prefix.
 
     Raises
     ------
@@ -273,56 +272,22 @@ def label_items(
         Naming the example, if its task has too many responses or one without text, or
         if nothing stands before them.
     """
-    labels, limit = task_labels(manifest), _limit(manifest, loaded)
-    rows = [manifest.by_id[key.removeprefix(labels_key(""))] for key in keys]
-    for row in rows:
-        if row.task not in labels:
-            raise InputError(
-                f"its task has more than {MOST_LABELS} different responses",
-                where=f"example {row.id!r}",
-                fix="use the scorer `normalised`",
-            )
-        if not all(label.strip() for label in labels[row.task]):
-            raise InputError(
-                "a row of its task has no response", where=f"example {row.id!r}"
-            )
-    joint = iter(
-        encode(
-            loaded.tokenizer,
-            [row.prompt + label for row in rows for label in labels[row.task]],
+    where = f"example {row.id!r}"
+    if labels is None:
+        raise InputError(
+            f"its task has more than {MOST_LABELS} different responses",
+            where=where,
+            fix="use the scorer `normalised`",
         )
-    )
-    found = []
-    for key, row in zip(keys, rows, strict=True):
-        texts = [next(joint) for _ in labels[row.task]]
-        start = _parting(texts, len(row.prompt))
-        ends = [text.ids[start : _text_end(text)] for text in texts]
-        room = max(map(len, ends))
-        ids = texts[0].ids[:start]
-        prefix = _cut(ids, texts[0].leading, limit, room, row.id)
-        found.append(Candidates(key, prefix, tuple(ends)))
-    return found
-
-
-def _parting(texts: Sequence[Encoding], border: int) -> int:
-    """First token that two texts have otherwise, or that reaches over the border."""
-    first = texts[0]
-    start = min(int(np.flatnonzero(_reaches(text, border))[0]) for text in texts)
-    for text in texts[1:]:
-        size = min(start, len(text))
-        other = np.flatnonzero(first.ids[:size] != text.ids[:size])
-        start = int(other[0]) if len(other) else size
-    return start
-
-
-def _reaches(text: Encoding, border: int) -> np.ndarray:
-    return np.asarray((text.end > border) & ~text.special)
-
-
-def _text_end(encoding: Encoding) -> int:
-    """Tokens up to the last one of text: an EOS that the tokenizer adds is behind."""
-    text = np.flatnonzero(~encoding.special)
-    return int(text[-1]) + 1 if len(text) else len(encoding)
+    if not all(label.strip() for label in labels):
+        raise InputError("a row of its task has no response", where=where)
+    texts = encode(loaded.tokenizer, [row.prompt + label for label in labels])
+    alike = len(commonprefix([text.ids.tolist() for text in texts]))
+    start = min(alike, *(text.reaching(len(row.prompt)) for text in texts))
+    ends = [text.ids[start : text.text_end] for text in texts]
+    room = max(map(len, ends))
+    prefix = _cut(texts[0].ids[:start], texts[0].leading, limit, room, row.id)
+    return Candidates(key, prefix, tuple(ends))
 
 
 def _limit(manifest: Manifest, loaded: Loaded) -> int | None:

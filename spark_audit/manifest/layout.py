@@ -12,7 +12,7 @@ from spark_audit.data.encoding import Encoding, TokenSpan, encode, kept_range
 from spark_audit.data.examples import Example, Ranges
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.templates import task_templates, template_ranges
-from spark_audit.errors import InputError
+from spark_audit.errors import at
 from spark_audit.stats.matching import dilate
 
 SLICE_ROWS = 512
@@ -52,18 +52,14 @@ class Layout:
             encoding.span(span.start, span.end) for span in example.spans
         )
         border = len(example.prompt)
-        answer = np.flatnonzero((encoding.end > border) & ~encoding.special)
-        try:
+        with at(f"example {example.id!r}"):
             self.kept = kept_range(
                 encoding,
                 max_length=max_length,
                 response_start=border,
                 spans=[(span.start, span.end) for span in self.spans if span],
             )
-        except InputError as error:
-            where = f"example {example.id!r}"
-            raise InputError(error.what, where=where, fix=error.fix) from error
-        self.response_token = int(answer[0]) if len(answer) else self.kept[1]
+        self.response_token = encoding.reaching(border)
 
     @cached_property
     def pii(self) -> np.ndarray:

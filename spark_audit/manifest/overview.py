@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spark_audit.data.canaries import RANKED
 from spark_audit.errors import NotEstimableError
-from spark_audit.manifest.schema import Manifest, ManifestCanary
+from spark_audit.manifest.schema import Manifest
 from spark_audit.sentences import render
 from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.matching import NO_WINDOW, non_overlapping_windows
@@ -26,8 +27,6 @@ with the SE of the interval that it prints for SPARK itself.
 The reference says nothing about how checkpoints will spread, so this is an assumption.
 """
 
-GROUPS = ("type", "task", "split")
-"""What spans are counted by."""
 TOO_SHORT = "no eligible window of its length"
 HALF = 0.5
 """Of a type with a smaller matched share is said why."""
@@ -67,8 +66,12 @@ def describe(manifest: Manifest) -> Description:
     tables by type and by task count both splits.
     """
     spans = _spans(manifest)
-    train = spans[spans["matched"] & (spans["split"] == "train")]
+    train = spans[spans["split"] == "train"]
+    pairs = train[train["matched"]]
     reasons: Any = spans[~spans["matched"]].groupby(["reason", "type"]).size()
+    # None is no missing figure here.
+    unset = {"canary_contexts": "all", "max_length": "no limit"}
+    settings = manifest.settings.model_dump().items()
     return Description(
         facts={
             "name": manifest.name,
@@ -76,27 +79,52 @@ def describe(manifest: Manifest) -> Description:
             "redacted from": manifest.redacted_from,
             "reference": manifest.reference.name,
             "reference dtype": manifest.reference.dtype,
-            **_settings(manifest),
+            **{k: unset.get(k) if v is None else v for k, v in settings},
             # A file has them by the alphabet.
             **{
                 name.replace("_", " "): manifest.counts[name]
                 for name in dict.fromkeys((*COUNTS, *manifest.counts))
                 if name in manifest.counts
             },
-            **_pair_facts(train, manifest),
+            **_pair_facts(pairs, edge=EDGE * manifest.settings.caliper),
             **_gap_facts(manifest),
         },
         tables={
             "what can be judged": _judged(spans),
-            "spans by task": _by(spans, "task"),
+            "spans by task": _by_task(spans),
             "unmatched spans": reasons.reset_index(name="spans").to_dict("records"),
             "balance": [row.model_dump() for row in manifest.balance],
-            "effects to expect": _effects(manifest, train["cluster"].nunique()),
+            "effects to expect": [
+                dict(zip(("figure", "n", "unit", "mde", "assumes"), row, strict=True))
+                for row in _effects(manifest, pairs["cluster"].nunique())
+            ],
             "canaries": _canaries(manifest),
         },
         notes=tuple(manifest.notes),
-        summary=tuple(_summary(manifest, spans)),
+        summary=tuple(_summary(manifest, train, len(spans) - len(train))),
     )
+
+
+def _spans(manifest: Manifest) -> pd.DataFrame:
+    """Spans that are no part of a canary, matched or not; scores NaN where redacted."""
+
+    def row(key: str, *facts: object) -> tuple[object, ...]:
+        example = manifest.by_id[key]
+        return example.task, example.split, example.cluster, *facts
+
+    rows = []
+    for pair in manifest.pairs:
+        pii, theirs = pair.pii, pair.control.nll
+        gap = None if pii.nll is None or theirs is None else pii.nll - theirs
+        length = pii.token_end - pii.token_start
+        rows.append(row(pair.example, pii.type, True, length, pair.distance, gap, ""))
+    for span in manifest.unmatched:
+        short = span.reason.startswith(NO_WINDOW.format(""))
+        reason = TOO_SHORT if short else span.reason
+        rows.append(row(span.example, span.type, False, 0, None, None, reason))
+    columns = "task split cluster type matched tokens distance gap reason".split()
+    types = {"matched": bool, "tokens": int, "distance": float, "gap": float}
+    return pd.DataFrame(rows, columns=columns).astype(types)
 
 
 def _judged(spans: pd.DataFrame) -> list[Record]:
@@ -104,14 +132,13 @@ def _judged(spans: pd.DataFrame) -> list[Record]:
     rows = []
     for kind, of in spans.groupby("type"):
         trained = of[of["split"] == "train"]
-        matched = trained[trained["matched"]]
-        groups = matched["cluster"].nunique()
+        groups = trained["cluster"][trained["matched"]].nunique()
         rows.append(
             {
                 "type": kind,
                 "trained": len(trained),
                 "held out": len(of) - len(trained),
-                "with control": len(matched),
+                "with control": int(trained["matched"].sum()),
                 "groups of rows": groups,
                 "effect to expect, nats": _change(groups),
             }
@@ -126,9 +153,7 @@ def _change(clusters: int) -> float | None:
     return _or_none(lambda: mde(CLUSTER_SD / math.sqrt(clusters), clusters=clusters))
 
 
-def _summary(manifest: Manifest, spans: pd.DataFrame) -> Iterator[str]:
-    train = spans[spans["split"] == "train"]
-    held_out = len(spans) - len(train)
+def _summary(manifest: Manifest, train: pd.DataFrame, held_out: int) -> Iterator[str]:
     yield render(
         "overview.trained" if len(train) else "overview.no_identifier",
         name=manifest.name,
@@ -154,89 +179,49 @@ def _summary(manifest: Manifest, spans: pd.DataFrame) -> Iterator[str]:
     yield render(f"overview.{said}", planted=len(planted) - out, held_out=out)
 
 
-def _spans(manifest: Manifest) -> pd.DataFrame:
-    """Spans that are no part of a canary, matched or not; scores NaN where redacted."""
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for pair in manifest.pairs:
-            of, pii = manifest.by_id[pair.example], pair.pii
-            length, distance, gap = pii.token_end - pii.token_start, np.nan, np.nan
-            if pair.distance is not None:
-                distance = pair.distance
-            if pii.nll is not None and pair.control.nll is not None:
-                gap = pii.nll - pair.control.nll
-            place = pii.type, of.task, of.split, of.cluster
-            yield *place, True, length, distance, gap, ""
-        for span in manifest.unmatched:
-            of, reason = manifest.by_id[span.example], span.reason
-            if reason.startswith(NO_WINDOW.format("")):
-                reason = TOO_SHORT
-            place = span.type, of.task, of.split, of.cluster
-            yield *place, False, 0, np.nan, np.nan, reason
-
-    fields = "matched tokens distance gap reason"
-    columns = [*GROUPS, "cluster", *fields.split()]
-    found = pd.DataFrame(rows(), columns=columns)
-    return found.astype({"matched": bool, "tokens": int, "distance": float})
+def _by_task(spans: pd.DataFrame) -> Any:
+    """Matched and unmatched spans and PII tokens by task."""
+    counts = spans.groupby("task").agg(
+        spans=("matched", "size"),
+        matched=("matched", "sum"),
+        share=("matched", "mean"),
+        tokens_matched=("tokens", "sum"),
+    )
+    return counts.rename_axis("group").reset_index().to_dict("records")
 
 
-def _settings(manifest: Manifest) -> dict[str, Any]:
-    # None is no missing figure here.
-    none = {"canary_contexts": "all", "max_length": "no limit"}
-    found = manifest.settings.model_dump()
-    return {name: none.get(name) if v is None else v for name, v in found.items()}
-
-
-def _by(spans: pd.DataFrame, group: str) -> Any:
-    """Matched and unmatched spans and PII tokens by group."""
-    grouped = spans.groupby(group)
-    counts = {
-        "spans": grouped.size(),
-        "matched": grouped["matched"].sum(),
-        "share": grouped["matched"].mean(),
-        "tokens_matched": grouped["tokens"].sum(),
-    }
-    return pd.DataFrame(counts).rename_axis("group").reset_index().to_dict("records")
-
-
-def _pair_facts(
-    train: pd.DataFrame, manifest: Manifest
-) -> dict[str, int | float | None]:
+def _pair_facts(pairs: pd.DataFrame, *, edge: float) -> dict[str, int | float | None]:
     """Pairs of train rows: their clusters, and how well they match.
 
     Their Delta_sel on the reference is what matching has left of difficulty.
     """
-    tokens = train.groupby("cluster")["tokens"].sum().tolist()
-    distance = train["distance"].dropna()
-    edge = EDGE * manifest.settings.caliper
-
-    def figure(compute: Callable[[], Any]) -> float | None:
-        return float(compute()) if len(distance) else None
-
+    tokens = pairs.groupby("cluster")["tokens"].sum().tolist()
+    apart = pairs["distance"].dropna()
+    gap = None
+    if len(apart):
+        gap = np.average(pairs["gap"], weights=pairs["tokens"])
+    figures = {
+        "distance mean": apart.mean(),
+        "distance median": apart.median(),
+        "distance p90": apart.quantile(0.9),
+        "distance p95": apart.quantile(0.95),
+        "distance max": apart.max(),
+        f"share of pairs farther than {EDGE:g} calipers": (apart > edge).mean(),
+        "Delta_sel on the reference": gap,
+    }
     return {
-        "pairs in train rows": len(train),
+        "pairs in train rows": len(pairs),
         "tokens in them": sum(tokens),
         "clusters in them": len(tokens),
         "effective clusters": _or_none(lambda: effective_clusters(tokens)),
-        "distance mean": figure(distance.mean),
-        "distance median": figure(distance.median),
-        "distance p90": figure(lambda: distance.quantile(0.9)),
-        "distance p95": figure(lambda: distance.quantile(0.95)),
-        "distance max": figure(distance.max),
-        f"share of pairs farther than {EDGE:g} calipers": figure(
-            lambda: (distance > edge).mean()
-        ),
-        "Delta_sel on the reference": figure(
-            lambda: np.average(train["gap"], weights=train["tokens"])
-        ),
+        **{k: None if pd.isna(v) else float(v) for k, v in figures.items()},
     }
 
 
-def _gap_facts(manifest: Manifest) -> dict[str, int | float | None]:
+def _gap_facts(manifest: Manifest) -> dict[str, float | None]:
     """How much harder PII is than other text: regression to the mean grows with it."""
-    pii = np.zeros(2)
-    other = np.zeros(2)
-    inside = np.zeros(2)
+    # Micro-nats and tokens: of PII, of other text, of PII less that of its windows.
+    pii, other, inside = sums = np.zeros((3, 2))
     for example in () if manifest.redacted_from else manifest.examples:
         spans = [tokens for span, tokens in example.identifiers if span.part is None]
         if not spans or example.split != "train":
@@ -250,99 +235,75 @@ def _gap_facts(manifest: Manifest) -> dict[str, int | float | None]:
             if len(windows):
                 at = windows[:, None] + np.arange(length)
                 inside += total - length * example.unll[at].mean(), length
-    means = [
-        None if not count else float(total / count / 1e6)
-        for total, count in (pii, other, inside)
-    ]
-    gap = None if means[0] is None or means[1] is None else means[0] - means[1]
+    means = [total / count / 1e6 if count else None for total, count in sums.tolist()]
+    of_pii, of_other, of_inside = means
     return {
-        "reference NLL of PII": means[0],
-        "reference NLL of other text": means[1],
-        "gap": gap,
-        "gap to windows of the same example and length": means[2],
+        "reference NLL of PII": of_pii,
+        "reference NLL of other text": of_other,
+        "gap": None if of_pii is None or of_other is None else of_pii - of_other,
+        "gap to windows of the same example and length": of_inside,
     }
 
 
-def _effects(manifest: Manifest, count: int) -> list[Record]:
+def _effects(manifest: Manifest, count: int) -> Iterator[tuple[object, ...]]:
     """Effects that a two-sided 5% test would find with 80% power, and under what.
+
+    Figure, number of units, unit, effect and assumption.
 
     Parameters
     ----------
     count
         Clusters of train rows with pairs.
     """
-    found: list[Record] = [
-        {
-            "figure": "matched delta_sel, did",
-            "n": count,
-            "unit": "nats",
-            "mde": _change(count),
-            "assumes": f"an SD of {CLUSTER_SD:g} nats over clusters, as SPARK's "
-            "interval implies; "
-            + ", ".join(
-                f"{clusters_needed(CLUSTER_SD, effect)} clusters for {effect:g}"
-                for effect in (0.5, 0.2)
-            ),
-        }
-    ]
-    for part in ("full", "password", "ssn"):
+    enough = ", ".join(
+        f"{clusters_needed(CLUSTER_SD, effect)} clusters for {effect:g}"
+        for effect in (0.5, 0.2)
+    )
+    spread = f"an SD of {CLUSTER_SD:g} nats over clusters, as SPARK's interval implies"
+    yield "matched delta_sel, did", count, "nats", _change(count), f"{spread}; {enough}"
+    for part in RANKED:
         planted = [
-            c
+            len(c.candidates)
             for c in manifest.canaries
             if c.part == part and not c.held_out and c.true_index is not None
         ]
-        if not planted:
-            continue
-        sd = math.sqrt((len(planted[0].candidates) ** 2 - 1) / 12)
-        found.append(
-            {
-                "figure": f"canary rank_mean {part}",
-                "n": len(planted),
-                "unit": "ranks",
-                "mde": mde_normal(sd / math.sqrt(len(planted))),
-                "assumes": "uniform ranks",
-            }
-        )
+        if planted:
+            se = math.sqrt((planted[0] ** 2 - 1) / 12) / math.sqrt(len(planted))
+            figure = f"canary rank_mean {part}"
+            yield figure, len(planted), "ranks", mde_normal(se), "uniform ranks"
     members = len(manifest.membership.members)
     others = len(manifest.membership.non_members)
     if members and others:
         se = math.sqrt((members + others + 1) / (12 * members * others))
-        found.append(
-            {
-                "figure": "mia auc",
-                "n": members + others,
-                "unit": "AUC",
-                "mde": mde_normal(se),
-                "assumes": f"scores without a signal; {members} members, {others} "
-                "non-members",
-            }
-        )
-    return found
+        rows = f"scores without a signal; {members} members, {others} non-members"
+        yield "mia auc", members + others, "AUC", mde_normal(se), rows
 
 
-def _canaries(manifest: Manifest) -> list[Record]:
+def _canaries(manifest: Manifest) -> Any:
     """Canaries by part, dose and whether they were held out."""
-    groups: dict[tuple[str, int, bool], list[ManifestCanary]] = {}
-    for canary in manifest.canaries:
-        key = (canary.part, canary.dose, canary.held_out)
-        groups.setdefault(key, []).append(canary)
-    rows = []
-    for group, found in sorted(groups.items()):
-        lengths = [c.n_tokens for c in found if c.n_tokens is not None]
-        ok = [c for c in found if c.true_index is not None]
-        rows.append(
-            {
-                **dict(zip(("part", "dose", "held_out"), group, strict=True)),
-                "canaries": len(found),
-                "rankable": len(ok),
-                "contexts": sum(len(c.contexts) for c in ok),
-                "tokens_min": min(lengths, default=None),
-                "tokens_median": float(np.median(lengths)) if lengths else None,
-                "tokens_max": max(lengths, default=None),
-                "reasons": "; ".join(sorted({c.reason for c in found if c.reason})),
-            }
-        )
-    return rows
+    ok = [c.true_index is not None for c in manifest.canaries]
+    canaries = pd.DataFrame(
+        {
+            "part": [c.part for c in manifest.canaries],
+            "dose": [c.dose for c in manifest.canaries],
+            "held_out": [c.held_out for c in manifest.canaries],
+            "ok": ok,
+            "contexts": [len(c.contexts) for c in manifest.canaries],
+            "tokens": pd.array([c.n_tokens for c in manifest.canaries], "Int64"),
+            "reason": [c.reason for c in manifest.canaries],
+        }
+    )
+    canaries["contexts"] *= canaries["ok"]
+    table = canaries.groupby(["part", "dose", "held_out"], as_index=False).agg(
+        canaries=("ok", "size"),
+        rankable=("ok", "sum"),
+        contexts=("contexts", "sum"),
+        tokens_min=("tokens", "min"),
+        tokens_median=("tokens", "median"),
+        tokens_max=("tokens", "max"),
+        reasons=("reason", lambda held: "; ".join(sorted(held.dropna().unique()))),
+    )
+    return table.astype(object).where(table.notna(), None).to_dict("records")
 
 
 def _or_none(compute: Callable[[], float]) -> float | None:

@@ -9,9 +9,8 @@ arXiv:2601.03791).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -21,7 +20,6 @@ from spark_audit.data.encoding import Encoding, encode, token_ids
 from spark_audit.data.occurrences import folded
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import (
-    CanaryContext,
     Manifest,
     ManifestCanary,
     ManifestExample,
@@ -77,25 +75,8 @@ class Asked:
 Encodings = Mapping[str, Encoding]
 
 
-def _last(n: int, asked: Asked, encodings: Encodings) -> np.ndarray:
-    lead, body = _before(asked.example, asked.span, encodings)
-    return np.concatenate([lead, body[-n:]])
-
-
-def _cue(asked: Asked, encodings: Encodings) -> np.ndarray:
-    lead, body = _before(asked.example, asked.span, encodings)
-    assert asked.other is not None
-    theirs = _before(asked.other, asked.other.identifiers[-1][0], encodings)[1]
-    return np.concatenate([lead, theirs[:-CUE][-CONTEXT:], body[-CUE:]])
-
-
-TAILS: Mapping[str, Callable[[Asked, Encodings], np.ndarray]] = {
-    "last8": partial(_last, 8),
-    "last16": partial(_last, 16),
-    "last32": partial(_last, 32),
-    "cue": _cue,
-}
-"""Prompts that are followed by the identifier's own tokens in its row."""
+TAILS = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE}
+"""Prompts that the identifier's own tokens in its row follow: tokens before it."""
 
 PROMPTS = (*TAILS, "association")
 
@@ -142,7 +123,13 @@ def asked_items(
             text, start = encodings[example], place
             assert one.span.tokens is not None
             first, last = one.span.tokens
-            before = TAILS[prompt](one, encodings)
+            lead, body = _before(one.example, one.span, encodings)
+            lent = body[:0]
+            if prompt == "cue":
+                assert one.other is not None
+                theirs = one.other.identifiers[-1][0]
+                lent = _before(one.other, theirs, encodings)[1][:-CUE][-CONTEXT:]
+            before = np.concatenate([lead, lent, body[-TAILS[prompt] :]])
         written = np.clip(text.end[first:last] - start, 0, None)
         ids = np.concatenate([before, text.ids[first:last]])
         positions = np.concatenate([np.full(len(before), -1), written])
@@ -208,13 +195,20 @@ def place_of(key: str) -> tuple[str, str]:
     return "/".join(of), example
 
 
-def slot_items(
-    manifest: Manifest,
-    loaded: Loaded,
-    encodings: Mapping[str, Encoding],
-    keys: Sequence[str],
-) -> list[Candidates]:
-    """Candidates in the place of a true string, by key, in the manifest's order.
+Sets = Mapping[str, ManifestCanary | ManifestTwins]
+
+
+def slots(manifest: Manifest) -> Sets:
+    """The sets of canaries and twins, by their keys without an example."""
+    canaries = {canary_key(c.canary_id, c.part, ""): c for c in manifest.canaries}
+    sets: Sets = canaries | {twins_key(one.id, ""): one for one in manifest.twins}
+    return {place_of(key)[0]: one for key, one in sets.items()}
+
+
+def slot_item(
+    key: str, manifest: Manifest, sets: Sets, loaded: Loaded, encodings: Encodings
+) -> Candidates:
+    """Candidates in the place of a true string, behind what stands before it.
 
     Where the first token also covers characters before the string, it is one of them.
 
@@ -224,57 +218,34 @@ def slot_items(
         Naming the set, if the manifest has none there, the string was cut off, or a
         candidate changes another token than the string's own.
     """
-    known: dict[str, ManifestCanary | ManifestTwins] = {
-        place_of(canary_key(one.canary_id, one.part, ""))[0]: one
-        for one in manifest.canaries
-    }
-    known |= {place_of(twins_key(one.id, ""))[0]: one for one in manifest.twins}
-    found = []
-    for key in keys:
-        name, row = place_of(key)
-        held = known.get(name)
-        places = {c.example: c for c in held.contexts} if held else {}
-        if held is None or row not in places or held.true_index is None:
-            reason = getattr(held, "reason", None)
-            raise InputError(
-                reason or "the manifest has no such set",
-                where=f"candidates {key!r}",
-                fix="score what the manifest lists under `canaries` and `twins`",
-            )
-        found.append(
-            _slot(loaded, key, manifest.by_id[row], encodings[row], places[row], held)
+    (name, row), where = place_of(key), f"candidates {key!r}"
+    held = sets.get(name)
+    places = {one.example: one for one in held.contexts} if held else {}
+    if held is None or row not in places or held.true_index is None:
+        raise InputError(
+            getattr(held, "reason", None) or "the manifest has no such set",
+            where=where,
+            fix="score what the manifest lists under `canaries` and `twins`",
         )
-    return found
-
-
-def _slot(
-    loaded: Loaded,
-    key: str,
-    example: ManifestExample,
-    encoding: Encoding,
-    place: CanaryContext,
-    held: ManifestCanary | ManifestTwins,
-) -> Candidates:
-    """The strings' tokens at the place, behind what stands before it."""
-    where, text = f"candidates {key!r}", example.text
+    example, encoding, place = manifest.by_id[row], encodings[row], places[row]
     span = encoding.span(place.char_start, place.char_end)
     if span is None or span.start < example.kept[0] or span.end > example.kept[1]:
         raise InputError("is cut off: text longer than the context", where=where)
-    before, after = text[: place.char_start], text[place.char_end :]
+    before, after = example.text[: place.char_start], example.text[place.char_end :]
     texts = [before + one + after for one in held.candidates]
-    rows = token_ids(loaded.tokenizer, texts)
-    same = np.array([len(ids) == len(encoding) for ids in rows])
-    if same.all():
-        same = np.array(rows) == encoding.ids
-        same[:, span.start : span.end] |= np.arange(len(rows))[:, None] != (
-            held.true_index
-        )
-    if not same.all():
+    rows, ids = token_ids(loaded.tokenizer, texts), encoding.ids.tolist()
+    # All are as the true string's text but for the tokens in its place.
+    own = slice(span.start, span.end)
+    fits = all(
+        len(one) == len(ids) and [*one[: own.start], *ids[own], *one[own.stop :]] == ids
+        for one in rows
+    )
+    if rows[held.true_index] != ids or not fits:
         raise InputError(
             "a candidate changes tokens around the true string's place",
             where=where,
             fix="give the tokenizer that the manifest was built with",
         )
-    slot = np.array([one[span.start : span.end] for one in rows], dtype=np.int32)
-    ids, positions = encoding.fed(example.kept)
-    return Candidates(key, ids[positions < span.start], tuple(slot))
+    fed, positions = encoding.fed(example.kept)
+    slot = np.array([one[own] for one in rows], dtype=np.int32)
+    return Candidates(key, fed[positions < own.start], tuple(slot))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 from weakref import finalize
 
 import numpy as np
@@ -16,8 +16,7 @@ from spark_audit.data.examples import REQUIRED, Example, Span
 from spark_audit.manifest.clusters import Clusters
 from spark_audit.manifest.covariates import (
     Corpus,
-    balance,
-    measured,
+    covariates,
     pool,
     token_classes,
     token_ranges,
@@ -32,6 +31,13 @@ from spark_audit.manifest.selection import (
 )
 from spark_audit.manifest.tables import packed
 from spark_audit.manifest.twins import Identifiers
+from spark_audit.stats.balance import balance_rows
+
+CONTROLS_ONLY = {
+    "distance_to_pii": "tokens between the control and its span",
+    "control_before": "share of controls before their span",
+}
+"""Covariates of controls alone, and what is noted of them."""
 
 
 def example_records(
@@ -93,16 +99,16 @@ def example_record(row: Layout, cluster: str) -> Record:
     }
 
 
-class Balance(Mapping[tuple[str, str], np.ndarray]):
+class Balance:
     """Balance over the train rows, which are what is audited, from slices of rows.
 
-    What it is judged by, by side and covariate, lies in a file: 3 KB a row.
+    What it is judged by, by side and covariate, lies in files: 3 KB a row.
     """
 
     def __init__(self) -> None:
-        self._file = TemporaryFile()  # has no name: only this process reads it
-        finalize(self, self._file.close)
-        self._places: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        # They have no name: only this process reads them.
+        self._files: dict[tuple[str, str], IO[bytes]] = defaultdict(TemporaryFile)
+        finalize(self, _close, self._files)
 
     def add(
         self, rows: Sequence[Layout], texts: Corpus, eligible: np.ndarray, pairs: Pairs
@@ -114,38 +120,49 @@ class Balance(Mapping[tuple[str, str], np.ndarray]):
         )
         if not len(spans):
             return
-        windows = pool(eligible, texts, spans)
-        found = measured(
-            texts, spans=spans, windows=windows, matched=matched, controls=controls
-        )
-        for key, values in found.items():
-            data = values.astype(np.float64).tobytes()
-            place = self._file.tell(), len(data)
-            self._places.setdefault(key, []).append(place)
-            self._file.write(data)
+        windows, apart = pool(eligible, texts, spans), controls[:, 1] - matched[:, 1]
+        sides = {"spans": spans, "windows": windows, "matched": matched}
+        for side, ranges in {**sides, "controls": controls}.items():
+            for name, values in covariates(texts, ranges).items():
+                values.astype(np.float64).tofile(self._files[side, name])
+        for name, values in (
+            ("distance_to_pii", np.abs(apart) - matched[:, 2]),
+            ("control_before", apart < 0),
+        ):
+            values.astype(np.float64).tofile(self._files["controls", name])
 
     def records(self) -> list[Record]:
-        """The manifest's records; none where there is no span."""
-        if not self._places:
-            return []
+        """As :func:`spark_audit.stats.balance.balance_rows`; none without a span.
+
+        Two more rows have values for controls only: their distance to the PII span in
+        tokens, and the share of them that stand before it.
+        """
+        rows: list[Record] = []
+        for name in [name for side, name in self._files if side == "spans"]:
+            spans, windows, controls, matched = (
+                {name: self._values(side, name)}
+                for side in ("spans", "windows", "controls", "matched")
+            )
+            rows += balance_rows(spans, windows, controls, covariates_matched=matched)
+        for name, note in CONTROLS_ONLY.items() if rows else ():
+            own, nothing = self._values("controls", name), {name: np.zeros(0)}
+            (row,) = balance_rows(nothing, nothing, {name: own})
+            rows.append({**row, "note": note if len(own) else row["note"]})
         # The last digits of a mean depend on the machine.
         return [
             {k: round(v, 9) if isinstance(v, float) else v for k, v in row.items()}
-            for row in balance(self)
+            for row in rows
         ]
 
-    def __getitem__(self, key: tuple[str, str]) -> np.ndarray:
-        parts = []
-        for at, size in self._places[key]:
-            self._file.seek(at)
-            parts.append(self._file.read(size))
-        return np.frombuffer(b"".join(parts), np.float64)
+    def _values(self, side: str, name: str) -> np.ndarray:
+        file = self._files[side, name]
+        file.seek(0)
+        return np.fromfile(file, np.float64)
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self._places)
 
-    def __len__(self) -> int:
-        return len(self._places)
+def _close(files: Mapping[tuple[str, str], IO[bytes]]) -> None:
+    for file in files.values():
+        file.close()
 
 
 def _runs(mask: np.ndarray) -> list[list[int]]:

@@ -8,15 +8,14 @@ it, so the content is validated when a file is read, and nothing behind checks a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from spark_audit.manifest.consistency import MOST, ById, check_inside
 from spark_audit.manifest.tables import Packed
 from spark_audit.results.notebook import Shown
 
@@ -37,8 +36,11 @@ def _once(values: list[str]) -> list[str]:
     return values
 
 
+MOST = 10**9
+"""No count, position or dose is larger: it is beyond any text or vocabulary."""
 Name = Annotated[str, Field(max_length=1000), AfterValidator(_plain)]
 """What names files, rows of tables and lines of a terminal."""
+Distinct = Annotated[list[str], AfterValidator(_once)]
 MOST_NATS = 1e4
 """No token is this unlikely to a model whose logits are finite."""
 Whole = Annotated[int, Field(ge=0, le=MOST)]
@@ -46,6 +48,13 @@ Nats = Annotated[float, Field(ge=0, le=MOST_NATS, allow_inf_nan=False)]
 MicroNats = Annotated[int, Field(ge=0, le=round(1e6 * MOST_NATS))]
 Figure = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+def check_inside(field: str, ranges: Collection[tuple[int, int]], length: int) -> None:
+    """Refuse a range that is empty, or outside of what is that long."""
+    for start, end in ranges:
+        if not 0 <= start < end <= length:
+            raise ValueError(f"{field}: {start}:{end} is empty or outside 0:{length}")
 
 
 class _Part(BaseModel):
@@ -220,6 +229,37 @@ class ManifestExample(_Part):
         return np.flatnonzero(mask)
 
 
+class ById(Mapping[str, ManifestExample]):
+    """Examples by id: of each it holds the number, and what checks ask for.
+
+    Attributes
+    ----------
+    sizes
+        Id -> place among the examples, letters, tokens (0 where redacted) and split.
+    """
+
+    def __init__(self, examples: Sequence[ManifestExample]) -> None:
+        self._examples = examples
+        self.sizes: dict[str, tuple[int, int, int, str]] = {}
+        for i, example in enumerate(examples):
+            if example.id in self.sizes:
+                raise ValueError(f"examples.{i} stands twice")
+            sizes = len(example.text), len(example.reference_unll)
+            self.sizes[example.id] = (i, *sizes, example.split)
+
+    def __getitem__(self, key: str) -> ManifestExample:
+        return self._examples[self.sizes[key][0]]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.sizes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
 class PairSide(_Part):
     """One side of a matched pair; ``nll`` is the reference mean over it, in nats.
 
@@ -276,7 +316,24 @@ class UnmatchedSpan(CanaryContext):
     reason: str
 
 
-class ManifestCanary(_Part):
+class _Ranked(_Part):
+    """A string that stands in some rows, among others that it could have been."""
+
+    contexts: list[CanaryContext]
+    candidates: Distinct = Field(repr=False)
+    true_index: Whole | None
+    dose: Whole
+
+    @model_validator(mode="after")
+    def _among(self) -> Self:
+        if (self.true_index is not None) != bool(self.candidates):
+            raise ValueError("candidates and true_index must both be set, or neither")
+        if self.true_index is not None and self.true_index >= len(self.candidates):
+            raise ValueError("true_index is none of the candidates")
+        return self
+
+
+class ManifestCanary(_Ranked):
     """One part of a canary with its candidates (empty: not rankable, and why).
 
     ``n_tokens`` are the true string's in its first context, and each candidate's.
@@ -284,28 +341,20 @@ class ManifestCanary(_Part):
 
     canary_id: Name
     part: Literal["full", "password", "ssn"]
-    contexts: list[CanaryContext]
-    candidates: Annotated[list[str], AfterValidator(_once)] = Field(repr=False)
-    true_index: Whole | None
     reason: str | None
     n_tokens: Annotated[int, Field(ge=0, le=MOST)] | None
     format: Name
-    dose: Whole
     held_out: bool
     pair: Name | None = Field(default=None, exclude_if=lambda v: v is None)
 
     @model_validator(mode="after")
-    def _ranked(self) -> ManifestCanary:
-        if (self.true_index is not None) != bool(self.candidates):
-            raise ValueError("candidates and true_index must both be set, or neither")
-        if self.true_index is not None and self.true_index >= len(self.candidates):
-            raise ValueError("true_index is none of the candidates")
+    def _placed(self) -> Self:
         if self.candidates and not (self.contexts and self.n_tokens):
             raise ValueError("it has candidates, but no contexts or no tokens")
         return self
 
 
-class ManifestTwins(_Part):
+class ManifestTwins(_Ranked):
     """An identifier that nobody planted among fresh strings of its kind.
 
     ``dose`` counts the train rows that it stands in; 0: it is held out.
@@ -314,15 +363,8 @@ class ManifestTwins(_Part):
     id: Name
     type: Name
     contexts: list[CanaryContext] = Field(min_length=1)
-    candidates: Annotated[list[str], AfterValidator(_once)] = Field(repr=False)
+    candidates: Distinct = Field(repr=False, min_length=2)
     true_index: Whole
-    dose: Whole
-
-    @model_validator(mode="after")
-    def _ranked(self) -> ManifestTwins:
-        if self.true_index >= len(self.candidates) or len(self.candidates) < 2:
-            raise ValueError("true_index is none of two candidates or more")
-        return self
 
 
 class Membership(_Part):
@@ -389,6 +431,6 @@ class Manifest(Shown, _Part):
             yield part, len(getattr(self, part))
 
     @cached_property
-    def by_id(self) -> ById[ManifestExample]:
+    def by_id(self) -> ById:
         """Examples by id, in their order."""
         return ById(self.examples)

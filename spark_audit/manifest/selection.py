@@ -6,7 +6,7 @@ is looked at.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from spark_audit.data.sensitivity_score import (
     stop_word_ranges,
     token_counts,
 )
-from spark_audit.data.templates import template_ranges
+from spark_audit.data.templates import parts_outside, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.manifest.covariates import Corpus
 from spark_audit.manifest.layout import Layout, Rows
@@ -136,27 +136,24 @@ def _pair(
     row: Layout, of: int, start: int, control: int, length: int, unll: np.ndarray
 ) -> Record:
     """The record of a span (by its number) and the control's first token."""
-    span, encoding, end = row.example.spans[of], row.encoding, control + length
-    pii_u = int(unll[start : start + length].sum())
-    control_u = int(unll[control:end].sum())
+    span, encoding = row.example.spans[of], row.encoding
+
+    def side(at: int, char_start: int, char_end: int) -> Record:
+        return {
+            "token_start": at,
+            "token_end": at + length,
+            "char_start": int(char_start),
+            "char_end": int(char_end),
+            "nll": int(unll[at : at + length].sum()) / (1e6 * length),
+        }
+
+    apart = int((unll[start : start + length] - unll[control : control + length]).sum())
+    last = control + length - 1
     return {
         "example": row.example.id,
-        "pii": {
-            "token_start": start,
-            "token_end": start + length,
-            "char_start": span.start,
-            "char_end": span.end,
-            "nll": pii_u / (1e6 * length),
-            "type": span.type,
-        },
-        "control": {
-            "token_start": control,
-            "token_end": end,
-            "char_start": int(encoding.start[control]),
-            "char_end": int(encoding.end[end - 1]),
-            "nll": control_u / (1e6 * length),
-        },
-        "distance": abs(pii_u - control_u) / (1e6 * length),
+        "pii": {**side(start, span.start, span.end), "type": span.type},
+        "control": side(control, encoding.start[control], encoding.end[last]),
+        "distance": abs(apart) / (1e6 * length),
         "weight": 1.0,
     }
 
@@ -197,9 +194,7 @@ def low_sensitivity(
     low[scored] = (
         sensitivity(
             texts.unll[scored] / 1e6,
-            score2({name: counts[name] for name in sorted(counts)})[
-                texts.tokens[scored]
-            ],
+            score2([counts[name] for name in sorted(counts)])[texts.tokens[scored]],
             alpha=alpha,
             pii_mask=pii[scored],
             zero_mask=(stop | fixed)[scored],
@@ -252,56 +247,35 @@ def canary_sets(
     list, int
         The manifest's records, and in how many rows a canary was cut.
     """
-    standing: dict[str, list[tuple[Layout, np.ndarray]]] = {}
+    standing: dict[str, list[tuple[Layout, np.ndarray]]] = defaultdict(list)
     for row, unll in rows:
         if row.example.canary is not None:
-            standing.setdefault(row.example.canary.id, []).append((row, unll))
-    records, cut, done = [], 0, 0
-    for name in sorted(standing):
-        held = standing[name]
+            standing[row.example.canary.id].append((row, unll))
+    records, cut = list[Record](), 0
+    for _, held in sorted(standing.items()):
         canary, parts = _one_canary([row.example for row, _ in held])
         whole = [row for row, unll in held if _is_whole(row, unll)]
         cut += len(held) - len(whole)
-        whole = whole[:contexts]
         for part in RANKED:
-            found = Candidates((), None, 0, CUT_OFF)
-            places = [
-                Context(row.example.text, *canary_ranges(row.example)[part])
-                for row in whole
-            ]
-            if whole:
-                found = candidates(
-                    canary.format,
-                    parts,
-                    part,
-                    encode=encode,
-                    contexts=places,
-                    seed=seed_for(seed, canary.id, part),
-                    n=n,
-                    pool=canary.pool,
-                )
-            records.append(_canary(canary, part, whole, places, found))
-            done += 1
-            progress(done, len(standing) * len(RANKED))
+            record = _candidates(
+                canary, parts, part, whole[:contexts], encode=encode, n=n, seed=seed
+            )
+            records.append(record)
+            progress(len(records), len(standing) * len(RANKED))
     return records, cut
 
 
 def _one_canary(held: Sequence[Example]) -> tuple[Canary, dict[Part, str]]:
     """What all rows of a canary agree on: the canary and its parts."""
-    found = {
-        (
-            example.canary,
-            tuple(
-                (s.part, example.text[s.start : s.end]) for s in example.spans if s.part
-            ),
-        )
-        for example in held
+    (canary, parts), *others = {
+        (e.canary, tuple((s.part, e.text[s.start : s.end]) for s in e.spans if s.part))
+        for e in held
     }
-    (canary, parts), *others = sorted(found, key=repr)
-    if others or canary is None:
+    assert canary is not None
+    if others:
         raise InputError(
             "rows of one canary hold different strings or facts",
-            where=f"canary {held[0].canary.id!r}" if held[0].canary else None,
+            where=f"canary {canary.id!r}",
             fix="inject again",
         )
     return canary, {part: text for part, text in parts if part is not None}
@@ -313,20 +287,38 @@ def _is_whole(row: Layout, unll: np.ndarray) -> bool:
     return tokens is not None and bool((unll[tokens.start : tokens.end] >= 0).all())
 
 
-def _canary(
+def _candidates(
     canary: Canary,
+    parts: Mapping[Part, str],
     part: Ranked,
     rows: Sequence[Layout],
-    places: Sequence[Context],
-    found: Candidates,
+    *,
+    encode: Encode,
+    n: int,
+    seed: int,
 ) -> Record:
-    tokens = rows[0].encoding.span(places[0].start, places[0].end) if rows else None
+    """The record of a canary's part; without candidates if no row holds it whole."""
+    places = [canary_ranges(row.example)[part] for row in rows]
+    found, tokens = Candidates((), None, CUT_OFF), None
+    if rows:
+        tokens = rows[0].encoding.span(*places[0])
+        pairs = zip(rows, places, strict=True)
+        found = candidates(
+            canary.format,
+            parts,
+            part,
+            encode=encode,
+            contexts=[Context(row.example.text, *place) for row, place in pairs],
+            seed=seed_for(seed, canary.id, part),
+            n=n,
+            pool=canary.pool,
+        )
     return {
         "canary_id": canary.id,
         "part": part,
         "contexts": [
-            {"example": row.example.id, "char_start": at.start, "char_end": at.end}
-            for row, at in zip(rows, places, strict=True)
+            {"example": row.example.id, "char_start": start, "char_end": end}
+            for row, (start, end) in zip(rows, places, strict=True)
         ],
         "candidates": list(found.strings),
         "true_index": found.true_index,
@@ -349,11 +341,9 @@ def duplicates(rows: Rows) -> np.ndarray:
     """
     texts = []
     for example in rows.examples:
-        at, parts = 0, list[str]()
-        for start, end in template_ranges(example, rows.templates):
-            parts.append(example.text[at:start])
-            at = end
-        text = " ".join([*parts, example.text[at:]])
+        fixed = template_ranges(example, rows.templates)
+        parts = parts_outside(fixed, len(example.text))
+        text = " ".join(example.text[start:end] for start, end in parts)
         texts.append(text if text.strip() else example.text)
     return duplicate_groups(texts)
 
@@ -366,17 +356,18 @@ def membership(
     Members are the train rows without a canary, non-members the test rows without one.
     Rows whose near-duplicate group stands in both splits are neither.
     """
-    splits: dict[int, set[str]] = {}
-    for example, group in zip(examples, groups.tolist(), strict=True):
-        splits.setdefault(group, set()).add(example.split)
-    found: dict[str, list[str]] = {"members": [], "non_members": []}
-    crossing = 0
-    for example, group in zip(examples, groups.tolist(), strict=True):
-        if example.canary is not None:
-            continue
-        if len(splits[group]) > 1:
-            crossing += 1
-            continue
-        side = "members" if example.split == "train" else "non_members"
-        found[side].append(example.id)
-    return found, crossing
+    labels = groups.tolist()
+    splits = {*zip((example.split for example in examples), labels, strict=True)}
+    both = {group for split, group in splits if split == "test"}
+    both &= {group for split, group in splits if split == "train"}
+    rows = [
+        (example.split, example.id, group in both)
+        for example, group in zip(examples, labels, strict=True)
+        if example.canary is None
+    ]
+    sides = {"members": "train", "non_members": "test"}
+    found = {
+        side: [key for of, key, crosses in rows if of == split and not crosses]
+        for side, split in sides.items()
+    }
+    return found, sum(crosses for *_, crosses in rows)

@@ -6,22 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from pydantic import ValidationError
+
 from spark_audit.errors import InputError
+from spark_audit.manifest.schema import Settings
 from spark_audit.terminal.flags import Flag, Seed, one_of
 
 PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
 """``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
 
 DISTANCES, CONTROLS = ("mean", "profile"), ("any", "before")
-RANGES: Mapping[str, tuple[float, float | None]] = {
-    "caliper": (0, None),
-    "buffer": (0, None),
-    "max_length": (2, None),
-    "canary_contexts": (1, None),
-    "n_candidates": (2, None),
-    "tau": (0, 1),
-    "alpha": (0, 1),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,17 +69,7 @@ class BuildSettings:
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        one_of(self.preset, "preset", PRESETS)
-        one_of(self.distance, "distance", DISTANCES)
-        one_of(self.controls, "controls", CONTROLS)
-        for name, (low, high) in RANGES.items():
-            value = getattr(self, name)
-            if value is None or value == "all":
-                continue
-            # Not a number fails every comparison.
-            if not low <= value <= (value if high is None else high):
-                bound = f"at least {low}" if high is None else f"from {low} to {high}"
-                raise InputError(f"{value} is not {bound}", where=name)
+        self.recorded(max_positions=None)
 
     def recorded(self, *, max_positions: int | None) -> dict[str, Any]:
         """What a manifest says of them: presets resolved, the model's context applied.
@@ -95,7 +79,9 @@ class BuildSettings:
         InputError
             If ``max_length`` does not fit into the model's context.
         """
-        buffer, contexts = PRESETS[self.preset]
+        buffer, contexts = PRESETS[one_of(self.preset, "preset", PRESETS)]
+        if self.n_candidates < 2:
+            raise InputError(f"{self.n_candidates} is below 2", where="n_candidates")
         if self.canary_contexts is not None:
             whole = self.canary_contexts == "all"
             contexts = None if whole else int(self.canary_contexts)
@@ -107,12 +93,15 @@ class BuildSettings:
                 where="max_length",
                 fix=f"give at most {max_positions}",
             )
-        return {
-            **vars(self),
-            **{
-                name: float(getattr(self, name)) for name in ("caliper", "tau", "alpha")
-            },
+        values = vars(self) | {
             "buffer": buffer if self.buffer is None else self.buffer,
             "max_length": length,
             "canary_contexts": contexts,
         }
+        try:
+            settings = Settings.model_validate(values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            what = f"{first['input']!r}: {first['msg'].lower()}"
+            raise InputError(what, where=str(first["loc"][0])) from error
+        return settings.model_dump()

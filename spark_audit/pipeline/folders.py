@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_audit.errors import InputError
 from spark_audit.files import check_links, check_writable, lies_inside
-from spark_audit.manifest.compatibility import check_fit
-from spark_audit.manifest.file import load_manifest, original
+from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.lineup import Lineup, opened_names
 from spark_audit.pipeline.merge import check as check_kept
@@ -30,7 +29,7 @@ def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
     if not request.data:
         return find_manifest(checkpoint)
     from spark_audit.data.examples import data_files, read_examples
-    from spark_audit.manifest.tasks import task_manifest
+    from spark_audit.manifest.build import task_manifest
 
     name = "+".join(dict.fromkeys(path.stem for path in request.data))
     return task_manifest(

@@ -14,8 +14,7 @@ import numpy as np
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable
-from spark_audit.manifest.compatibility import check_fit
-from spark_audit.manifest.file import load_manifest, original
+from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.items import items_for, token_places
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.folders import check_folder, default_folder, manifest_for

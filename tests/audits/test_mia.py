@@ -19,7 +19,8 @@ from spark_audit.audits.mia.membership_guards import (
     UNTRAINED,
 )
 from spark_audit.errors import InputError
-from spark_audit.manifest.file import redact, seal
+from spark_audit.manifest.file import seal
+from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.scoring.table import Pass, TokenTable

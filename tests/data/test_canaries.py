@@ -244,23 +244,11 @@ def test_a_blank_that_changes_hands_is_a_change():
     assert {s[0].isalpha() and s[0].lower() <= "m" for s in got.strings} == {True}
 
 
-def test_a_wrong_context_is_refused():
-    with pytest.raises(ValueError, match="does not hold the true string"):
-        candidates(
-            "login",
-            PARTS_OF,
-            "ssn",
-            encode=encode,
-            contexts=[Context("x", 0, 1)],
-            seed=0,
-        )
-
-
 def test_where_draws_run_out_the_reason_is_told():
     got = candidates(
         "login", PARTS_OF, "full", encode=encode, contexts=[], seed=0, max_draws=300
     )
-    assert (got.strings, got.true_index, got.draws) == ((), None, 300)
+    assert (got.strings, got.true_index) == ((), None)
     assert re.fullmatch(
         r"300 draws gave \d+ of 512 candidates of \d+ tokens", got.reason
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from spark_audit.data.encoding import _BLANK, Encoding, TokenSpan, encode, kept_range
+from spark_audit.data.encoding import Encoding, TokenSpan, encode, kept_range
 from spark_audit.errors import InputError
 
 
@@ -68,11 +67,6 @@ def test_tokens_are_those_of_the_tokenizer_without_white_space_at_the_edges(
     for i in range(encoding.leading, len(encoding)):
         expected = trim(text, *plain["offset_mapping"][i])
         assert (encoding.start[i], encoding.end[i]) == expected
-
-
-def test_the_table_of_white_space_is_complete() -> None:
-    codes = [code for code in range(sys.maxunicode + 1) if chr(code).isspace()]
-    assert np.flatnonzero(_BLANK).tolist() == codes
 
 
 def test_an_empty_text_has_only_special_tokens(tiny_tokenizer: Any) -> None:

@@ -160,14 +160,13 @@ def test_the_rate_is_of_rows_without_a_canary(injected):
 
 def test_types_are_even_in_every_split():
     rows = stream(train=200, test=100)
-    after, report = inject(rows, seed=3, rate=0.7, canaries=0)
+    after, _ = inject(rows, seed=3, rate=0.7, canaries=0)
     for group in groups(rows):
         counts = Counter(
             s.type for r in after if (r.task, r.split) == group for s in r.spans
         )
         assert set(counts) == set(FRAMES)
         assert max(counts.values()) - min(counts.values()) <= 1
-    assert report.types == Counter(s.type for r in after for s in r.spans)
 
 
 def test_no_identifier_stands_twice(injected):
@@ -472,11 +471,6 @@ def test_bad_rows(injected):
     _, after, _ = injected
     with pytest.raises(InputError, match="holds injected identifiers already; inject"):
         inject(after, seed=0)
-    with pytest.raises(InputError, match="there are no rows"):
-        inject([], seed=0)
-    row = stream(train=1, test=0)[0]
-    with pytest.raises(InputError, match="an id occurs twice"):
-        inject([row, row], seed=0)
 
 
 # --- train and test stay alike --------------------------------------------------------

@@ -422,7 +422,7 @@ def test_presidio_not_installed(monkeypatch):
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    detectors._recognisers.cache_clear()
+    detectors.by_presidio.cache_clear()
     for name in [m for m in sys.modules if m.startswith("presidio")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
@@ -456,7 +456,7 @@ def test_presidio_patterns_without_a_model():
 def test_presidio_says_how_to_get_a_model(monkeypatch):
     import spacy
 
-    detectors._language_model.cache_clear()
+    detectors.by_presidio.cache_clear()
     monkeypatch.setattr(spacy.util, "is_package", lambda name: False)
     with pytest.raises(InputError) as caught:
         annotate("x", detector="presidio")
@@ -476,11 +476,11 @@ def test_presidio_names_come_from_the_model(monkeypatch):
         place = SimpleNamespace(start_char=0, end_char=2, label_="GPE")
         return SimpleNamespace(ents=[place, person])
 
-    detectors._language_model.cache_clear()
+    detectors.by_presidio.cache_clear()
     monkeypatch.setattr(spacy.util, "is_package", lambda name: name == "en_core_web_sm")
     monkeypatch.setattr(spacy, "load", lambda name: people)
     got = found("LA: Ann Lee, ann@example.org", detector="presidio")
-    detectors._language_model.cache_clear()
+    detectors.by_presidio.cache_clear()
     assert got == [("NAME", "Ann Lee"), ("EMAIL", "ann@example.org")]
 
 

@@ -18,8 +18,8 @@ from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import redact
 from spark_audit.manifest.items import manifest_items
+from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.tables import stored_examples
 from spark_audit.provenance import canonical_json
@@ -302,31 +302,34 @@ def test_a_tokenizer_without_offsets_is_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"caliper": -0.1}, "caliper: -0.1 is not at least 0"),
-        ({"caliper": float("nan")}, "caliper: nan is not at least 0"),
-        ({"buffer": -1}, "buffer: -1 is not at least 0"),
-        ({"n_candidates": 1}, "n_candidates: 1 is not at least 2"),
-        ({"canary_contexts": 0}, "canary_contexts: 0 is not at least 1"),
-        ({"tau": 1.5}, "tau: 1.5 is not from 0 to 1"),
-        ({"alpha": -1.0}, "alpha: -1.0 is not from 0 to 1"),
+        (
+            {"caliper": -0.1},
+            "caliper: -0.1: input should be greater than or equal to 0",
+        ),
+        ({"caliper": float("nan")}, "caliper: nan: input should be a finite number"),
+        ({"buffer": -1}, "buffer: -1: input should be greater than or equal to 0"),
+        ({"n_candidates": 1}, "n_candidates: 1 is below 2"),
+        (
+            {"canary_contexts": 0},
+            "canary_contexts: 0: input should be greater than or equal to 1",
+        ),
+        ({"tau": 1.5}, "tau: 1.5: input should be less than or equal to 1"),
+        ({"alpha": -1.0}, "alpha: -1.0: input should be greater than or equal to 0"),
         (
             {"preset": "fast"},
             "preset: 'fast' is unknown; choose one of: robust, paper",
         ),
-        (
-            {"distance": "max"},
-            "distance: 'max' is unknown; choose one of: mean, profile",
-        ),
-        (
-            {"controls": "after"},
-            "controls: 'after' is unknown; choose one of: any, before",
-        ),
+        ({"distance": "max"}, "distance: 'max': input should be 'mean' or 'profile'"),
+        ({"controls": "after"}, "controls: 'after': input should be 'any' or 'before'"),
         (
             {"max_length": 512},
             "max_length: 512 tokens do not fit into the model's context of 256; "
             "give at most 256",
         ),
-        ({"max_length": 1}, "max_length: 1 is not at least 2"),
+        (
+            {"max_length": 1},
+            "max_length: 1: input should be greater than or equal to 2",
+        ),
     ],
 )
 def test_settings_out_of_range_are_refused(

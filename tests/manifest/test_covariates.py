@@ -12,14 +12,14 @@ import pytest
 
 from spark_audit.manifest.covariates import (
     Corpus,
-    balance,
     covariates,
-    measured,
     pool,
     token_classes,
     token_ranges,
 )
 from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.records import Balance
+from spark_audit.manifest.selection import Pairs
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import TokenTable
 
@@ -174,18 +174,13 @@ def test_the_pool_holds_eligible_windows_of_the_spans_lengths(
 def test_balance_adds_where_controls_stand(
     small: tuple[list[Layout], Corpus, TokenTable],
 ) -> None:
-    _, texts, _ = small
-    matched = token_ranges([(0, 10, 2), (1, 4, 3)])
-    controls = token_ranges([(0, 5, 2), (1, 9, 3)])
-    values = measured(
-        texts,
-        spans=matched,
-        windows=pool(texts.unll >= 0, texts, matched),
-        matched=matched,
-        controls=controls,
-    )
-    rows = balance(values)
-    by_name = {row["covariate"]: row for row in rows}
+    rows, texts, _ = small
+    matched = [(0, 10, 2), (1, 4, 3)]
+    controls = [(0, 5, 2), (1, 9, 3)]
+    balance = Balance()
+    pairs = Pairs(scored=matched, matched=matched, controls=controls)
+    balance.add(rows, texts, texts.unll >= 0, pairs)
+    by_name = {row["covariate"]: row for row in balance.records()}
     assert list(by_name)[:3] == ["nll_mean", "nll_max", "nll_first"]
     # 7 to 10 is 3 tokens before, 7 to 9 is 2 tokens behind.
     assert by_name["distance_to_pii"]["mean_control"] == pytest.approx(2.5)

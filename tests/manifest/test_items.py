@@ -18,7 +18,6 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.items import (
     MORE_TOKENS,
     PromptRow,
-    first_response_token,
     items_for,
     row_prompts,
 )
@@ -273,7 +272,7 @@ def prompt_rows(tokenizer: Any, *rows: tuple[str, str, str, str]) -> list[Prompt
     found = []
     for key, task, prompt, response in rows:
         (encoding,) = encode(tokenizer, [prompt + response])
-        start = first_response_token(encoding, len(prompt))
+        start = encoding.reaching(len(prompt))
         found.append(PromptRow(key, task, encoding, start, response))
     return found
 
@@ -322,5 +321,5 @@ def test_a_response_without_a_token_begins_at_the_texts_end(
     tiny_tokenizer: Any,
 ) -> None:
     (encoding,) = encode(tiny_tokenizer, ["Label:"])
-    assert first_response_token(encoding, 6) == len(encoding)
-    assert first_response_token(encoding, 0) == 1
+    assert encoding.reaching(6) == len(encoding)
+    assert encoding.reaching(0) == 1

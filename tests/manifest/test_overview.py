@@ -11,8 +11,8 @@ import pytest
 
 from spark_audit.data.examples import Example
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.file import redact
 from spark_audit.manifest.overview import describe
+from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.stats.matching import non_overlapping_windows
 

@@ -18,14 +18,15 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import Example, Span
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.compatibility import check_fit, limited
 from spark_audit.manifest.file import (
+    check_fit,
     digest,
+    limited,
     load_manifest,
-    redact,
     seal,
     write_manifest,
 )
+from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 
 REGENERATE = """run, from the repository root:

@@ -19,10 +19,10 @@ from spark_audit.manifest.file import (
     check_output,
     digest,
     load_manifest,
-    redact,
     seal,
     write_manifest,
 )
+from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.manifest.tables import Table
 

@@ -20,8 +20,8 @@ import pytest
 from made_reports import checkpoint, guard, made_report, manifest_facts, said
 from synthetic import make_case  # noqa: F401
 
-from spark_audit.manifest.file import redact, seal
-from spark_audit.manifest.redaction import rewritten
+from spark_audit.manifest.file import seal
+from spark_audit.manifest.redaction import redact, rewritten
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
 from spark_audit.report.cells import Cell, Line, Rendering, Table

@@ -13,7 +13,6 @@ import pytest
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, Span
 from spark_audit.errors import InputError
-from spark_audit.manifest.items import first_response_token
 from spark_train.data import collate, encode_rows
 
 EXAMPLE = Example(
@@ -151,7 +150,7 @@ def test_the_response_begins_where_generation_goes_on(
     # Blank tokens in front of the label or behind it are the model's to write.
     row = replace(EXAMPLE, prompt=prompt, response=response, spans=())
     (encoding,) = encode(tiny_tokenizer, [row.text])
-    first = first_response_token(encoding, len(prompt))
+    first = encoding.reaching(len(prompt))
     (encoded,) = encode_rows([row], tiny_tokenizer)
     n = len(encoding)
     assert encoded.response.tolist() == [False] * first + [True] * (n - first + 1)
