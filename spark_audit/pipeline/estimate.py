@@ -58,7 +58,7 @@ def estimate(request: Request) -> dict[str, Any]:
     job = job if begun else replace(job, store=Store(None))
     there = job.passes_there() if begun else None
     lacking: Lacking = {
-        (one.name, kind): {item.key: item for item in job.lacking(keys)}
+        (one.name, kind): {item.key: item for item in job.store.left(keys).values()}
         for one in described
         if job.order.scores(one.name)
         for kind, keys in job.keys(one).items()

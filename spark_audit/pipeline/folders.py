@@ -1,8 +1,6 @@
 """Where manifests are found, and where reports go without losing any."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,15 +79,14 @@ def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
     )
 
 
-def default_folder(manifest: Manifest, names: Sequence[str]) -> Path:
-    """``reports/<manifest>-<names>``."""
-    parts = [manifest.name, *names]
-    return REPORTS / "-".join(map(safe, parts))
-
-
-def safe(name: str) -> str:
-    """The name with nothing in it that a file system could read otherwise."""
-    return "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
+def report_folder(manifest: Manifest, order: Lineup, request: Request) -> Path:
+    """Where a report goes, checked: by default ``reports/<manifest>-<names>``."""
+    name = "-".join([manifest.name, *order.names])
+    # Nothing in it that a file system could read otherwise.
+    safe = "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
+    folder = request.output or REPORTS / safe
+    check_folder(folder, manifest, order, request)
+    return folder
 
 
 def check_folder(

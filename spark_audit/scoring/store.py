@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_audit.errors import OutputError
@@ -33,7 +32,7 @@ from spark_audit.files import (
 )
 from spark_audit.memory import out_of_memory
 from spark_audit.provenance import sha256_json
-from spark_audit.scoring.table import LAYOUTS, Columns, Pass, TokenTable, read_column
+from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -113,7 +112,14 @@ class Store:
         frame = [SCHEMA, loaded.model_id, list(astuple(kind)), usable]
         told = self._purpose + sha256_json(frame)
         start = hashlib.sha256(self._salt + told.encode())
-        return Keys(start, items)
+        return Keys(start, items, kind)
+
+    def left(self, keys: Keys) -> dict[str, AnyItem]:
+        """Items that nobody has scored, as far as was seen, by store key: each once."""
+        names = keys()
+        items = {names[item.key]: item for item in keys.items}
+        lacking = self.lacking(items)
+        return {key: item for key, item in items.items() if key in lacking}
 
     def __contains__(self, key: str) -> bool:
         return not self.lacking([key])
@@ -157,11 +163,9 @@ class Store:
         for text in remarks:
             self.remark(text)
         lacking = self.lacking(keys[key] for key in table.ids)
-        for key in table.ids:
+        for key, position, columns in table.items():
             if keys[key] in lacking:
-                rows = table.rows(key)
-                columns = {name: values[rows] for name, values in table.columns.items()}
-                self.add(keys[key], table.position[rows], columns)
+                self.add(keys[key], position, columns)
 
     def remark(self, text: str) -> None:
         """Keep what a reader of the pending rows must know with their part."""
@@ -226,39 +230,17 @@ class Store:
             return TokenTable.from_items(items, kind=kind.kind)
         self.flush()
         self.refresh()
-        names: dict[str, list[str]] = {}
-        for name, key in keys.items():
-            names.setdefault(key, []).append(name)
-        paths = self._holding(names)
+        paths = self._holding(keys.values())
         if not paths:
             return TokenTable.from_items([], kind=kind.kind)
         try:
-            tables = [TokenTable.read(path) for path in paths]
+            return TokenTable.read(*paths, keys=keys)
         except OutputError as error:
             raise OutputError(
                 "a part of the scores vanished while it was read",
                 where=str(self.folder),
                 fix="run the same command again",
             ) from error
-        starts = np.concatenate([[0], np.cumsum([len(table) for table in tables])])
-        rows = sorted(
-            (name, start + table.offsets[i], table.offsets[i + 1] - table.offsets[i])
-            for start, table in zip(starts, tables, strict=False)
-            for i, key in enumerate(table.ids)
-            for name in names.pop(key, ())
-        )
-        lengths = np.array([length for _, _, length in rows], np.int64)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        first = np.array([start for _, start, _ in rows], np.int64)
-        index = np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])
-
-        def read(name: str) -> np.ndarray:
-            parts = [read_column(path, name) for path in paths]
-            return np.asarray(np.concatenate(parts)[index])
-
-        columns = Columns([*tables[0].columns], read)
-        ids = tuple(name for name, _, _ in rows)
-        return TokenTable(ids, offsets, read("position"), columns)
 
     def _holding(self, keys: Iterable[str]) -> list[Path]:
         """The parts that hold any of the keys."""
@@ -299,13 +281,14 @@ class Scores(Mapping[Pass, TokenTable]):
 
 @dataclass(frozen=True)
 class Keys:
-    """What a store calls the scores of some items: worked out anew when asked for.
+    """What a store calls the scores of a pass: worked out anew when asked for.
 
     Keys of a hundred checkpoints would be larger than their items.
     """
 
     start: Any
     items: Sequence[AnyItem]
+    kind: Pass
 
     def __call__(self) -> dict[str, str]:
         """Item key -> store key."""
@@ -326,30 +309,34 @@ def _numbers(keys: Iterable[str]) -> np.ndarray:
     return np.unique(np.fromiter(map(_number, keys), np.uint64))
 
 
+_SCHEMAS = [
+    pa.schema(
+        {"key": pa.string(), "position": pa.list_(pa.int32())}
+        | {name: pa.list_(pa.from_numpy_dtype(t)) for name, t in layout.items()}
+    )
+    for layout in LAYOUTS.values()
+]
+
+
 def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     """The first digits of the keys of a part, and its remarks; damage is an error."""
     data = read_regular(path, most=data_bytes())
-    if hashlib.sha256(data).hexdigest()[:32] != path.stem:
-        raise ValueError(path.name)
     table = pq.read_table(pa.BufferReader(data))
     remarks = json.loads((table.schema.metadata or {})[b"remarks"])
-    if not all(isinstance(text, str) for text in remarks):
-        raise ValueError(path.name)
+    keys, *lists = (column.combine_chunks() for column in table.columns)
     # The name fits the bytes of a file that somebody else wrote, too.
-    layouts = [
-        {"key": pa.string(), "position": pa.list_(pa.int32())}
-        | {name: pa.list_(pa.from_numpy_dtype(t)) for name, t in layout.items()}
-        for layout in LAYOUTS.values()
-    ]
-    types = {field.name: field.type for field in table.schema}
-    keys, *lists = (table[name].combine_chunks() for name in types)
-    if types not in layouts or len(types) < table.num_columns or keys.null_count:
+    if (
+        hashlib.sha256(data).hexdigest()[:32] != path.stem
+        or table.schema.remove_metadata() not in _SCHEMAS
+        or keys.null_count
+        or not all(isinstance(text, str) for text in remarks)
+    ):
         raise ValueError(path.name)
-    for name, column in zip([*types][1:], lists, strict=True):
+    for name, column in zip(table.column_names[1:], lists, strict=True):
         values = column.flatten()
-        unknown = pc.is_nan(values).to_numpy(False) if "f" in str(values.type) else []
+        unknown = np.isnan(np.asarray(values))
         # What a server cannot tell is NaN in the whole column.
-        partly = np.any(unknown) and (name == "nll" or not np.all(unknown))
+        partly = unknown.any() and (name == "nll" or not unknown.all())
         if partly or values.null_count or not column.offsets.equals(lists[0].offsets):
             raise ValueError(path.name)
     return _numbers(keys.to_pylist()), remarks

@@ -21,7 +21,6 @@ from spark_audit.errors import (
 )
 from spark_audit.pipeline.engines import ray as engine
 from spark_audit.pipeline.engines.ray import PART_TOKENS, Driver, Part
-from spark_audit.pipeline.job import Job
 from spark_audit.provenance import versions
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.store import Store
@@ -46,7 +45,6 @@ def driver() -> Any:
     job: Any = SimpleNamespace(
         request=SimpleNamespace(seed=0, loading=Loading()), store=Store(None)
     )
-    job.lacking = lambda keys: Job.lacking(job, keys)
     return Driver(ray, job)
 
 

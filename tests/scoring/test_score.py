@@ -193,7 +193,6 @@ def test_ctrl_c_keeps_what_was_scored(
         ({"ids": np.array([3, 300, 5], np.int32)}, "vocabulary does not have"),
         ({"ids": np.array([3, -1, 5], np.int32)}, "vocabulary does not have"),
         ({"key": "t00"}, "the key occurs twice"),
-        ({"positions": np.arange(2, dtype=np.int32)}, "have 2 positions"),
     ],
 )
 def test_items_that_cannot_be_scored_are_named(
@@ -203,11 +202,8 @@ def test_items_that_cannot_be_scored_are_named(
     usable[299] = False
     checkpoint = replace(loaded, usable=usable)
     ids = change.get("ids", np.array([3, 4, 5], np.int32))
-    bad = Item(
-        change.get("key", "bad-one"),
-        ids,
-        change.get("positions", np.arange(len(ids), dtype=np.int32)),
-    )
+    positions = np.arange(len(ids), dtype=np.int32)
+    bad = Item(change.get("key", "bad-one"), ids, positions)
     with pytest.raises(InputError, match=message) as caught:
         score(checkpoint, [items[0], bad])
     assert f"example {bad.key!r}" in str(caught.value)
@@ -258,10 +254,10 @@ def test_score_keys_leaves_the_table_to_the_store(
     loaded: Any, items: list[Item], tmp_path: Path
 ) -> None:
     store = Store(tmp_path)
-    keys, notes = score_keys(loaded, items, kind=Pass(), store=store)
-    assert set(keys) == {one.key for one in items}
-    assert notes == []
-    assert_same(store.gather(keys, kind=Pass()), score(loaded, items)[Pass()])
+    keys = store.named(loaded, items, Pass())
+    score_keys(loaded, keys, store=store)
+    assert set(keys()) == {one.key for one in items}
+    assert_same(store.gather(keys(), kind=Pass()), score(loaded, items)[Pass()])
 
 
 def test_notes_survive_a_resumed_run(

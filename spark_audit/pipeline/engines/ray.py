@@ -24,13 +24,11 @@ from spark_audit.pipeline.engines.cluster import connected
 from spark_audit.pipeline.job import (
     Job,
     Scored,
-    drift_probes,
-    drift_remarks,
     loading_of,
 )
 from spark_audit.provenance import versions
-from spark_audit.scoring.items import AnyItem
-from spark_audit.scoring.score import BatchSize
+from spark_audit.scoring.items import AnyItem, Item
+from spark_audit.scoring.score import BatchSize, drift_probes, drift_remarks
 from spark_audit.scoring.score import score as score_items
 from spark_audit.scoring.table import Pass, TokenTable
 
@@ -55,7 +53,7 @@ class Part:
     model_id: str
     kind: Pass
     items: Sequence[AnyItem]
-    probes: Sequence[AnyItem]
+    probes: Sequence[Item]
 
 
 class Holder:
@@ -233,8 +231,8 @@ class Driver:
         """Runs of the items that a checkpoint lacks, of about as many tokens each."""
         scored, count = self._scored[loaded.name], PARTS * self._slots()[2]
         for kind, keys in scored.keys.items():
-            items = self._job.lacking(keys)
-            probes = drift_probes(kind, keys, self._job.request.seed)
+            items = [*self._job.store.left(keys).values()]
+            probes = drift_probes(keys, self._job.request.seed)
             tokens = sum(item.tokens for item in items)
             self._tokens[1] += tokens
             run, size = list[AnyItem](), 0
