@@ -1,6 +1,7 @@
 """Where manifests are found, and where reports go without losing any."""
 
 from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING
 
