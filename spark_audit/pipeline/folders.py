@@ -10,7 +10,7 @@ from spark_audit.files import check_links, check_writable, lies_inside
 from spark_audit.manifest.compatibility import check_fit
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
-from spark_audit.pipeline.lineup import Lineup, opened_names
+from spark_audit.pipeline.lineup import Lineup
 from spark_audit.pipeline.merge import check as check_kept
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import FOLDERS, read_report
@@ -112,17 +112,6 @@ def check_folder(
                 where=str(folder),
                 fix="give another -o, or remove the folder",
             )
-        check_kept(
-            before,
-            request.audit_names,
-            [name for spec in order.specs for name in opened_names(spec, request)],
-            settings={
-                "preset": request.preset or manifest.settings.preset,
-                "seed": request.seed,
-                "limit": request.limit,
-                "baseline": request.baseline,
-            },
-            folder=folder,
-        )
+        check_kept(before, request, manifest, order, folder=folder)
     check_writable(folder)
     return before

@@ -66,7 +66,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     with alone(job.folder / LOCK):
         if request.shard[1] > 1 and unchanged(request) is not None:
             return Outcome(job.folder, read_report(job.folder), anew=False)
-        report = conclude(job, job.folder, job.noted(scored))
+        report = conclude(job, job.noted(scored))
         keep_inputs(request, inputs, job.folder, report)
     return Outcome(job.folder, report)
 

@@ -13,8 +13,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from difflib import unified_diff
-from html.parser import HTMLParser
 from functools import partial
+from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 from typing import Any
