@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,10 @@ FLUSH_TOKENS = 500_000
 SALT_BYTES = 32
 
 
+Rows: TypeAlias = dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]
+"""Store key -> positions and columns of an item, arrays of shape ``(n,)``."""
+
+
 class Store:
     """A folder of scores, or with ``None`` a store in memory.
 
@@ -65,7 +69,7 @@ class Store:
         self.folder = folder
         self._own, self._purpose = own, ""
         self.notes: list[str] = []
-        self._pending: dict[str, tuple[np.ndarray, dict[str, np.ndarray]]] = {}
+        self._pending: Rows = {}
         self._pending_tokens = 0
         self._layout: list[tuple[str, np.dtype]] = []
         self._flushed = time.monotonic()
@@ -149,23 +153,15 @@ class Store:
         if self._pending_tokens >= FLUSH_TOKENS or waited >= FLUSH_SECONDS:
             self.flush()
 
-    def take(
-        self, table: TokenTable, keys: Mapping[str, str], remarks: Iterable[str]
-    ) -> None:
-        """Take what was scored elsewhere, with what a reader must know of it.
-
-        Parameters
-        ----------
-        keys
-            As :meth:`keys` gave them for the pass of the table.
-        """
+    def take(self, rows: Rows, remarks: Iterable[str]) -> None:
+        """Take rows that a node scored, with what a reader must know of them."""
         self.flush()  # rows that wait have other remarks
         for text in remarks:
             self.remark(text)
-        lacking = self.lacking(keys[key] for key in table.ids)
-        for key, position, columns in table.items():
-            if keys[key] in lacking:
-                self.add(keys[key], position, columns)
+        lacking = self.lacking(rows)
+        for key, (position, columns) in rows.items():
+            if key in lacking:
+                self.add(key, position, columns)
 
     def remark(self, text: str) -> None:
         """Keep what a reader of the pending rows must know with their part."""

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -72,18 +73,18 @@ def score(job: Job) -> list[Scored]:
 
     Checkpoints are opened one after the other, and returned without their models.
     """
-    with Local(job) as engine:
-        scored = engine.score()
+    with Local(job, job.request.shard) as engine:
+        scored = engine.score(job.opening.each())
         if engine.wait() and job.missing(scored):
-            engine.score()
+            engine.score(job.opening.each())
     return scored
 
 
 class Local:
     """One process, and those that help it until the block ends."""
 
-    def __init__(self, job: Job) -> None:
-        self._job, self._shard = job, job.request.shard
+    def __init__(self, job: Job, shard: tuple[int, int]) -> None:
+        self._job, self._shard = job, shard
         self._helpers: list[subprocess.Popen[bytes]] = []
         self._threads = 0
 
@@ -101,10 +102,9 @@ class Local:
         if self._threads:
             use_threads(self._threads)
 
-    def score(self) -> list[Scored]:
-        """Score this process's part of all passes."""
+    def score(self, opened: Iterator[Loaded]) -> list[Scored]:
+        """Score this process's part of all passes over some checkpoints."""
         scored: list[Scored] = []
-        opened = self._job.opening.each()
         while True:
             with self._job.clock("loading"):
                 checkpoint = next(opened, None)
