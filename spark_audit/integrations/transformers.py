@@ -32,8 +32,6 @@ SHARE = 0.02
 ROWS = 256
 SAME = 0.02
 """Nats a token up to which a model is the one that the manifest was built with."""
-TRIAL = 4
-"""Steps after a look, from whose time it is told how long steps take."""
 T = TypeVar("T")
 Scores = dict[Pass, TokenTable]
 Part = tuple[str, Any, Mapping[str, Any]]
@@ -56,26 +54,22 @@ class Pace:
     ----------
     every
         Steps between looks; ``None``: as many as ``SHARE`` asks for.
+    start
+        The step at which the training began.
     spent, cost
         Seconds that looks took: all, and the last.
     """
 
     every: int | None
+    start: int = 0
     began: float = field(default_factory=time.perf_counter)
     spent: float = 0.0
     cost: float = 0.0
-    _last: tuple[int, float] = (0, 0.0)
 
     @property
     def trained(self) -> float:
         """Seconds since the beginning that no look took."""
         return time.perf_counter() - self.began - self.spent
-
-    def looked(self, step: int, seconds: float) -> int:
-        """Count a look; steps until the next one, or until it can be told."""
-        self.spent, self.cost = self.spent + seconds, seconds
-        self._last = step, self.trained
-        return TRIAL if self.every is None else self.every - step % self.every
 
     def wait(self, step: int) -> int:
         """Steps to wait until a look is due; 0: it is due now.
@@ -83,11 +77,10 @@ class Pace:
         What the last look of a run will take is kept back.
         """
         if self.every is not None:
-            return 0
-        trained, (last, then) = self.trained, self._last
+            return -step % self.every
+        trained = max(self.trained, 1e-9)
         lacking = (self.spent + 2 * self.cost) / SHARE - trained
-        a_step = (trained - then) / max(step - last, 1)
-        return max(math.ceil(lacking / max(a_step, 1e-9)), 0)
+        return max(math.ceil(lacking * (step - self.start) / trained), 0)
 
 
 class AuditCallback(_Base):  # type: ignore[misc]
@@ -169,7 +162,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         """Check that manifest and model fit; look at the base."""
-        self.looks, self._probe, self._pace = [], self._make(), Pace(self._every)
+        self.looks, self._probe = [], self._make()
+        self._pace = Pace(self._every, state.global_step)
         self._trainer = _calling(transformers.Trainer)
         model, tokenizer = given["model"], self._tokenizer or given["processing_class"]
         if tokenizer is None:
@@ -217,9 +211,10 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
     def _looked(self, step: int, started: float) -> float:
         """Count what was just done, and say when to look again; seconds it took."""
-        seconds = _first(_now() - started)
-        self._due = step + self._pace.looked(step, seconds)
-        return seconds
+        self._pace.cost = _first(_now() - started)
+        self._pace.spent += self._pace.cost
+        self._due = step + 1
+        return self._pace.cost
 
     def _look(self, state: Any, control: Any, started: float | None = None) -> None:
         """Score, conclude, log; end the training where a rule says so."""
@@ -299,7 +294,7 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
         def own() -> list[list[Part]]:
             return [
-                _parts(score(loaded, items[rank::world], passes=[kind])[kind])
+                [*score(loaded, items[rank::world], passes=[kind])[kind].items()]
                 for kind, items in self._items.items()
             ]
 
@@ -310,16 +305,6 @@ class AuditCallback(_Base):  # type: ignore[misc]
             )
             for i, kind in enumerate(self._items)
         }
-
-
-def _parts(table: TokenTable) -> list[Part]:
-    """What :meth:`TokenTable.from_items` makes a table of."""
-    found: list[Part] = []
-    for key in table.ids:
-        rows = table.rows(key)
-        columns = {name: values[rows] for name, values in table.columns.items()}
-        found.append((key, table.position[rows], columns))
-    return found
 
 
 @contextmanager
