@@ -25,8 +25,13 @@ from spark_audit.errors import InputError
 from spark_audit.memory import free_bytes
 from spark_audit.pipeline.job import Job, Scored
 from spark_audit.pipeline.request import Request
-from spark_audit.scoring.score import drift_probes, drift_remarks, score_keys
-from spark_audit.scoring.speed import cores, use_threads
+from spark_audit.scoring.score import (
+    cores,
+    drift_probes,
+    drift_remarks,
+    score_keys,
+    use_threads,
+)
 from spark_audit.terminal.console import say
 
 if TYPE_CHECKING:
