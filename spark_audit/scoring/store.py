@@ -76,8 +76,7 @@ class Store:
         self._remarks: list[str] = []
         # The first digits of the keys in each part: a store may hold many checkpoints,
         # and one number per score is all of it that stays in memory.
-        self._parts: dict[Path, np.ndarray] = {}
-        self._part_remarks: dict[Path, list[str]] = {}
+        self._parts: dict[Path, tuple[np.ndarray, list[str]]] = {}
         self.refresh()
 
     @property
@@ -132,7 +131,7 @@ class Store:
         """Those of the keys that no score is stored under, as far as was seen."""
         wanted = set(keys) - self._pending.keys()
         numbers = _numbers(wanted)
-        held = [own[np.isin(own, numbers)] for own in self._parts.values()]
+        held = [own[np.isin(own, numbers)] for own, _ in self._parts.values()]
         stored = set(np.concatenate([np.zeros(0, np.uint64), *held]).tolist())
         return {key for key in wanted if _number(key) not in stored}
 
@@ -188,8 +187,7 @@ class Store:
         name = f"{hashlib.sha256(data).hexdigest()[:32]}.parquet"
         path = self.folder / name
         write_atomically(path, lambda file: file.write(data), mode=0o600)
-        self._parts[path] = _numbers(self._pending)
-        self._part_remarks[path] = self._remarks
+        self._parts[path] = _numbers(self._pending), self._remarks
         self._pending, self._pending_tokens, self._remarks = {}, 0, []
 
     def refresh(self) -> None:
@@ -198,16 +196,15 @@ class Store:
             return
         for path in sorted({*self.folder.glob("*.parquet")} - self._parts.keys()):
             try:
-                numbers, remarks = _read_part(path)
+                self._parts[path] = _read_part(path)
             except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 if out_of_memory(error):
                     raise
-                numbers, remarks = _numbers([]), []
+                self._parts[path] = _numbers([]), []
                 self.notes.append(
                     f"score part {path.name} is damaged or of another version; its "
                     "items are scored again"
                 )
-            self._parts[path], self._part_remarks[path] = numbers, remarks
 
     def gather(self, keys: Mapping[str, str], *, kind: Pass) -> TokenTable:
         """The table of items, by their own keys; what is not stored yet is left out.
@@ -240,16 +237,14 @@ class Store:
 
     def _holding(self, keys: Iterable[str]) -> list[Path]:
         """The parts that hold any of the keys."""
-        numbers = _numbers(keys)
-        return [
-            path for path, own in self._parts.items() if np.isin(own, numbers).any()
-        ]
+        numbers, parts = _numbers(keys), self._parts.items()
+        return [path for path, (own, _) in parts if np.isin(own, numbers).any()]
 
     def remarks(self, keys: Iterable[str]) -> list[str]:
         """What was remarked on the parts that hold these keys, without repeats."""
         texts = dict.fromkeys(self._remarks)
         for path in sorted(self._holding(keys)):
-            texts |= dict.fromkeys(self._part_remarks[path])
+            texts |= dict.fromkeys(self._parts[path][1])
         return list(texts)
 
 
