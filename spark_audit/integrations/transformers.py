@@ -14,7 +14,12 @@ from typing import Any, Literal, TypeVar
 
 import torch
 import transformers
-from accelerate.utils import extract_model_from_parallel
+from accelerate import PartialState
+from accelerate.utils import (
+    broadcast_object_list,
+    extract_model_from_parallel,
+    gather_object,
+)
 
 from spark_audit.audits import Audit
 from spark_audit.checkpoints.from_module import live, undisturbed
@@ -290,11 +295,12 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
     def _scores(self, loaded: Loaded) -> Scores:
         """Tables of all passes; processes with the same model score a part each."""
-        rank, world = _place()
+        state = PartialState()
+        mine = slice(state.process_index, None, state.num_processes)
 
         def own() -> list[list[Part]]:
             return [
-                [*score(loaded, items[rank::world], passes=[kind])[kind].items()]
+                [*score(loaded, items[mine], passes=[kind])[kind].items()]
                 for kind, items in self._items.items()
             ]
 
@@ -347,34 +353,18 @@ def _log_of(trainer: Any) -> Callable[[dict[str, float]], Any]:
 # --- several processes ----------------------------------------------------------------
 
 
-def _place() -> tuple[int, int]:
-    """Number of this process among those that train the same model, and how many."""
-    distributed: Any = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
-
-
 def _together(work: Callable[[], T], *, first: bool = False) -> Any:
     """What all processes come to, as a list; with ``first`` what the first does.
 
     An error of one is raised by all: none waits for another that has given up.
     """
-    rank, world = _place()
-    if world == 1:
-        return work() if first else [work()]
     done: Any = None
-    if not first or not rank:
+    if not first or PartialState().is_main_process:
         try:
             done = work()
         except SparkError as error:
             done = error
-    found: list[Any] = [done] * world
-    if first:
-        torch.distributed.broadcast_object_list(box := [done], src=0)
-        found = box
-    else:
-        torch.distributed.all_gather_object(found, done)
+    found = (broadcast_object_list if first else gather_object)([done])
     for one in found:
         if isinstance(one, SparkError):
             raise one
