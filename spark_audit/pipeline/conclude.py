@@ -142,21 +142,19 @@ def _setup(job: Job, scored: Sequence[Scored], tables: Tables) -> list[Guard]:
 def manifest_facts(manifest: Manifest) -> ManifestFacts:
     """What a report says of the manifest, or of the part of it that was audited."""
     by_id = manifest.by_id
-    sources, clusters, spans, tokens = set[str](), set[str](), 0, 0
-    for pair in manifest.pairs:
-        example = by_id[pair.example]
-        if example.split == "train":
-            sources.add(example.source_id)
-            clusters.add(example.cluster)
-            spans += 1
-            tokens += pair.pii.token_end - pair.pii.token_start
+    trained = [
+        (one.source_id, one.cluster, pair.pii.token_end - pair.pii.token_start)
+        for pair in manifest.pairs
+        for one in (by_id[pair.example],)
+        if one.split == "train"
+    ]
     return ManifestFacts(
         name=manifest.name,
         digest=manifest.digest,
         key=secrets.token_hex(16),
         ids_identify=ids_identify(manifest),
-        n_sources=len(sources),
-        n_clusters=len(clusters),
-        n_spans=spans,
-        n_tokens=tokens,
+        n_sources=len({source for source, _, _ in trained}),
+        n_clusters=len({cluster for _, cluster, _ in trained}),
+        n_spans=len(trained),
+        n_tokens=sum(tokens for _, _, tokens in trained),
     )

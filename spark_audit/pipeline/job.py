@@ -159,7 +159,7 @@ class Job:
         shown = case_ids(self.view) if Pass() in plan and not self.places else []
         if shown:
             self.places.update(token_places(self.view, checkpoint, shown))
-        return {kind: self.store.named(checkpoint, items[kind], kind) for kind in plan}
+        return {kind: self.store.keys(checkpoint, items[kind], kind) for kind in plan}
 
     def passes_there(self) -> tuple[int, int] | None:
         """How many passes of the checkpoints are in the store, and how many there are.

@@ -55,7 +55,6 @@ def score(
     passes: Sequence[Pass] = (Pass(),),
     store: Store | None = None,
     batch_size: BatchSize = "auto",
-    shard: tuple[int, int] = (0, 1),
     progress: Progress | bool | None = None,
 ) -> Scored:
     """Score items in every pass, once; what the store holds is not scored again.
@@ -73,9 +72,6 @@ def score(
     batch_size
         Items a batch at most; ``auto``: by a budget of tokens. Batches are halved
         where memory ends.
-    shard
-        ``(i, n)``: this is worker ``i`` of ``n``; the items of others are in the
-        tables where the store already has them.
     progress
         Called after every batch; ``True``: shown on stderr.
 
@@ -106,13 +102,12 @@ def score(
             progress = partial(show, f"scoring {loaded.name}")
         for kind in passes:
             _runner(loaded, kind)  # refuses settings before any key
-            keys = store.named(loaded, items, kind)
+            keys = store.keys(loaded, items, kind)
             score_keys(
                 loaded,
                 keys,
                 store=store,
                 batch_size=batch_size,
-                shard=shard,
                 progress=progress,
             )
             names = keys()
@@ -139,13 +134,12 @@ def score_keys(
     ----------
     keys
         What is scored, as the store names it.
+    shard
+        ``(i, n)``: only what falls to worker ``i`` of ``n``.
     whole
         Where anything is lacking, score all: so batches do not depend on what is
         stored. A score that is stored stays.
     """
-    worker, workers = shard
-    if not 0 <= worker < workers:
-        raise InputError(f"there is no worker {worker} of {workers}", where="shard")
     if batch_size != "auto" and batch_size < 1:
         raise InputError("must be at least 1", where="batch size")
     run = _runner(loaded, keys.kind)
@@ -154,6 +148,7 @@ def score_keys(
     names, left = keys(), store.left(keys)
     # Items with the same tokens share a key and are scored once.
     todo = {names[item.key]: item for item in keys.items} if whole and left else left
+    worker, workers = shard
     wanted = [item for key, item in todo.items() if int(key, 16) % workers == worker]
     total, done = sum(item.tokens for item in wanted), 0
 

@@ -87,7 +87,7 @@ def score_slices(
         items = [texts[number] for number in numbers]
         # Without a store nothing of a slice outlives it.
         kept = Store(None) if store is None else store
-        named = kept.named(loaded, items, Pass())
+        named = kept.keys(loaded, items, Pass())
         score_keys(
             loaded,
             named,

@@ -93,12 +93,10 @@ class Store:
         """Of a command's own store: know no score that was made for anything else."""
         self._purpose = what * self._own
 
-    def keys(
-        self, loaded: Loaded, items: Sequence[AnyItem], kind: Pass
-    ) -> dict[str, str]:
-        """Item key -> store key: 64 hexadecimal digits.
+    def keys(self, loaded: Loaded, items: Sequence[AnyItem], kind: Pass) -> Keys:
+        """What the scores of items are stored under.
 
-        It hashes the schema version, the checkpoint, the pass and its settings, the
+        A key hashes the schema version, the checkpoint, the pass and its settings, the
         mask of usable vocabulary rows, and, with the folder's salt, the item's content:
         token ids and positions, a prefix and its candidates, a prompt and its answer.
 
@@ -107,10 +105,6 @@ class Store:
         OutputError
             If the folder cannot be made or written.
         """
-        return self.named(loaded, items, kind)()
-
-    def named(self, loaded: Loaded, items: Sequence[AnyItem], kind: Pass) -> Keys:
-        """:meth:`keys`, worked out when they are asked for, without the model."""
         usable = hashlib.sha256(loaded.usable.astype(np.uint8).tobytes()).hexdigest()
         frame = [SCHEMA, loaded.model_id, list(astuple(kind)), usable]
         told = self._purpose + sha256_json(frame)
@@ -123,9 +117,6 @@ class Store:
         items = {names[item.key]: item for item in keys.items}
         lacking = self.lacking(items)
         return {key: item for key, item in items.items() if key in lacking}
-
-    def __contains__(self, key: str) -> bool:
-        return not self.lacking([key])
 
     def lacking(self, keys: Iterable[str]) -> set[str]:
         """Those of the keys that no score is stored under, as far as was seen."""
@@ -209,7 +200,7 @@ class Store:
     def gather(self, keys: Mapping[str, str], *, kind: Pass) -> TokenTable:
         """The table of items, by their own keys; what is not stored yet is left out.
 
-        ``keys`` are as :meth:`keys` gave them for ``kind``. Columns are read when they
+        ``keys`` are those of :meth:`keys` for ``kind``. Columns are read when they
         are asked for.
 
         Raises
@@ -282,7 +273,7 @@ class Keys:
     kind: Pass
 
     def __call__(self) -> dict[str, str]:
-        """Item key -> store key."""
+        """Item key -> store key: 64 hexadecimal digits."""
         keys = {}
         for item in self.items:
             digest = self.start.copy()

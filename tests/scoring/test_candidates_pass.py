@@ -547,5 +547,5 @@ def test_a_score_depends_on_prefix_and_rows(
     turned = replace(item, rows=item.rows[::-1])
     fewer = replace(item, rows=item.rows[1:])
     others = (turned, fewer, moved)
-    keys = {store.keys(loaded, [one], KIND)["equal"] for one in (item, *others)}
+    keys = {store.keys(loaded, [one], KIND)()["equal"] for one in (item, *others)}
     assert len(keys) == 4
