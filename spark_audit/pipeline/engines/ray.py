@@ -178,7 +178,7 @@ class Driver:
             for keys in job.keys(one).values()
             for item in job.store.left(keys).values()
         )
-        return max(slots, tokens // PART_TOKENS) if tokens else 1
+        return max(slots, -(-tokens // PART_TOKENS)) if tokens else 1
 
     def _take_in(self, reference: Any) -> None:
         """Store what came back."""
