@@ -262,12 +262,22 @@ _swept: set[str] = set()
 
 
 def write_atomically(
-    path: Path, write: Callable[[IO[bytes]], object], *, mode: int = 0o644
+    path: Path,
+    write: Callable[[IO[bytes]], object],
+    *,
+    mode: int = 0o644,
+    once: bool = False,
 ) -> None:
     """Write a file whole or not at all: temporary name, fsync, rename.
 
-    It gets ``mode`` less what the process's umask withholds. The first write of a
-    process into a folder sweeps it.
+    The first write of a process into a folder sweeps it.
+
+    Parameters
+    ----------
+    mode
+        Of the file, less what the process's umask withholds.
+    once
+        Leave a file alone that is there already: of several processes one writes it.
 
     Raises
     ------
@@ -284,7 +294,11 @@ def write_atomically(
             file.flush()
             os.fsync(file.fileno())
             os.fchmod(file.fileno(), mode & ~_umask())
-            os.replace(part, path)
+            if not once:
+                os.replace(part, path)
+            else:
+                with contextlib.suppress(FileExistsError):
+                    os.link(part, path)
     except OSError as error:
         raise cannot_write(path, error) from error
 

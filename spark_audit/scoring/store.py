@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 
 from spark_audit.errors import OutputError
 from spark_audit.files import (
-    alone,
     cannot_write,
     data_bytes,
     read_regular,
@@ -332,10 +331,8 @@ def _salt(folder: Path) -> bytes:
     except OSError as error:
         raise cannot_write(folder, error) from error
     if not path.exists():
-        with alone(folder / ".lock"):
-            if not path.exists():
-                salt = secrets.token_bytes(SALT_BYTES)
-                write_atomically(path, lambda file: file.write(salt), mode=0o600)
+        salt = secrets.token_bytes(SALT_BYTES)
+        write_atomically(path, lambda file: file.write(salt), mode=0o600, once=True)
     try:
         salt = read_regular(path)
     except OSError as error:
