@@ -328,12 +328,9 @@ def _salt(folder: Path) -> bytes:
     path = folder / "salt"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    if not path.exists():
-        salt = secrets.token_bytes(SALT_BYTES)
-        write_atomically(path, lambda file: file.write(salt), mode=0o600, once=True)
-    try:
+        if not path.exists():
+            salt = secrets.token_bytes(SALT_BYTES)
+            write_atomically(path, lambda file: file.write(salt), mode=0o600, once=True)
         salt = read_regular(path)
     except OSError as error:
         raise cannot_write(folder, error) from error
