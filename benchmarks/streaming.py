@@ -278,7 +278,7 @@ def measured(folder: Path, rows: int, count: int, given: argparse.Namespace) -> 
     )
     scored = [facts_of(name, number, rows) for number, name in enumerate(names)]
     with stage("concluding", clock):
-        conclude(job, report, scored)
+        conclude(job, scored)
     spent = time.monotonic() - start
     cells = f"{first:.0f}|{peak():.0f}|{spent:.0f}"
     print(f"|{rows:,}|{count}|{cells}|")

@@ -104,19 +104,10 @@ def fault(path: Path, told: object, *, grows: bool = False) -> str | None:
             return f"holds {there} bytes, and {size} were written"
         if sha256 is None:
             return None
-        # A whole file is hashed once a process, however often it is asked for.
-        if (sha256_file(path) if there == size > 0 else _start(path, size)) != sha256:
-            return DAMAGED
+        if there == size:
+            # A whole file is hashed once a process, however often it is asked for.
+            return None if sha256_file(path) == sha256 else DAMAGED
+        with open_regular(path) as file:
+            return None if fact(file.read(size))["sha256"] == sha256 else DAMAGED
     except OSError as error:
         return f"cannot be read ({error.strerror or type(error).__name__})"
-    return None
-
-
-def _start(path: Path, size: int) -> str:
-    """SHA-256 of a file's first bytes."""
-    digest = hashlib.sha256()
-    with open_regular(path) as file:
-        while size > 0 and (part := file.read(min(size, 1 << 20))):
-            digest.update(part)
-            size -= len(part)
-    return digest.hexdigest()

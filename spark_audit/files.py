@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -20,17 +19,13 @@ from typing import IO, Any
 
 from spark_audit.errors import InputError, OutputError
 
-TEMPORARY = re.compile(r"\.spark-[0-9a-f]{8}-[0-9a-f]{12}\.part")
+TEMPORARY = re.compile(
+    r"\.spark-(?P<host>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{12}\.part"
+)
 """Names of files that are being written."""
-
-
 SETTINGS_BYTES = 1 << 24
 """The largest file of settings that is read; the largest real ones are 10 MB."""
-
-
 _DATA_BYTES = 1 << 31
-
-
 ELSEWHERE = 3600.0
 """Seconds without a write after which another machine's temporary file is left over."""
 
@@ -208,68 +203,54 @@ def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
 def temporary(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
     """A file of mode 0600 under a name of its own; gone in the end, unless renamed.
 
-    It is locked while it is open: :func:`sweep` leaves it alone as long as this process
-    lives, and removes it afterwards.
+    The name says which process writes it: :func:`sweep` leaves it alone as long as that
+    lives.
 
     Raises
     ------
     OSError
         If it cannot be made.
     """
+    name = f".spark-{_host()}-{os.getpid()}-{secrets.token_hex(6)}.part"
+    path = folder / name
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    while True:
-        path = folder / f".spark-{_host()}-{secrets.token_hex(6)}.part"
-        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-            try:
-                if not _held(file.fileno(), path):
-                    continue  # swept between its making and its lock
-                yield path, file
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-        return
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        try:
+            yield path, file
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def sweep(folder: Path) -> None:
     """Remove what killed commands left half-written in a folder.
 
-    That are regular files of this user under the names of :func:`temporary` that no
-    process holds. Where a file system's locks may hold on one machine only, those of
-    another machine are left alone for ``ELSEWHERE`` seconds.
+    That are regular files of this user under the names of :func:`temporary` whose
+    process is gone. Those of another machine, whose processes are not seen from here,
+    are left alone for ``ELSEWHERE`` seconds.
     """
-    try:
-        with os.scandir(folder) as entries:
-            leftovers = [e.path for e in entries if TEMPORARY.fullmatch(e.name)]
-    except OSError:
-        return
-    for path in leftovers:
+    for path in folder.glob(".spark-*.part"):
+        name = TEMPORARY.fullmatch(path.name)
         with contextlib.suppress(OSError):
-            # For writing: a lock over a network wants it.
-            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                state = os.fstat(handle)
-                mine = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
-                here = f".spark-{_host()}-" in path
-                if not here and time.time() - state.st_mtime < ELSEWHERE:
-                    continue
-                if mine and _held(handle, path, only_locked=True):
-                    os.unlink(path)
-            finally:
-                os.close(handle)
+            state = path.lstat()
+            ours = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
+            if name is None or not ours:
+                continue
+            if name["host"] != _host():
+                living = time.time() - state.st_mtime < ELSEWHERE
+            else:
+                living = _lives(int(name["process"]))
+            if not living:
+                path.unlink()
 
 
-def _held(handle: int, path: str | Path, *, only_locked: bool = False) -> bool:
-    """Take the lock of an open file; whether that is still the one of this name."""
+def _lives(process: int) -> bool:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        os.kill(process, 0)
+    except ProcessLookupError:
         return False
-    except OSError:  # a file system without locks: nothing is swept there
-        return not only_locked
-    try:
-        return os.path.samestat(os.fstat(handle), os.lstat(path))
-    except FileNotFoundError:
-        return False
+    except PermissionError:
+        pass  # another user's
+    return True
 
 
 def _host() -> str:
@@ -281,12 +262,22 @@ _swept: set[str] = set()
 
 
 def write_atomically(
-    path: Path, write: Callable[[IO[bytes]], object], *, mode: int = 0o644
+    path: Path,
+    write: Callable[[IO[bytes]], object],
+    *,
+    mode: int = 0o644,
+    once: bool = False,
 ) -> None:
     """Write a file whole or not at all: temporary name, fsync, rename.
 
-    It gets ``mode`` less what the process's umask withholds. The first write of a
-    process into a folder sweeps it.
+    The first write of a process into a folder sweeps it.
+
+    Parameters
+    ----------
+    mode
+        Of the file, less what the process's umask withholds.
+    once
+        Leave a file alone that is there already: of several processes one writes it.
 
     Raises
     ------
@@ -303,7 +294,11 @@ def write_atomically(
             file.flush()
             os.fsync(file.fileno())
             os.fchmod(file.fileno(), mode & ~_umask())
-            os.replace(part, path)
+            if not once:
+                os.replace(part, path)
+            else:
+                with contextlib.suppress(FileExistsError):
+                    os.link(part, path)
     except OSError as error:
         raise cannot_write(path, error) from error
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 _SAID = re.compile(
@@ -26,7 +24,24 @@ def out_of_memory(error: BaseException) -> bool:
     numpy's and Arrow's are ``MemoryError``, torch's has a class of its own, others say
     it in words only: torch on a CPU, compiled libraries, and what cannot be imported.
     """
-    return any(_says_so(one) for one in _chain(error))
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        kind, text = type(cause).__name__, str(cause)
+        in_words = isinstance(cause, RuntimeError | ImportError | OSError)
+        if (
+            isinstance(cause, MemoryError)
+            or kind == "OutOfMemoryError"
+            or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)
+            or ((in_words or kind == "SafetensorError") and _SAID.search(text))
+            and _FIXED not in text
+        ):
+            return True
+        cause = cause.__cause__ or (
+            None if cause.__suppress_context__ else cause.__context__
+        )
+    return False
 
 
 def free_bytes() -> int | None:
@@ -46,27 +61,3 @@ def free_bytes() -> int | None:
     except (OSError, ValueError, KeyError):
         pass  # not Linux, or no container, or one without a bound
     return min(limits, default=None)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or (
-            None if error.__suppress_context__ else error.__context__
-        )
-
-
-def _says_so(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(error, torch.OutOfMemoryError):
-        return True
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return True
-    words = isinstance(error, (RuntimeError, ImportError, OSError)) or (
-        type(error).__name__ == "SafetensorError"
-    )
-    return words and bool(_SAID.search(text := str(error))) and _FIXED not in text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import json
 import math
@@ -185,10 +183,13 @@ def test_what_a_killed_command_was_writing_is_swept_when_it_is_dead(
 
 def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with files.temporary(tmp_path) as (path, _):
-        ours = path.name
-    host = ours.split("-")[1]
+        living = path.name
+    host = living.split("-")[1]
+    ended = 2**22 + 1  # larger than that of any process
+    ours = living.replace(f"-{os.getpid()}-", f"-{ended}-")
     other = ours.replace(host, "00000000")
     for name in (
+        living,
         ours,
         other,
         f"{ours}.bak",
@@ -197,9 +198,10 @@ def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ".x.json.ab12_xyz",
     ):
         (tmp_path / name).write_text("")
-    (tmp_path / f".spark-{host}-{'a' * 12}.part").mkdir()
+    (tmp_path / f".spark-{host}-{ended}-{'a' * 12}.part").mkdir()
     (tmp_path / "target").write_text("")
-    (tmp_path / f".spark-{host}-{'b' * 12}.part").symlink_to(tmp_path / "target")
+    link = tmp_path / f".spark-{host}-{ended}-{'b' * 12}.part"
+    link.symlink_to(tmp_path / "target")
     before = {path.name for path in tmp_path.iterdir()}
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # another user's
@@ -211,38 +213,6 @@ def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     os.utime(tmp_path / other, (0, 0))
     files.sweep(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == before - {ours, other}
-
-
-def test_a_file_swept_while_it_was_made_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, calls = fcntl.flock, []
-
-    def flock(handle: int, kind: int) -> None:
-        if not calls:  # another command's sweep comes before the lock
-            (part,) = tmp_path.iterdir()
-            part.unlink()
-        calls.append(kind)
-        real(handle, kind)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with files.temporary(tmp_path) as (path, _):
-        assert path.exists()
-    assert len(calls) == 2
-
-
-def test_without_locks_files_are_written_and_nothing_is_swept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flock(handle: int, kind: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with files.temporary(tmp_path) as (path, _):
-        files.sweep(tmp_path)
-        files.write_text(tmp_path / "f.txt", "whole")
-        assert path.exists()
-    assert (tmp_path / "f.txt").read_text() == "whole"
 
 
 def test_versions_name_what_figures_depend_on() -> None:

@@ -14,7 +14,12 @@ from typing import Any, Literal, TypeVar
 
 import torch
 import transformers
-from accelerate.utils import extract_model_from_parallel
+from accelerate import PartialState
+from accelerate.utils import (
+    broadcast_object_list,
+    extract_model_from_parallel,
+    gather_object,
+)
 
 from spark_audit.audits import Audit
 from spark_audit.checkpoints.from_module import live, undisturbed
@@ -32,8 +37,6 @@ SHARE = 0.02
 ROWS = 256
 SAME = 0.02
 """Nats a token up to which a model is the one that the manifest was built with."""
-TRIAL = 4
-"""Steps after a look, from whose time it is told how long steps take."""
 T = TypeVar("T")
 Scores = dict[Pass, TokenTable]
 Part = tuple[str, Any, Mapping[str, Any]]
@@ -56,26 +59,22 @@ class Pace:
     ----------
     every
         Steps between looks; ``None``: as many as ``SHARE`` asks for.
+    start
+        The step at which the training began.
     spent, cost
         Seconds that looks took: all, and the last.
     """
 
     every: int | None
+    start: int = 0
     began: float = field(default_factory=time.perf_counter)
     spent: float = 0.0
     cost: float = 0.0
-    _last: tuple[int, float] = (0, 0.0)
 
     @property
     def trained(self) -> float:
         """Seconds since the beginning that no look took."""
         return time.perf_counter() - self.began - self.spent
-
-    def looked(self, step: int, seconds: float) -> int:
-        """Count a look; steps until the next one, or until it can be told."""
-        self.spent, self.cost = self.spent + seconds, seconds
-        self._last = step, self.trained
-        return TRIAL if self.every is None else self.every - step % self.every
 
     def wait(self, step: int) -> int:
         """Steps to wait until a look is due; 0: it is due now.
@@ -83,11 +82,10 @@ class Pace:
         What the last look of a run will take is kept back.
         """
         if self.every is not None:
-            return 0
-        trained, (last, then) = self.trained, self._last
+            return -step % self.every
+        trained = max(self.trained, 1e-9)
         lacking = (self.spent + 2 * self.cost) / SHARE - trained
-        a_step = (trained - then) / max(step - last, 1)
-        return max(math.ceil(lacking / max(a_step, 1e-9)), 0)
+        return max(math.ceil(lacking * (step - self.start) / trained), 0)
 
 
 class AuditCallback(_Base):  # type: ignore[misc]
@@ -169,7 +167,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> Any:
         """Check that manifest and model fit; look at the base."""
-        self.looks, self._probe, self._pace = [], self._make(), Pace(self._every)
+        self.looks, self._probe = [], self._make()
+        self._pace = Pace(self._every, state.global_step)
         self._trainer = _calling(transformers.Trainer)
         model, tokenizer = given["model"], self._tokenizer or given["processing_class"]
         if tokenizer is None:
@@ -217,9 +216,10 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
     def _looked(self, step: int, started: float) -> float:
         """Count what was just done, and say when to look again; seconds it took."""
-        seconds = _first(_now() - started)
-        self._due = step + self._pace.looked(step, seconds)
-        return seconds
+        self._pace.cost = _first(_now() - started)
+        self._pace.spent += self._pace.cost
+        self._due = step + 1
+        return self._pace.cost
 
     def _look(self, state: Any, control: Any, started: float | None = None) -> None:
         """Score, conclude, log; end the training where a rule says so."""
@@ -295,11 +295,12 @@ class AuditCallback(_Base):  # type: ignore[misc]
 
     def _scores(self, loaded: Loaded) -> Scores:
         """Tables of all passes; processes with the same model score a part each."""
-        rank, world = _place()
+        state = PartialState()
+        mine = slice(state.process_index, None, state.num_processes)
 
         def own() -> list[list[Part]]:
             return [
-                _parts(score(loaded, items[rank::world], passes=[kind])[kind])
+                [*score(loaded, items[mine], passes=[kind])[kind].items()]
                 for kind, items in self._items.items()
             ]
 
@@ -310,16 +311,6 @@ class AuditCallback(_Base):  # type: ignore[misc]
             )
             for i, kind in enumerate(self._items)
         }
-
-
-def _parts(table: TokenTable) -> list[Part]:
-    """What :meth:`TokenTable.from_items` makes a table of."""
-    found: list[Part] = []
-    for key in table.ids:
-        rows = table.rows(key)
-        columns = {name: values[rows] for name, values in table.columns.items()}
-        found.append((key, table.position[rows], columns))
-    return found
 
 
 @contextmanager
@@ -362,34 +353,18 @@ def _log_of(trainer: Any) -> Callable[[dict[str, float]], Any]:
 # --- several processes ----------------------------------------------------------------
 
 
-def _place() -> tuple[int, int]:
-    """Number of this process among those that train the same model, and how many."""
-    distributed: Any = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
-
-
 def _together(work: Callable[[], T], *, first: bool = False) -> Any:
     """What all processes come to, as a list; with ``first`` what the first does.
 
     An error of one is raised by all: none waits for another that has given up.
     """
-    rank, world = _place()
-    if world == 1:
-        return work() if first else [work()]
     done: Any = None
-    if not first or not rank:
+    if not first or PartialState().is_main_process:
         try:
             done = work()
         except SparkError as error:
             done = error
-    found: list[Any] = [done] * world
-    if first:
-        torch.distributed.broadcast_object_list(box := [done], src=0)
-        found = box
-    else:
-        torch.distributed.all_gather_object(found, done)
+    found = (broadcast_object_list if first else gather_object)([done])
     for one in found:
         if isinstance(one, SparkError):
             raise one

@@ -26,7 +26,7 @@ from spark_audit.manifest.schema import (
     ManifestSpan,
     ManifestTwins,
 )
-from spark_audit.scoring.items import Candidates, Continuation
+from spark_audit.scoring.items import Candidates, Item
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -105,7 +105,7 @@ def asked_keys(manifest: Manifest, prompts: Sequence[str]) -> list[str]:
 
 def asked_items(
     manifest: Manifest, loaded: Loaded, encodings: Encodings, keys: Sequence[str]
-) -> list[Continuation]:
+) -> list[Item]:
     """Identifiers behind prompts, in the order of their keys."""
     known = {(one.example.id, one.span.start): one for one in _all_asked(manifest)}
     found = []
@@ -133,7 +133,7 @@ def asked_items(
         written = np.clip(text.end[first:last] - start, 0, None)
         ids = np.concatenate([before, text.ids[first:last]])
         positions = np.concatenate([np.full(len(before), -1), written])
-        found.append(Continuation(key, ids, positions.astype(np.int32)))
+        found.append(Item(key, ids, positions.astype(np.int32)))
     return found
 
 

@@ -6,9 +6,8 @@ No model and no manifest is needed: every audit concludes from what it left in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,36 @@ from spark_audit.results.evidence import Evidence
 
 FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
 """Options that change nothing that is compared."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the reports, and what the comparison calls its checkpoints."""
+
+    folder: Path
+    report: Report
+    names: Mapping[str, str]
+
+    def path(self, audit: str) -> Path:
+        """Where the evidence of an audit lies."""
+        return self.folder / "scores" / about(audit).evidence_file()
+
+    def evidence(self, audit: str) -> Evidence:
+        """The evidence of an audit.
+
+        Raises
+        ------
+        OutputError
+            If the file is not as the report says that it was written.
+        """
+        path = self.path(audit)
+        if self.report.evidence.get(path.name) != sha256_file(path):
+            raise OutputError(
+                "is not the file that the report was made from",
+                where=str(path),
+                fix="copy the report's folder again, or audit again",
+            )
+        return Evidence.read(path).renamed(self.names)
 
 
 def compare(
@@ -72,40 +101,47 @@ def compare(
     """
     if output is not None:
         check_links(output, *FOLDERS)
-    reports = [read_report(folder) for folder in folders]
-    _check(folders, reports)
-    names = _names(folders, reports)
-    first = reports[0]
-    chosen = baseline or _default(names[0])
+    parts = _parts(folders)
+    first = parts[0].report
+    chosen = baseline or _default(parts[0].names)
     preset = preset or str(first.settings.get("preset"))
-    facts = _facts(reports, names)
-    audits, left_out = _comparable(folders, reports)
-    evidence = {a: _evidence(a, folders, reports, names) for a in audits}
-    entries = {
-        audit: dict.fromkeys(
-            map(series_of if about(audit).of_series else str, known.checkpoints)
+    facts = _facts(parts)
+    audits, left_out = _comparable(parts)
+    if not audits:
+        raise InputError(
+            "no audit can be compared"
+            + (f": {'; '.join(left_out)}" if left_out else ", none left evidence"),
+            where=", ".join(str(folder) for folder in folders),
+            fix="audit them with the same command first",
         )
-        for audit, known in evidence.items()
-    }
-    paper, count = preset == "paper", replicates(preset)
-    context = partial(Context, paper=paper, seed=seed, replicates=count)
-    results = {
-        audit: _concluded(
-            audit,
-            known,
-            context(baselines_of(chosen, entries[audit]) | originals(facts.values())),
-            null,
+    context = Context(paper=preset == "paper", seed=seed, replicates=replicates(preset))
+    evidence: dict[str, Evidence] = {}
+    results: dict[str, AuditResult] = {}
+    known: dict[str, None] = {}
+    for name in audits:
+        kind = find(name)
+        evidence[name] = Evidence.united([part.evidence(name) for part in parts])
+        whose = series_of if kind.of_series else str
+        entries = dict.fromkeys(map(whose, evidence[name].checkpoints))
+        known |= entries
+        pairs = baselines_of(chosen, entries) | originals(facts)
+        audit = Matched(null=null) if kind is Matched else kind()
+        result = audit.conclude(evidence[name], replace(context, baselines=pairs))
+        results[name] = with_entries(result)
+    if chosen not in known and chosen not in map(entry_of, known):
+        raise InputError(
+            f"{chosen!r} is none of the checkpoints",
+            where="--baseline",
+            fix=choose(chosen, sorted(known)),
         )
-        for audit, known in evidence.items()
-    }
-    _check_usable(results, chosen, set().union(*entries.values()), folders, left_out)
-    sums: dict[str, str] = {}
+    files = [about(audit).evidence_file() for audit in audits]
     if output is not None:
-        sums = _write(output, evidence)
-        parts = zip(map(read_cases, folders), names, strict=True)
-        write_cases(output, united_cases([*parts]))
-    kept = [about(name).evidence_file() for name in results]
-    kept += ["cases.parquet", "cases.csv"]
+        for name, one in evidence.items():
+            one.write(output / "scores" / about(name).evidence_file())
+        shown = [(read_cases(part.folder), part.names) for part in parts]
+        write_cases(output, united_cases(shown))
+    sums = {f: sha256_file(output / "scores" / f) for f in files if output is not None}
+    kept = [f"scores/{file}" for file in (*files, "cases.parquet", "cases.csv")]
     return assemble(
         results,
         status=first.status,
@@ -114,161 +150,60 @@ def compare(
         | {"preset": preset, "seed": seed, "baseline": chosen, "matched.null": null}
         | {"compared": [str(folder.name) for folder in folders]},
         manifest=first.manifest,
-        checkpoints=list(facts.values()),
-        guards=[*_told(left_out), *_setup(reports, names)],
-        tables=united([report.tables for report in reports]),
+        checkpoints=facts,
+        guards=_guards(parts, left_out),
+        tables=united([part.report.tables for part in parts]),
         evidence=sums,
-        files={} if output is None else {"scores": [f"scores/{n}" for n in kept]},
+        files={"scores": kept} if sums else {},
     )
 
 
-def _concluded(
-    name: str, evidence: Evidence, context: Context, null: str | None
-) -> AuditResult:
-    """An audit's figures from evidence, the means of several seeds among them."""
-    kind = find(name)
-    audit = Matched(null=null) if kind is Matched else kind()
-    return with_entries(audit.conclude(evidence, context))
-
-
-def _check_usable(
-    results: Collection[str],
-    chosen: str,
-    known: Collection[str],
-    folders: Sequence[Path],
-    left_out: Sequence[str],
-) -> None:
-    """Refuse where nothing can be compared, or there is no such baseline."""
-    if not results:
-        raise InputError(
-            "no audit can be compared"
-            + (f": {'; '.join(left_out)}" if left_out else ", none left evidence"),
-            where=", ".join(str(folder) for folder in folders),
-            fix="audit them with the same command first",
-        )
-    if chosen not in known and chosen not in map(entry_of, known):
-        raise InputError(
-            f"{chosen!r} is none of the checkpoints",
-            where="--baseline",
-            fix=choose(chosen, sorted(known)),
-        )
-
-
-def _facts(
-    reports: Sequence[Report], names: Sequence[dict[str, str]]
-) -> dict[str, CheckpointFacts]:
-    """Each checkpoint once, by its new name."""
-    facts: dict[str, CheckpointFacts] = {}
-    for report, renamed in zip(reports, names, strict=True):
-        for one in report.checkpoints:
-            name = renamed[one.name]
-            original = one.quantised_from and renamed.get(one.quantised_from)
-            changes = {"name": name, "quantised_from": original}
-            facts.setdefault(name, one.model_copy(update=changes))
-    return facts
-
-
-def _comparable(
-    folders: Sequence[Path], reports: Sequence[Report]
-) -> tuple[list[str], list[str]]:
-    """Audits whose evidence all folders have, and what is left out and why."""
-    audits: list[str] = []
-    left_out: list[str] = []
-    for audit in all_audits():
-        lacking = [f.name for f in folders if not _path(f, audit).exists()]
-        if len(lacking) == len(folders):
-            continue
-        if lacking:
-            left_out.append(f"{audit} ({', '.join(lacking)})")
-        elif differing := _differing(audit, reports):
-            left_out.append(f"{audit} (made with another {', '.join(differing)})")
-        else:
-            audits.append(audit)
-    return audits, left_out
-
-
-def _write(output: Path, evidence: Mapping[str, Evidence]) -> dict[str, str]:
-    """Write the evidence of all audits; the checksum of each file."""
-    for audit, one in evidence.items():
-        one.write(_path(output, audit))
-    return {about(a).evidence_file(): sha256_file(_path(output, a)) for a in evidence}
-
-
-def _differing(name: str, reports: Sequence[Report]) -> list[str]:
-    """Options of an audit that the reports do not share."""
-    return [
-        option.name
-        for option in fields(find(name))
-        if option.name not in FREE
-        and len(
-            {str(report.settings.get(f"{name}.{option.name}")) for report in reports}
-        )
-        > 1
-    ]
-
-
-def _told(left_out: Sequence[str]) -> list[Guard]:
-    facts: Any = {"left_out": [*left_out]}
-    says = "guard.audits_compared"
-    guard = Guard(name="audits compared", passed=None, says=says, facts=facts)
-    return [guard] if left_out else []
-
-
-def _setup(reports: Sequence[Report], names: Sequence[dict[str, str]]) -> list[Guard]:
-    """Setup guards that failed in the reports: evidence alone does not show them."""
-    found: dict[tuple[str, str], Guard] = {}
-    for report, renamed in zip(reports, names, strict=True):
-        for guard in report.guards:
-            if guard.name in REMAINS and guard.passed is False:
-                name = renamed.get(guard.checkpoint, guard.checkpoint)
-                told = guard.model_copy(update={"checkpoint": name})
-                found.setdefault((guard.name, name), told)
-    return list(found.values())
-
-
-def _check(folders: Sequence[Path], reports: Sequence[Report]) -> None:
-    """Refuse what cannot be paired, naming what differs."""
+def _parts(folders: Sequence[Path]) -> list[Part]:
+    """The reports with new names, one for each model; refuse what cannot be paired."""
+    reports = [read_report(folder) for folder in folders]
     if len(reports) < 2:
         raise InputError("needs at least two reports", fix="give DIR DIR...")
-
-    def facts(report: Report) -> dict[str, Any]:
-        plain = (c for c in report.checkpoints if c.quantised_from is None)
-        return {
-            "manifest": report.manifest.digest[:12],
-            "--limit": report.settings.get("limit"),
-            "number format": ", ".join(sorted({one.dtype for one in plain})),
-        }
-
-    ours = facts(reports[0])
-    for folder, report in zip(folders[1:], reports[1:], strict=True):
-        for what, value in facts(report).items():
+    ours = _setup(reports[0])
+    models: dict[str, set[str]] = {}
+    for folder, report in zip(folders, reports, strict=True):
+        for what, value in _setup(report).items():
             if value != ours[what]:
                 raise InputError(
                     f"its {what} is {value}, that of {folders[0]} {ours[what]}",
                     where=str(folder),
                     fix="audit both against the same manifest in the same way",
                 )
-
-
-def _names(folders: Sequence[Path], reports: Sequence[Report]) -> list[dict[str, str]]:
-    """New name of every checkpoint, by report: one name, one model."""
-    models: dict[str, set[str]] = {}
-    for report in reports:
         for one in report.checkpoints:
             models.setdefault(one.name, set()).add(one.model_id)
     labels = [folder.resolve().name for folder in folders]
     if len(set(labels)) < len(labels):
         labels = [f"{label}-{k}" for k, label in enumerate(labels, start=1)]
     return [
-        {
-            one.name: one.name if len(models[one.name]) == 1 else f"{label}/{one.name}"
-            for one in report.checkpoints
-        }
-        for label, report in zip(labels, reports, strict=True)
+        Part(
+            folder,
+            report,
+            {
+                one.name: one.name
+                if len(models[one.name]) == 1
+                else f"{label}/{one.name}"
+                for one in report.checkpoints
+            },
+        )
+        for folder, report, label in zip(folders, reports, labels, strict=True)
     ]
 
 
-def _default(names: dict[str, str]) -> str:
+def _setup(report: Report) -> dict[str, Any]:
+    """What reports that are compared share."""
+    plain = (c for c in report.checkpoints if c.quantised_from is None)
+    return {
+        "manifest": report.manifest.digest[:12],
+        "--limit": report.settings.get("limit"),
+        "number format": ", ".join(sorted({one.dtype for one in plain})),
+    }
+
+
+def _default(names: Mapping[str, str]) -> str:
     own = [
         new
         for old, new in names.items()
@@ -283,31 +218,57 @@ def _default(names: dict[str, str]) -> str:
     return own[0]
 
 
-def _path(folder: Path, audit: str) -> Path:
-    return folder / "scores" / about(audit).evidence_file()
+def _facts(parts: Sequence[Part]) -> list[CheckpointFacts]:
+    """Each checkpoint once, by its new name."""
+    facts: dict[str, CheckpointFacts] = {}
+    for part in parts:
+        for one in part.report.checkpoints:
+            name = part.names[one.name]
+            original = one.quantised_from and part.names.get(one.quantised_from)
+            changes = {"name": name, "quantised_from": original}
+            facts.setdefault(name, one.model_copy(update=changes))
+    return list(facts.values())
 
 
-def _evidence(
-    audit: str,
-    folders: Sequence[Path],
-    reports: Sequence[Report],
-    names: Sequence[dict[str, str]],
-) -> Evidence:
-    """The evidence of an audit from all reports, each checkpoint once.
-
-    Raises
-    ------
-    OutputError
-        If a file is not as its report says that it was written.
-    """
-    parts = []
-    for folder, report, renamed in zip(folders, reports, names, strict=True):
-        path = _path(folder, audit)
-        if report.evidence.get(path.name) != sha256_file(path):
-            raise OutputError(
-                "is not the file that the report was made from",
-                where=str(path),
-                fix="copy the report's folder again, or audit again",
+def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
+    """Audits whose evidence all folders have, and what is left out and why."""
+    audits: list[str] = []
+    left_out: list[str] = []
+    for name, audit in all_audits().items():
+        lacking = [p.folder.name for p in parts if not p.path(name).exists()]
+        differing = [
+            option.name
+            for option in fields(audit)
+            if option.name not in FREE
+            and len(
+                {str(p.report.settings.get(f"{name}.{option.name}")) for p in parts}
             )
-        parts.append(Evidence.read(path).renamed(renamed))
-    return Evidence.united(parts)
+            > 1
+        ]
+        if len(lacking) == len(parts):
+            continue
+        if lacking:
+            left_out.append(f"{name} ({', '.join(lacking)})")
+        elif differing:
+            left_out.append(f"{name} (made with another {', '.join(differing)})")
+        else:
+            audits.append(name)
+    return audits, left_out
+
+
+def _guards(parts: Sequence[Part], left_out: Sequence[str]) -> list[Guard]:
+    """Audits that are left out, and failed setup guards: no evidence shows them."""
+    guards: dict[tuple[str, str], Guard] = {}
+    if left_out:
+        facts: Any = {"left_out": [*left_out]}
+        says = "guard.audits_compared"
+        guards["", ""] = Guard(
+            name="audits compared", passed=None, says=says, facts=facts
+        )
+    for part in parts:
+        for guard in part.report.guards:
+            if guard.name in REMAINS and guard.passed is False:
+                name = part.names.get(guard.checkpoint, guard.checkpoint)
+                renamed = guard.model_copy(update={"checkpoint": name})
+                guards.setdefault((guard.name, name), renamed)
+    return list(guards.values())

@@ -7,7 +7,6 @@ pass are timed on it; nothing is kept.
 from __future__ import annotations
 
 import resource
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -50,19 +49,19 @@ def estimate(request: Request) -> dict[str, Any]:
     described, place = job.opening.described, job.store.folder
     if any(one.served for one in described):
         fix = "leave it out: all else was checked, and a run that is stopped resumes"
-        what = "how long a server takes is not known"
-        raise InputError(what, where="--dry-run", fix=fix)
-    assert place is not None
+        raise InputError(
+            "how long a server takes is not known", where="--dry-run", fix=fix
+        )
     # A store that is made gets a salt; there is nothing in one that is not.
-    begun = (place / "salt").exists()
+    begun = place is not None and (place / "salt").exists()
     job = job if begun else replace(job, store=Store(None))
-    there = job.passes_there() if begun else None
     lacking: Lacking = {
-        (one.name, kind): {item.key: item for item in job.lacking(keys)}
+        (one.name, kind): {item.key: item for item in job.store.left(keys).values()}
         for one in described
         if job.order.scores(one.name)
         for kind, keys in job.keys(one).items()
     }
+    there = (sum(not items for items in lacking.values()), len(lacking))
     pace, loading, weights = _timed(job, lacking)
     audits: list[dict[str, Any]] = []
     for audit in job.request.audits:
@@ -80,9 +79,8 @@ def estimate(request: Request) -> dict[str, Any]:
     draws = not request.formats or {"figures", "html"} & {*request.formats}
     report = DRAWING if draws else 1.0
     free, memory = free_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    work = sum(one["tokens"] for one in audits) * weights / 4
+    work = sum(a["tokens"] for a in audits) * weights / 4
     at_once = processes(request, work=work, size=weights, free=free)
-    spent = loading + report + sum(one["seconds"] for one in audits)
     return {
         "manifest": job.manifest.name,
         "rows": len(job.manifest.examples),
@@ -92,11 +90,11 @@ def estimate(request: Request) -> dict[str, Any]:
         "audits": audits,
         "loading": round(loading, 1),
         "report": report,
-        "seconds": round(spent, 1),
+        "seconds": round(loading + report + sum(a["seconds"] for a in audits), 1),
         "memory_bytes": at_once * memory * 1024,
         "free_bytes": free,
         "processes": at_once,
-        "passes": there,
+        "passes": there if begun and all(one.model_id for one in described) else None,
         "store": str(place),
     }
 
@@ -108,53 +106,45 @@ def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
     """
     from spark_audit.scoring.score import score
 
-    samples = {
-        kind.kind: (kind, [*items.values()])
-        for (_, kind), items in lacking.items()
-        if items
-    }
+    samples = {kind: [*left.values()] for (_, kind), left in lacking.items() if left}
     if not samples:
         return {}, 0.0, 0.0
-    groups = job.opening.groups
-    began = time.perf_counter()
-    loaded = next(iter(job.opening.open(len(groups) - 1)))
-    loading = (time.perf_counter() - began) * len(groups)
+    groups = len(job.opening.groups)
+    with job.clock("loading"):
+        loaded = next(iter(job.opening.open(groups - 1)))
     pace: dict[str, float] = {}
-    for name, (kind, items) in samples.items():
+    for kind in {kind.kind: kind for kind in samples}.values():
         # Items of every length, about four batches of a CPU.
-        items.sort(key=lambda item: item.tokens)
+        items = sorted(samples[kind], key=lambda item: item.tokens)
         mean = sum(item.tokens for item in items) / len(items)
         count = min(len(items), max(int(TIMED / max(mean, 1)), 4))
         some = [items[i] for i in np.linspace(0, len(items) - 1, count).astype(int)]
         score(loaded, some[:1], passes=[kind])
-        began = time.perf_counter()
-        score(loaded, some, passes=[kind], batch_size=job.request.batch_size)
-        spent = time.perf_counter() - began
-        pace[name] = spent / sum(item.tokens for item in some)
+        with job.clock(kind.kind):
+            score(loaded, some, passes=[kind], batch_size=job.request.batch_size)
+        pace[kind.kind] = job.clock[kind.kind] / sum(item.tokens for item in some)
     weights = float(sum(one.nbytes for one in loaded.model.parameters()))
     job.opening.release()
-    return pace, loading, weights
+    return pace, job.clock["loading"] * groups, weights
 
 
 def told(estimated: Mapping[str, Any]) -> Iterator[str]:
     """The estimate in at most 25 lines of 80 columns."""
     names, there = ", ".join(estimated["checkpoints"]), estimated["passes"]
+    count, free = estimated["processes"], estimated["free_bytes"]
     yield f"Reads    {estimated['manifest'][:40]}, {estimated['rows']:,} rows"
     yield f"with     {names if len(names) <= 70 else f'{names[:67]}...'}"
     if there:
         yield f"Scores   {there[0]} of {there[1]} passes: {estimated['store']}"
-    for note in estimated["notes"]:
-        yield f"Note     {note}"
+    yield from (f"Note     {note}" for note in estimated["notes"])
     for one in estimated["audits"]:
         reads = f"{one['items']:,} items, {one['tokens']:,} tokens"
         yield f"{one['audit']:<9}{duration(one['seconds']):>12}  {reads}"
     yield f"{'loading':<9}{duration(estimated['loading']):>12}"
     yield f"{'report':<9}{duration(estimated['report']):>12}"
     yield ""
-    count = estimated["processes"]
     by = f", by {count} processes" if count > 1 else ""
     yield f"In all about {duration(estimated['seconds'])}{by}."
-    free = estimated["free_bytes"]
     beside = "" if free is None else f" of {free / 1e9:.1f} GB that are free"
     yield f"Memory: {estimated['memory_bytes'] / 1e9:.1f} GB{beside}."
     yield "Some batches of each pass were timed on one checkpoint. Scores for"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from spark_audit.errors import InputError
 from spark_audit.files import check_links, check_writable, lies_inside
 from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.schema import Manifest
-from spark_audit.pipeline.lineup import Lineup, opened_names
+from spark_audit.pipeline.lineup import Lineup
 from spark_audit.pipeline.merge import check as check_kept
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import FOLDERS, read_report
@@ -80,15 +79,14 @@ def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
     )
 
 
-def default_folder(manifest: Manifest, names: Sequence[str]) -> Path:
-    """``reports/<manifest>-<names>``."""
-    parts = [manifest.name, *names]
-    return REPORTS / "-".join(map(safe, parts))
-
-
-def safe(name: str) -> str:
-    """The name with nothing in it that a file system could read otherwise."""
-    return "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
+def report_folder(manifest: Manifest, order: Lineup, request: Request) -> Path:
+    """Where a report goes, checked: by default ``reports/<manifest>-<names>``."""
+    name = "-".join([manifest.name, *order.names])
+    # Nothing in it that a file system could read otherwise.
+    safe = "".join(c if c.isalnum() or c in "._+-" else "_" for c in name)
+    folder = request.output or REPORTS / safe
+    check_folder(folder, manifest, order, request)
+    return folder
 
 
 def check_folder(
@@ -113,17 +111,6 @@ def check_folder(
                 where=str(folder),
                 fix="give another -o, or remove the folder",
             )
-        check_kept(
-            before,
-            request.audit_names,
-            [name for spec in order.specs for name in opened_names(spec, request)],
-            settings={
-                "preset": request.preset or manifest.settings.preset,
-                "seed": request.seed,
-                "limit": request.limit,
-                "baseline": request.baseline,
-            },
-            folder=folder,
-        )
+        check_kept(before, request, manifest, order, folder=folder)
     check_writable(folder)
     return before

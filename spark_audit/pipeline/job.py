@@ -17,7 +17,7 @@ from spark_audit.files import check_writable
 from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.items import items_for, token_places
 from spark_audit.manifest.schema import Manifest
-from spark_audit.pipeline.folders import check_folder, default_folder, manifest_for
+from spark_audit.pipeline.folders import manifest_for, report_folder
 from spark_audit.pipeline.lineup import (
     Lineup,
     Plans,
@@ -31,7 +31,6 @@ from spark_audit.pipeline.request import Request
 from spark_audit.report.attachments import case_ids
 from spark_audit.report.folder import check_formats, folder_of
 from spark_audit.results import CheckpointFacts
-from spark_audit.scoring.items import AnyItem
 from spark_audit.scoring.served import KINDS
 from spark_audit.scoring.table import Pass
 
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
-
-DRIFT_ROWS = 8
 
 
 class Clock(dict[str, float]):
@@ -126,7 +123,7 @@ class Job:
         if request.manifest is not None:
             # Before headers are read: both are refused in a second.
             manifest = original(load_manifest(request.manifest))
-            folder = _report_folder(manifest, order, request)
+            folder = report_folder(manifest, order, request)
         elif request.output is not None:
             check_writable(request.output)
         opening = Opening(order.specs, loading_of(request))
@@ -136,12 +133,9 @@ class Job:
             manifest = original(manifest_for(first, request))
             del first
             opening.release()
-            folder = _report_folder(manifest, order, request)
+            folder = report_folder(manifest, order, request)
         for one in opening.described:
             check_fit(manifest, one, base_sha256=one.base_sha256)
-        if opening.described:
-            names = [*order.names, *(one.name for one in opening.described)]
-            check_baseline(request.baseline, names)
         request = with_order(request, learned, manifest)
         view, plans = make_plans(
             manifest, request.audits, preset=request.preset, limit=request.limit
@@ -164,14 +158,7 @@ class Job:
         shown = case_ids(self.view) if Pass() in plan and not self.places else []
         if shown:
             self.places.update(token_places(self.view, checkpoint, shown))
-        return {kind: self.store.named(checkpoint, items[kind], kind) for kind in plan}
-
-    def lacking(self, keys: Keys) -> list[AnyItem]:
-        """Items that nobody has scored, as far as the store was read; each once."""
-        names = keys()
-        items = {names[item.key]: item for item in keys.items}
-        lacking = self.store.lacking(items)
-        return [item for key, item in items.items() if key in lacking]
+        return {kind: self.store.keys(checkpoint, items[kind], kind) for kind in plan}
 
     def passes_there(self) -> tuple[int, int] | None:
         """How many passes of the checkpoints are in the store, and how many there are.
@@ -182,7 +169,7 @@ class Job:
         if not all(one.model_id for one in scored):
             return None
         every = [keys for one in scored for keys in self.keys(one).values()]
-        return sum(not self.lacking(keys) for keys in every), len(every)
+        return sum(not self.store.left(keys) for keys in every), len(every)
 
     def scored(self, checkpoint: Loaded) -> Scored:
         """What a report says of a checkpoint, and where its scores will be."""
@@ -194,7 +181,7 @@ class Job:
         """How many items nobody has scored yet."""
         self.store.refresh()
         every = (keys for one in scored for keys in one.keys.values())
-        return sum(len(self.lacking(keys)) for keys in every)
+        return sum(len(self.store.left(keys)) for keys in every)
 
     def noted(self, scored: Sequence[Scored]) -> list[Scored]:
         """With what was remarked while they were scored."""
@@ -227,43 +214,10 @@ def facts_of(checkpoint: Loaded, notes: Sequence[str] = ()) -> CheckpointFacts:
     return CheckpointFacts(**own, notes=[*notes])
 
 
-def drift_probes(kind: Pass, keys: Keys, seed: int) -> list[AnyItem]:
-    """Texts of which it is measured what a batch does to them."""
-    if kind != Pass():
-        return []
-    drawn = np.random.default_rng(seed).permutation(len(keys.items))[:DRIFT_ROWS]
-    return [keys.items[i] for i in drawn]
-
-
-def drift_remarks(loaded: Loaded, probes: Sequence[Any]) -> list[str]:
-    """What a reader must know of batches; nothing without texts to measure it on."""
-    from spark_audit.scoring.score import drift
-
-    if not probes or loaded.served is not None:
-        return []
-    count, (batch, dtype) = len(probes), drift(loaded, probes)
-    remarks = [
-        f"{count} texts scored alone and in one batch differ by at most "
-        f"{batch:.1e} nats per token"
-    ]
-    if dtype:
-        remarks.append(
-            f"{count} texts scored in {loaded.dtype} and in float32 differ by "
-            f"{dtype[0]:.1e} nats per token in the mean, {dtype[1]:.1e} at most"
-        )
-    return remarks
-
-
 def loading_of(request: Request) -> Loading:
     """How all checkpoints of a request are opened."""
     given = request.base is not None
     return replace(request.loading, base=request.base, include_base=given)
-
-
-def _report_folder(manifest: Manifest, order: Lineup, request: Request) -> Path:
-    folder = request.output or default_folder(manifest, order.names)
-    check_folder(folder, manifest, order, request)
-    return folder
 
 
 def store_of(scores: Path | None) -> Path | None:

@@ -6,18 +6,28 @@ or one by one. What would be lost otherwise is refused before anything is scored
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from spark_audit.audits import about, in_order
 from spark_audit.errors import InputError
+from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, series_of
+from spark_audit.pipeline.lineup import Lineup, opened_names
+from spark_audit.pipeline.request import Request
 from spark_audit.report.assemble import assemble, results_of
-from spark_audit.results import CheckpointFacts, Report
+from spark_audit.results import Report
 
-SAME = ("preset", "seed", "limit", "baseline")
-"""Settings that audits of one report share."""
+
+def shared_settings(request: Request, manifest: Manifest) -> dict[str, Any]:
+    """Settings that all audits of one report share."""
+    return {
+        "preset": request.preset or manifest.settings.preset,
+        "seed": request.seed,
+        "baseline": request.baseline,
+        "limit": request.limit,
+    }
 
 
 def audits_of(report: Report) -> list[str]:
@@ -27,12 +37,7 @@ def audits_of(report: Report) -> list[str]:
 
 
 def check(
-    old: Report,
-    audits: Sequence[str],
-    names: Iterable[str],
-    *,
-    settings: Mapping[str, Any],
-    folder: Path,
+    old: Report, request: Request, manifest: Manifest, order: Lineup, *, folder: Path
 ) -> None:
     """Refuse to write over a finished report that the new one would not hold.
 
@@ -42,10 +47,12 @@ def check(
         If it tells of checkpoints that are not audited now, of other audits of other
         checkpoints, or of other audits with other settings.
     """
+    names = (name for spec in order.specs for name in opened_names(spec, request))
     before = {series_of(one.name) for one in old.checkpoints} - {BASE}
     now = {series_of(name) for name in names} - {BASE}
-    others = [audit for audit in audits_of(old) if audit not in audits]
-    differs = [key for key in SAME if old.settings.get(key) != settings[key]]
+    others = [one for one in audits_of(old) if one not in request.audit_names]
+    settings = shared_settings(request, manifest)
+    differs = [key for key, value in settings.items() if old.settings.get(key) != value]
     if before - now:
         what = f"checkpoints {', '.join(sorted(before - now))}"
     elif others and before != now:
@@ -74,12 +81,17 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
     others = [audit for audit in audits_of(old) if audit not in fresh]
     if not others:
         return new
-    changed = _changed(old.checkpoints, new.checkpoints)
-    if changed is None and _has_base(old, fresh) and not _has_base(new, fresh):
-        changed = "base, which is not scored now (--base)"
-    if changed is not None:
+    models = {one.name: one.model_id for one in old.checkpoints}
+    changed = [
+        f"model of the name {one.name!r}"
+        for one in new.checkpoints
+        if models.get(one.name, one.model_id) != one.model_id
+    ]
+    if _has_base(old, fresh) and not _has_base(new, fresh):
+        changed.append("base, which is not scored now (--base)")
+    if changed:
         raise InputError(
-            f"holds a finished report of {', '.join(others)} with another {changed}",
+            f"holds a finished report of {', '.join(others)} with another {changed[0]}",
             where=str(folder),
             fix="give another -o, or remove the folder; what was scored is kept",
         )
@@ -108,17 +120,6 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
         },
         timing={**old.timing, **new.timing},
     )
-
-
-def _changed(
-    before: Sequence[CheckpointFacts], now: Sequence[CheckpointFacts]
-) -> str | None:
-    """A checkpoint whose name now stands for another model."""
-    models = {one.name: one.model_id for one in before}
-    for one in now:
-        if models.get(one.name, one.model_id) != one.model_id:
-            return f"model of the name {one.name!r}"
-    return None
 
 
 def _has_base(report: Report, audits: Sequence[str]) -> bool:

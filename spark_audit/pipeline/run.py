@@ -15,7 +15,6 @@ from spark_audit.files import alone
 from spark_audit.pipeline.conclude import conclude
 from spark_audit.pipeline.inputs import inputs_of, keep_inputs, unchanged
 from spark_audit.pipeline.job import Job, Progress, Scored
-from spark_audit.pipeline.lineup import check_baseline
 from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import read_report
 from spark_audit.results import Report
@@ -39,15 +38,8 @@ class Outcome:
     missing: int = 0
 
 
-def run(
-    request: Request, *, progress: Progress | None = None, concludes: bool = True
-) -> Outcome:
+def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     """Audit checkpoints against a manifest and write the report folder.
-
-    Parameters
-    ----------
-    concludes
-        Else it helps to score, and another process writes the report.
 
     Raises
     ------
@@ -55,19 +47,15 @@ def run(
         For anything that the user gave and that cannot be used; what was scored until
         then is kept, and the same request resumes.
     """
-    if concludes and (folder := unchanged(request)) is not None:
+    if (folder := unchanged(request)) is not None:
         return Outcome(folder, read_report(folder), anew=False)
     # What headers show to be wrong is refused here, before anything is scored.
     job = Job.of(request, progress)
-    if not concludes:
-        score(job)
-        return Outcome(job.folder, None)
     inputs = inputs_of(request, job.opening)
-    if request.scores is not None or not job.store.empty:
-        _say_what_is_there(job)
+    known = request.scores is not None or not job.store.empty
+    if known and (there := job.passes_there()) is not None:
+        say(f"{there[0]} of {there[1]} passes are there: {job.store.folder}")
     scored = score(job)
-    names = [*job.order.names, *(one.facts.name for one in scored)]
-    check_baseline(request.baseline, names)
     with job.clock("gathering"):
         missing = job.missing(scored)
     if missing and request.shard[1] > 1:
@@ -78,7 +66,7 @@ def run(
     with alone(job.folder / LOCK):
         if request.shard[1] > 1 and unchanged(request) is not None:
             return Outcome(job.folder, read_report(job.folder), anew=False)
-        report = conclude(job, job.folder, job.noted(scored))
+        report = conclude(job, job.noted(scored))
         keep_inputs(request, inputs, job.folder, report)
     return Outcome(job.folder, report)
 
@@ -92,9 +80,3 @@ def score(job: Job) -> list[Scored]:
     from spark_audit.pipeline.engines import local
 
     return local.score(job)
-
-
-def _say_what_is_there(job: Job) -> None:
-    """Say what needs no scoring."""
-    if (there := job.passes_there()) is not None:
-        say(f"{there[0]} of {there[1]} passes are there: {job.store.folder}")

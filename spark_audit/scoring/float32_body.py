@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+HALF = (torch.bfloat16, torch.float16)
+Held = dict[torch.nn.Parameter, torch.Tensor]
+
 
 @contextmanager
 def widened(body: Any) -> Iterator[None]:
@@ -33,9 +36,18 @@ def widened(body: Any) -> Iterator[None]:
         looked = embeddings.register_forward_hook(_looked_up, prepend=True)
         stack.callback(looked.remove)
         for layer in layers:
-            held: dict[torch.nn.Parameter, torch.Tensor] = {}
-            before = layer.register_forward_pre_hook(_widen(held))
-            after = layer.register_forward_hook(_narrow(held), always_call=True)
+            held = {p: p.data for p in layer.parameters() if p.dtype in HALF}
+
+            def widen(*_: Any, held: Held = held) -> None:
+                for parameter, own in held.items():
+                    parameter.data = own.float()
+
+            def narrow(*_: Any, held: Held = held) -> None:
+                for parameter, own in held.items():
+                    parameter.data = own
+
+            before = layer.register_forward_pre_hook(widen)
+            after = layer.register_forward_hook(narrow, always_call=True)
             stack.callback(before.remove)
             stack.callback(after.remove)
         yield
@@ -52,22 +64,3 @@ def _looked_up(layer: Any, args: tuple[Any, ...], out: torch.Tensor) -> torch.Te
         return layer.forward(places)
     finally:
         layer.weight.data, layer.padding_idx = own, padding
-
-
-def _widen(held: dict[torch.nn.Parameter, torch.Tensor]) -> Any:
-    def hook(layer: torch.nn.Module, _: Any) -> None:
-        for parameter in layer.parameters():
-            if parameter.dtype in (torch.bfloat16, torch.float16):
-                held[parameter] = parameter.data
-                parameter.data = parameter.data.float()
-
-    return hook
-
-
-def _narrow(held: dict[torch.nn.Parameter, torch.Tensor]) -> Any:
-    def hook(*_: Any) -> None:
-        for parameter, own in held.items():
-            parameter.data = own
-        held.clear()
-
-    return hook

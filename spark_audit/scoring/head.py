@@ -46,15 +46,9 @@ class Transform:
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
         """The same as :meth:`apply_` out of place, for gradients."""
-        if self.multiply is not None:
-            logits = logits * self.multiply
-        if self.divide is not None:
-            logits = logits / self.divide
-        if self.softcap is not None:
-            logits = (logits / self.softcap).tanh() * self.softcap
-        return logits
+        return logits if self == Transform() else self.apply_(logits.clone())
 
-    def apply_(self, logits: torch.Tensor) -> None:
+    def apply_(self, logits: torch.Tensor) -> torch.Tensor:
         """Apply in place."""
         if self.multiply is not None:
             logits.mul_(self.multiply)
@@ -62,6 +56,7 @@ class Transform:
             logits.div_(self.divide)
         if self.softcap is not None:
             logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits
 
 
 @dataclass(frozen=True)

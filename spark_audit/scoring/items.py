@@ -38,7 +38,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class Item(_Read):
-    """One sequence to score.
+    """One sequence to score: a text, or a string behind a prompt.
 
     Attributes
     ----------
@@ -47,26 +47,27 @@ class Item(_Read):
     ids
         Shape ``(n,)``, int32: what the model reads. The first token has no prediction.
     positions
-        Shape ``(n,)``, int32: where each token stands in the full tokenisation.
+        Shape ``(n,)``, int32: where each token stands in the full tokenisation; of a
+        string behind a prompt the characters of it that stand once the token is
+        written, and -1 for tokens of the prompt, which are read only.
     """
 
     positions: np.ndarray = field(repr=False)
 
     @property
+    def first(self) -> int:
+        """The first token that is scored."""
+        return max(int(np.count_nonzero(self.positions < 0)), 1)
+
+    @property
     def scored(self) -> np.ndarray:
-        """Positions of the rows that scoring gives: of all tokens but the first."""
-        return self.positions[1:]
+        """Positions of the rows that scoring gives."""
+        return self.positions[self.first :]
 
     @property
     def predicted(self) -> np.ndarray:
         """The token ids that the model is asked for."""
         return self.ids[1:]
-
-    def problem(self) -> str:
-        """Why it is no item, whatever the model; empty if it is one."""
-        if len(self.ids) == len(self.positions):
-            return ""
-        return f"{len(self.ids)} tokens have {len(self.positions)} positions"
 
     def content(self) -> bytes:
         """What the scores depend on besides the checkpoint; the store hashes it."""
@@ -84,7 +85,7 @@ class Candidates:
     key
         What tables call the set; its rows are the candidates, in order.
     prefix
-        Shape ``(p,)``, int32: what stands before every candidate.
+        Shape ``(p,)``, int32: what stands before every candidate, ``p >= 1``.
     rows
         Token ids of each candidate, arrays of shape ``(n_i,)``, int32, ``n_i >= 1``.
     """
@@ -94,7 +95,7 @@ class Candidates:
     rows: tuple[np.ndarray, ...] = field(repr=False)
 
     @property
-    def first(self) -> Item:
+    def example(self) -> Item:
         """The prefix with the first candidate, as a text."""
         ids = np.append(self.prefix, self.rows[0])
         return Item(self.key, ids, np.arange(len(ids), dtype=np.int32))
@@ -112,7 +113,7 @@ class Candidates:
     @property
     def longest(self) -> int:
         """Positions that it takes of the model's context."""
-        return len(self.prefix) + max(map(len, self.rows), default=0)
+        return len(self.prefix) + max(map(len, self.rows))
 
     @property
     def read(self) -> np.ndarray:
@@ -122,15 +123,7 @@ class Candidates:
     @property
     def predicted(self) -> np.ndarray:
         """The token ids that the model is asked for."""
-        return np.concatenate([np.zeros(0, np.int32), *self.rows])
-
-    def problem(self) -> str:
-        """Why it is no item, whatever the model; empty if it is one."""
-        if not self.rows or not all(map(len, self.rows)):
-            return "there is no candidate, or one without a token"
-        if not len(self.prefix):
-            return "there is no text before its candidates"
-        return ""
+        return np.concatenate(self.rows)
 
     def content(self) -> bytes:
         """What the scores depend on besides the checkpoint; the store hashes it."""
@@ -177,14 +170,6 @@ class Prompt(_Read):
         """The token ids that the model is asked for: none are known."""
         return self.ids[:0]
 
-    def problem(self) -> str:
-        """Why it is no item, whatever the model; empty if it is one."""
-        if not self.target.strip():
-            return "has no expected answer"
-        if not len(self.ids):
-            return "the prompt has no token"
-        return "" if self.max_new_tokens > 0 else "it leaves no token to be written"
-
     def content(self) -> bytes:
         """What the outcome depends on besides the checkpoint; the store hashes it."""
         head = len(self.ids).to_bytes(8, "big") + self.max_new_tokens.to_bytes(4, "big")
@@ -192,28 +177,5 @@ class Prompt(_Read):
         return head + self.ids.astype("<i4").tobytes() + answers.encode()
 
 
-@dataclass(frozen=True)
-class Continuation(Item):
-    """A string behind a prompt, of which only the string's tokens are kept.
-
-    Attributes
-    ----------
-    positions
-        Shape ``(n,)``, int32: -1 for tokens of the prompt; of the string's tokens the
-        characters of it that stand once the token is written.
-    """
-
-    @property
-    def scored(self) -> np.ndarray:
-        """Positions of the string's tokens."""
-        return self.positions[self.positions >= 0]
-
-    def problem(self) -> str:
-        """Why it is no item, whatever the model; empty if it is one."""
-        if not len(self.scored) or not len(self.ids) or self.positions[0] >= 0:
-            return "there is no prompt, or nothing behind it"
-        return super().problem()
-
-
-AnyItem: TypeAlias = Item | Candidates | Prompt | Continuation
+AnyItem: TypeAlias = Item | Candidates | Prompt
 """What a pass scores: it has a key, rows, a size in tokens and a content."""

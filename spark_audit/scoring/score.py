@@ -8,7 +8,10 @@ for all.
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -16,15 +19,9 @@ import numpy as np
 
 from spark_audit.data.encoding import Encoding
 from spark_audit.errors import InputError, OutputError, choose
-from spark_audit.scoring.items import (
-    AnyItem,
-    Candidates,
-    Continuation,
-    Item,
-    Prompt,
-)
+from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.passes import Task
-from spark_audit.scoring.store import Store
+from spark_audit.scoring.store import Keys, Store
 from spark_audit.scoring.table import Pass, TokenTable
 
 if TYPE_CHECKING:
@@ -34,6 +31,8 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with the tokens done and the tokens there are to do."""
 
 BatchSize: TypeAlias = int | Literal["auto"]
+
+DRIFT_ROWS = 8
 
 
 class Scored(dict[Pass, TokenTable]):
@@ -56,7 +55,6 @@ def score(
     passes: Sequence[Pass] = (Pass(),),
     store: Store | None = None,
     batch_size: BatchSize = "auto",
-    shard: tuple[int, int] = (0, 1),
     progress: Progress | bool | None = None,
 ) -> Scored:
     """Score items in every pass, once; what the store holds is not scored again.
@@ -74,9 +72,6 @@ def score(
     batch_size
         Items a batch at most; ``auto``: by a budget of tokens. Batches are halved
         where memory ends.
-    shard
-        ``(i, n)``: this is worker ``i`` of ``n``; the items of others are in the
-        tables where the store already has them.
     progress
         Called after every batch; ``True``: shown on stderr.
 
@@ -96,91 +91,71 @@ def score(
         If the store cannot be written; what was stored before stays valid.
     """
     from spark_audit.checkpoints.open import open_checkpoint
+    from spark_audit.terminal.progress import progress as shown
 
     loaded = open_checkpoint(loaded)
     store = Store(None) if store is None else store
     tables: dict[Pass, TokenTable] = {}
     notes: dict[str, None] = {}
-    with _told(progress, loaded) as tell:
+    with shown(quiet=progress is not True) as show:
+        if isinstance(progress, bool):
+            progress = partial(show, f"scoring {loaded.name}")
         for kind in passes:
-            keys, remarks = score_keys(
+            _runner(loaded, kind)  # refuses settings before any key
+            keys = store.keys(loaded, items, kind)
+            score_keys(
                 loaded,
-                items,
-                kind=kind,
+                keys,
                 store=store,
                 batch_size=batch_size,
-                shard=shard,
-                progress=tell,
+                progress=progress,
             )
-            tables[kind] = store.gather(keys, kind=kind)
-            notes |= dict.fromkeys(remarks)
+            names = keys()
+            tables[kind] = store.gather(names, kind=kind)
+            notes |= dict.fromkeys([*store.remarks(names.values()), *store.notes])
     return Scored(tables, list(notes))
-
-
-@contextlib.contextmanager
-def _told(
-    progress: Progress | bool | None, loaded: Loaded
-) -> Iterator[Progress | None]:
-    if not isinstance(progress, bool):
-        yield progress
-        return
-    from spark_audit.terminal.progress import progress as shown
-
-    with shown(quiet=not progress) as show:
-        yield lambda done, total: show(f"scoring {loaded.name}", done, total)
 
 
 def score_keys(
     loaded: Loaded,
-    items: Sequence[AnyItem],
+    keys: Keys,
     *,
-    kind: Pass,
     store: Store,
     batch_size: BatchSize = "auto",
     shard: tuple[int, int] = (0, 1),
     whole: bool = False,
     progress: Progress | None = None,
-) -> tuple[dict[str, str], list[str]]:
+) -> None:
     """Score what the store lacks of one pass, and leave it there.
 
     Parameters and errors are those of :func:`score`.
 
     Parameters
     ----------
+    keys
+        What is scored, as the store names it.
+    shard
+        ``(i, n)``: only what falls to worker ``i`` of ``n``.
     whole
         Where anything is lacking, score all: so batches do not depend on what is
         stored. A score that is stored stays.
-
-    Returns
-    -------
-    tuple
-        Item key -> store key for all items, and notes on how the scores came about.
-        ``store.gather(keys, kind=kind)`` is the table.
     """
-    worker, workers = shard
-    if not 0 <= worker < workers:
-        raise InputError(f"there is no worker {worker} of {workers}", where="shard")
     if batch_size != "auto" and batch_size < 1:
         raise InputError("must be at least 1", where="batch size")
-    _check(loaded, items)
-    _runner(kind)  # refuses settings before any key
+    run = _runner(loaded, keys.kind)
+    _check(loaded, keys.items)
     store.refresh()
-    keys = store.keys(loaded, items, kind)
-    lacking = store.lacking(keys.values())
+    names, left = keys(), store.left(keys)
     # Items with the same tokens share a key and are scored once.
-    todo = {
-        keys[item.key]: item
-        for item in items
-        if (keys[item.key] in lacking or (whole and lacking))
-        and int(keys[item.key], 16) % workers == worker
-    }
-    wanted = list(todo.values())
+    todo = {names[item.key]: item for item in keys.items} if whole and left else left
+    worker, workers = shard
+    wanted = [item for key, item in todo.items() if int(key, 16) % workers == worker]
     total, done = sum(item.tokens for item in wanted), 0
 
     def emit(item: AnyItem, columns: dict[str, np.ndarray]) -> None:
         nonlocal done
-        if keys[item.key] in lacking:
-            store.add(keys[item.key], item.scored, columns)
+        if names[item.key] in left:
+            store.add(names[item.key], item.scored, columns)
         done += item.tokens
         if progress is not None:
             progress(done, total)
@@ -188,24 +163,40 @@ def score_keys(
     batch = None if batch_size == "auto" else batch_size
     try:
         if wanted:
-            _run(loaded, wanted, Task(kind, batch, emit, store.remark))
+            run(wanted, Task(keys.kind, batch, emit, store.remark))
     except BaseException:
         # Ctrl-C too: the same command resumes from here.
         with contextlib.suppress(OutputError):
             store.flush()
         raise
     store.flush()
-    return keys, [*store.remarks(keys.values()), *store.notes]
 
 
-def _run(loaded: Loaded, items: Sequence[AnyItem], task: Task) -> None:
+def _runner(loaded: Loaded, kind: Pass) -> Callable[[Sequence[Any], Task], None]:
+    """What runs a pass; settings that cannot be used are refused."""
+    from spark_audit.scoring import served
+    from spark_audit.scoring.passes import candidates, generate, noise, plain
+
+    runs: dict[str, Callable[..., None]] = {
+        "plain": plain.run,
+        "prompted": plain.run,
+        "candidates": candidates.run,
+        "noise": noise.run,
+        "generate": generate.run,
+    }
+    if kind.kind not in runs:
+        fix = choose(kind.kind, list(runs))
+        raise InputError(f"unknown pass {kind.kind!r}", fix=fix)
+    if kind.kind == "noise":
+        noise.check(kind)
     if loaded.served is not None:
-        from spark_audit.scoring.served import run
+        return partial(served.run, loaded)
 
-        return run(loaded, items, task)
-    run_pass = _runner(task.kind)
-    with _without_cudnn(), loaded.active() as model:
-        run_pass(loaded, model, items, task)
+    def here(items: Sequence[Any], task: Task) -> None:
+        with _without_cudnn(), loaded.active() as model:
+            runs[kind.kind](loaded, model, items, task)
+
+    return here
 
 
 @contextlib.contextmanager
@@ -264,24 +255,29 @@ def drift(
     return batch, (float(apart.mean()), float(apart.max()))
 
 
-def _runner(kind: Pass) -> Callable[..., None]:
-    """A pass's ``run``; settings that cannot be used are refused before any key."""
-    from spark_audit.scoring.passes import candidates, generate, noise, plain, prompted
+def drift_probes(keys: Keys, seed: int) -> list[Item]:
+    """Texts of which it is measured what a batch does to them."""
+    if keys.kind != Pass():
+        return []
+    drawn = np.random.default_rng(seed).permutation(len(keys.items))[:DRIFT_ROWS]
+    return [keys.items[i] for i in drawn]
 
-    modules = {
-        "plain": plain,
-        "prompted": prompted,
-        "candidates": candidates,
-        "noise": noise,
-        "generate": generate,
-    }
-    if kind.kind not in modules:
-        fix = choose(kind.kind, list(modules))
-        raise InputError(f"unknown pass {kind.kind!r}", fix=fix)
-    if kind.kind == "noise":
-        noise.check(kind)
-    run: Callable[..., None] = modules[kind.kind].run
-    return run
+
+def drift_remarks(loaded: Loaded, probes: Sequence[Item]) -> list[str]:
+    """What a reader must know of batches; nothing without texts to measure it on."""
+    if not probes or loaded.served is not None:
+        return []
+    count, (batch, dtype) = len(probes), drift(loaded, probes)
+    remarks = [
+        f"{count} texts scored alone and in one batch differ by at most "
+        f"{batch:.1e} nats per token"
+    ]
+    if dtype:
+        remarks.append(
+            f"{count} texts scored in {loaded.dtype} and in float32 differ by "
+            f"{dtype[0]:.1e} nats per token in the mean, {dtype[1]:.1e} at most"
+        )
+    return remarks
 
 
 def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:
@@ -292,8 +288,8 @@ def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:
         if item.key in seen:
             raise InputError("the key occurs twice", where=where)
         seen.add(item.key)
-        if problem := item.problem():
-            raise InputError(problem, where=where)
+        if isinstance(item, Candidates) and not len(item.prefix):
+            raise InputError("there is no text before its candidates", where=where)
         most = loaded.max_positions
         if most is not None and item.longest > most:
             raise InputError(
@@ -302,23 +298,32 @@ def _check(loaded: Loaded, items: Sequence[AnyItem]) -> None:
                 fix="build the manifest with this model's context, or cut the text",
             )
         ids = item.read
+        what = ""
         if len(ids) and (ids.min() < 0 or ids.max() >= len(loaded.usable)):
-            raise InputError(
-                "holds a token that the model's vocabulary does not have",
-                where=where,
-                fix="use the checkpoint's own tokenizer",
-            )
-        if not loaded.usable[item.predicted].all():
-            raise InputError(
-                "holds a token at a vocabulary row that is marked as no token",
-                where=where,
-                fix="use the checkpoint's own tokenizer",
-            )
+            what = "holds a token that the model's vocabulary does not have"
+        elif not loaded.usable[item.predicted].all():
+            what = "holds a token at a vocabulary row that is marked as no token"
+        if what:
+            fix = "use the checkpoint's own tokenizer"
+            raise InputError(what, where=where, fix=fix)
 
 
-_NOUNS = {
-    Item: "example",
-    Candidates: "candidates",
-    Prompt: "prompt",
-    Continuation: "continuation",
-}
+_NOUNS = {Item: "example", Candidates: "candidates", Prompt: "prompt"}
+
+
+def cores() -> int:
+    """Cores that this process may use: as many as torch has threads, or would have."""
+    if torch := sys.modules.get("torch"):
+        count: int = torch.get_num_threads()
+        return count
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(given) if given.isdecimal() else len(os.sched_getaffinity(0))
+
+
+def use_threads(count: int) -> int:
+    """Have torch compute with so many threads; how many it was before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    return before

@@ -161,7 +161,7 @@ def _text(item: AnyItem) -> Item:
         return item
     if not isinstance(item, Candidates):
         raise InputError("a server does not score such items", where="--ckpt")
-    return item.first
+    return item.example
 
 
 def _tabled(server: Server, texts: Sequence[Item]) -> dict[str, np.ndarray]:

@@ -87,15 +87,16 @@ def score_slices(
         items = [texts[number] for number in numbers]
         # Without a store nothing of a slice outlives it.
         kept = Store(None) if store is None else store
-        keys, _ = score_keys(
+        named = kept.keys(loaded, items, Pass())
+        score_keys(
             loaded,
-            items,
-            kind=Pass(),
+            named,
             store=kept,
             batch_size=batch_size,
             whole=True,
             progress=tell,
         )
+        keys = named()
         low, high = (np.searchsorted(first[alike], numbers, side) for side in _SIDES)
         places = {
             int(other): item.key

@@ -16,16 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_audit.errors import OutputError
 from spark_audit.files import (
-    alone,
     cannot_write,
     data_bytes,
     read_regular,
@@ -33,7 +31,7 @@ from spark_audit.files import (
 )
 from spark_audit.memory import out_of_memory
 from spark_audit.provenance import sha256_json
-from spark_audit.scoring.table import LAYOUTS, Columns, Pass, TokenTable, read_column
+from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -45,6 +43,10 @@ SCHEMA = 1
 FLUSH_SECONDS = 10.0
 FLUSH_TOKENS = 500_000
 SALT_BYTES = 32
+
+
+Rows: TypeAlias = dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]
+"""Store key -> positions and columns of an item, arrays of shape ``(n,)``."""
 
 
 class Store:
@@ -66,15 +68,14 @@ class Store:
         self.folder = folder
         self._own, self._purpose = own, ""
         self.notes: list[str] = []
-        self._pending: dict[str, tuple[np.ndarray, dict[str, np.ndarray]]] = {}
+        self._pending: Rows = {}
         self._pending_tokens = 0
         self._layout: list[tuple[str, np.dtype]] = []
         self._flushed = time.monotonic()
         self._remarks: list[str] = []
         # The first digits of the keys in each part: a store may hold many checkpoints,
         # and one number per score is all of it that stays in memory.
-        self._parts: dict[Path, np.ndarray] = {}
-        self._part_remarks: dict[Path, list[str]] = {}
+        self._parts: dict[Path, tuple[np.ndarray, list[str]]] = {}
         self.refresh()
 
     @property
@@ -91,12 +92,10 @@ class Store:
         """Of a command's own store: know no score that was made for anything else."""
         self._purpose = what * self._own
 
-    def keys(
-        self, loaded: Loaded, items: Sequence[AnyItem], kind: Pass
-    ) -> dict[str, str]:
-        """Item key -> store key: 64 hexadecimal digits.
+    def keys(self, loaded: Loaded, items: Sequence[AnyItem], kind: Pass) -> Keys:
+        """What the scores of items are stored under.
 
-        It hashes the schema version, the checkpoint, the pass and its settings, the
+        A key hashes the schema version, the checkpoint, the pass and its settings, the
         mask of usable vocabulary rows, and, with the folder's salt, the item's content:
         token ids and positions, a prefix and its candidates, a prompt and its answer.
 
@@ -105,24 +104,24 @@ class Store:
         OutputError
             If the folder cannot be made or written.
         """
-        return self.named(loaded, items, kind)()
-
-    def named(self, loaded: Loaded, items: Sequence[AnyItem], kind: Pass) -> Keys:
-        """:meth:`keys`, worked out when they are asked for, without the model."""
         usable = hashlib.sha256(loaded.usable.astype(np.uint8).tobytes()).hexdigest()
         frame = [SCHEMA, loaded.model_id, list(astuple(kind)), usable]
         told = self._purpose + sha256_json(frame)
         start = hashlib.sha256(self._salt + told.encode())
-        return Keys(start, items)
+        return Keys(start, items, kind)
 
-    def __contains__(self, key: str) -> bool:
-        return not self.lacking([key])
+    def left(self, keys: Keys) -> dict[str, AnyItem]:
+        """Items that nobody has scored, as far as was seen, by store key: each once."""
+        names = keys()
+        items = {names[item.key]: item for item in keys.items}
+        lacking = self.lacking(items)
+        return {key: item for key, item in items.items() if key in lacking}
 
     def lacking(self, keys: Iterable[str]) -> set[str]:
         """Those of the keys that no score is stored under, as far as was seen."""
         wanted = set(keys) - self._pending.keys()
         numbers = _numbers(wanted)
-        held = [own[np.isin(own, numbers)] for own in self._parts.values()]
+        held = [own[np.isin(own, numbers)] for own, _ in self._parts.values()]
         stored = set(np.concatenate([np.zeros(0, np.uint64), *held]).tolist())
         return {key for key in wanted if _number(key) not in stored}
 
@@ -143,25 +142,15 @@ class Store:
         if self._pending_tokens >= FLUSH_TOKENS or waited >= FLUSH_SECONDS:
             self.flush()
 
-    def take(
-        self, table: TokenTable, keys: Mapping[str, str], remarks: Iterable[str]
-    ) -> None:
-        """Take what was scored elsewhere, with what a reader must know of it.
-
-        Parameters
-        ----------
-        keys
-            As :meth:`keys` gave them for the pass of the table.
-        """
+    def take(self, rows: Rows, remarks: Iterable[str]) -> None:
+        """Take rows that a node scored, with what a reader must know of them."""
         self.flush()  # rows that wait have other remarks
         for text in remarks:
             self.remark(text)
-        lacking = self.lacking(keys[key] for key in table.ids)
-        for key in table.ids:
-            if keys[key] in lacking:
-                rows = table.rows(key)
-                columns = {name: values[rows] for name, values in table.columns.items()}
-                self.add(keys[key], table.position[rows], columns)
+        lacking = self.lacking(rows)
+        for key, (position, columns) in rows.items():
+            if key in lacking:
+                self.add(key, position, columns)
 
     def remark(self, text: str) -> None:
         """Keep what a reader of the pending rows must know with their part."""
@@ -188,8 +177,7 @@ class Store:
         name = f"{hashlib.sha256(data).hexdigest()[:32]}.parquet"
         path = self.folder / name
         write_atomically(path, lambda file: file.write(data), mode=0o600)
-        self._parts[path] = _numbers(self._pending)
-        self._part_remarks[path] = self._remarks
+        self._parts[path] = _numbers(self._pending), self._remarks
         self._pending, self._pending_tokens, self._remarks = {}, 0, []
 
     def refresh(self) -> None:
@@ -198,21 +186,20 @@ class Store:
             return
         for path in sorted({*self.folder.glob("*.parquet")} - self._parts.keys()):
             try:
-                numbers, remarks = _read_part(path)
+                self._parts[path] = _read_part(path)
             except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 if out_of_memory(error):
                     raise
-                numbers, remarks = _numbers([]), []
+                self._parts[path] = _numbers([]), []
                 self.notes.append(
                     f"score part {path.name} is damaged or of another version; its "
                     "items are scored again"
                 )
-            self._parts[path], self._part_remarks[path] = numbers, remarks
 
     def gather(self, keys: Mapping[str, str], *, kind: Pass) -> TokenTable:
         """The table of items, by their own keys; what is not stored yet is left out.
 
-        ``keys`` are as :meth:`keys` gave them for ``kind``. Columns are read when they
+        ``keys`` are those of :meth:`keys` for ``kind``. Columns are read when they
         are asked for.
 
         Raises
@@ -226,52 +213,28 @@ class Store:
             return TokenTable.from_items(items, kind=kind.kind)
         self.flush()
         self.refresh()
-        names: dict[str, list[str]] = {}
-        for name, key in keys.items():
-            names.setdefault(key, []).append(name)
-        paths = self._holding(names)
+        paths = self._holding(keys.values())
         if not paths:
             return TokenTable.from_items([], kind=kind.kind)
         try:
-            tables = [TokenTable.read(path) for path in paths]
+            return TokenTable.read(*paths, keys=keys)
         except OutputError as error:
             raise OutputError(
                 "a part of the scores vanished while it was read",
                 where=str(self.folder),
                 fix="run the same command again",
             ) from error
-        starts = np.concatenate([[0], np.cumsum([len(table) for table in tables])])
-        rows = sorted(
-            (name, start + table.offsets[i], table.offsets[i + 1] - table.offsets[i])
-            for start, table in zip(starts, tables, strict=False)
-            for i, key in enumerate(table.ids)
-            for name in names.pop(key, ())
-        )
-        lengths = np.array([length for _, _, length in rows], np.int64)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        first = np.array([start for _, start, _ in rows], np.int64)
-        index = np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])
-
-        def read(name: str) -> np.ndarray:
-            parts = [read_column(path, name) for path in paths]
-            return np.asarray(np.concatenate(parts)[index])
-
-        columns = Columns([*tables[0].columns], read)
-        ids = tuple(name for name, _, _ in rows)
-        return TokenTable(ids, offsets, read("position"), columns)
 
     def _holding(self, keys: Iterable[str]) -> list[Path]:
         """The parts that hold any of the keys."""
-        numbers = _numbers(keys)
-        return [
-            path for path, own in self._parts.items() if np.isin(own, numbers).any()
-        ]
+        numbers, parts = _numbers(keys), self._parts.items()
+        return [path for path, (own, _) in parts if np.isin(own, numbers).any()]
 
     def remarks(self, keys: Iterable[str]) -> list[str]:
         """What was remarked on the parts that hold these keys, without repeats."""
         texts = dict.fromkeys(self._remarks)
         for path in sorted(self._holding(keys)):
-            texts |= dict.fromkeys(self._part_remarks[path])
+            texts |= dict.fromkeys(self._parts[path][1])
         return list(texts)
 
 
@@ -299,16 +262,17 @@ class Scores(Mapping[Pass, TokenTable]):
 
 @dataclass(frozen=True)
 class Keys:
-    """What a store calls the scores of some items: worked out anew when asked for.
+    """What a store calls the scores of a pass: worked out anew when asked for.
 
     Keys of a hundred checkpoints would be larger than their items.
     """
 
     start: Any
     items: Sequence[AnyItem]
+    kind: Pass
 
     def __call__(self) -> dict[str, str]:
-        """Item key -> store key."""
+        """Item key -> store key: 64 hexadecimal digits."""
         keys = {}
         for item in self.items:
             digest = self.start.copy()
@@ -326,30 +290,34 @@ def _numbers(keys: Iterable[str]) -> np.ndarray:
     return np.unique(np.fromiter(map(_number, keys), np.uint64))
 
 
+_SCHEMAS = [
+    pa.schema(
+        {"key": pa.string(), "position": pa.list_(pa.int32())}
+        | {name: pa.list_(pa.from_numpy_dtype(t)) for name, t in layout.items()}
+    )
+    for layout in LAYOUTS.values()
+]
+
+
 def _read_part(path: Path) -> tuple[np.ndarray, list[str]]:
     """The first digits of the keys of a part, and its remarks; damage is an error."""
     data = read_regular(path, most=data_bytes())
-    if hashlib.sha256(data).hexdigest()[:32] != path.stem:
-        raise ValueError(path.name)
     table = pq.read_table(pa.BufferReader(data))
     remarks = json.loads((table.schema.metadata or {})[b"remarks"])
-    if not all(isinstance(text, str) for text in remarks):
-        raise ValueError(path.name)
+    keys, *lists = (column.combine_chunks() for column in table.columns)
     # The name fits the bytes of a file that somebody else wrote, too.
-    layouts = [
-        {"key": pa.string(), "position": pa.list_(pa.int32())}
-        | {name: pa.list_(pa.from_numpy_dtype(t)) for name, t in layout.items()}
-        for layout in LAYOUTS.values()
-    ]
-    types = {field.name: field.type for field in table.schema}
-    keys, *lists = (table[name].combine_chunks() for name in types)
-    if types not in layouts or len(types) < table.num_columns or keys.null_count:
+    if (
+        hashlib.sha256(data).hexdigest()[:32] != path.stem
+        or table.schema.remove_metadata() not in _SCHEMAS
+        or keys.null_count
+        or not all(isinstance(text, str) for text in remarks)
+    ):
         raise ValueError(path.name)
-    for name, column in zip([*types][1:], lists, strict=True):
+    for name, column in zip(table.column_names[1:], lists, strict=True):
         values = column.flatten()
-        unknown = pc.is_nan(values).to_numpy(False) if "f" in str(values.type) else []
+        unknown = np.isnan(np.asarray(values))
         # What a server cannot tell is NaN in the whole column.
-        partly = np.any(unknown) and (name == "nll" or not np.all(unknown))
+        partly = unknown.any() and (name == "nll" or not unknown.all())
         if partly or values.null_count or not column.offsets.equals(lists[0].offsets):
             raise ValueError(path.name)
     return _numbers(keys.to_pylist()), remarks
@@ -360,14 +328,9 @@ def _salt(folder: Path) -> bytes:
     path = folder / "salt"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    if not path.exists():
-        with alone(folder / ".lock"):
-            if not path.exists():
-                salt = secrets.token_bytes(SALT_BYTES)
-                write_atomically(path, lambda file: file.write(salt), mode=0o600)
-    try:
+        if not path.exists():
+            salt = secrets.token_bytes(SALT_BYTES)
+            write_atomically(path, lambda file: file.write(salt), mode=0o600, once=True)
         salt = read_regular(path)
     except OSError as error:
         raise cannot_write(folder, error) from error

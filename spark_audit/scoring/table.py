@@ -7,9 +7,8 @@ it, only the item's key (an example id) and the position in the full tokenisatio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -112,18 +111,15 @@ class TokenTable:
             The kind of pass; an empty table has its columns.
         """
         items = sorted(items, key=lambda item: item[0])
-        counts = [len(positions) for _, positions, _ in items]
-        empty = LAYOUTS.get(kind, COLUMNS)
-        names = list(items[0][2]) if items else list(empty)
+        positions = [np.zeros(0, np.int32), *(position for _, position, _ in items)]
+        empty = {name: np.zeros(0, dtype) for name, dtype in LAYOUTS[kind].items()}
+        parts = [columns for _, _, columns in items] or [empty]
         return cls(
             ids=tuple(key for key, _, _ in items),
-            offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            position=_join([p for _, p, _ in items], np.dtype(np.int32)),
+            offsets=np.cumsum([len(one) for one in positions], dtype=np.int64),
+            position=np.concatenate(positions, dtype=np.int32),
             columns={
-                name: np.concatenate([c[name] for _, _, c in items])
-                if items
-                else np.zeros(0, empty[name])
-                for name in names
+                name: np.concatenate([c[name] for c in parts]) for name in parts[0]
             },
         )
 
@@ -151,6 +147,13 @@ class TokenTable:
             )
         return slice(rows.start + int(low), rows.start + int(high))
 
+    def items(self) -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
+        """What :meth:`from_items` builds a table from."""
+        for key in self.ids:
+            rows = self.rows(key)
+            columns = {name: values[rows] for name, values in self.columns.items()}
+            yield key, self.position[rows], columns
+
     def write(self, path: Path) -> None:
         """Write Parquet whole or not at all, readable by the owner only."""
         write_parquet(self.arrow(), path)
@@ -168,68 +171,56 @@ class TokenTable:
         )
 
     @classmethod
-    def read(cls, path: Path) -> TokenTable:
+    def read(cls, *paths: Path, keys: Mapping[str, str] | None = None) -> TokenTable:
         """Read what :meth:`write` wrote.
 
         Columns are read when they are asked for, and kept as long as the table is.
+
+        Parameters
+        ----------
+        keys
+            Item key -> what the files call it: which items are wanted. Those that are
+            in no file are left out; the others are sorted by key.
         """
-        with _opened(path) as file:
-            names = [n for n in file.schema_arrow.names if n not in _PLACES]
-            place = file.read(_PLACES)
+        places = read_parquet(*paths, columns=["key", "position"])
+        ids, at = places["key"], pa.array(np.arange(len(places)))
+        if keys is not None:
+            wanted = pa.array(sorted(keys), pa.string())
+            stored = pa.array([keys[key] for key in sorted(keys)], pa.string())
+            at = pc.index_in(stored, value_set=ids)
+            ids, at = wanted.filter(at.is_valid()), at.drop_null()
+        lengths = pc.list_value_length(places["position"]).take(at).to_numpy()
+
+        def column(name: str) -> np.ndarray:
+            lists = read_parquet(*paths, columns=[name])[name].take(at)
+            return np.asarray(lists.combine_chunks().flatten())
+
+        with pq.ParquetFile(paths[0]) as file:
+            names = [n for n in file.schema_arrow.names if n not in places.column_names]
         return cls(
-            ids=tuple(place["key"].to_pylist()),
-            offsets=_offsets(place["position"]),
-            position=flat(place["position"]),
-            columns=Columns(names, partial(read_column, path)),
+            ids=tuple(ids.to_pylist()),
+            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            position=column("position"),
+            columns=Columns(names, column),
         )
-
-
-_PLACES = ["key", "position"]
-
-
-def read_column(path: Path, name: str) -> np.ndarray:
-    """One column of what :meth:`TokenTable.write` wrote, shape ``(n,)``."""
-    with _opened(path) as file:
-        return flat(file.read([name])[name])
-
-
-def flat(lists: pa.ChunkedArray) -> np.ndarray:
-    """The values of a column of lists, one after the other."""
-    values = [chunk.flatten().to_numpy() for chunk in lists.chunks]
-    return np.concatenate(values or [np.zeros(0)])
-
-
-def _offsets(lists: pa.ChunkedArray) -> np.ndarray:
-    lengths = pc.list_value_length(lists).to_numpy()
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 class Columns(Mapping[str, np.ndarray]):
     """Columns of which each is read when it is first asked for."""
 
     def __init__(self, names: Sequence[str], read: Callable[[str], np.ndarray]) -> None:
-        self._names, self._read = names, read
-        self._held: dict[str, np.ndarray] = {}
+        self._names, self._read = names, cache(read)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._held:
-            if name not in self._names:
-                raise KeyError(name)
-            self._held[name] = self._read(name)
-        return self._held[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def _join(parts: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    return np.concatenate([np.zeros(0, dtype), *parts]).astype(dtype, copy=False)
 
 
 @dataclass(frozen=True, order=True)
@@ -257,25 +248,22 @@ def write_parquet(table: pa.Table, path: Path) -> None:
     write_atomically(path, lambda file: pq.write_table(table, file), mode=0o600)
 
 
-def read_parquet(path: Path) -> pa.Table:
-    """Read a Parquet file of ours.
+def read_parquet(*paths: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read Parquet files of ours, one after the other.
 
     Raises
     ------
     OutputError
-        If it cannot be read.
+        If one cannot be read.
     """
-    with _opened(path) as file:
-        return file.read()
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    try:
-        check_regular(path)
-        with pq.ParquetFile(path) as file:
-            yield file
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise OutputError(
-            "is not a readable score table", where=str(path), fix="score again"
-        ) from error
+    tables = []
+    for path in paths:
+        try:
+            check_regular(path)
+            with pq.ParquetFile(path) as file:
+                tables.append(file.read(columns))
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise OutputError(
+                "is not a readable score table", where=str(path), fix="score again"
+            ) from error
+    return pa.concat_tables(tables)

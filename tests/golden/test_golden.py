@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from difflib import unified_diff
+from functools import partial
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -91,7 +92,7 @@ def scene(
     for seed, name in enumerate(("ours-1", "ours-2", "er/1", "er/2", "leak", "broken")):
         make_adapter(folder / name, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "_runner", lambda kind: reference)
+        patch.setattr(scoring, "_runner", lambda one, _: partial(reference, one, None))
         base = open_checkpoint(str(tiny_base), name="base")
         manifest = build_manifest(rows(), base, name="golden", n_candidates=32)
     write_manifest(manifest, folder / "golden.json")
@@ -114,7 +115,7 @@ def scene(
             task.emit(item, columns)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "_runner", lambda kind: planted)
+        patch.setattr(scoring, "_runner", lambda one, _: partial(planted, one, None))
         # A rounded copy of each would show nothing more, and take twice the time.
         patch.setattr(
             Opening, "_kinds", lambda _, one: ("", *["int8"] * (one.name == "leak"))

@@ -349,26 +349,25 @@ def test_looks_take_their_share_of_time_and_no_more(
     now = 0.0
     monkeypatch.setattr(callback.time, "perf_counter", lambda: now)
     pace = Pace(None, began=0.0)
-    looks, due, steps = 1, 0, 6000
-    now += 3
-    due = pace.looked(0, 3.0)
-    for step in range(1, steps + 1):
-        now += 0.5
-        if step < steps and step < due:
-            continue
-        if step < steps and (wait := pace.wait(step)):
-            due = step + wait
-            continue
+    looks, due, steps = 0, 0, 6000
+    for step in range(steps + 1):
+        now += 0.5 if step else 0.0
+        if 0 < step < steps:
+            if step < due:
+                continue
+            if wait := pace.wait(step):
+                due = step + wait
+                continue
         now += 3
-        due = step + pace.looked(step, 3.0)
+        pace.cost = 3.0
+        pace.spent += 3.0
+        due = step + 1
         looks += 1
     assert pace.spent == 3.0 * looks
     assert pace.trained == 0.5 * steps
     assert 0.9 * callback.SHARE < pace.spent / pace.trained <= callback.SHARE
     fixed = Pace(7, began=0.0)
-    assert fixed.looked(0, 3.0) == 7
-    assert fixed.looked(10, 3.0) == 4
-    assert fixed.wait(14) == 0
+    assert [fixed.wait(step) for step in (1, 10, 14)] == [6, 4, 0]
 
 
 def test_a_probe_is_half_held_out_rows_with_identifiers_first(

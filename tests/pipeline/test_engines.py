@@ -1,4 +1,4 @@
-"""Ray's units and nodes, without a cluster: who is given which, and what comes back."""
+"""Ray's parts and nodes, without a cluster: what a node scores, and what comes back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from named import examples
 
-from spark_audit.checkpoints.specs import Loading, parse_specs
+from spark_audit.audits import NLL
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import (
     CheckpointError,
     IncompleteError,
@@ -19,21 +21,15 @@ from spark_audit.errors import (
     OutputError,
     SparkError,
 )
+from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.file import write_manifest
+from spark_audit.pipeline.engines import local
 from spark_audit.pipeline.engines import ray as engine
-from spark_audit.pipeline.engines.ray import PART_TOKENS, Driver, Part
+from spark_audit.pipeline.engines.ray import Driver, Remote
 from spark_audit.pipeline.job import Job
+from spark_audit.pipeline.request import Request
 from spark_audit.provenance import versions
-from spark_audit.scoring.items import Item
 from spark_audit.scoring.store import Store
-from spark_audit.scoring.table import Pass
-
-
-def items(lengths: list[int]) -> list[Item]:
-    """Texts of some lengths."""
-    return [
-        Item(f"row-{i}", np.full(n, i, np.int32), np.arange(n, dtype=np.int32))
-        for i, n in enumerate(lengths)
-    ]
 
 
 def driver() -> Any:
@@ -44,30 +40,9 @@ def driver() -> Any:
     nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}] * 2
     ray = SimpleNamespace(exceptions=SimpleNamespace(**kinds), nodes=lambda: nodes)
     job: Any = SimpleNamespace(
-        request=SimpleNamespace(seed=0, loading=Loading()), store=Store(None)
+        request=SimpleNamespace(loading=Loading()), store=Store(None)
     )
-    job.lacking = lambda keys: Job.lacking(job, keys)
     return Driver(ray, job)
-
-
-@pytest.mark.parametrize(
-    "lengths",
-    [[], [5], [1] * 7, [3, 900, 2, 2, 2], [40, 10] * 60, [PART_TOKENS * 3, 5, 5]],
-    ids=["none", "one", "few", "one long", "many", "longer than a unit"],
-)
-def test_parts_hold_every_item_once(lengths: list[int]) -> None:
-    one, texts = driver(), items(lengths)
-    model: Any = SimpleNamespace(model_id="m", usable=np.ones(9, bool))
-    keys = {Pass(): one._job.store.named(model, texts, Pass())}
-    one._scored = {"ours": SimpleNamespace(keys=keys)}
-    parts = list(one._parts(SimpleNamespace(name="ours", model_id="m")))
-    assert [item for part in parts for item in part.items] == texts
-    assert all(part.items for part in parts)
-    for part in parts:
-        assert sum(item.tokens for item in part.items[:-1]) <= PART_TOKENS
-    # What batches do is measured once.
-    assert [bool(part.probes) for part in parts] == [n == 0 for n in range(len(parts))]
-    assert one._tokens == [0, sum(lengths)]
 
 
 def test_errors_of_a_node_are_told_in_one_line() -> None:
@@ -79,7 +54,7 @@ def test_errors_of_a_node_are_told_in_one_line() -> None:
         def get(_: Any) -> Any:
             raise error
 
-        one._ray.get, one._asked = get, {"task": (0, None)}
+        one._ray.get = get
         with pytest.raises(SparkError) as caught:
             one._take_in("task")
         return caught.value
@@ -96,44 +71,66 @@ def test_errors_of_a_node_are_told_in_one_line() -> None:
     assert "cannot begin (ModuleNotFoundError: No module named 'x')" in str(gone)
 
 
-@pytest.fixture(scope="module")
-def asked(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Any, Loading]:
-    """A base with two adapters, both rounded too."""
-    folder = tmp_path_factory.mktemp("adapters")
-    made = [make_adapter(folder / name, seed=n) for n, name in enumerate(("a", "b"))]
-    specs = tuple(parse_specs([str(path) for path in made]))
-    options = {"base": str(tiny_base), "include_base": True, "quantize": ("int8",)}
-    return specs, Loading(device="cpu", **options)  # type: ignore[arg-type]
+def test_nodes_score_what_one_process_scores(
+    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    from spark_audit.checkpoints.open import open_checkpoint
 
+    made = [make_adapter(tmp_path / name, seed=n) for n, name in enumerate(("a", "b"))]
+    base = open_checkpoint(str(tiny_base), name="base", device="cpu")
+    manifest = build_manifest(examples(24, words=12), base, name="m", caliper=2.0)
+    write_manifest(manifest, tmp_path / "m.json")
 
-def test_a_node_scores_what_it_opened_in_any_order(asked: Any) -> None:
-    texts, own = items([5, 9]), versions()["spark-audit"]
-    found = engine.opened(*asked, 0)
-    names = ["base", "a", "a+int8", "b", "b+int8"]
-    assert [one.name for one in found] == names
-    assert len({one.model_id for one in found}) == len(names)
-    assert not list(pickle.loads(pickle.dumps(found[1])).model.parameters())
+    def job_of(name: str) -> Job:
+        request = Request(
+            audits=(NLL(),),
+            ckpt=tuple(map(str, made)),
+            base=str(tiny_base),
+            manifest=tmp_path / "m.json",
+            loading=Loading(device="cpu", quantize=("int8",)),
+            output=tmp_path / name,
+            jobs=1,
+        )
+        return Job.of(request)
 
-    def score(one: Any) -> Any:
-        part = Part(one.name, one.model_id, Pass(), texts, texts[:1])
-        return engine._checked(own, engine.work, *asked, 0, part, "auto")
-
-    whole = {one.name: score(one) for one in found}
-    for one in (found[2], found[1], found[4], found[2]):
-        (table, notes), (first, told) = score(one), whole[one.name]
-        np.testing.assert_array_equal(table.columns["nll"], first.columns["nll"])
-        assert notes == told
-        # One copy of all weights at a time.
-        held = engine._holder(*asked)._opened
-        assert len([k for k, v in held.items() if v.quantised_from]) <= 1
+    alone, job, own = job_of("alone"), job_of("shared"), versions()["spark-audit"]
+    expected = local.score(alone)
+    one = driver()
+    one._job = job
+    assert one._parts(0, 3) == 3
+    fields = (
+        job.request,
+        job.order,
+        job.view,
+        job.plans,
+        Remote(job.store),
+        job.folder,
+    )
+    results = []
+    for part in (1, 0, 2):
+        result = engine.work(own, pickle.dumps(fields), 0, (part, 3))
+        results.append(pickle.loads(pickle.dumps(result)))
+        one._ray.get = results.__getitem__
+        one._take_in(len(results) - 1)
+    assert not list(results[0][0][1].model.parameters())
+    assert [*one._known] == ["base", "a", "a+int8", "b", "b+int8"]
+    scored = [job.scored(known) for known in one._known.values()]
+    assert not job.missing(scored)
+    assert one._parts(0, 3) == 1  # nothing is lacking
+    for here, there in zip(alone.noted(expected), job.noted(scored), strict=True):
+        assert here.facts == there.facts
+        for kind, keys in here.keys.items():
+            table = job.store.gather(there.keys[kind](), kind=kind)
+            whole = alone.store.gather(keys(), kind=kind)
+            assert table.ids == whole.ids
+            for name, values in whole.columns.items():
+                np.testing.assert_allclose(table.columns[name], values, atol=1e-5)
+    other = results[0][0][1]
+    one._ray.get = lambda _: ([SimpleNamespace(name=other.name, model_id="0")], [])
     with pytest.raises(CheckpointError, match="a: is another checkpoint on one node"):
-        score(SimpleNamespace(name="a", model_id="0" * 64))
+        one._take_in(0)
     with pytest.raises(InputError, match=r"a node has spark-audit .*, not 9\.9"):
-        engine._checked("9.9", engine.work)
+        engine.work("9.9", b"", 0, (0, 1))
 
 
 def test_a_cluster_without_nodes_is_refused_and_tasks_fit_on_any_node() -> None:

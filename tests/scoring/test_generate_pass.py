@@ -496,10 +496,6 @@ def test_what_cannot_be_asked_is_refused(
 ) -> None:
     loaded = make_loaded(make_model("llama"), tokenizer=Spelled())
     (item,), passes = prompts((5,)), [Pass("generate")]
-    with pytest.raises(InputError, match=r"'t00': has no expected answer"):
-        score(loaded, [replace(item, target=" \n")], passes=passes)
-    with pytest.raises(InputError, match=r"'t00': the prompt has no token"):
-        score(loaded, [replace(item, ids=item.ids[:0])], passes=passes)
     with pytest.raises(InputError, match="17 tokens do not fit the context of 16"):
         score(replace(loaded, max_positions=16), [item], passes=passes)
 

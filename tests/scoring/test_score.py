@@ -104,20 +104,15 @@ def test_workers_share_the_items_by_hash_and_each_sees_the_others(
     parts, table = [], None
     for worker in range(3):
         counting.seen.clear()
-        table = score(loaded, items, store=Store(tmp_path), shard=(worker, 3))[Pass()]
+        store = Store(tmp_path)
+        keys = store.keys(loaded, items, Pass())
+        score_keys(loaded, keys, store=store, shard=(worker, 3))
+        table = store.gather(keys(), kind=Pass())
         parts.append(set(counting.seen))
     assert sum(map(len, parts)) == len(items)
     assert set().union(*parts) == {one.key for one in items}
     assert table is not None
     assert_same(table, whole, atol=1e-5)
-
-
-def test_a_lone_worker_without_a_store_gets_its_part_only(
-    loaded: Any, items: list[Item]
-) -> None:
-    found = [set(score(loaded, items, shard=(i, 2))[Pass()].ids) for i in range(2)]
-    assert found[0] | found[1] == {one.key for one in items}
-    assert not found[0] & found[1]
 
 
 def test_items_with_the_same_tokens_are_scored_once(
@@ -176,7 +171,7 @@ def test_ctrl_c_keeps_what_was_scored(
     with pytest.raises(KeyboardInterrupt):
         score(loaded, items, store=Store(tmp_path), batch_size=1, progress=stop)
     store = Store(tmp_path)
-    left = store.lacking(store.keys(loaded, items, Pass()).values())
+    left = store.lacking(store.keys(loaded, items, Pass())().values())
     assert 0 < len(left) < len(items)
     table = score(loaded, items, store=Store(tmp_path))[Pass()]
     assert_same(table, score(loaded, items)[Pass()], atol=1e-5)
@@ -193,7 +188,6 @@ def test_ctrl_c_keeps_what_was_scored(
         ({"ids": np.array([3, 300, 5], np.int32)}, "vocabulary does not have"),
         ({"ids": np.array([3, -1, 5], np.int32)}, "vocabulary does not have"),
         ({"key": "t00"}, "the key occurs twice"),
-        ({"positions": np.arange(2, dtype=np.int32)}, "have 2 positions"),
     ],
 )
 def test_items_that_cannot_be_scored_are_named(
@@ -203,11 +197,8 @@ def test_items_that_cannot_be_scored_are_named(
     usable[299] = False
     checkpoint = replace(loaded, usable=usable)
     ids = change.get("ids", np.array([3, 4, 5], np.int32))
-    bad = Item(
-        change.get("key", "bad-one"),
-        ids,
-        change.get("positions", np.arange(len(ids), dtype=np.int32)),
-    )
+    positions = np.arange(len(ids), dtype=np.int32)
+    bad = Item(change.get("key", "bad-one"), ids, positions)
     with pytest.raises(InputError, match=message) as caught:
         score(checkpoint, [items[0], bad])
     assert f"example {bad.key!r}" in str(caught.value)
@@ -222,8 +213,6 @@ def test_an_unusable_first_token_is_only_read(loaded: Any) -> None:
 
 
 def test_wrong_options_are_input_errors(loaded: Any, items: list[Item]) -> None:
-    with pytest.raises(InputError, match="no worker 2 of 2"):
-        score(loaded, items, shard=(2, 2))
     with pytest.raises(InputError, match="batch size"):
         score(loaded, items, batch_size=0)
     with pytest.raises(InputError, match="unknown pass 'sing'"):
@@ -258,10 +247,10 @@ def test_score_keys_leaves_the_table_to_the_store(
     loaded: Any, items: list[Item], tmp_path: Path
 ) -> None:
     store = Store(tmp_path)
-    keys, notes = score_keys(loaded, items, kind=Pass(), store=store)
-    assert set(keys) == {one.key for one in items}
-    assert notes == []
-    assert_same(store.gather(keys, kind=Pass()), score(loaded, items)[Pass()])
+    keys = store.keys(loaded, items, Pass())
+    score_keys(loaded, keys, store=store)
+    assert set(keys()) == {one.key for one in items}
+    assert_same(store.gather(keys(), kind=Pass()), score(loaded, items)[Pass()])
 
 
 def test_notes_survive_a_resumed_run(

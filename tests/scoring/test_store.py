@@ -38,7 +38,7 @@ def columns_of(item: Item) -> dict[str, np.ndarray]:
 
 
 def fill(store: Store, items: list[Item], kind: Pass = Pass()) -> dict[str, str]:  # noqa: B008
-    keys = store.keys(MODEL, items, kind)
+    keys = store.keys(MODEL, items, kind)()
     for item in items:
         store.add(keys[item.key], item.scored, columns_of(item))
     store.flush()
@@ -62,8 +62,8 @@ def assert_holds(store: Store, keys: dict[str, str], items: list[Item]) -> None:
 def test_what_is_stored_is_found_again_by_another_store(tmp_path: Path) -> None:
     keys = fill(Store(tmp_path), ITEMS)
     other = Store(tmp_path)
-    assert other.keys(MODEL, ITEMS, Pass()) == keys
-    assert all(key in other for key in keys.values())
+    assert other.keys(MODEL, ITEMS, Pass())() == keys
+    assert not other.lacking(keys.values())
     assert_holds(other, keys, ITEMS)
     assert other.notes == []
 
@@ -76,7 +76,7 @@ def test_passes_that_wait_together_are_never_mixed(
     store = Store(tmp_path if folder else None)
     found = {}
     for kind in LAYOUTS:
-        found[kind] = store.keys(MODEL, ITEMS, Pass(kind))
+        found[kind] = store.keys(MODEL, ITEMS, Pass(kind))()
         for item in ITEMS:
             columns = {
                 k: np.ones(len(item.scored), t) for k, t in LAYOUTS[kind].items()
@@ -113,7 +113,7 @@ def test_keys_of_sets_and_prompts_depend_on_all_they_hold() -> None:
         Prompt("x", ids(1, 2), "yes", 4, ("no", "yes")),
     ]
     store = Store(None)
-    keys = [store.keys(MODEL, [one], Pass("candidates"))["x"] for one in items]
+    keys = [store.keys(MODEL, [one], Pass("candidates"))()["x"] for one in items]
     assert len(set(keys)) == len(items)
 
 
@@ -125,19 +125,18 @@ def test_a_store_in_memory_needs_no_folder() -> None:
 def test_what_is_lacking_is_told_of_many_keys_at_once(tmp_path: Path) -> None:
     store = Store(tmp_path)
     fill(store, ITEMS[:2])
-    keys = store.keys(MODEL, ITEMS, Pass())
-    waits = store.keys(MODEL, ITEMS[3:], Pass())["d"]
+    keys = store.keys(MODEL, ITEMS, Pass())()
+    waits = store.keys(MODEL, ITEMS[3:], Pass())()["d"]
     assert store.lacking([]) == set()
     assert store.lacking(keys.values()) == {keys["c"], keys["d"]}
     store.add(waits, ITEMS[3].scored, columns_of(ITEMS[3]))
     assert store.lacking(keys.values()) == {keys["c"]}
-    assert store.named(MODEL, ITEMS, Pass())() == keys
 
 
 def test_items_not_stored_are_left_out(tmp_path: Path) -> None:
     store = Store(tmp_path)
     fill(store, ITEMS[:2])
-    assert_holds(store, store.keys(MODEL, ITEMS, Pass()), ITEMS[:2])
+    assert_holds(store, store.keys(MODEL, ITEMS, Pass())(), ITEMS[:2])
 
 
 @pytest.mark.parametrize(
@@ -177,15 +176,15 @@ def test_a_key_depends_on_all_that_a_score_depends_on(
     store = Store(tmp_path)
     start = (MODEL, make_item("x", 12), Pass())
     model, item, kind = change(*start)
-    first = store.keys(MODEL, [start[1]], start[2])["x"]
-    assert store.keys(model, [item], kind)["x"] != first
+    first = store.keys(MODEL, [start[1]], start[2])()["x"]
+    assert store.keys(model, [item], kind)()["x"] != first
     same = replace(start[1], key="another name")
-    assert store.keys(MODEL, [same], Pass())["another name"] == first
+    assert store.keys(MODEL, [same], Pass())()["another name"] == first
 
 
 def test_keys_of_two_folders_differ_by_their_salt(tmp_path: Path) -> None:
     one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
-    assert one.keys(MODEL, ITEMS, Pass()) != two.keys(MODEL, ITEMS, Pass())
+    assert one.keys(MODEL, ITEMS, Pass())() != two.keys(MODEL, ITEMS, Pass())()
     assert (tmp_path / "one" / "salt").stat().st_mode & 0o777 == 0o600
     assert len((tmp_path / "one" / "salt").read_bytes()) == 32
 
@@ -210,7 +209,7 @@ def test_workers_that_start_at_once_share_one_salt(tmp_path: Path) -> None:
 def test_another_workers_shards_are_seen_after_a_refresh(tmp_path: Path) -> None:
     here, there = Store(tmp_path), Store(tmp_path)
     keys = fill(there, ITEMS)
-    assert keys["a"] not in here
+    assert here.lacking([keys["a"]])
     assert_holds(here, keys, ITEMS)  # gather refreshes
 
 
@@ -245,7 +244,7 @@ def test_a_damaged_shard_is_left_out_with_a_note(tmp_path: Path, damage: str) ->
     store = Store(tmp_path)
     assert len(store.notes) == 1
     assert good.name in store.notes[0]
-    keys = store.keys(MODEL, ITEMS, Pass())
+    keys = store.keys(MODEL, ITEMS, Pass())()
     assert_holds(store, keys, ITEMS[2:])
     # Scored again, it is found again.
     fill(store, ITEMS[:2])
@@ -274,7 +273,7 @@ def test_shards_with_other_columns_are_left_out(tmp_path: Path, change: str) -> 
         (tmp_path / f"{stem}.parquet").write_bytes(data)
     store = Store(tmp_path)
     assert len(store.notes) == 2
-    assert not any(key in store for key in keys.values())
+    assert store.lacking(keys.values()) == {*keys.values()}
     store.refresh()
     assert len(store.notes) == 2
     keys = fill(store, ITEMS)
@@ -321,7 +320,7 @@ def test_rows_are_flushed_by_time_and_by_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path)
-    keys = store.keys(MODEL, ITEMS, Pass())
+    keys = store.keys(MODEL, ITEMS, Pass())()
 
     def add(item: Item) -> int:
         store.add(keys[item.key], item.scored, columns_of(item))
@@ -357,7 +356,7 @@ else:
     raise SystemExit("no error")
 resource.setrlimit(resource.RLIMIT_FSIZE, (10**9, 10**9))
 store.flush()  # the rows were kept
-t.assert_holds(store, store.keys(t.MODEL, more, t.Pass()), more)
+t.assert_holds(store, store.keys(t.MODEL, more, t.Pass())(), more)
 """
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
@@ -376,7 +375,7 @@ import test_store as t
 from pathlib import Path
 store = t.Store(Path({str(tmp_path)!r}))
 t.fill(store, t.ITEMS[:2])
-keys = store.keys(t.MODEL, t.ITEMS, t.Pass())
+keys = store.keys(t.MODEL, t.ITEMS, t.Pass())()
 store.add(keys["d"], t.ITEMS[3].scored, t.columns_of(t.ITEMS[3]))
 print("ready", flush=True)
 time.sleep(60)
@@ -390,20 +389,20 @@ time.sleep(60)
     process.wait()
     process.stdout.close()
     store = Store(tmp_path)
-    assert_holds(store, store.keys(MODEL, ITEMS, Pass()), ITEMS[:2])
+    assert_holds(store, store.keys(MODEL, ITEMS, Pass())(), ITEMS[:2])
 
 
 def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
-        Store(tmp_path / "file" / "store").keys(MODEL, ITEMS, Pass())
+        Store(tmp_path / "file" / "store").keys(MODEL, ITEMS, Pass())()
 
 
 def test_without_its_salt_a_store_begins_anew(tmp_path: Path) -> None:
     fill(Store(tmp_path), ITEMS)
     (tmp_path / "salt").unlink()  # as by a removal of the folder that was killed
     store = Store(tmp_path)
-    assert store.gather(store.keys(MODEL, ITEMS, Pass()), kind=Pass()).ids == ()
+    assert store.gather(store.keys(MODEL, ITEMS, Pass())(), kind=Pass()).ids == ()
     assert_holds(store, fill(store, ITEMS), ITEMS)
 
 
@@ -414,7 +413,7 @@ def test_a_salt_of_the_wrong_size_is_an_output_error(
     fill(Store(tmp_path), ITEMS)
     (tmp_path / "salt").write_bytes(salt)
     with pytest.raises(OutputError, match="is no score store's salt"):
-        Store(tmp_path).keys(MODEL, ITEMS, Pass())
+        Store(tmp_path).keys(MODEL, ITEMS, Pass())()
 
 
 def test_a_shard_that_vanishes_is_an_output_error(tmp_path: Path) -> None:
@@ -441,8 +440,8 @@ def test_a_column_that_a_server_cannot_tell_is_no_damage(
     name: str, of: int | None, found: bool, tmp_path: Path
 ) -> None:
     store, (one, *_) = Store(tmp_path), ITEMS
-    keys, columns = store.keys(MODEL, [one], Pass()), columns_of(one)
+    keys, columns = store.keys(MODEL, [one], Pass())(), columns_of(one)
     columns[name][:of] = np.nan
     store.add(keys[one.key], one.scored, columns)
     store.flush()
-    assert (keys[one.key] in Store(tmp_path)) == found
+    assert (not Store(tmp_path).lacking(keys.values())) == found

@@ -103,7 +103,7 @@ def record(folder: Path) -> dict[str, Any]:
 def left_over() -> str:
     """The name of a file that a killed process was writing."""
     with tempfile.TemporaryDirectory() as place, temporary(Path(place)) as (path, _):
-        return path.name
+        return path.name.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")
 
 
 class Killed(BaseException):

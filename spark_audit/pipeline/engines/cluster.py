@@ -39,7 +39,8 @@ def check(address: str | None) -> None:
         If Ray is not installed, or nothing answers at the address.
     """
     # The first that knows tokens; without one, whoever reaches a port runs code here.
-    if find_spec("ray") is None or _release() < (2, 52):
+    release = metadata.version("ray").split(".") if find_spec("ray") else ["0"]
+    if [*map(int, release[:2])] < [2, 52]:
         raise InputError(
             "Ray 2.52 or later is not installed",
             where="--engine ray",
@@ -78,7 +79,10 @@ def connected(address: str | None) -> Iterator[Any]:
         options |= {"include_dashboard": False, "object_store_memory": OBJECT_BYTES}
         options["_node_ip_address"] = "127.0.0.1"
         stack.enter_context(_closed())
-    _hush()
+    # Nodes that die are our business: Ray prints it on stdout, whatever is asked.
+    worker: Any = import_module("ray._private.worker")
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda *_, **__: None
     # Ray takes SIGTERM for itself.
     main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
@@ -129,19 +133,8 @@ def _read_token() -> None:
     raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
-def _release() -> tuple[int, ...]:
-    return tuple(map(int, metadata.version("ray").split(".")[:2]))
-
-
 def _place(address: str | None) -> str:
     return address or os.environ.get("RAY_ADDRESS") or "local"
-
-
-def _hush() -> None:
-    """Nodes that die are our business: Ray prints it on stdout, whatever is asked."""
-    worker: Any = import_module("ray._private.worker")
-    if hasattr(worker, "print_to_stdstream"):
-        worker.print_to_stdstream = lambda *_, **__: None
 
 
 def _check_answers(address: str) -> None:

@@ -18,15 +18,20 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from spark_audit.errors import InputError
 from spark_audit.memory import free_bytes
-from spark_audit.pipeline.job import Job, Scored, drift_probes, drift_remarks
+from spark_audit.pipeline.job import Job, Scored
 from spark_audit.pipeline.request import Request
-from spark_audit.scoring.score import score_keys
-from spark_audit.scoring.speed import cores, use_threads
-from spark_audit.scoring.table import Pass
+from spark_audit.scoring.score import (
+    cores,
+    drift_probes,
+    drift_remarks,
+    score_keys,
+    use_threads,
+)
 from spark_audit.terminal.console import say
 
 if TYPE_CHECKING:
@@ -42,11 +47,7 @@ WORTH = 5e11
 seconds of a core, about, where one needs 6 to begin."""
 GRACE = 10.0
 """Seconds that a process has to keep what it has scored, before it is ended."""
-HELP = """
-from spark_audit.pipeline.engines.local import asked
-from spark_audit.pipeline.run import run
-run(asked(), concludes=False)
-"""
+HELP = "from spark_audit.pipeline.engines import local; local.help_out()"
 
 
 def processes(request: Request, *, work: float, size: float, free: int | None) -> int:
@@ -77,72 +78,71 @@ def score(job: Job) -> list[Scored]:
 
     Checkpoints are opened one after the other, and returned without their models.
     """
-    return Local(job).score()
+    with Local(job, job.request.shard) as engine:
+        scored = engine.score(job.opening.each())
+        if engine.wait() and job.missing(scored):
+            engine.score(job.opening.each())
+    return scored
 
 
 class Local:
-    """One process, and those that help it."""
+    """One process, and those that help it until the block ends."""
 
-    def __init__(self, job: Job) -> None:
-        self._job, self._shard = job, job.request.shard
+    def __init__(self, job: Job, shard: tuple[int, int]) -> None:
+        self._job, self._shard = job, shard
         self._helpers: list[subprocess.Popen[bytes]] = []
         self._threads = 0
 
-    def score(self) -> list[Scored]:
-        """See :func:`score`."""
-        try:
-            scored = self._all()
-            if self._helpers:
-                self._wait()
-                self._shard = (0, 1)
-                if self._job.missing(scored):
-                    self._all()
-            return scored
-        finally:
-            self._end()
+    def __enter__(self) -> Self:
+        return self
 
-    def _all(self) -> list[Scored]:
-        scored = []
-        for checkpoint in self._opened():
-            if self._job.order.scores(checkpoint.name):
-                scored.append(self._job.scored(checkpoint))
-                for kind, keys in scored[-1].keys.items():
-                    self._score(checkpoint, kind, keys)
-            del checkpoint
-        return scored
+    def __exit__(self, *_: object) -> None:
+        """End those that help; they keep what they have scored."""
+        for one in self._helpers:
+            assert one.stdin is not None
+            with suppress(OSError):
+                one.stdin.close()
+        for one in self._helpers:
+            one.wait()
+        if self._threads:
+            use_threads(self._threads)
 
-    def _opened(self) -> Iterator[Loaded]:
-        opened = self._job.opening.each()
+    def score(self, opened: Iterator[Loaded]) -> list[Scored]:
+        """Score this process's part of all passes over some checkpoints."""
+        scored: list[Scored] = []
         while True:
             with self._job.clock("loading"):
                 checkpoint = next(opened, None)
             if checkpoint is None:
-                return
-            yield checkpoint
+                return scored
+            if self._job.order.scores(checkpoint.name):
+                scored.append(self._job.scored(checkpoint))
+                for keys in scored[-1].keys.values():
+                    self._score(checkpoint, keys)
             # Let go of full weights before the next checkpoint is loaded.
             del checkpoint
 
-    def _score(self, checkpoint: Loaded, kind: Pass, keys: Keys) -> None:
+    def _score(self, checkpoint: Loaded, keys: Keys) -> None:
         """Score this process's part of a pass."""
-        job, store = self._job, self._job.store
-        what = f"scoring {checkpoint.name}, {kind.label}, tokens"
-        store.refresh()
-        tokens = sum(item.tokens for item in job.lacking(keys))
+        job, kind = self._job, keys.kind
+        job.store.refresh()
+        tokens = sum(item.tokens for item in job.store.left(keys).values())
         if tokens and job.request.several and not self._helpers:
             self._begin(checkpoint, tokens)
         with job.clock(f"scoring: {kind.kind}"):
             if tokens and not self._shard[0]:
-                probes = drift_probes(kind, keys, job.request.seed)
+                probes = drift_probes(keys, job.request.seed)
                 for remark in drift_remarks(checkpoint, probes):
-                    store.remark(remark)
+                    job.store.remark(remark)
             score_keys(
                 checkpoint,
-                keys.items,
-                kind=kind,
-                store=store,
+                keys,
+                store=job.store,
                 batch_size=job.request.batch_size,
                 shard=self._shard,
-                progress=lambda done, total: job.show(what, done, total),
+                progress=partial(
+                    job.show, f"scoring {checkpoint.name}, {kind.label}, tokens"
+                ),
             )
 
     def _begin(self, checkpoint: Loaded, tokens: int) -> None:
@@ -174,34 +174,21 @@ class Local:
                 mine = replace(request, jobs=1, shard=(part, count))
                 self._helpers.append(start(mine, threads))
 
-    def _wait(self) -> None:
-        """Wait for those that help."""
+    def wait(self) -> bool:
+        """Wait for those that help, if there are any: what they left is ours."""
+        what, codes = "waiting for other processes", []
         with self._job.clock("waiting"):
             for number, one in enumerate(self._helpers, start=1):
-                what = "waiting for other processes"
                 self._job.show(what, number, len(self._helpers))
-                one.wait()
-        codes = [one.returncode for one in self._helpers]
+                codes.append(one.wait())
         if ended := [code for code in codes if code]:
             say(
                 f"{len(ended)} of {len(codes) + 1} processes ended early (code "
                 f"{ended[0]}; out of memory?): this one does their work"
             )
-
-    def _end(self) -> None:
-        """End those that help; they keep what they have scored."""
-        for one in self._helpers:
-            assert one.stdin is not None
-            with suppress(OSError):
-                one.stdin.close()
-        for one in self._helpers:
-            try:
-                one.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                one.kill()
-                one.wait()
-        if self._threads:
-            use_threads(self._threads)
+        if codes:
+            self._shard = (0, 1)
+        return bool(codes)
 
 
 def start(request: Request, threads: int) -> subprocess.Popen[bytes]:
@@ -225,12 +212,12 @@ def start(request: Request, threads: int) -> subprocess.Popen[bytes]:
     return helper
 
 
-def asked() -> Request:
-    """What one that helps is asked comes by stdin, whose end is an interrupt."""
+def help_out() -> None:
+    """Score the part of a request that comes by stdin, whose end is an interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     request: Request = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    return request
+    score(Job.of(request))
 
 
 def _end_with_stdin() -> NoReturn:

@@ -28,7 +28,6 @@ from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Candidates
 from spark_audit.scoring.passes import Task
 from spark_audit.scoring.passes.plain import Scorer, check_finite, padded, unwrapped
-from spark_audit.scoring.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -48,7 +47,7 @@ def run(
     """
     # The longest set first: what it verifies holds for the shorter ones, windows too.
     items = sorted(items, key=lambda item: -item.longest)
-    scorer = Scorer(loaded, model, items[0].first, task.note)
+    scorer = Scorer(loaded, model, items[0].example, task.note)
     way = _Way(scorer, task.batch_size)
     reason = _unfit(model) or way.verify(_telling(items))
     if reason:
@@ -77,6 +76,26 @@ def _common(rows: Sequence[np.ndarray]) -> int:
     alike = (table == table[0]).all(axis=0)
     common = shortest if alike.all() else int(alike.argmin())
     return min(common, max(map(len, rows)) - 1)  # the last token is predicted, not read
+
+
+class _Repeated(DynamicLayer):  # type: ignore[misc]
+    """Keys and values of a prefix, put before those of each row of a batch."""
+
+    def __init__(self, prefix: Any) -> None:
+        super().__init__()
+        self.keys, self.values, self.is_initialized = prefix.keys, prefix.values, True
+        self.dtype, self.device = prefix.dtype, prefix.device
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The prefix with what is read after it, which is not kept."""
+        pairs = ((self.keys, key_states), (self.values, value_states))
+        keys, values = (
+            torch.cat([before.expand(len(new), -1, -1, -1), new], 2)
+            for before, new in pairs
+        )
+        return keys, values
 
 
 class _Way:
@@ -139,32 +158,26 @@ class _Way:
         rest = [i for i, row in enumerate(rows) if len(row) > common + 1]
         if not rest:
             return total
+        before = len(item.prefix) + common
         room = max(len(rows[i]) for i in rest) - common - 1
-        paths = min(max(self._room.tokens // room, 1), len(rest))
-        prefix = PrefixCache(cache, room, rows=paths, budget=self._budget)
+        # One layer's at a time: each lets go of what it has put together.
+        size = max(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+        most = max(self._budget * before // (size * (before + room)), 1)
 
         def call(batch: Sequence[int]) -> np.ndarray:
-            fed, inside = padded([rows[i][common:-1] for i in batch])
+            fed, mask = padded([rows[i][common:-1] for i in batch])
             goal, _ = padded([rows[i][common + 1 :] for i in batch])
-            mask = None
-            if inside is not None:
-                before = inside.new_ones((len(batch), prefix.tokens))
-                mask = torch.cat([before, inside], 1)
+            if mask is not None:
+                mask = torch.cat([mask.new_ones((len(batch), before)), mask], 1)
             lengths = torch.tensor([len(rows[i]) - common - 1 for i in batch])
-            try:
-                nll = self._scorer.read(
-                    fed, mask, goal[..., None], lengths, cache=prefix.repeated(len(fed))
-                )
-            except Exception:
-                prefix.free()
-                raise
+            nll = self._scorer.read(fed, mask, goal[..., None], lengths, cache=cache)
             starts = (lengths.cumsum(0) - lengths).numpy()
             return np.add.reduceat(nll[:, 0].double().numpy(), starts)
 
         def length(i: int) -> int:
             return len(rows[i]) - common - 1
 
-        for batch, part in self._run(rest, length, call, most=prefix.most):
+        for batch, part in self._run(rest, length, call, most=most):
             total[batch] += part
         return total
 
@@ -199,6 +212,7 @@ class _Way:
                 cache=cache,
             )
             found = nll.double().numpy()
+            cache.layers = [_Repeated(layer) for layer in cache.layers]
             return cache, found[:common].sum(0) + np.where(longer, found[common], 0.0)
 
         ((_, found),) = self._run([0], lambda _: len(ids), call)

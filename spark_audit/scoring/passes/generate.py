@@ -32,6 +32,7 @@ from spark_audit.memory import out_of_memory
 from spark_audit.scoring.answers import begins_with, normalised, stripped
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.passes import Task
+from spark_audit.scoring.passes.plain import padded, unwrapped
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -150,8 +151,7 @@ class Writer:
     ) -> None:
         self._model, self._tokenizer = model, loaded.tokenizer
         self.device = entry_device(model)
-        inner = getattr(model, "get_base_model", None)
-        base: Any = inner() if callable(inner) else model
+        base = unwrapped(model)
         taken = inspect.signature(base.forward).parameters
         self._keep = "logits_to_keep" in taken
         self._positions = "position_ids" in taken
@@ -176,8 +176,10 @@ class Writer:
     def __call__(self, batch: Sequence[Prompt]) -> list[Answer]:
         """The finished answers to a batch of prompts."""
         answers = [Answer(self._tokenizer, item) for item in batch]
-        ids, mask = _padded([item.ids for item in batch])
-        ids, mask = ids.to(self.device), mask.to(self.device)
+        # On the left: padded on the right from their ends, and turned.
+        ids, mask = padded([item.ids[::-1] for item in batch])
+        mask = torch.ones_like(ids) if mask is None else mask
+        ids, mask = ids.flip(1).to(self.device), mask.flip(1).to(self.device)
         rows, past = list(range(len(batch))), None
         while True:
             logits, past = self._step(ids, mask, past)
@@ -233,7 +235,7 @@ class Writer:
 
     def _agrees(self, first: Prompt, *, padding: int) -> bool:
         """Whether two steps with cache (or padding) give a plain forward's logits."""
-        ids, _ = _padded([first.ids[:PROBE_TOKENS]])
+        ids = torch.from_numpy(first.ids[None, :PROBE_TOKENS].astype(np.int64))
         ids = torch.cat([ids, ids[:, :1]], dim=1).to(self.device)
         tested, self.caches = self.caches or not padding, False
         plain, _ = self._step(ids, torch.ones_like(ids), None)
@@ -269,17 +271,6 @@ def _selected(past: Any, rows: list[int]) -> bool:
         return False
     select(torch.tensor(rows))
     return True
-
-
-def _padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids padded on the left, and their mask."""
-    width = max(map(len, rows))
-    ids = torch.zeros(len(rows), width, dtype=torch.int64)
-    mask = torch.zeros(len(rows), width, dtype=torch.int64)
-    for i, row in enumerate(rows):
-        ids[i, width - len(row) :] = torch.from_numpy(row.astype(np.int64))
-        mask[i, width - len(row) :] = 1
-    return ids, mask
 
 
 def _eos_ids(base: Any, tokenizer: Any) -> frozenset[int]:

@@ -1,4 +1,8 @@
-"""The plain pass: one forward per sequence, every token column from it.
+"""The plain and prompted passes: one forward per sequence, token columns from it.
+
+The plain pass goes through texts and keeps every column; the prompted one through
+strings behind prompts that are not their own rows' beginnings, and keeps what is said
+of the string itself.
 
 Where the architecture is known and a self-test on the first text agrees, the model's
 body runs alone and the head is applied here, in float32, to the scored positions
@@ -34,7 +38,7 @@ from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.float32_body import widened
 from spark_audit.scoring.head import Columns, Head, Transform
 from spark_audit.scoring.passes import Task
-from spark_audit.scoring.table import COLUMNS
+from spark_audit.scoring.table import COLUMNS, LAYOUTS
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -75,14 +79,15 @@ Note = Callable[[str], None]
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
 ) -> None:
-    """Hand each item's columns over, arrays of shape ``(len(item.ids) - 1,)``."""
+    """Hand the columns of each item's scored tokens over."""
     scorer = Scorer(loaded, model, items[0], task.note)
     batches = Batches(
         items, lambda item: len(item.ids), room=scorer.room, rows=task.batch_size
     )
+    names = LAYOUTS[task.kind.kind]
     for batch, found in batches.run(scorer, shrink=scorer.columns.shrink):
         for item, columns in zip(batch, found, strict=True):
-            task.emit(item, columns)
+            task.emit(item, {name: columns[name][item.first - 1 :] for name in names})
 
 
 class Scorer:
