@@ -221,15 +221,14 @@ def prepared(
     CheckpointError
         If a tensor is empty or holds other than floating-point numbers, the
         configuration has a field that is not opened, or O-LoRA's parts do not fit;
-        unless only headers were read, also for NaN and for LoRA without effect.
+        also for NaN and for LoRA without effect.
     """
     check_floats(state)
     adapter_config(raw)
     raw, state, notes = fold_olora(raw, state)
     check_filled(state)
-    if not any(tensor.is_meta for tensor in state.values()):
-        check_finite(state)
-        _check_trained(state)
+    check_finite(state)
+    _check_trained(state)
     if raw.get("peft_type") == "VERA" and raw.get("save_projection") is False:
         notes.append(
             "VeRA without its projections: they are drawn again from its key, which "

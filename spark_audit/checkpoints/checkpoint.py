@@ -30,23 +30,21 @@ from spark_audit.errors import CheckpointError, at
 
 Attached = tuple[str | None, dict[str, Any] | None, torch.Tensor | None, list[str]]
 """The adapter's name on the module, its configuration as attached, noise, notes."""
-FEW_BYTES = 1 << 28
-"""Of an adapter whose numbers are looked at before its base is loaded."""
 
 
 @dataclass(frozen=True)
 class Part:
     """Full weights or an adapter: its configuration, its files, its tensors.
 
-    ``read(meta)`` gives full weights by the module's names, an adapter by PEFT's
-    without the adapter's (``base_model.model.`` in front, ``lora_B.weight`` at the
-    end); on the meta device it reads headers only. ``folder`` holds the configuration;
-    ``whole`` is set when transformers reads the weights there itself.
+    ``read()`` gives full weights by the module's names, an adapter by PEFT's without
+    the adapter's (``base_model.model.`` in front, ``lora_B.weight`` at the end), mapped
+    from the files. ``folder`` holds the configuration; ``whole`` is set when
+    transformers reads the weights there itself.
     """
 
     config: dict[str, Any]
     files: tuple[Path, ...]
-    read: Callable[[bool], State]
+    read: Callable[[], State]
     folder: Path
     whole: bool = False
 
@@ -132,7 +130,7 @@ class Checkpoint:
     @cached_property
     def saved_dtype(self) -> torch.dtype:
         """Of the first tensor of its files that holds floating-point numbers."""
-        kinds = (tensor.dtype for tensor in self.full.read(True).values())
+        kinds = (tensor.dtype for tensor in self.full.read().values())
         return next((k for k in kinds if k.is_floating_point), torch.float32)
 
     def computed_in(self, device: str) -> tuple[str, list[str]]:
@@ -167,7 +165,7 @@ class Checkpoint:
         ``None`` for own code and quantised weights.
         """
         with at(self.where):
-            state = {k: t.to("meta") for k, t in self.full.read(True).items()}
+            state = {k: t.to("meta") for k, t in self.full.read().items()}
             check_layers(self.full.config, tensors=len(state))
             architecture = self.architecture
             if architecture.quantised:
@@ -203,20 +201,16 @@ class Checkpoint:
         Parameters
         ----------
         host
-            The module; on the meta device names and shapes must fit, and an adapter's
-            numbers are read where they are few. ``None`` where no module is built.
+            The module; on the meta device names and shapes must fit. ``None`` where no
+            module is built.
         """
         on = raw = noise = None
         notes: list[str] = []
-        meta = host is None or host.probe is None
         if host is not None:
             shape = host.model.get_input_embeddings().weight.shape
-            noise = frozen_noise(
-                self.folder, shape, sha256=self.noise_sha256, meta=meta
-            )
+            noise = frozen_noise(self.folder, shape, sha256=self.noise_sha256)
         if self.adapter is not None:
-            state = self.adapter.read(meta and self.adapter.size > FEW_BYTES)
-            raw, state, notes = prepared(self.adapter.config, state)
+            raw, state, notes = prepared(self.adapter.config, self.adapter.read())
             if host is not None:
                 on, more = host.attach(raw, state, base=self.on.source)
                 notes += more

@@ -300,7 +300,7 @@ class Opening:
         model = build(
             architecture,
             folder=weights.folder if weights.whole else None,
-            state=None if weights.whole else weights.read(False),
+            state=None if weights.whole else weights.read(),
             dtype=dtype,
             use_safetensors=weights.files[0].suffix == ".safetensors",
             trust_remote_code=loading.trust_remote_code,
@@ -310,7 +310,7 @@ class Opening:
             weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
         check_finite({k: t for k, t in model.state_dict().items() if not t.is_meta})
         if offloaded(model):
-            check_finite(weights.read(False))
+            check_finite(weights.read())
         usable = usable_rows(tokenizer_of(base, self._tokenizers)[0], head_rows(model))
         ids = probe_ids(usable, max_positions=architecture.max_positions)
         host = AdapterHost(model, probe=partial(logits, ids=ids))
@@ -441,7 +441,7 @@ def _activated(
     with ExitStack() as stack:
         if weights is not None:
             stack.enter_context(swapped(weights))
-        stack.enter_context(host.off() if on is None else host.on(on))
+        stack.enter_context(host.using(on))
         if noise is not None:
             stack.enter_context(input_noise(host.model, noise))
         yield

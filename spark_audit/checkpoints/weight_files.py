@@ -101,36 +101,18 @@ def _shards(index: Path) -> list[Path]:
     return shards
 
 
-def read_tensors(path: Path, *, meta: bool = False) -> Any:
+def read_tensors(path: Path) -> Any:
     """Read a weights file, never running code from it.
-
-    Parameters
-    ----------
-    meta
-        Read names and shapes only; the tensors are on the meta device.
 
     Returns
     -------
     object
         What the file holds: a dictionary of tensors for safetensors, whatever was
-        saved for a pickle.
+        saved for a pickle. They are mapped: numbers are read where they are looked at.
     """
     if path.suffix == ".safetensors":
-        from safetensors.torch import _TYPES
-
         with safetensors_file(path) as file:
-            if not meta:
-                return {key: file.get_tensor(key) for key in file.keys()}
-            slices = {key: file.get_slice(key) for key in file.keys()}
-            return {
-                key: torch.empty(
-                    part.get_shape(),
-                    # One that is not named there holds no usual numbers.
-                    dtype=_TYPES.get(part.get_dtype(), torch.bits8),
-                    device="meta",
-                )
-                for key, part in slices.items()
-            }
+            return {key: file.get_tensor(key) for key in file.keys()}
     again = "save it again with torch.save(model.state_dict(), ...) or safetensors"
     with foreign(f"{path.name} cannot be read as weights"):
         # What the user named may be a link; in folders links were looked at before.
@@ -197,11 +179,8 @@ def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
                 f"{what}holds something else than tensors ({shown(key)})", fix=fix
             )
         dense = value.layout == torch.strided and not value.is_quantized
-        if dense and not value.is_meta:
-            # A pickle can name a tensor that is larger than what is stored for it.
-            size = value.numel() * value.element_size()
-            dense = size <= value.untyped_storage().nbytes()
-        if not dense:
+        # A pickle can name a tensor that is larger than what is stored for it.
+        if not dense or value.nbytes > value.untyped_storage().nbytes():
             raise CheckpointError(
                 f"tensor {shown(key)} is not stored number by number",
                 fix="save contiguous, dense tensors",
@@ -209,14 +188,12 @@ def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
     return {str(key): value for key, value in content.items()}
 
 
-def merged(files: Iterable[Path], meta: bool) -> State:
+def merged(files: Iterable[Path]) -> State:
     """The tensors of all shards in one dictionary."""
     state: State = {}
     for path in files:
         fix = f"give the file itself: {path.name}"
-        part = read_tensors(path, meta=meta)
-        part = only_tensors(part, what=f"{path.name} ", fix=fix)
-        state.update({k: t.to("meta") for k, t in part.items()} if meta else part)
+        state |= only_tensors(read_tensors(path), what=f"{path.name} ", fix=fix)
     return state
 
 
@@ -267,18 +244,16 @@ def check_finite(state: Mapping[str, torch.Tensor]) -> None:
 
 
 def check_stored(files: Iterable[Path]) -> None:
-    """Refuse NaN and infinite numbers in safetensors files, a tensor at a time.
+    """Refuse NaN and infinite numbers in safetensors files.
 
     Of parameters only: a buffer that no model uses may hold infinity. Other files are
     not read: they take decoding, or are held whole.
     """
     for path in files:
-        if path.suffix != ".safetensors":
-            continue
-        with safetensors_file(path) as file:
-            for name in file.keys():
-                if name.endswith((".weight", ".bias")):
-                    check_finite({name: file.get_tensor(name)})
+        if path.suffix == ".safetensors":
+            state = read_tensors(path)
+            kept = [name for name in state if name.endswith((".weight", ".bias"))]
+            check_finite({name: state[name] for name in kept})
 
 
 def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:

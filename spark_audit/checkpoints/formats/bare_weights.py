@@ -49,17 +49,17 @@ def bare_weights(file: Path, loading: Loading) -> Checkpoint:
         If the configuration, the base or LoRA's alpha is not known, or the file holds
         anything that is not understood.
     """
-    full, lora, notes = _read(file, True)
+    full, lora, notes = _read(file)
     weights = adapter = None
     if full:
         check_filled(full)
         config, folder, note = config_of(file, loading)
         notes.append(note)
-        weights = Part(config, (file,), lambda meta: _read(file, meta)[0], folder)
+        weights = Part(config, (file,), lambda: _read(file)[0], folder)
     if lora:
         config, note = _lora_config(file, lora, loading)
         notes.append(note)
-        adapter = Part(config, (file,), lambda meta: _read(file, meta)[1], file.parent)
+        adapter = Part(config, (file,), lambda: _read(file)[1], file.parent)
         if weights is not None:
             notes.append("holds the base's weights and LoRA: both are the file's own")
         elif loading.base is None:
@@ -71,9 +71,9 @@ def bare_weights(file: Path, loading: Loading) -> Checkpoint:
     )
 
 
-def _unwrapped(file: Path, *, meta: bool) -> tuple[State, list[str]]:
+def _unwrapped(file: Path) -> tuple[State, list[str]]:
     """The state dictionary inside whatever training saved."""
-    content, notes = read_tensors(file, meta=meta), []
+    content, notes = read_tensors(file), []
     # A pickle can hold itself: wrappers are a few deep, never more.
     for _ in range(_WRAPPERS):
         if not isinstance(content, dict):
@@ -93,12 +93,12 @@ def _unwrapped(file: Path, *, meta: bool) -> tuple[State, list[str]]:
     return only_tensors(content, fix="save model.state_dict() alone"), notes
 
 
-def _read(file: Path, meta: bool) -> tuple[State, State, list[str]]:
+def _read(file: Path) -> tuple[State, State, list[str]]:
     """Full weights by the names of the bare module, LoRA's by PEFT's, and notes.
 
     The names of wrappers and adapters are stripped.
     """
-    state, notes = _unwrapped(file, meta=meta)
+    state, notes = _unwrapped(file)
     full: State = {}
     lora: State = {}
     stripped = False

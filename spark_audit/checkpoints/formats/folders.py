@@ -55,9 +55,9 @@ def hf_folder(path: Path, loading: Loading) -> Checkpoint:
     config = read_config(path, trusted=loading.trust_remote_code)
     files = weight_files(path)
     read = partial(merged, files)
-    headers = read(True)
-    check_filled(headers)
-    for name in headers:
+    state = read()
+    check_filled(state)
+    for name in state:
         if name.startswith(_WRAPPED) or ".lora_" in name:
             raise CheckpointError(
                 f"the weights are those of a wrapped model (tensor {name})",
@@ -117,7 +117,7 @@ def _beside(folder: Path) -> list[str]:
         if not os.path.lexists(folder / name):
             continue
         check_inside(folder / name)
-        keys = sorted(merged((folder / name,), True))
+        keys = sorted(merged((folder / name,)))
         for key in keys:
             if not _IMAGES.search(key):
                 raise CheckpointError(

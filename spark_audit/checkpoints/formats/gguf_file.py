@@ -66,7 +66,7 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
     notes += _check_tokens(keys, content["tokenizer"], words)
     trusted = loading.trust_remote_code
 
-    def read(meta: bool) -> State:
+    def read() -> State:
         architecture = read_architecture(folder, config, trusted)
         if architecture.cls is None:
             raise CheckpointError("a GGUF file does not go with own code")
@@ -80,7 +80,7 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
         tensors = _understood(file, return_tensors=True, model_to_load=model)["tensors"]
         state: State = {name: torch.as_tensor(one) for name, one in tensors.items()}
         check_filled(state)
-        return {k: t.to("meta") for k, t in state.items()} if meta else state
+        return state
 
     weights = Part(config, (file,), read, folder)
     return Checkpoint(folder=file.parent, weights=weights, notes=tuple(notes))
