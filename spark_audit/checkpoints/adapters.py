@@ -143,8 +143,8 @@ class AdapterHost:
             ],
             tensor=f"{no_fit}: adapter tensor",
             needs="the base needs",
-            fix=f"{OTHER_BASE}, with the adapter_config.json of these weights, or merge "
-            "adapter and base where they were trained, and give the merged folder",
+            fix=f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
+            "merge adapter and base where they were trained, and give the result",
         )
         return state, notes
 
@@ -207,7 +207,6 @@ def _align(peft: Any) -> None:
     PEFT puts them in front of the input, and its logits are longer by them; whoever
     scores wants one row per token that was fed.
     """
-
     inner = peft.forward
 
     @functools.wraps(inner)

@@ -47,13 +47,10 @@ def rounded(
     Raises
     ------
     CheckpointError
-        If the model is quantised already, has no linear layer, or the adapter cannot
-        be merged into linear layers.
+        If the model is quantised already, or has no linear layer.
     """
     if getattr(model.config, "quantization_config", None) is not None:
         raise CheckpointError("is quantised already", fix=_LEAVE_OUT)
-    if on is not None:
-        check_mergeable(peft.peft_config[on])
     head = model.get_output_embeddings()
     found = []
     for name, module in model.named_modules():

@@ -110,10 +110,7 @@ def _choose(item: Checkpoint) -> tuple[Path, Path | None, str]:
     """
     if item.loading.tokenizer is not None:
         return locate(item.loading.tokenizer), None, "tokenizer: from --tokenizer"
-    own, other = item.folder, item.host.folder if item.host is not None else None
-    if item.weights is not None and item.base is not None:
-        other = item.loading.locate(item.base)
-        other = other if other.is_dir() else other.parent
+    own, other = item.folder, item.base_folder
     if has_tokenizer(own):
         compared = other if has_tokenizer(other) and other != own else None
         return own, compared, "tokenizer: the checkpoint's own"
