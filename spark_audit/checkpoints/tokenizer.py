@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from spark_audit.checkpoints.locate import (
     locate,
     objects,
     read_json,
+    walk,
 )
 from spark_audit.checkpoints.models import Architecture, untied
 from spark_audit.errors import CheckpointError, panicked, shown
@@ -237,52 +240,52 @@ def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
     Raises
     ------
     CheckpointError
-        With the part that does so.
+        With what does so.
     """
-
-    def refuse(what: str) -> CheckpointError:
-        return CheckpointError(what, fix=_GIVE)
-
-    for one in objects([*others]):
-        if isinstance(one.get("content"), str) and not set(one) <= _TOKEN:
-            fields = ", ".join(sorted(_TOKEN))
-            raise refuse(f"has a token with a field that is none of {fields}")
-    for part in ("normalizer", "pre_tokenizer", "decoder"):
-        growth = 1.0
-        for step in objects(content.get(part)):
-            growth *= _factor(step)
-            if _nests(str(_object(step.get("pattern")).get("Regex", ""))):
-                what = "repeats what repeats, which may match without end"
-                raise refuse(f"the tokenizer's {part} {what}")
-        if growth > _GROWTH:
-            what = f"makes a text {growth:.3g} times as long"
-            raise refuse(f"the tokenizer's {part} {what}")
-    for step in objects(content.get("post_processor")):
-        pieces = [piece for piece in _items(step.get("single")) if _object(piece)]
-        special = _object(step.get("special_tokens"))
-        names = [str(_object(one.get("SpecialToken")).get("id")) for one in pieces]
-        added = sum(len(_items(_object(special.get(n)).get("ids"))) for n in names)
-        if sum("Sequence" in piece for piece in pieces) > 1 or added > _ADDED:
-            what = "post_processor repeats the text or adds many tokens"
-            raise refuse(f"the tokenizer's {what}")
+    tokens = [one for one in objects([*others]) if isinstance(one.get("content"), str)]
+    fields = ", ".join(sorted(_TOKEN))
+    steps = [content.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")]
+    growth = math.prod(map(_factor, objects(steps)))
+    after = [*walk(content.get("post_processor"))]
+    added = sum(len(v) for key, v in after if key == "ids" and isinstance(v, list))
+    single = [key for name, v in after if name == "single" for key, _ in walk(v)]
+    ids: Iterable[Any] = ()
     # What is of another layout, the tokenizer's own loader refuses.
-    wrong = AttributeError, IndexError, KeyError, TypeError, ValueError
-    with contextlib.suppress(*wrong):
+    with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
         ids = vocabulary_of(content).values()
-        if not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
-            raise refuse("tokenizer.json has a vocabulary that cannot be")
+    for wrong, what in (
+        (
+            any(set(one) - _TOKEN for one in tokens),
+            f"has a token of other than {fields}",
+        ),
+        (
+            any(key == "Regex" and _nests(str(value)) for key, value in walk(steps)),
+            "repeats what repeats, which may match without end",
+        ),
+        (growth > _GROWTH, f"makes a text {growth:.3g} times as long"),
+        (
+            single.count("Sequence") > 1
+            or single.count("SpecialToken") * added > _ADDED,
+            "repeats the text or adds many tokens",
+        ),
+        (
+            not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids),
+            "has a vocabulary that cannot be",
+        ),
+    ):
+        if wrong:
+            raise CheckpointError(f"the tokenizer {what}", fix=_GIVE)
 
 
 def _factor(step: dict[str, Any]) -> float:
     """How many times as long one step can make a text."""
-    put, pattern = step.get("content"), _object(step.get("pattern"))
+    put, before = step.get("content"), step.get("prepend")
     if step.get("type") == "Replace" and isinstance(put, str):
-        replaced = pattern.get("String")
+        replaced = dict(walk(step.get("pattern"))).get("String")
         if isinstance(replaced, str) and replaced:
             return max(1.0, len(put) / len(replaced))
         # An expression may match nothing, before and behind every letter.
         return 1.0 + len(put)
-    before = step.get("prepend")
     return max(1.0, len(before) / 4) if isinstance(before, str) else 1.0
 
 
@@ -301,14 +304,6 @@ def _nests(pattern: str) -> bool:
             return True
         endless[-1] |= inner or (repeats and letter != "(")
     return False
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def vocabulary_of(content: dict[str, Any]) -> dict[str, int]:

@@ -402,11 +402,14 @@ def test_configurations_that_are_refused(
     good = make_adapter(tmp_path / "good")
     for number, (changes, message) in enumerate(
         [
-            ({"peft_type": "FUTURE"}, "has the type 'FUTURE', unknown to PEFT"),
-            ({"use_future": True}, "adapter_config.json sets use_future, unknown to"),
-            ({"task_type": "SEQ_CLS"}, "the adapter was trained for SEQ_CLS"),
-            ({"megatron_config": {"a": 1}}, "imports another package"),
-            ({"peft_type": "XLORA"}, "XLORA adapters load further adapters"),
+            ({"peft_type": "FUTURE"}, "the type 'FUTURE' are not opened"),
+            ({"use_future": True}, "sets use_future, which is not opened"),
+            ({"task_type": "SEQ_CLS"}, "gives task_type a value"),
+            (
+                {"megatron_config": {"a": 1}},
+                "sets megatron_config, which is not",
+            ),
+            ({"peft_type": "XLORA"}, "the type 'XLORA' are not opened"),
             ({"r": "4"}, "adapter_config.json gives r a value that is not opened"),
             ({"target_modules": ["nothing"]}, "the adapter does not fit the base"),
         ]
