@@ -151,12 +151,10 @@ def read_json(path: Path, *, most: int = SETTINGS_BYTES) -> dict[str, Any]:
 
 
 def check_inside(path: Path, *, within: Path | None = None) -> None:
-    """Refuse a link out of a folder, by default its own (the hub's cache apart)."""
+    """Refuse what leads out of a folder, by default its own (the hub's cache apart)."""
     if not lies_inside(path, within=within):
-        raise CheckpointError(
-            f"{shown(path.name)} is a link out of the folder",
-            fix="copy the file into the folder, or give its folder",
-        )
+        fix = "copy the file into the folder, or give its folder"
+        raise CheckpointError(f"{shown(path.name)} leads out of the folder", fix=fix)
 
 
 def refuse_code(config: Mapping[str, Any], folder: Path) -> None:

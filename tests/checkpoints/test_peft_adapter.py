@@ -430,7 +430,7 @@ def test_code_and_missing_weights_are_refused(
     refused(folder, tiny_base, "brings its own code (modeling.py)")
     (folder / "modeling.py").unlink()
     (folder / "adapter_model.safetensors").unlink()
-    refused(folder, tiny_base, "has an adapter_config.json, but no adapter_model")
+    refused(folder, tiny_base, "has a configuration, but no whole adapter_model")
 
 
 def test_weights_beside_an_adapter_are_not_left_out_in_silence(

@@ -136,7 +136,7 @@ def test_ids_that_no_vocabulary_has(
         (
             "special_tokens_map.json",
             {"eos_token": {"content": "</s>", "\x1b[2J": 1}},
-            "has a token of other than",
+            "has a token of other fields than",
         ),
         (
             "tokenizer_config.json",
