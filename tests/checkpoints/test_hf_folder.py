@@ -266,7 +266,7 @@ def test_code_and_redirects_are_refused(
     refused(folder, "takes its attention code from the hub (attn_implementation)")
     folder = copied(tiny_base, "d")
     change_config(folder, transformers_weights="../other.safetensors")
-    refused(folder, "config.json names its own weights file")
+    refused(folder, "config.json names a file (transformers_weights)")
     folder = copied(tiny_base, "e")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings["auto_map"] = {"AutoTokenizer": ["own.Tokenizer", None]}
