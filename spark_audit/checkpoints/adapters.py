@@ -142,7 +142,6 @@ class AdapterHost:
                 if state[key].shape != expected[key].shape
             ],
             tensor=f"{no_fit}: adapter tensor",
-            needs="the base needs",
             fix=f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
             "merge adapter and base where they were trained, and give the result",
         )

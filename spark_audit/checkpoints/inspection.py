@@ -179,9 +179,10 @@ def _compared(item: Checkpoint, tokenizer: Any) -> str:
 def _described(architecture: Architecture) -> dict[str, str]:
     """What a configuration says of its model's tensors."""
     cls = architecture.cls
+    text = architecture.config.get_text_config()
     facts = {
         "architecture": "own code" if cls is None else cls.__name__,
-        "vocabulary": f"{getattr(architecture.text, 'vocab_size', 0)} rows",
+        "vocabulary": f"{getattr(text, 'vocab_size', 0)} rows",
     }
     for name, tensor in architecture.empty().state_dict().items() if cls else ():
         facts[f"shape of {name}"] = str(list(tensor.shape))

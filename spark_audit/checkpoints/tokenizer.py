@@ -369,7 +369,8 @@ def remarks(
     architecture: Architecture, model: Any | None, tokenizer: Any, usable: np.ndarray
 ) -> list[str]:
     """Notes on vocabulary and weights; ``model`` is ``None`` where none is built."""
-    notes = [policy(tokenizer, bos=getattr(architecture.text, "bos_token_id", None))]
+    bos = getattr(architecture.config.get_text_config(), "bos_token_id", None)
+    notes = [policy(tokenizer, bos=bos)]
     if padded := int((~usable).sum()):
         notes.append(
             f"{padded} of {len(usable)} rows of the head are no token: left out of "

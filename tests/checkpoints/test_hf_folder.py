@@ -215,7 +215,7 @@ def test_other_kinds_of_models_are_refused_by_name(
     T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
     refused(
         tmp_path / "t5",
-        "T5ForConditionalGeneration is an encoder-decoder model, not a causal",
+        "T5ForConditionalGeneration is not a causal language model",
     )
     bert = BertConfig(
         vocab_size=30,

@@ -245,7 +245,7 @@ def test_wrong_tensors_are_refused_by_name(
         ),
         (
             lambda s: s.update({LORA_A: torch.ones(4, 31)}),
-            f"adapter tensor {LORA_A} has shape [4, 31], the base needs [4, 32]",
+            f"adapter tensor {LORA_A} has shape [4, 31], the model needs [4, 32]",
         ),
         (lambda s: s.update({LORA_B: torch.empty(0)}), f"tensor {LORA_B} is empty"),
     ]
@@ -292,7 +292,7 @@ def test_an_adapter_of_another_base_is_refused(
         model.save_pretrained(folder)
         tiny_tokenizer.save_pretrained(folder)
     adapter = make_adapter(tmp_path / "a")
-    refused(adapter, wide, "has shape [4, 32], the base needs [4, 64]")
+    refused(adapter, wide, "has shape [4, 32], the model needs [4, 64]")
     refused(adapter, gpt2, "the adapter does not fit the base gpt2")
     refused(adapter, shallow, "base shallow: it is for 2 layers or more, the base has")
     refused(adapter, make_adapter(tmp_path / "b"), "the base is itself an adapter")
