@@ -91,7 +91,8 @@ def read_architecture(
     if limit is not None and (type(limit) is not int or limit not in _POSITIONS):
         what = "config.json says max_position_embeddings, but no length of a context"
         raise CheckpointError(what, fix=_ITS_OWN)
-    own = trusted and "AutoModelForCausalLM" in (getattr(config, "auto_map", 0) or {})
+    theirs: Any = getattr(config, "auto_map", None) or {}
+    own = trusted and "AutoModelForCausalLM" in theirs
     cls = mapping[type(config)] if type(config) in mapping and not own else None
     # By name: the mapping itself would import every model there is.
     known = (n if isinstance(n, list | tuple) else [n] for n in names.values())

@@ -96,5 +96,5 @@ def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
                 fix="try --dtype bfloat16, --device-map auto or a larger device",
             ) from error
         if isinstance(error, ImportError):
-            fix = "install the package that it names"
+            fix = fix or "install the package that it names"
         raise CheckpointError(f"{what} ({one_line(error)})", fix=fix) from error
