@@ -65,11 +65,10 @@ _VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 def has_tokenizer(folder: Path | None) -> bool:
     """Whether a folder holds a whole tokenizer (a bare vocabulary is none)."""
-    if folder is None or not folder.is_dir():
-        return False
-    if (folder / "tokenizer.json").exists():
-        return True
-    return (folder / "tokenizer_config.json").exists() and has_vocabulary(folder)
+    return folder is not None and (
+        (folder / "tokenizer.json").exists()
+        or ((folder / "tokenizer_config.json").exists() and has_vocabulary(folder))
+    )
 
 
 def has_vocabulary(folder: Path | None) -> bool:
@@ -79,6 +78,9 @@ def has_vocabulary(folder: Path | None) -> bool:
 
 def tokenizer_of(item: Checkpoint, known: dict[Path, Read]) -> Read:
     """The tokenizer of a checkpoint, its hash, and notes.
+
+    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
+    saves it, counts only where there is nothing else.
 
     Parameters
     ----------
@@ -98,30 +100,19 @@ def tokenizer_of(item: Checkpoint, known: dict[Path, Read]) -> Read:
             known[folder] = tokenizer, tokenizer_sha256(tokenizer), notes
         return known[folder]
 
-    folder, other, note = _choose(item)
-    tokenizer, own, notes = read(folder)
-    if other is not None and read(other)[1] != own:
-        note += ", which is not the base's"
-    return tokenizer, own, [note, *notes]
-
-
-def _choose(item: Checkpoint) -> tuple[Path, Path | None, str]:
-    """Which folder the tokenizer comes from, which other one it is compared with.
-
-    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
-    saves it, counts only where there is nothing else.
-    """
     if item.loading.tokenizer is not None:
-        return locate(item.loading.tokenizer), None, "tokenizer: from --tokenizer"
-    own, other = item.folder, item.base_folder
-    if has_tokenizer(own):
-        compared = other if has_tokenizer(other) and other != own else None
-        return own, compared, "tokenizer: the checkpoint's own"
-    if other is not None and has_tokenizer(other):
-        return other, None, "tokenizer: the base's"
-    for folder in (own, other):
-        if folder is not None and has_vocabulary(folder):
-            return folder, None, "tokenizer: made from a bare vocabulary file"
+        tokenizer, sha256, notes = read(locate(item.loading.tokenizer))
+        return tokenizer, sha256, ["tokenizer: from --tokenizer", *notes]
+    places = {item.folder: "the checkpoint's own"}
+    if item.base_folder is not None:
+        places.setdefault(item.base_folder, "the base's")
+    whole = [place for place in places if has_tokenizer(place)]
+    for place in whole or filter(has_vocabulary, places):
+        tokenizer, sha256, notes = read(place)
+        note = places[place] if whole else "made from a bare vocabulary file"
+        if len(whole) > 1 and read(whole[1])[1] != sha256:
+            note += ", which is not the base's"
+        return tokenizer, sha256, [f"tokenizer: {note}", *notes]
     raise CheckpointError(
         "has no tokenizer",
         fix="give its base by --base, or a folder with tokenizer.json by --tokenizer",
@@ -334,14 +325,9 @@ def usable_rows(tokenizer: Any, rows: int) -> np.ndarray:
     if not len(ids):
         raise CheckpointError("the tokenizer's vocabulary is empty")
     if ids.max() >= rows:
-        raise CheckpointError(
-            f"the tokenizer has ids up to {ids.max()}, the model's head only {rows} "
-            f"rows",
-            fix="give the tokenizer the model was trained with by --tokenizer",
-        )
-    usable = np.zeros(rows, dtype=bool)
-    usable[ids] = True
-    return usable
+        what = f"the tokenizer has ids up to {ids.max()}, the model's head only {rows}"
+        raise CheckpointError(f"{what} rows", fix=_GIVE)
+    return np.isin(np.arange(rows), ids)
 
 
 def policy(tokenizer: Any, *, bos: int | None) -> str:
@@ -366,17 +352,15 @@ def policy(tokenizer: Any, *, bos: int | None) -> str:
 
 
 def remarks(
-    architecture: Architecture, model: Any | None, tokenizer: Any, usable: np.ndarray
+    architecture: Architecture, model: Any, tokenizer: Any, usable: np.ndarray
 ) -> list[str]:
-    """Notes on vocabulary and weights; ``model`` is ``None`` where none is built."""
+    """Notes on vocabulary and weights."""
     bos = getattr(architecture.config.get_text_config(), "bos_token_id", None)
     notes = [policy(tokenizer, bos=bos)]
     if padded := int((~usable).sum()):
-        notes.append(
-            f"{padded} of {len(usable)} rows of the head are no token: left out of "
-            f"softmax and ranks"
-        )
-    if model is not None and untied(model):
+        rows = f"{padded} of {len(usable)} rows of the head"
+        notes.append(f"{rows} are no token: left out of softmax and ranks")
+    if untied(model):
         notes.append(
             "the configuration ties head and embeddings, the file holds two "
             "different ones: used as they are"

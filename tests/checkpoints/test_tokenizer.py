@@ -80,7 +80,7 @@ def test_ids_beyond_the_head_are_refused(
     make_tokenizer(size=310).save_pretrained(tmp_path)
     message = (
         r"the tokenizer has ids up to 309, the model's head only 300 rows; give the "
-        r"tokenizer the model was trained with by --tokenizer"
+        r"tokenizer that the model was trained with by --tokenizer"
     )
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(str(tiny_base), tokenizer=str(tmp_path), device="cpu")
