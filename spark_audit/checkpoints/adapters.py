@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -46,10 +45,9 @@ class AdapterHost:
 
     def __init__(self, model: Any, *, probe: Probe | None = None) -> None:
         self.model, self.probe = model, probe
-        self.plain: torch.Tensor | None = probe(model) if probe else None
+        self.plain = torch.empty(0) if probe is None else probe(model)
         self.peft: Any = None
         self.released = False
-        self._count = 0
         self._modules = [name for name, _ in model.named_modules() if name]
 
     def attach(
@@ -71,51 +69,41 @@ class AdapterHost:
             If a tensor is missing, unexpected or of another shape, or the adapter
             changes nothing.
         """
-        from peft import set_peft_model_state_dict
+        from peft import PeftModelForCausalLM, set_peft_model_state_dict
 
         # Of fixed width: no name is part of another's, nor of a module's.
-        name = f"adapter{self._count:04d}"
-        self._count += 1
+        name = f"adapter{0 if self.peft is None else len(self.peft.peft_config):04d}"
         meta, replaced = self.probe is None, changes_base(raw)
         # How the base is replaced takes its weights; shapes do not.
         start = {"init_lora_weights": True} if meta and replaced else {}
         config = adapter_config({**raw, **start})
         resolve(config, self._modules)
-        if meta:
-            state = {key: tensor.to("meta") for key, tensor in state.items()}
         with (
             foreign(f"the adapter does not fit the base {base}", fix=OTHER_BASE),
             torch.random.fork_rng(devices=[]),
             torch.device("meta") if meta else contextlib.nullcontext(),
         ):
-            self._add(config, name, meta=meta)
+            if self.peft is None:
+                self.peft = PeftModelForCausalLM(
+                    self.model, config, adapter_name=name, low_cpu_mem_usage=meta
+                )
+                if config.is_prompt_learning:
+                    _align(self.peft)
+            else:
+                self.peft.add_adapter(name, config, low_cpu_mem_usage=meta)
+        self.peft.eval().requires_grad_(False)
         state, notes = self._fitting(name, state, base)
         if self.probe is not None:
             materialise(self.peft, name)
             with foreign("PEFT cannot load the adapter"):
                 set_peft_model_state_dict(self.peft, state, adapter_name=name)
             for key, tensor in self._expected(name).items():
-                saved = state[key].to(device=tensor.device, dtype=tensor.dtype)
-                if not torch.equal(tensor, saved):
+                if not torch.equal(tensor, state[key].to(tensor)):
                     raise CheckpointError(
                         f"adapter tensor {key} was not taken over by PEFT"
                     )
             self._check_effect(name, self.probe, replaced)
         return name, notes
-
-    def _add(self, config: Any, name: str, *, meta: bool) -> None:
-        from peft import PeftModelForCausalLM
-
-        if self.peft is None:
-            self.peft = PeftModelForCausalLM(
-                self.model, config, adapter_name=name, low_cpu_mem_usage=meta
-            )
-            if config.is_prompt_learning:
-                _align(self.peft)
-        else:
-            self.peft.add_adapter(name, config, low_cpu_mem_usage=meta)
-        self.peft.eval()
-        self.peft.requires_grad_(False)
 
     def _expected(self, name: str) -> State:
         from peft import get_peft_model_state_dict
@@ -127,19 +115,20 @@ class AdapterHost:
         )
 
     def _fitting(self, name: str, state: State, base: str) -> tuple[State, list[str]]:
-        """The tensors that belong to the adapter; anything else is refused."""
+        """The tensors that belong to the adapter; anything else is refused.
+
+        PEFT may save the base's embeddings with an adapter: a copy is left out.
+        """
         expected, notes = self._expected(name), []
-        state = dict(state)
-        for key in sorted(filter(_is_embedding, state.keys() - expected.keys())):
-            name = key.removeprefix(PREFIX)
-            if not self._same_in_base(name, state[key]):
-                raise CheckpointError(
-                    f"the adapter brings its own embedding matrix "
-                    f"({name}, shape {list(state[key].shape)})",
-                    fix="merge adapter and base and give the merged folder",
-                )
-            del state[key]
-            notes.append(f"{name}: a copy of the base's, unused")
+        own = {
+            key.replace(".base_layer.", "."): tensor
+            for key, tensor in self.peft.get_base_model().named_parameters()
+        }
+        for key in sorted(state.keys() - expected.keys()):
+            of_base = key.removeprefix(PREFIX).replace(".base_layer.", ".")
+            if _same(own.get(of_base), state[key]):
+                state = {other: state[other] for other in state if other != key}
+                notes.append(f"{of_base}: a copy of the base's, unused")
         no_fit = f"does not fit the base {base}"
         if (layers := _layers(state)) > (here := _layers(self._modules)):
             what = f"{no_fit}: it is for {layers} layers or more, the base has {here}"
@@ -153,31 +142,20 @@ class AdapterHost:
                 if state[key].shape != expected[key].shape
             ],
             tensor=f"{no_fit}: adapter tensor",
-            needs="the base needs",
-            fix=f"{OTHER_BASE}, with the adapter_config.json of these weights",
+            fix=f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
+            "merge adapter and base where they were trained, and give the result",
         )
         return state, notes
 
-    def _same_in_base(self, name: str, tensor: torch.Tensor) -> bool:
-        path, _, leaf = name.rpartition(".")
-        own = dict(self.peft.get_base_model().named_parameters())
-        base = own.get(name, own.get(f"{path}.base_layer.{leaf}"))
-        if base is None or base.shape != tensor.shape:
-            return False
-        if base.is_meta or tensor.is_meta:
-            return True
-        return torch.equal(base.cpu(), tensor.to(device="cpu", dtype=base.dtype))
-
     def _check_effect(self, name: str, probe: Probe, replaced: bool) -> None:
-        assert self.plain is not None
-        with self.off():
+        with self.using(None):
             off = probe(self.model)
         if not (replaced or torch.allclose(off, self.plain, rtol=1e-4, atol=1e-4)):
             raise CheckpointError(
                 "attaching the adapter changed the base's own weights",
                 fix="convert it to plain LoRA, or merge it and give the merged folder",
             )
-        with self.on(name):
+        with self.using(name):
             on = probe(self.peft)
         if not bool(torch.isfinite(on).all()):
             raise CheckpointError(
@@ -191,41 +169,22 @@ class AdapterHost:
             )
 
     @contextlib.contextmanager
-    def on(self, name: str) -> Iterator[None]:
-        """Exactly this adapter on."""
-        self._check_alive()
-        before = self.peft.active_adapter
-        self.peft.set_adapter(name, inference_mode=True)
-        try:
+    def using(self, name: str | None) -> Iterator[None]:
+        """Exactly this adapter on, or none: then ``model`` is as without any."""
+        if self.released:
+            msg = "this checkpoint was released when the next one was loaded"
+            raise RuntimeError(msg)
+        with contextlib.ExitStack() as stack:
+            if name is not None:
+                self.peft.set_adapter(name, inference_mode=True)
+            elif self.peft is not None:
+                stack.enter_context(self.peft.disable_adapter())
             yield
-        finally:
-            self.peft.set_adapter(before, inference_mode=True)
-
-    @contextlib.contextmanager
-    def off(self) -> Iterator[None]:
-        """The base as it is without any adapter (prompts never reach ``model``)."""
-        self._check_alive()
-        layers = None if self.peft is None else self.peft.base_model
-        if layers is None or layers is self.model:
-            yield
-            return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            layers.disable_adapter_layers()
-        try:
-            yield
-        finally:
-            layers.enable_adapter_layers()
 
     def release(self) -> None:
         """Free the module, whoever still holds a checkpoint that was opened on it."""
         self.released = True
         release(self.model)
-
-    def _check_alive(self) -> None:
-        if self.released:
-            msg = "this checkpoint was released when the next one was loaded"
-            raise RuntimeError(msg)
 
 
 def _layers(names: Iterable[str]) -> int:
@@ -234,12 +193,11 @@ def _layers(names: Iterable[str]) -> int:
     return max((int(number[1]) + 1 for number in numbers if number), default=0)
 
 
-def _is_embedding(key: str) -> bool:
-    from peft.utils.other import EMBEDDING_LAYER_NAMES
-
-    names = {*EMBEDDING_LAYER_NAMES, "wte", "embed_in", "embed_out", "word_embeddings"}
-    parts = key.removeprefix(PREFIX).replace(".base_layer.", ".").split(".")
-    return len(parts) > 1 and parts[-1] == "weight" and parts[-2] in names
+def _same(base: torch.Tensor | None, tensor: torch.Tensor) -> bool:
+    """Whether a tensor is the base's; of one on the meta device, by its shape."""
+    if base is None or base.shape != tensor.shape:
+        return False
+    return base.is_meta or torch.equal(base, tensor.to(base))
 
 
 def _align(peft: Any) -> None:
@@ -248,18 +206,13 @@ def _align(peft: Any) -> None:
     PEFT puts them in front of the input, and its logits are longer by them; whoever
     scores wants one row per token that was fed.
     """
-
-    def virtual() -> int:
-        config = peft.active_peft_config
-        longer = str(config.peft_type.value) not in ("PREFIX_TUNING", "CARTRIDGE")
-        on = config.is_prompt_learning and not peft._adapters_disabled
-        return int(config.num_virtual_tokens) if on and longer else 0
-
     inner = peft.forward
 
     @functools.wraps(inner)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        keep, n = kwargs.get("logits_to_keep"), virtual()
+        config, keep = peft.active_peft_config, kwargs.get("logits_to_keep")
+        longer = str(config.peft_type.value) != "PREFIX_TUNING"
+        n = int(config.num_virtual_tokens) if longer else 0
         if n and isinstance(keep, torch.Tensor):
             # Positions that are counted from the end stay where they are.
             kwargs["logits_to_keep"] = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,30 +24,33 @@ from spark_audit.checkpoints.models import (
     read_architecture,
 )
 from spark_audit.checkpoints.placement import check_room, pick_device
-from spark_audit.checkpoints.sidecar import NOISE_ADDED, frozen_noise
+from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import State, content_sha256
-from spark_audit.errors import CheckpointError, at
+from spark_audit.errors import CheckpointError
+from spark_audit.provenance import sha256_json
 
+# PEFT writes these in any order.
+_SETS = ("target_modules", "modules_to_save")
+# What adapter_config.json holds besides what the adapter computes.
+_NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
 Attached = tuple[str | None, dict[str, Any] | None, torch.Tensor | None, list[str]]
 """The adapter's name on the module, its configuration as attached, noise, notes."""
-FEW_BYTES = 1 << 28
-"""Of an adapter whose numbers are looked at before its base is loaded."""
 
 
 @dataclass(frozen=True)
 class Part:
     """Full weights or an adapter: its configuration, its files, its tensors.
 
-    ``read(meta)`` gives full weights by the module's names, an adapter by PEFT's
-    without the adapter's (``base_model.model.`` in front, ``lora_B.weight`` at the
-    end); on the meta device it reads headers only. ``folder`` holds the configuration;
-    ``whole`` is set when transformers reads the weights there itself.
+    ``read()`` gives full weights by the module's names, an adapter by PEFT's without
+    the adapter's (``base_model.model.`` in front, ``lora_B.weight`` at the end), mapped
+    from the files. ``folder`` holds the configuration; ``whole`` is set when
+    transformers reads the weights there itself.
     """
 
     config: dict[str, Any]
     files: tuple[Path, ...]
-    read: Callable[[bool], State]
+    read: Callable[[], State]
     folder: Path
     whole: bool = False
 
@@ -111,8 +115,19 @@ class Checkpoint:
 
     @property
     def parts(self) -> list[Part]:
-        """What is read of it: full weights, an adapter, or both."""
-        return [part for part in (self.weights, self.adapter) if part is not None]
+        """What is read of it: full weights, an adapter, or both, and its base's."""
+        own = [part for part in (self.weights, self.adapter) if part is not None]
+        return own + (self.host.parts if self.host is not None else [])
+
+    @property
+    def base_folder(self) -> Path | None:
+        """Where its base's configuration and tokenizer lie, if it has a base."""
+        if self.host is not None:
+            return self.host.folder
+        if self.base is None:
+            return None
+        place = self.loading.locate(self.base)
+        return place if place.is_dir() else place.parent
 
     @property
     def full(self) -> Part:
@@ -132,7 +147,7 @@ class Checkpoint:
     @cached_property
     def saved_dtype(self) -> torch.dtype:
         """Of the first tensor of its files that holds floating-point numbers."""
-        kinds = (tensor.dtype for tensor in self.full.read(True).values())
+        kinds = (tensor.dtype for tensor in self.full.read().values())
         return next((k for k in kinds if k.is_floating_point), torch.float32)
 
     def computed_in(self, device: str) -> tuple[str, list[str]]:
@@ -164,19 +179,21 @@ class Checkpoint:
     def skeleton(self) -> Any:
         """Its module on the meta device, every tensor of its files in its place.
 
-        ``None`` for own code and quantised weights.
+        Quantised weights are other tensors than the module's, and are not compared;
+        own code does not run before it is loaded (``None``).
         """
-        with at(self.where):
-            state = {k: t.to("meta") for k, t in self.full.read(True).items()}
-            check_layers(self.full.config, tensors=len(state))
-            architecture = self.architecture
-            if architecture.quantised:
-                check_quantised(architecture, device=pick_device(self.loading.device))
-            if architecture.cls is None or architecture.quantised:
-                return None
-            model = build(architecture, state=state)
-            check_weights(model, state)
-            return model
+        state = {k: t.to("meta") for k, t in self.full.read().items()}
+        check_layers(self.full.config, tensors=len(state))
+        architecture = self.architecture
+        if architecture.quantised:
+            check_quantised(architecture, device=pick_device(self.loading.device))
+        if architecture.cls is None:
+            return None
+        if architecture.quantised:
+            return architecture.empty().eval()
+        model = build(architecture, state=state)
+        check_weights(model, state)
+        return model
 
     def check_room(self, model: Any) -> str:
         """Where the weights of its skeleton fit, in words.
@@ -188,14 +205,36 @@ class Checkpoint:
         """
 
         def size(dtype: str) -> int:
-            if model is None:  # own code or quantised: as it is stored
+            if model is None or self.architecture.quantised:
                 return self.full.size
             kind = self.saved_dtype if dtype == "auto" else getattr(torch, dtype)
-            count: int = sum(p.numel() for p in model.parameters())
-            return count * int(kind.itemsize)
+            return int(sum(p.numel() for p in model.parameters()) * kind.itemsize)
 
-        with at(self.where):
-            return check_room(self.loading, size(self.loading.dtype), size("bfloat16"))
+        return check_room(self.loading, size(self.loading.dtype), size("bfloat16"))
+
+    def hashes(self, raw: Mapping[str, Any] | None, **computed: str) -> tuple[str, str]:
+        """``weights_sha256``, and a hash of what a score depends on besides tokens.
+
+        Parameters
+        ----------
+        raw
+            The adapter's configuration as it was attached.
+        computed
+            How the model computes: dtype, attention and the like.
+        """
+        adapter = noise = None
+        base = own = self.on.full.sha256
+        if self.adapter is not None and raw is not None:
+            kept = {key: raw[key] for key in raw if key not in _NO_EFFECT}
+            kept |= {k: sorted(kept[k]) for k in _SETS if isinstance(raw.get(k), list)}
+            adapter = content_sha256(self.adapter.files, kept)
+            own = own if self.host is None else adapter
+        if os.path.lexists(self.folder / NOISE):  # without it it is another model
+            noise = content_sha256([self.folder / NOISE], {})
+            own = sha256_json({"weights": own, "noise": noise})
+        quantisation = self.on.full.config.get("quantization_config")
+        parts = {"adapter": adapter, "noise": noise, "weights": base}
+        return own, sha256_json({**computed, **parts, "quantisation": quantisation})
 
     def put_on(self, host: AdapterHost | None) -> Attached:
         """Attach its adapter to a module of its base, and read its frozen noise.
@@ -203,20 +242,16 @@ class Checkpoint:
         Parameters
         ----------
         host
-            The module; on the meta device names and shapes must fit, and an adapter's
-            numbers are read where they are few. ``None`` where no module is built.
+            The module; on the meta device names and shapes must fit. ``None`` where no
+            module is built.
         """
         on = raw = noise = None
         notes: list[str] = []
-        meta = host is None or host.probe is None
         if host is not None:
             shape = host.model.get_input_embeddings().weight.shape
-            noise = frozen_noise(
-                self.folder, shape, sha256=self.noise_sha256, meta=meta
-            )
+            noise = frozen_noise(self.folder, shape, sha256=self.noise_sha256)
         if self.adapter is not None:
-            state = self.adapter.read(meta and self.adapter.size > FEW_BYTES)
-            raw, state, notes = prepared(self.adapter.config, state)
+            raw, state, notes = prepared(self.adapter.config, self.adapter.read())
             if host is not None:
                 on, more = host.attach(raw, state, base=self.on.source)
                 notes += more

@@ -24,6 +24,7 @@ from spark_audit.checkpoints.locate import (
     check_inside,
     locate,
     printable,
+    readable,
 )
 from spark_audit.checkpoints.server import is_server
 from spark_audit.checkpoints.sidecar import NOISE, written_down
@@ -47,49 +48,30 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
     """
     text, number = split_stage(source)
     path = loading.locate(text)
-    with at(source):
+    with at(source), readable():
         places = _formats(path)
         if len(places) != 1:
-            what = "is no checkpoint"
-            if places:
-                what = f"reads as {' and as '.join(places)}"
-            children = sorted(path.iterdir()) if path.is_dir() else []
-            inside = [one.name for one in children if one.is_dir() and _formats(one)]
-            if inside:
-                what += f" (these folders in it are: {', '.join(inside[:5])})"
-            otherwise = "give a folder with config.json or adapter_config.json, or a "
-            raise CheckpointError(
-                what,
-                fix=instead(
-                    path, wanted="checkpoint", otherwise=otherwise + "weights file"
-                ),
-            )
+            raise _no_checkpoint(path, [*places])
         ((name, place),) = places.items()
-        if name != SERIES and number is not None:
-            raise CheckpointError(
-                f"is one checkpoint, not a series: @{number} does not apply"
+        if name == SERIES:
+            stage, stages, notes = task_series.choose(path, number)
+            made = read_headers(str(stage), loading)
+            return replace(
+                made,
+                source=printable(text) + (f"@{number}" if number else ""),
+                where=source,
+                stages=stages,
+                notes=(*notes, *made.notes),
             )
-        try:
-            if name == SERIES:
-                stage, stages, notes = task_series.choose(path, number)
-                made = read_headers(str(stage), loading)
-                return replace(
-                    made,
-                    source=printable(text) + (f"@{number}" if number else ""),
-                    where=source,
-                    stages=stages,
-                    notes=(*notes, *made.notes),
-                )
-            if place != path:
-                check_inside(place)
-            made = FORMATS[name][1](place, loading)
-            # The file of an adapter's folder is what the folder is.
-            files = [file for part in made.parts for file in part.files]
-            trained_on, noise_sha256 = written_down(made.folder, files)
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot be read ({error.strerror or error})"
-            ) from error
+        if number is not None:
+            what = f"is one checkpoint, not a series: @{number} does not apply"
+            raise CheckpointError(what)
+        if place != path:
+            check_inside(place)
+        made = FORMATS[name][1](place, loading)
+        # The file of an adapter's folder is what the folder is.
+        files = [file for part in made.parts for file in part.files]
+        trained_on, noise_sha256 = written_down(made.folder, files)
     return replace(
         made,
         base=loading.base or made.base,
@@ -100,6 +82,19 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
         trained_on=trained_on,
         noise_sha256=noise_sha256,
     )
+
+
+def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
+    what = f"reads as {' and as '.join(formats)}" if formats else "is no checkpoint"
+    children = sorted(path.iterdir()) if path.is_dir() else []
+    inside = [one.name for one in children if one.is_dir() and _formats(one)]
+    if inside:
+        what += f" (these folders in it are: {', '.join(inside[:5])})"
+    otherwise = (
+        "give a folder with config.json or adapter_config.json, or a weights file"
+    )
+    fix = instead(path, wanted="checkpoint", otherwise=otherwise)
+    return CheckpointError(what, fix=fix)
 
 
 SERIES = "task-series"
@@ -161,7 +156,8 @@ def read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     Raises
     ------
     CheckpointError
-        As :func:`with_base`; also when adapters name different bases.
+        If an adapter's base is not known, not here, or itself an adapter, or two
+        adapters name different ones.
     """
     for spec in specs:
         if spec.name == BASE:
@@ -174,71 +170,69 @@ def read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
             seeds_of(spec.name, len(spec.sources)), spec.sources, strict=True
         )
     ]
-    adapters = [item for item in items if item.weights is None]
-    for other in adapters[1:]:
-        if not same_path(str(adapters[0].base), str(other.base)):
+    adapters, given = [item for item in items if item.weights is None], loading.base
+    for item in adapters:
+        if given is None:
+            given = _named(item)
+        elif not same_path(given, str(item.base)):
             raise CheckpointError(
-                f"the adapters name different bases ({adapters[0].base}, {other.base})",
+                f"the adapters name different bases ({given}, {item.base})",
                 where="--ckpt",
                 fix="give --base if both are one model, else audit them separately",
             )
-    if adapters:
-        base = with_base(adapters[0]).on
-        return [base, *(with_base(item, base) for item in items)]
-    if loading.base is not None and loading.include_base:
-        return [_read_base(loading.base, loading), *items]
-    return items
-
-
-def with_base(item: Checkpoint, base: Checkpoint | None = None) -> Checkpoint:
-    """An adapter with the base that it is given or names, full weights as they are.
-
-    Raises
-    ------
-    CheckpointError
-        If no base is known, it is not here, it is itself an adapter, it has frozen
-        noise, or the adapter was trained on another one: shapes do not tell, the
-        adapter fits every model of that architecture.
-    """
-    if item.weights is not None:
-        return item
-    with at(item.where):
-        if item.base is None:
-            raise CheckpointError("the adapter names no base", fix="give --base MODEL")
-        if base is None and item.loading.base is None:
-            try:
-                # A path only: whoever made the adapter does not choose whom we ask.
-                locate(item.base, hub=False)
-            except CheckpointError as error:
-                raise CheckpointError(
-                    f"the adapter's base {shown(item.base)} is not here",
-                    fix=f"give --base MODEL (a folder, or {HUB}ORG/NAME)",
-                ) from error
-        base = base or _read_base(item.base, item.loading)
-        if os.path.lexists(base.folder / NOISE):
-            raise CheckpointError(
-                f"the base has frozen noise of its own ({NOISE}): with an adapter on "
-                "it, neither says whether it holds",
-                fix="give the model without it as the base",
-            )
-        if item.trained_on is not None and base.full.sha256 != item.trained_on:
-            raise CheckpointError(
-                f"was trained on another base ({item.trained_on[:16]}, not "
-                f"{base.full.sha256[:16]})",
-                fix="give the one it was trained on by --base",
-            )
-    return replace(item, host=base)
-
-
-def _read_base(source: str, loading: Loading) -> Checkpoint:
-    base = read_headers(source, loading)
+    if given is None or not (adapters or loading.include_base):
+        return items
+    base = replace(read_headers(given, loading), name=BASE)
     if base.weights is None or base.adapter is not None:
         raise CheckpointError(
             "the base is itself an adapter",
             where=base.where,
             fix="give the model it was trained on",
         )
-    return replace(base, name=BASE)
+    return [base, *(_on(base, item) for item in items)]
+
+
+def _named(item: Checkpoint) -> str:
+    """The base that an adapter names: a path only, for whoever made it asks no host."""
+    with at(item.where):
+        if item.base is None:
+            raise CheckpointError("the adapter names no base", fix="give --base MODEL")
+        try:
+            locate(item.base, hub=False)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"the adapter's base {shown(item.base)} is not here",
+                fix=f"give --base MODEL (a folder, or {HUB}ORG/NAME)",
+            ) from error
+    return item.base
+
+
+def _on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
+    """An adapter on its base; full weights as they are.
+
+    Raises
+    ------
+    CheckpointError
+        If the base has frozen noise, or the adapter was trained on another one: shapes
+        do not tell, the adapter fits every model of that architecture.
+    """
+    if item.weights is not None:
+        return item
+    with at(item.where):
+        if os.path.lexists(base.folder / NOISE):
+            raise CheckpointError(
+                f"the base has frozen noise of its own ({NOISE}): with an adapter on "
+                "it, neither says whether it holds",
+                fix="give the model without it as the base",
+            )
+        there = base.full.sha256
+        if item.trained_on not in (None, there):
+            both = f"{str(item.trained_on)[:16]}, not {there[:16]}"
+            raise CheckpointError(
+                f"was trained on another base ({both})",
+                fix="give the one it was trained on by --base",
+            )
+    return replace(item, host=base)
 
 
 def _with_base(spec: Spec, loading: Loading) -> Loading:

@@ -42,9 +42,8 @@ def live(
         If its parameters are shards of a larger one, or its tokenizer is a slow one.
     """
     with at(f"checkpoint {name!r}"):
-        if any(
-            hasattr(p, "full_tensor") or hasattr(p, "ds_id") for p in model.parameters()
-        ):
+        parts = [*model.parameters()]
+        if any(hasattr(p, "full_tensor") or hasattr(p, "ds_id") for p in parts):
             raise CheckpointError(
                 "its parameters are shards (FSDP, ZeRO-3, tensor parallel)",
                 fix="audit the checkpoints that are saved",
@@ -56,21 +55,18 @@ def live(
         own = getattr(model, "active_peft_config", None)
         if limit is not None and own is not None and own.is_prompt_learning:
             limit -= own.num_virtual_tokens
-        dtype = str(next(inner.parameters()).dtype).removeprefix("torch.")
         # Whoever trains may use theirs with a padding and a truncation of its own.
         tokenizer = copy.deepcopy(tokenizer)
         return Loaded(
             name=name,
             source="a model in memory",
             format="live",
-            base=None,
-            base_sha256=None,
             model=model,
             tokenizer=tokenizer,
             architecture=type(inner).__name__,
             usable=usable_rows(tokenizer, head_rows(inner)),
             max_positions=limit or None,
-            dtype=dtype,
+            dtype=str(next(inner.parameters()).dtype).removeprefix("torch."),
             device=str(entry_device(inner)),
             weights_sha256=UNKNOWN,
             tokenizer_sha256=tokenizer_sha256(tokenizer),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.detect import read_headers, same_path, with_base
+from spark_audit.checkpoints.detect import read_headers, same_path
 from spark_audit.checkpoints.locate import printable, read_json
-from spark_audit.checkpoints.models import head_rows, read_architecture
+from spark_audit.checkpoints.models import Architecture, read_architecture
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import Opening
 from spark_audit.checkpoints.sidecar import NOISE_ADDED
@@ -17,10 +16,7 @@ from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.checkpoints.tokenizer import (
     has_tokenizer,
     read_tokenizer,
-    remarks,
-    tokenizer_of,
     tokenizer_sha256,
-    usable_rows,
 )
 from spark_audit.errors import CheckpointError, SparkError, at, shown
 
@@ -73,45 +69,39 @@ def inspect_checkpoint(
             seen.source, seen.format = made.source, made.format
             seen.stages, seen.notes = made.stages, made.notes
             seen.facts |= _facts(made)
-            _look(made, seen)
+            _look(source, loading, seen)
     except SparkError as error:
         seen.problems = (str(error),)
     return seen
 
 
-def _look(made: Checkpoint, seen: Inspection) -> None:
+def _look(source: str, loading: Loading, seen: Inspection) -> None:
     """Add facts and notes as they come, and open what is small."""
-    loading, facts = made.loading, seen.facts
-    made = with_base(made)
-    base = made.on
+    spec, facts = Spec("opened", (source,)), seen.facts
+    opening = Opening([spec], loading, numbers=False)
+    made, base = opening.items[-1], opening.items[-1].on
     model, architecture = base.skeleton(), base.architecture
     facts["context"] = str(architecture.max_positions or "not stated")
-    if model is None:
+    if model is None or architecture.quantised:
         facts["weights checked"] = "no (own code or quantised)"
-        rows = getattr(architecture.text, "vocab_size", 0)
     else:
         facts["architecture"] = type(model).__name__
         facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
-        rows = head_rows(model)
-    *_, notes = made.put_on(None if model is None else AdapterHost(model))
-    if NOISE_ADDED in notes:
-        embeddings = model.get_input_embeddings().weight
-        facts["frozen noise"] = f"on input embeddings, {len(embeddings)} rows"
     facts["memory"] = base.check_room(model)
-    tokenizer, digest, more = tokenizer_of(made, {})
-    usable = usable_rows(tokenizer, rows)
-    more += remarks(architecture, model, tokenizer, usable)
-    seen.notes += (*notes, *more)
-    facts["vocabulary"] = f"{int(usable.sum())} tokens in {rows} rows"
-    facts["tokenizer_sha256"] = digest
-    if made.weights and loading.base and not same_path(loading.base, made.where):
-        seen.notes += (NOT_VERIFIABLE,)
-        seen.notes += (_compared(made, tokenizer),)
-    size = base.full.size + (made.adapter.size if made.adapter else 0)
+    for one in opening.described[-1:]:
+        seen.notes, usable = one.notes, one.usable
+        if NOISE_ADDED in seen.notes:
+            facts["frozen noise"] = f"on input embeddings, {len(usable)} rows"
+        facts["vocabulary"] = f"{int(usable.sum())} tokens in {len(usable)} rows"
+        facts["tokenizer_sha256"] = one.tokenizer_sha256
+        if made.weights and loading.base and not same_path(loading.base, made.where):
+            seen.notes += (NOT_VERIFIABLE,)
+            seen.notes += (_compared(made, one.tokenizer),)
+    size = sum(part.size for part in made.parts)
     # What is quantised may open on a GPU only, which others may be using.
     if size <= SMALL_BYTES and not architecture.quantised:
         plain = replace(loading, device="cpu", device_map=None, include_base=False)
-        for _ in Opening([Spec("opened", (made.where,))], plain).each():
+        for _ in Opening([spec], plain).each():
             pass
         seen.opened = True
 
@@ -139,9 +129,9 @@ def _facts(made: Checkpoint) -> dict[str, str]:
 def _compared(item: Checkpoint, tokenizer: Any) -> str:
     """Refuse full weights that were not trained from the base that was given.
 
-    Whether they were is written down nowhere: architecture, vocabulary, shapes and the
-    tokenizers are compared, each as the configuration says (weights that do not fit
-    their own are refused when they are put together).
+    Whether they were is written down nowhere: architecture, vocabulary, tokenizers and
+    shapes are compared, each as the configuration says (weights that do not fit their
+    own are refused when they are put together).
 
     Parameters
     ----------
@@ -156,59 +146,44 @@ def _compared(item: Checkpoint, tokenizer: Any) -> str:
     Raises
     ------
     CheckpointError
-        With everything that differs.
+        With what differs first, and in how much else.
     """
-    assert item.base is not None
-    trusted = item.loading.trust_remote_code
-    with at(item.base):
-        folder = item.loading.locate(item.base)
-        folder = folder if folder.is_dir() else folder.parent
-        if not (folder / "config.json").exists():
+    trusted, folder = item.loading.trust_remote_code, item.base_folder
+    with at(str(item.base)):
+        if folder is None or not (folder / "config.json").exists():
             raise CheckpointError(
                 "the base has no config.json to compare with",
                 fix="give the folder of the whole model by --base",
             )
         config = read_json(folder / "config.json")
-        both = item.architecture, read_architecture(folder, config, trusted)
-        tokenizers = [tokenizer]
+        theirs = _described(read_architecture(folder, config, trusted))
+        ours = _described(item.architecture)
         if has_tokenizer(folder):
-            tokenizers.append(read_tokenizer(folder, trust_remote_code=trusted)[0])
-    facts = {
-        "architecture": [
-            one.cls.__name__
-            if one.cls is not None
-            else shown((said.get("architectures") or ["own code"])[0])
-            for one, said in zip(both, (item.full.config, config), strict=True)
-        ],
-        "vocabulary": [f"{getattr(one.text, 'vocab_size', 0)} rows" for one in both],
-    }
-    # Another architecture or vocabulary has other tensors anyhow.
-    more, alike = "", all(here == there for here, there in facts.values())
-    if len(tokenizers) > 1:
-        facts["tokenizer"] = [
-            f"{len(one)} tokens, {tokenizer_sha256(one)[:12]}" for one in tokenizers
-        ]
-    if alike and all(one.cls is not None for one in both):
-        ours, theirs = (
-            {name: str(list(t.shape)) for name, t in one.empty().state_dict().items()}
-            for one in both
-        )
-        names = ours.keys() | theirs.keys()
-        odd = sorted(name for name in names if ours.get(name) != theirs.get(name))
-        facts[f"shape of {odd[0]}" if odd else "shapes"] = [
-            one.get(odd[0], "none") if odd else "" for one in (ours, theirs)
-        ]
-        more = f" and of {len(odd) - 1} tensors more" if len(odd) > 1 else ""
-    name = printable(item.base)
-    differs = [
-        f"{what} ({here} here, {there} in {name})"
-        for what, (here, there) in facts.items()
-        if here != there
-    ]
+            other = read_tokenizer(folder, trust_remote_code=trusted)[0]
+            for facts, one in ((ours, tokenizer), (theirs, other)):
+                facts["tokenizer"] = f"{len(one)} tokens, {tokenizer_sha256(one)[:12]}"
+    name, every = printable(str(item.base)), {**ours, **theirs}
+    differs = [fact for fact in every if ours.get(fact) != theirs.get(fact)]
     if differs:
+        here, there = (one.get(differs[0], "none") for one in (ours, theirs))
+        more = f" and {len(differs) - 1} facts more" if len(differs) > 1 else ""
         raise CheckpointError(
-            f"was not trained from the base: {', '.join(differs)}{more}",
+            f"was not trained from the base: {differs[0]} ({here} here, {there} in "
+            f"{name}){more}",
             fix="give the one that it was trained from by --base",
         )
-    *first, last = facts
-    return f"{', '.join(first)} and {last} are those of {name}"
+    *first, last = (fact for fact in every if not fact.startswith("shape of"))
+    return f"{', '.join(first)}, {last} and shapes are those of {name}"
+
+
+def _described(architecture: Architecture) -> dict[str, str]:
+    """What a configuration says of its model's tensors."""
+    cls = architecture.cls
+    text = architecture.config.get_text_config()
+    facts = {
+        "architecture": "own code" if cls is None else cls.__name__,
+        "vocabulary": f"{getattr(text, 'vocab_size', 0)} rows",
+    }
+    for name, tensor in architecture.empty().state_dict().items() if cls else ():
+        facts[f"shape of {name}"] = str(list(tensor.shape))
+    return facts

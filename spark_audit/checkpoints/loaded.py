@@ -64,8 +64,6 @@ class Loaded:
     name: str
     source: str
     format: str
-    base: str | None
-    base_sha256: str | None
     model: torch.nn.Module = field(repr=False)
     tokenizer: Any = field(repr=False)
     architecture: str
@@ -76,6 +74,8 @@ class Loaded:
     weights_sha256: str
     tokenizer_sha256: str
     model_id: str
+    base: str | None = None
+    base_sha256: str | None = None
     notes: tuple[str, ...] = ()
     quantised_from: str | None = None
     served: Server | None = None

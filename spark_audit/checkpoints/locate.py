@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,19 +58,13 @@ def locate(
     if hub and source.startswith(HUB):
         with at(source):
             return _fetched(source, revision=revision, code=code)
-    try:
-        path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
+    with at(source), readable():
         if path.exists():
-            with at(source):
-                check_folder(path)
+            check_folder(path)
             return path
-    except (OSError, RuntimeError) as error:
-        what = getattr(error, "strerror", None) or error
-        raise CheckpointError(f"cannot be read ({what})", where=source) from error
-    fix = nearest(path) or "check the path"
-    if away := elsewhere(source):
-        fix = away
-    elif HUB_PAGE in source:
+    fix = elsewhere(source) or nearest(path) or "check the path"
+    if HUB_PAGE in source:
         fix = f"write a model on the hub as {HUB}ORG/NAME"
     elif "://" in source:
         fix = "audits read a server: --ckpt http://HOST:PORT/v1 --model NAME"
@@ -131,32 +126,36 @@ def printable(source: str) -> str:
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
+@contextmanager
+def readable(what: str = "") -> Iterator[None]:
+    """What keeps a file or folder from being read, as a ``CheckpointError``."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or one_line(error)
+        raise CheckpointError(f"{what}cannot be read ({why})") from error
+
+
 def read_json(path: Path, *, most: int = SETTINGS_BYTES) -> dict[str, Any]:
     """Read a JSON object of at most so many bytes that lies inside its folder."""
     check_inside(path)
     try:
-        raw = read_regular(path, most=most)
+        with readable(f"{path.name} "):
+            raw = read_regular(path, most=most)
         content = parse_json(raw, place=path.name, finite=False)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path.name} cannot be read ({error.strerror or one_line(error)})"
-        ) from error
     except InputError as error:
-        raise CheckpointError(
-            f"{path.name} cannot be read: it {error.what}", fix=error.fix
-        ) from error
+        what = f"{path.name} cannot be read: it {error.what}"
+        raise CheckpointError(what, fix=error.fix) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path.name} is no JSON object")
     return content
 
 
 def check_inside(path: Path, *, within: Path | None = None) -> None:
-    """Refuse a link out of a folder, by default its own (the hub's cache apart)."""
+    """Refuse what leads out of a folder, by default its own (the hub's cache apart)."""
     if not lies_inside(path, within=within):
-        raise CheckpointError(
-            f"{shown(path.name)} is a link out of the folder",
-            fix="copy the file into the folder, or give its folder",
-        )
+        fix = "copy the file into the folder, or give its folder"
+        raise CheckpointError(f"{shown(path.name)} leads out of the folder", fix=fix)
 
 
 def refuse_code(config: Mapping[str, Any], folder: Path) -> None:
@@ -181,13 +180,13 @@ def read_config(folder: Path, *, trusted: bool) -> dict[str, Any]:
     if not trusted:
         refuse_code(config, folder)
     for key, value in walk(config):
-        what = f"config.json names its own weights file ({value})"
-        refused = key == "transformers_weights" and value
-        if key.endswith("attn_implementation") or key == "experts_implementation":
-            what = f"config.json takes its attention code from the hub ({key})"
-            refused = "/" in json.dumps(value)
-        if refused:
-            raise CheckpointError(what, fix=f"remove {key} from config.json")
+        code = key.endswith("attn_implementation") or key == "experts_implementation"
+        if (code and "/" in json.dumps(value)) or (
+            key == "transformers_weights" and value
+        ):
+            what = "takes its attention code from the hub" if code else "names a file"
+            fix = f"remove {key} from config.json"
+            raise CheckpointError(f"config.json {what} ({key})", fix=fix)
     return config
 
 

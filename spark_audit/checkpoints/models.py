@@ -24,7 +24,7 @@ _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 _COUNT = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$")
 _ITS_OWN = "give the config.json that was saved with these weights"
 MOST_LAYERS = 1000
-MOST_POSITIONS = 1 << 31
+_POSITIONS = range(1 << 31)
 MOST_BUFFERS = 1 << 28
 
 
@@ -46,14 +46,10 @@ class Architecture:
         return bool(getattr(self.config, "quantization_config", None))
 
     @property
-    def text(self) -> Any:
-        """The language model's part of the configuration."""
-        return self.config.get_text_config()
-
-    @property
     def max_positions(self) -> int | None:
         """Context length, ``None`` when the configuration states none."""
-        return getattr(self.text, "max_position_embeddings", None) or None
+        text = self.config.get_text_config()
+        return getattr(text, "max_position_embeddings", None) or None
 
     def empty(self) -> Any:
         """The module as the configuration has it, on the meta device."""
@@ -91,29 +87,20 @@ def read_architecture(
         config: Any = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
         )
-    name = shown(listed[0]) if listed else type(config).__name__
-    if getattr(config, "is_encoder_decoder", False):
-        raise CheckpointError(
-            f"{name} is an encoder-decoder model, not a causal language model",
-            fix="give a decoder-only model",
-        )
-    stated = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if stated is not None and not (
-        type(stated) is int and 0 <= stated < MOST_POSITIONS
-    ):
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and (type(limit) is not int or limit not in _POSITIONS):
         what = "config.json says max_position_embeddings, but no length of a context"
         raise CheckpointError(what, fix=_ITS_OWN)
-    own = getattr(config, "auto_map", None) or {}
-    if trusted and "AutoModelForCausalLM" in own:
-        return Architecture(config, None)
-    if type(config) not in mapping:
-        raise CheckpointError(f"{name} is not a causal language model")
-    cls = mapping[type(config)]
-    if listed and cls.__name__ not in listed:
-        # By name: the mapping itself would import every model there is.
-        known = (n if isinstance(n, list | tuple) else [n] for n in names.values())
-        if not set(chain.from_iterable(known)).intersection(listed):
-            raise CheckpointError(f"{name} is not a causal language model")
+    theirs: Any = getattr(config, "auto_map", None) or {}
+    own = trusted and "AutoModelForCausalLM" in theirs
+    cls = mapping[type(config)] if type(config) in mapping and not own else None
+    # By name: the mapping itself would import every model there is.
+    known = (n if isinstance(n, list | tuple) else [n] for n in names.values())
+    causal = not listed or {*chain.from_iterable(known)}.intersection(listed)
+    fits = own or (cls is not None and causal)
+    if not fits or getattr(config, "is_encoder_decoder", False):
+        name = shown(listed[0]) if listed else type(config).__name__
+        raise CheckpointError(f"{name} is not a causal language model (decoder only)")
     return Architecture(config, cls)
 
 
@@ -141,13 +128,8 @@ def check_weights(model: Any, state: Mapping[str, torch.Tensor]) -> None:
     """
     front = f"{model.base_model_prefix}."
     own = {name for name, one in model.named_parameters() if one.is_floating_point()}
-    check_floats(
-        {
-            name: tensor
-            for name, tensor in state.items()
-            if name.endswith(".weight") or name in own or front + name in own
-        }
-    )
+    floats = [n for n in state if n.endswith(".weight") or own & {n, front + n}]
+    check_floats({name: state[name] for name in floats})
 
 
 def check_buffers(architecture: Architecture) -> None:
@@ -238,45 +220,40 @@ def build(
         unexpected=info["unexpected_keys"],
         mismatched=[(n, tuple(a), tuple(b)) for n, a, b in info["mismatched_keys"]],
     )
-    if info["error_msgs"]:
-        raise CheckpointError(str(info["error_msgs"][0]).split("\n")[0])
+    for message in info["error_msgs"]:
+        raise CheckpointError(str(message).split("\n")[0])
     return model.eval()
 
 
 def refuse_differences(
     *,
-    missing: Any = (),
-    unexpected: Any = (),
-    mismatched: Any = (),
+    missing: Any,
+    unexpected: Any,
+    mismatched: Any,
     tensor: str = "tensor",
-    needs: str = "the model needs",
-    fix: str | None = None,
+    fix: str = f"{_ITS_OWN}, or save the whole model again",
 ) -> None:
     """Raise, naming the first tensor that does not fit and how many more do not.
 
     Parameters
     ----------
     missing, unexpected
-        Names of tensors.
+        Names of tensors; one that is missing would be random.
     mismatched
         Names with the shape in the file and in the model.
-    tensor, needs, fix
+    tensor, fix
         Words of the error.
     """
-    for kind, names, why in (
-        ("missing", sorted(missing), "it would be random: save the whole model"),
-        ("unexpected", sorted(unexpected), "the model has no place for it"),
-    ):
-        if names:
-            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-            what = f"{tensor} {shown(names[0])} is {kind}{more}"
-            raise CheckpointError(what, fix=fix or why)
-    for name, theirs, ours in sorted(mismatched):
-        raise CheckpointError(
-            f"{tensor} {shown(name)} has shape {[*theirs]}, {needs} {[*ours]}",
-            fix=fix
-            or "give the base or config.json that the checkpoint was trained from",
-        )
+    shapes = [
+        f"{shown(name)} has shape {[*theirs]}, the model needs {[*ours]}"
+        for name, theirs, ours in sorted(mismatched)
+    ]
+    lacking = [f"{shown(name)} is missing" for name in sorted(missing)]
+    further = [f"{shown(name)} is unexpected" for name in sorted(unexpected)]
+    for wrong in (lacking, further, shapes):
+        if wrong:
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            raise CheckpointError(f"{tensor} {wrong[0]}{more}", fix=fix)
 
 
 def untied(model: Any) -> bool:
@@ -284,15 +261,13 @@ def untied(model: Any) -> bool:
 
     A file of ``torch.save`` names a tied tensor twice; that is no difference.
     """
-    if not getattr(model.config.get_text_config(), "tie_word_embeddings", False):
-        return False
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is None or head.weight is embeddings.weight:
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    if not tied or head is None or head.weight is embeddings.weight:
         return False
-    one, other = head.weight.detach(), embeddings.weight.detach()
-    if one.is_meta or other.is_meta or one.device != other.device:
-        return True
-    return not torch.equal(one, other)
+    one, other = head.weight, embeddings.weight
+    apart = one.is_meta or other.is_meta or one.device != other.device
+    return apart or not torch.equal(one, other)
 
 
 def probe_ids(usable: np.ndarray, *, max_positions: int | None) -> torch.Tensor:
@@ -336,10 +311,9 @@ def check_probe(plain: torch.Tensor | None) -> None:
 
 def head_rows(model: Any) -> int:
     """How many rows the output head has."""
-    head = model.get_output_embeddings()
-    if head is not None and hasattr(head, "weight"):
-        return int(head.weight.shape[0])
-    return int(model.config.get_text_config().vocab_size)
+    weight = getattr(model.get_output_embeddings(), "weight", None)
+    text = model.config.get_text_config()
+    return int(text.vocab_size if weight is None else weight.shape[0])
 
 
 def entry_device(model: Any) -> torch.device:

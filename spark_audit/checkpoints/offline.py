@@ -49,17 +49,14 @@ def quiet() -> Iterator[None]:
     hub: Any = huggingface_hub
     dynamic: Any = transformers.dynamic_module_utils
     hf: Any = transformers.utils.logging
-    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
-    hub_bars = not hub.utils.are_progress_bars_disabled()
+    bars = hf.is_progress_bar_enabled(), not hub.utils.are_progress_bars_disabled()
     was, seconds = hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE
     # PEFT imports what it finds installed, and that may log of kernels it lacks.
     disabled = logging.root.manager.disable
     _before.append(was)
     logging.disable(logging.ERROR)
-    hf.set_verbosity(hf.CRITICAL)
     hf.disable_progress_bar()
-    if hub_bars:
-        hub.utils.disable_progress_bars()
+    hub.utils.disable_progress_bars()
     hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = True, 0
     try:
         with warnings.catch_warnings():
@@ -69,10 +66,9 @@ def quiet() -> Iterator[None]:
         _before.pop()
         hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = was, seconds
         logging.disable(disabled)
-        hf.set_verbosity(level)
-        if bars:
+        if bars[0]:
             hf.enable_progress_bar()
-        if hub_bars:
+        if bars[1]:
             hub.utils.enable_progress_bars()
 
 
@@ -96,5 +92,5 @@ def foreign(what: str, *, fix: str | None = None) -> Iterator[None]:
                 fix="try --dtype bfloat16, --device-map auto or a larger device",
             ) from error
         if isinstance(error, ImportError):
-            fix = "install the package that it names"
+            fix = fix or "install the package that it names"
         raise CheckpointError(f"{what} ({one_line(error)})", fix=fix) from error

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.adapter_config import adapter_config, changes_base
+from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.adapters import AdapterHost, input_noise
 from spark_audit.checkpoints.checkpoint import Attached, Checkpoint
 from spark_audit.checkpoints.detect import read_all, same_path
@@ -37,7 +38,6 @@ from spark_audit.checkpoints.quantise import (
     swapped,
 )
 from spark_audit.checkpoints.server import served
-from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading, Spec, default_name
 from spark_audit.checkpoints.tokenizer import (
     Read,
@@ -46,19 +46,9 @@ from spark_audit.checkpoints.tokenizer import (
     tokenizer_of,
     usable_rows,
 )
-from spark_audit.checkpoints.weight_files import (
-    check_finite,
-    check_stored,
-    content_sha256,
-)
+from spark_audit.checkpoints.weight_files import check_finite, check_stored
 from spark_audit.errors import InputError, at
 from spark_audit.names import BASE, CheckpointName
-from spark_audit.provenance import sha256_json
-
-# PEFT writes these in any order.
-_SETS = ("target_modules", "modules_to_save")
-# What adapter_config.json holds besides what the adapter computes.
-_NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
 
 
 def load_tokenizer(
@@ -157,11 +147,18 @@ class Opening:
     groups
         Names as they are opened, those of one module together: a base with its
         adapters, full weights, each with its rounded copies.
+    items
+        How each is put together, the base first where there is one.
     described
-        What headers tell of each, in this order, without weights; of own code nothing,
-        and no ``model_id`` where that is known after loading only.
+        What headers tell of each, in the order of ``groups``, without weights; of own
+        code nothing, and no ``model_id`` where that is known after loading only.
     places
         Every file and folder that is read.
+
+    Parameters
+    ----------
+    numbers
+        Whether every number of full weights is looked at before any is loaded.
 
     Raises
     ------
@@ -169,7 +166,9 @@ class Opening:
         As :func:`open_checkpoints`: what headers tell is known before any is loaded.
     """
 
-    def __init__(self, specs: Sequence[Spec], loading: Loading) -> None:
+    def __init__(
+        self, specs: Sequence[Spec], loading: Loading, *, numbers: bool = True
+    ) -> None:
         check_kinds(loading.quantize)
         self._loading = loading
         self._served, specs = served(specs, loading)
@@ -178,30 +177,30 @@ class Opening:
         self._host: AdapterHost | None = None
         self._tokenizers: dict[Path, Read] = {}
         with quiet():
-            self._items = read_all(specs, loading)
-            described = {
-                one.name: one for item in self._items for one in self._check(item)
-            }
+            self.items = read_all(specs, loading)
+            self._groups = self._by_module()
+            self.described = [
+                one for items in self._groups for one in self._seen(items)
+            ]
             # What takes longer, and still before hours of scoring: every number, once.
-            for item in self._items:
+            for item in self.items if numbers else ():
                 if item.weights is not None:
                     with at(item.where):
                         check_stored(item.weights.files)
-        self._check_names()
-        self.places = {*self._tokenizers, *(item.folder for item in self._items)}
-        for part in (part for item in self._items for part in item.parts):
-            self.places |= {part.folder, *part.files}
-        self._groups = self._by_module()
         self.groups = tuple(
-            tuple(
-                _rounded_name(item.name, kind)
-                for item in items
-                for kind in self._kinds(item)
-            )
+            tuple(_name(item, kind) for item in items for kind in self._kinds(item))
             for items in self._groups
         )
-        opened = (name for names in self.groups for name in names)
-        self.described = [described[name] for name in opened if name in described]
+        for name, count in Counter(chain(*self.groups)).items():
+            if count > 1:
+                raise InputError(
+                    f"the name {name!r} is that of a rounded checkpoint",
+                    where="--ckpt",
+                    fix="name the checkpoint otherwise",
+                )
+        self.places = {*self._tokenizers, *(item.folder for item in self.items)}
+        for part in (part for item in self.items for part in item.parts):
+            self.places |= {part.folder, *part.files}
 
     def each(self) -> Iterator[Loaded]:
         """Every checkpoint, one after the other."""
@@ -213,17 +212,8 @@ class Opening:
         items = self._groups[group]
         self.release()
         with quiet(), at(items[0].on.where):
-            host, notes = self._load(items[0].on)
-            self._host = host
-        for item in items:
-            with quiet(), at(item.where):
-                attached = item.put_on(host)
-            for kind in self._kinds(item):
-                with quiet(), at(item.where):
-                    loaded = self._open(host, item, attached, kind, notes)
-                yield loaded
-                # Rounded weights are as large as the module: one copy at a time.
-                del loaded
+            self._host, notes = self._load(items[0].on)
+        yield from self._on(self._host, items, notes)
 
     def release(self) -> None:
         """Free the module that is loaded."""
@@ -235,8 +225,8 @@ class Opening:
         """The checkpoints that are opened on each module."""
         shared: dict[str, list[Checkpoint]] = {}
         alone: list[list[Checkpoint]] = []
-        base = [item for item in self._items if item.name == BASE]
-        for item in self._items[len(base) :]:
+        base = [item for item in self.items if item.name == BASE]
+        for item in self.items[len(base) :]:
             if item.adapter is None or item.weights is not None:
                 alone.append([item])
             elif changes_base(item.adapter.config):
@@ -251,7 +241,7 @@ class Opening:
 
     def _is_base(self, item: Checkpoint) -> bool:
         """Whether a checkpoint is the base of the call itself."""
-        first = self._items[0]
+        first = self.items[0]
         if item.name == BASE or item.weights is None or item.adapter is not None:
             return item.name == BASE
         if first.name == BASE:
@@ -262,33 +252,23 @@ class Opening:
         """How a checkpoint is opened: as it is (the empty name), and rounded."""
         return ("", *(() if self._is_base(item) else self._loading.quantize))
 
-    def _check_names(self) -> None:
-        """Refuse names that rounded checkpoints get."""
-        names = {item.name for item in self._items if item.name != BASE}
-        for kind in self._loading.quantize:
-            for name in sorted(names & {_rounded_name(n, kind) for n in names}):
-                raise InputError(
-                    f"the name {name!r} is that of a rounded checkpoint",
-                    where="--ckpt",
-                    fix="name the checkpoint otherwise",
-                )
+    def _seen(self, items: list[Checkpoint]) -> Iterator[Loaded]:
+        """Put a module and what is on it together without numbers, and describe them.
 
-    def _check(self, item: Checkpoint) -> list[Loaded]:
-        """Rehearse it, read its tokenizer, and describe it from headers."""
-        base, kinds = item.on, self._kinds(item)
-        skeleton = base.skeleton()
-        with at(item.where):
-            raw = item.put_on(None if skeleton is None else AdapterHost(skeleton))[1]
-        base.check_room(skeleton)
-        with at(item.where):
-            tokenizer_of(item, self._tokenizers)
-            if base.architecture.cls is None:  # own code, which does not run before
-                return []
-            model = base.architecture.empty() if skeleton is None else skeleton
-            if raw is not None and len(kinds) > 1:
-                check_mergeable(adapter_config(raw))
-            dtype = "auto" if skeleton is None else item.loading.dtype
-            return [self._describe(item, model, raw, dtype, kind) for kind in kinds]
+        Own code does not run before it is loaded: nothing is described.
+        """
+        base = items[0].on
+        with at(base.where):
+            module = base.skeleton()
+            base.check_room(module)
+        if module is not None:
+            for one in self._on(AdapterHost(module), items, []):
+                yield one.without_weights()
+            return
+        for item in items:
+            with at(item.where):
+                item.put_on(None)
+                tokenizer_of(item, self._tokenizers)
 
     def _load(self, base: Checkpoint) -> tuple[AdapterHost, list[str]]:
         """A base's module, seen to work, and notes on it."""
@@ -300,7 +280,7 @@ class Opening:
         model = build(
             architecture,
             folder=weights.folder if weights.whole else None,
-            state=None if weights.whole else weights.read(False),
+            state=None if weights.whole else weights.read(),
             dtype=dtype,
             use_safetensors=weights.files[0].suffix == ".safetensors",
             trust_remote_code=loading.trust_remote_code,
@@ -310,12 +290,32 @@ class Opening:
             weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
         check_finite({k: t for k, t in model.state_dict().items() if not t.is_meta})
         if offloaded(model):
-            check_finite(weights.read(False))
+            check_finite(weights.read())
         usable = usable_rows(tokenizer_of(base, self._tokenizers)[0], head_rows(model))
         ids = probe_ids(usable, max_positions=architecture.max_positions)
         host = AdapterHost(model, probe=partial(logits, ids=ids))
         check_probe(host.plain)
         return host, notes
+
+    def _on(
+        self, host: AdapterHost, items: list[Checkpoint], notes: list[str]
+    ) -> Iterator[Loaded]:
+        """The checkpoints of a module, one after the other, also on the meta device.
+
+        Parameters
+        ----------
+        notes
+            On the module, for the notes of each.
+        """
+        for item in items:
+            with quiet(), at(item.where):
+                attached = item.put_on(host)
+            for kind in self._kinds(item):
+                with quiet(), at(item.where):
+                    loaded = self._open(host, item, attached, kind, notes)
+                yield loaded
+                # Rounded weights are as large as the module: one copy at a time.
+                del loaded
 
     def _open(
         self,
@@ -325,110 +325,65 @@ class Opening:
         kind: str,
         further: list[str],
     ) -> Loaded:
-        """Open one checkpoint on a module, as it is or with rounded weights."""
-        architecture, model = item.on.architecture, host.model
-        on, raw, noise, notes = attached
+        """A checkpoint on its module, as it is or with rounded weights (``kind``)."""
+        base, model, meta = item.on, host.model, host.probe is None
+        (on, raw, noise, notes), weights = attached, None
+        tokenizer, tokenizer_sha256, more = tokenizer_of(item, self._tokenizers)
+        usable = usable_rows(tokenizer, head_rows(model))
+        attention = str(getattr(model.config, "_attn_implementation", "eager"))
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        if meta:
+            dtype = "auto" if base.architecture.quantised else item.loading.dtype
+        notes = [*item.notes, *notes, *more]
+        if not meta:
+            notes += [f"loaded as {dtype}, attention {attention}", *further]
+        notes += remarks(base.architecture, model, tokenizer, usable)
+        limit = base.architecture.max_positions
+        if on is not None:
+            config = host.peft.peft_config[on]
+            if limit is not None and config.is_prompt_learning:
+                limit -= config.num_virtual_tokens
+            if kind:
+                check_mergeable(config)
+        if kind:
+            notes.append(f"linear layers rounded to {kind} by torchao")
+            weights = None if meta else rounded(model, host.peft, on, kind)
+            on = None  # its adapter is merged: the module is used without any
         device = pick_device(self._loading.device)
         noise = None if noise is None else noise.to(device)
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        described = self._describe(item, model, raw, dtype, kind)
-        limit = architecture.max_positions
-        if limit is not None and on is not None:
-            config = host.peft.peft_config[on]
-            limit -= config.num_virtual_tokens if config.is_prompt_learning else 0
-        notes = [*described.notes, *notes, *tokenizer_of(item, self._tokenizers)[2]]
-        notes += [f"loaded as {dtype}, attention {_attention(model)}", *further]
-        notes += remarks(architecture, model, described.tokenizer, described.usable)
-        weights = None
-        if kind:
-            weights = rounded(model, host.peft, on, kind)
-            notes.append(f"linear layers rounded to {kind} by torchao")
-            on = None  # its adapter is merged: the module is used without any
-        return replace(
-            described,
-            model=model if on is None else host.peft,
-            max_positions=limit,
-            device=device,
-            notes=tuple(notes),
-            activate=partial(_activated, host, on, noise, weights),
+        eos = repr(base.eos(model))
+        computed = {"dtype": dtype, "attention": attention, "eos": eos}
+        own, model_id = item.hashes(
+            raw, **computed, **({"rounded": kind} if kind else {})
         )
-
-    def _describe(
-        self,
-        item: Checkpoint,
-        model: Any,
-        raw: Mapping[str, Any] | None,
-        dtype: str,
-        kind: str,
-    ) -> Loaded:
-        """What is known of a checkpoint without its numbers.
-
-        Parameters
-        ----------
-        model
-            The base's module, on any device; of the result only its configuration is
-            kept.
-        raw
-            The adapter's configuration as it was attached.
-        dtype
-            What it is computed in; while that is not known (``auto``, quantised
-            weights) ``model_id`` is empty.
-        kind
-            How its weights are rounded, if they are.
-        """
-        base = item.on
-        borrowed, base_sha256 = item is not base, base.full.sha256
-        adapter = noise = None
-        if item.adapter is not None and raw is not None:
-            kept = {key: raw[key] for key in raw if key not in _NO_EFFECT}
-            kept |= {k: sorted(kept[k]) for k in _SETS if isinstance(raw.get(k), list)}
-            adapter = content_sha256(item.adapter.files, kept)
-        own = adapter if borrowed else base_sha256
-        assert own is not None
-        if os.path.lexists(item.folder / NOISE):  # without it it is another model
-            noise = content_sha256([item.folder / NOISE], {})
-            own = sha256_json({"weights": own, "noise": noise})
-        tokenizer, tokenizer_id, _ = tokenizer_of(item, self._tokenizers)
-        # What a score depends on besides the token ids.
-        identity = {
-            "adapter": adapter,
-            "noise": noise,
-            "dtype": dtype,
-            "attention": _attention(model),
-            "weights": base_sha256,
-            "quantisation": base.full.config.get("quantization_config"),
-            "eos": repr(base.eos(model)),
-            **({"rounded": kind} if kind else {}),
-        }
-        described = Loaded(
-            name=_rounded_name(item.name, kind),
+        loaded = Loaded(
+            name=_name(item, kind),
             source=item.source,
             format=item.format,
-            base=base.source if borrowed else None,
-            base_sha256=base_sha256 if borrowed or self._is_base(item) else None,
-            model=model,
+            base=None if item is base else base.source,
+            base_sha256=base.full.sha256
+            if item is not base or self._is_base(item)
+            else None,
+            model=model if on is None else host.peft,
             tokenizer=tokenizer,
             architecture=type(model).__name__,
-            usable=usable_rows(tokenizer, head_rows(model)),
-            max_positions=base.architecture.max_positions,
+            usable=usable,
+            max_positions=limit,
             dtype=dtype,
-            device=item.loading.device,
+            device=device,
             weights_sha256=own,
-            tokenizer_sha256=tokenizer_id,
-            model_id="" if dtype == "auto" else sha256_json(identity),
+            tokenizer_sha256=tokenizer_sha256,
+            model_id="" if dtype == "auto" else model_id,
+            notes=tuple(notes),
             quantised_from=item.name if kind else None,
-            notes=item.notes,
-        ).without_weights()
+            activate=partial(_activated, host, on, noise, weights),
+        )
         server = self._served.get(item.name)
-        return described if server is None else server.stands_in(described)
+        return loaded if server is None else server.stands_in(loaded)
 
 
-def _rounded_name(name: str, kind: str) -> str:
-    return str(CheckpointName(name, rounding=kind))
-
-
-def _attention(model: Any) -> str:
-    return str(getattr(model.config, "_attn_implementation", "eager"))
+def _name(item: Checkpoint, kind: str) -> str:
+    return str(CheckpointName(item.name, rounding=kind))
 
 
 @contextmanager
@@ -441,7 +396,7 @@ def _activated(
     with ExitStack() as stack:
         if weights is not None:
             stack.enter_context(swapped(weights))
-        stack.enter_context(host.off() if on is None else host.on(on))
+        stack.enter_context(host.using(on))
         if noise is not None:
             stack.enter_context(input_noise(host.model, noise))
         yield

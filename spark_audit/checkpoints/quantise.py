@@ -17,22 +17,19 @@ import torch
 
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.errors import CheckpointError, InputError, choose
+from spark_audit.names import ROUNDINGS
 
-KINDS = ("int8", "int4")
 GROUP = 32
 """Weights that share a scale at 4 bits; at 8 bits a whole row does."""
+_WITHOUT: tuple[object, ...] = (None, False, [], {}, "none")
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
     """Refuse an unknown kind, and any where torchao is not installed."""
     for kind in kinds:
-        if kind not in KINDS:
-            raise InputError(
-                f"unknown quantisation {kind!r}",
-                where="--quantize",
-                fix=choose(kind, KINDS),
-            )
-    if kinds:
+        if kind not in ROUNDINGS:
+            what, fix = f"unknown quantisation {kind!r}", choose(kind, ROUNDINGS)
+            raise InputError(what, where="--quantize", fix=fix)
         _torchao()
 
 
@@ -47,37 +44,28 @@ def rounded(
     Raises
     ------
     CheckpointError
-        If the model is quantised already, has no linear layer, or the adapter cannot
-        be merged into linear layers.
+        If the model is quantised already, or has no linear layer.
     """
     if getattr(model.config, "quantization_config", None) is not None:
-        raise CheckpointError("is quantised already", fix=_LEAVE_OUT)
-    if on is not None:
-        check_mergeable(peft.peft_config[on])
-    head = model.get_output_embeddings()
-    found = []
+        raise CheckpointError("is quantised already", fix="leave --quantize out")
+    head, found = model.get_output_embeddings(), []
     for name, module in model.named_modules():
         linear = isinstance(module, torch.nn.Linear)
-        if not linear and type(module).__name__ != "Conv1D":
+        turned = type(module).__name__ == "Conv1D"
+        if not (linear or turned) or ".lora_" in name or module is head:
             continue
-        if ".lora_" in name or module is head:
-            continue
-        outer = None
-        if name.endswith(".base_layer"):
-            outer = model.get_submodule(name.removesuffix(".base_layer"))
         weight = module.weight.detach().float()
-        if outer is not None and on in getattr(outer, "lora_A", {}):
+        outer = model.get_submodule(name.removesuffix(".base_layer"))
+        if on in getattr(outer, "lora_A", {}):
             weight = weight + outer.get_delta_weight(on).detach().float()
         # GPT-2's layers hold the transpose of what a linear layer holds.
-        value = _round(weight if linear else weight.T, kind)
-        value = (value if linear else value.T).to(module.weight)
+        value = _round(weight.T if turned else weight, kind)
+        value = (value.T if turned else value).to(module.weight)
         found.append((module.weight, value.contiguous()))
     if not found:
-        raise CheckpointError("has no linear layer to quantise", fix=_LEAVE_OUT)
+        what = "has no linear layer to quantise"
+        raise CheckpointError(what, fix="leave --quantize out")
     return found
-
-
-_LEAVE_OUT = "leave --quantize out"
 
 
 @contextlib.contextmanager
@@ -98,19 +86,12 @@ def swapped(
 def check_mergeable(config: Any) -> None:
     """Refuse an adapter that cannot be merged for rounding."""
     kind = str(getattr(config.peft_type, "value", config.peft_type))
-    further = [
-        name
-        for name in ("use_dora", "modules_to_save", "trainable_token_indices")
-        if getattr(config, name, None)
-    ]
-    if getattr(config, "bias", "none") != "none":
-        further.append("bias")
-    if kind != "LORA" or further:
-        what = f"{kind} adapter" + (f" with {', '.join(further)}" if further else "")
-        raise CheckpointError(
-            f"a {what} cannot be quantised here",
-            fix="merge it and give the merged folder",
-        )
+    further = ("use_dora", "modules_to_save", "trainable_token_indices", "bias")
+    has = [name for name in further if getattr(config, name, None) not in _WITHOUT]
+    if kind != "LORA" or has:
+        what = f"{kind} adapter" + (f" with {', '.join(has)}" if has else "")
+        fix = "merge it and give the merged folder"
+        raise CheckpointError(f"a {what} cannot be quantised here", fix=fix)
 
 
 def _round(weight: torch.Tensor, kind: str) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 
 from spark_audit.checkpoints.locate import check_inside, read_json
 from spark_audit.checkpoints.weight_files import (
+    check_finite,
     check_floats,
     read_tensors,
     safetensors_file,
@@ -88,7 +89,7 @@ def written_down(folder: Path, files: Iterable[Path]) -> tuple[str | None, str |
 
 
 def frozen_noise(
-    folder: Path, shape: Iterable[int], *, sha256: str | None = None, meta: bool = False
+    folder: Path, shape: Iterable[int], *, sha256: str | None = None
 ) -> torch.Tensor | None:
     """The noise that belongs to a checkpoint; ``None`` where there is none.
 
@@ -98,24 +99,20 @@ def frozen_noise(
         Of the input embeddings, ``(V, H)``.
     sha256
         Of the file, where the checkpoint's maker wrote it down: it must be there.
-    meta
-        Check the header only.
 
     Raises
     ------
     CheckpointError
         If it is missing, another file, of another shape, or not finite.
     """
-    path = folder / NOISE
+    path, fix = folder / NOISE, "copy the file of its run next to the adapter"
     if not os.path.lexists(path):
         if sha256 is None:
             return None
-        raise CheckpointError(
-            f"{NOISE} is missing: it was trained with noise on its input embeddings",
-            fix="copy the file next to the adapter",
-        )
+        what = "is missing: it was trained with noise on its input embeddings"
+        raise CheckpointError(f"{NOISE} {what}", fix=fix)
     check_inside(path)
-    state = read_tensors(path, meta=meta)
+    state = read_tensors(path)
     if set(state) != {"noise"}:
         raise CheckpointError(f"{NOISE} holds more than 'noise'")
     noise: torch.Tensor = state["noise"]
@@ -125,14 +122,8 @@ def frozen_noise(
             f"{NOISE} has shape {list(noise.shape)}, the embeddings {list(shape)}",
             fix="give the base it was drawn for by --base",
         )
-    if not meta:
-        if not bool(torch.isfinite(noise).all()):
-            raise CheckpointError(
-                f"{NOISE} holds NaN or infinite numbers", fix="copy the file again"
-            )
-        if sha256 is not None and sha256_file(path) != sha256:
-            raise CheckpointError(
-                f"{NOISE} is not the file that it was trained with",
-                fix="copy the one from its run",
-            )
+    check_finite(state)
+    if sha256 is not None and sha256_file(path) != sha256:
+        what = "is not the file that it was trained with"
+        raise CheckpointError(f"{NOISE} {what}", fix=fix)
     return noise

@@ -103,17 +103,14 @@ class Loading:
 
     def __post_init__(self) -> None:
         if self.device.partition(":")[0] not in DEVICES:
-            raise InputError(
+            what, fix = (
                 f"unknown device {self.device!r}",
-                where="--device",
-                fix="give auto, cpu, cuda or cuda:N",
+                "give auto, cpu, cuda or cuda:N",
             )
+            raise InputError(what, where="--device", fix=fix)
         if self.dtype not in DTYPES:
-            raise InputError(
-                f"unknown dtype {self.dtype!r}",
-                where="--dtype",
-                fix=choose(self.dtype, DTYPES),
-            )
+            what, fix = f"unknown dtype {self.dtype!r}", choose(self.dtype, DTYPES)
+            raise InputError(what, where="--dtype", fix=fix)
         if self.device_map and self.quantize:
             what = "rounds whole models, not models spread by --device-map"
             raise InputError(what, where="--quantize")
@@ -161,11 +158,8 @@ def split_stage(text: str) -> tuple[str, str | None]:
     if not at or exists(text) or not exists(head):
         return text, None
     if not _STAGE.fullmatch(tail):
-        raise InputError(
-            f"{tail!r} is no stage",
-            where=text,
-            fix="write PATH@K with K from 1, or PATH@K:task",
-        )
+        fix = "write PATH@K with K from 1, or PATH@K:task"
+        raise InputError(f"{tail!r} is no stage", where=text, fix=fix)
     return head, tail
 
 
@@ -184,23 +178,18 @@ def parse_specs(texts: Sequence[str]) -> list[Spec]:
     """
     drafts = [_draft(text) for text in texts]
     names = [spec.name for spec in drafts if spec.name]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(
-                f"the name {name!r} is given twice",
-                where="--ckpt",
-                fix="name each checkpoint differently, or write NAME=[p1,p2] for seeds",
-            )
     # What is called base may be audited too.
     audited = [(p, one.stage) for one in drafts if one.name != BASE for p in one.paths]
-    places = [_parts(path, stage) for path, stage in audited]
+    places = [_parts(*one) for one in audited]
+    for name in names:
+        if names.count(name) > 1:
+            fix = "name each checkpoint differently, or write NAME=[p1,p2] for seeds"
+            what = f"the name {name!r} is given twice"
+            raise InputError(what, where="--ckpt", fix=fix)
     for (path, _), place in zip(audited, places, strict=True):
         if places.count(place) > 1:
-            raise InputError(
-                "the same checkpoint is given twice",
-                where=f"--ckpt {path}",
-                fix="leave one out, or give the path that was meant",
-            )
+            what, fix = "the same checkpoint is given twice", "leave one out"
+            raise InputError(what, where=f"--ckpt {path}", fix=fix)
     unnamed = [(spec.paths[0], spec.stage) for spec in drafts if not spec.name]
     defaults = iter(_suffixes(unnamed, taken={*names, BASE}))
     return [
@@ -221,35 +210,25 @@ def _draft(text: str) -> Spec:
     if match and not exists(value):
         name, value = match[1], match[2].strip()
     front, _, path = value.partition("=")
-    if not name and exists(path.strip()) and not exists(value):
-        raise InputError(
-            f"{front!r} is no name for a checkpoint",
-            where="--ckpt",
-            fix="write a name of letters, digits and . _ + - alone",
-        )
-    listed = value.startswith("[") and value.endswith("]") and not exists(value)
+    here = exists(value)
+    listed = value.startswith("[") and value.endswith("]") and not here
     parts = [p.strip() for p in value[1:-1].split(",")] if listed else [value]
     paths, stages = zip(*map(split_stage, parts), strict=True)
+    odd = not name and not here and exists(path.strip())
+    letters = "write a name of letters, digits and . _ + - alone"
+    page = any(HUB_PAGE in part for part in parts)
     apart = "replicates of one method are at different stages"
     for wrong, what, fix in (
+        (odd, f"{front!r} is no name for a checkpoint", letters),
         (not all(parts), "is empty", "give a path"),
-        (
-            any(HUB_PAGE in part for part in parts),
-            "is a web page, no checkpoint",
-            "write a model on the hub as hf:ORG/NAME",
-        ),
-        (
-            listed and not name,
-            "a list of seeds has no name",
-            "write NAME=[path1,path2]",
-        ),
+        (page, "is a web page", f"write a model on the hub as {HUB}ORG/NAME"),
+        (listed and not name, "a list of seeds has no name", "write NAME=[PATH,PATH]"),
         (len({*parts}) < len(parts), "a path is listed twice", "list each once"),
         (len({*stages}) > 1, apart, "give every path the same @K, or none"),
     ):
         if wrong:
-            raise InputError(
-                what, where=f"--ckpt {text.strip() or repr(text)}", fix=fix
-            )
+            where = f"--ckpt {text.strip() or repr(text)}"
+            raise InputError(what, where=where, fix=fix)
     return Spec(name, paths, stages[0])
 
 
@@ -258,19 +237,16 @@ def _suffixes(sources: list[tuple[str, str | None]], *, taken: set[str]) -> list
     parts = [_parts(path, stage) for path, stage in sources]
     names = []
     for own in parts:
-        others = [other for other in parts if other is not own]
-        for n in range(1, len(own) + 1):
-            name = "/".join(own[-n:])
-            unique = all(other[-n:] != own[-n:] for other in others)
-            if unique and name not in taken:
-                break
-        else:
-            raise InputError(
-                f"the name {name!r} is taken",
-                where="--ckpt",
-                fix="name the checkpoint: NAME=PATH",
-            )
-        names.append(name)
+        ends = [own[-n:] for n in range(1, len(own) + 1)]
+        others = {
+            other[-len(end) :] for other in parts if other is not own for end in ends
+        }
+        free = [name for end in ends if end not in others and (name := "/".join(end))]
+        found = next((name for name in free if name not in taken), None)
+        if found is None:
+            what, fix = f"the name {own[-1]!r} is taken", "name it: NAME=PATH"
+            raise InputError(what, where="--ckpt", fix=fix)
+        names.append(found)
     return names
 
 

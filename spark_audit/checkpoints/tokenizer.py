@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from spark_audit.checkpoints.locate import (
     locate,
     objects,
     read_json,
+    walk,
 )
 from spark_audit.checkpoints.models import Architecture, untied
 from spark_audit.errors import CheckpointError, panicked, shown
@@ -62,11 +65,10 @@ _VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 def has_tokenizer(folder: Path | None) -> bool:
     """Whether a folder holds a whole tokenizer (a bare vocabulary is none)."""
-    if folder is None or not folder.is_dir():
-        return False
-    if (folder / "tokenizer.json").exists():
-        return True
-    return (folder / "tokenizer_config.json").exists() and has_vocabulary(folder)
+    return folder is not None and (
+        (folder / "tokenizer.json").exists()
+        or ((folder / "tokenizer_config.json").exists() and has_vocabulary(folder))
+    )
 
 
 def has_vocabulary(folder: Path | None) -> bool:
@@ -76,6 +78,9 @@ def has_vocabulary(folder: Path | None) -> bool:
 
 def tokenizer_of(item: Checkpoint, known: dict[Path, Read]) -> Read:
     """The tokenizer of a checkpoint, its hash, and notes.
+
+    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
+    saves it, counts only where there is nothing else.
 
     Parameters
     ----------
@@ -95,33 +100,19 @@ def tokenizer_of(item: Checkpoint, known: dict[Path, Read]) -> Read:
             known[folder] = tokenizer, tokenizer_sha256(tokenizer), notes
         return known[folder]
 
-    folder, other, note = _choose(item)
-    tokenizer, own, notes = read(folder)
-    if other is not None and read(other)[1] != own:
-        note += ", which is not the base's"
-    return tokenizer, own, [note, *notes]
-
-
-def _choose(item: Checkpoint) -> tuple[Path, Path | None, str]:
-    """Which folder the tokenizer comes from, which other one it is compared with.
-
-    The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
-    saves it, counts only where there is nothing else.
-    """
     if item.loading.tokenizer is not None:
-        return locate(item.loading.tokenizer), None, "tokenizer: from --tokenizer"
-    own, other = item.folder, item.host.folder if item.host is not None else None
-    if item.weights is not None and item.base is not None:
-        other = item.loading.locate(item.base)
-        other = other if other.is_dir() else other.parent
-    if has_tokenizer(own):
-        compared = other if has_tokenizer(other) and other != own else None
-        return own, compared, "tokenizer: the checkpoint's own"
-    if other is not None and has_tokenizer(other):
-        return other, None, "tokenizer: the base's"
-    for folder in (own, other):
-        if folder is not None and has_vocabulary(folder):
-            return folder, None, "tokenizer: made from a bare vocabulary file"
+        tokenizer, sha256, notes = read(locate(item.loading.tokenizer))
+        return tokenizer, sha256, ["tokenizer: from --tokenizer", *notes]
+    places = {item.folder: "the checkpoint's own"}
+    if item.base_folder is not None:
+        places.setdefault(item.base_folder, "the base's")
+    whole = [place for place in places if has_tokenizer(place)]
+    for place in whole or filter(has_vocabulary, places):
+        tokenizer, sha256, notes = read(place)
+        note = places[place] if whole else "made from a bare vocabulary file"
+        if len(whole) > 1 and read(whole[1])[1] != sha256:
+            note += ", which is not the base's"
+        return tokenizer, sha256, [f"tokenizer: {note}", *notes]
     raise CheckpointError(
         "has no tokenizer",
         fix="give its base by --base, or a folder with tokenizer.json by --tokenizer",
@@ -240,52 +231,43 @@ def _check_content(content: dict[str, Any], *others: dict[str, Any]) -> None:
     Raises
     ------
     CheckpointError
-        With the part that does so.
+        With what does so.
     """
-
-    def refuse(what: str) -> CheckpointError:
-        return CheckpointError(what, fix=_GIVE)
-
-    for one in objects([*others]):
-        if isinstance(one.get("content"), str) and not set(one) <= _TOKEN:
-            fields = ", ".join(sorted(_TOKEN))
-            raise refuse(f"has a token with a field that is none of {fields}")
-    for part in ("normalizer", "pre_tokenizer", "decoder"):
-        growth = 1.0
-        for step in objects(content.get(part)):
-            growth *= _factor(step)
-            if _nests(str(_object(step.get("pattern")).get("Regex", ""))):
-                what = "repeats what repeats, which may match without end"
-                raise refuse(f"the tokenizer's {part} {what}")
-        if growth > _GROWTH:
-            what = f"makes a text {growth:.3g} times as long"
-            raise refuse(f"the tokenizer's {part} {what}")
-    for step in objects(content.get("post_processor")):
-        pieces = [piece for piece in _items(step.get("single")) if _object(piece)]
-        special = _object(step.get("special_tokens"))
-        names = [str(_object(one.get("SpecialToken")).get("id")) for one in pieces]
-        added = sum(len(_items(_object(special.get(n)).get("ids"))) for n in names)
-        if sum("Sequence" in piece for piece in pieces) > 1 or added > _ADDED:
-            what = "post_processor repeats the text or adds many tokens"
-            raise refuse(f"the tokenizer's {what}")
+    tokens = [one for one in objects([*others]) if isinstance(one.get("content"), str)]
+    odd = any(set(one) - _TOKEN for one in tokens)
+    steps = [content.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")]
+    growth = math.prod(map(_factor, objects(steps)))
+    after = [*walk(content.get("post_processor"))]
+    added = sum(len(v) for key, v in after if key == "ids" and isinstance(v, list))
+    single = [key for name, v in after if name == "single" for key, _ in walk(v)]
+    added *= single.count("SpecialToken")
+    nests = any(key == "Regex" and _nests(str(value)) for key, value in walk(steps))
+    ids: Iterable[Any] = ()
     # What is of another layout, the tokenizer's own loader refuses.
-    wrong = AttributeError, IndexError, KeyError, TypeError, ValueError
-    with contextlib.suppress(*wrong):
+    with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
         ids = vocabulary_of(content).values()
-        if not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
-            raise refuse("tokenizer.json has a vocabulary that cannot be")
+    usual = all(type(i) is int and 0 <= i < _MOST_IDS for i in ids)
+    for wrong, what in (
+        (odd, f"has a token of other fields than {', '.join(sorted(_TOKEN))}"),
+        (nests, "repeats what repeats, which may match without end"),
+        (growth > _GROWTH, f"makes a text {growth:.3g} times as long"),
+        (single.count("Sequence") > 1, "repeats the text"),
+        (added > _ADDED, "adds many tokens"),
+        (not usual, "has a vocabulary that cannot be"),
+    ):
+        if wrong:
+            raise CheckpointError(f"the tokenizer {what}", fix=_GIVE)
 
 
 def _factor(step: dict[str, Any]) -> float:
     """How many times as long one step can make a text."""
-    put, pattern = step.get("content"), _object(step.get("pattern"))
+    put, before = step.get("content"), step.get("prepend")
     if step.get("type") == "Replace" and isinstance(put, str):
-        replaced = pattern.get("String")
+        replaced = dict(walk(step.get("pattern"))).get("String")
         if isinstance(replaced, str) and replaced:
             return max(1.0, len(put) / len(replaced))
         # An expression may match nothing, before and behind every letter.
         return 1.0 + len(put)
-    before = step.get("prepend")
     return max(1.0, len(before) / 4) if isinstance(before, str) else 1.0
 
 
@@ -304,14 +286,6 @@ def _nests(pattern: str) -> bool:
             return True
         endless[-1] |= inner or (repeats and letter != "(")
     return False
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def vocabulary_of(content: dict[str, Any]) -> dict[str, int]:
@@ -351,14 +325,9 @@ def usable_rows(tokenizer: Any, rows: int) -> np.ndarray:
     if not len(ids):
         raise CheckpointError("the tokenizer's vocabulary is empty")
     if ids.max() >= rows:
-        raise CheckpointError(
-            f"the tokenizer has ids up to {ids.max()}, the model's head only {rows} "
-            f"rows",
-            fix="give the tokenizer the model was trained with by --tokenizer",
-        )
-    usable = np.zeros(rows, dtype=bool)
-    usable[ids] = True
-    return usable
+        what = f"the tokenizer has ids up to {ids.max()}, the model's head only {rows}"
+        raise CheckpointError(f"{what} rows", fix=_GIVE)
+    return np.isin(np.arange(rows), ids)
 
 
 def policy(tokenizer: Any, *, bos: int | None) -> str:
@@ -383,16 +352,15 @@ def policy(tokenizer: Any, *, bos: int | None) -> str:
 
 
 def remarks(
-    architecture: Architecture, model: Any | None, tokenizer: Any, usable: np.ndarray
+    architecture: Architecture, model: Any, tokenizer: Any, usable: np.ndarray
 ) -> list[str]:
-    """Notes on vocabulary and weights; ``model`` is ``None`` where none is built."""
-    notes = [policy(tokenizer, bos=getattr(architecture.text, "bos_token_id", None))]
+    """Notes on vocabulary and weights."""
+    bos = getattr(architecture.config.get_text_config(), "bos_token_id", None)
+    notes = [policy(tokenizer, bos=bos)]
     if padded := int((~usable).sum()):
-        notes.append(
-            f"{padded} of {len(usable)} rows of the head are no token: left out of "
-            f"softmax and ranks"
-        )
-    if model is not None and untied(model):
+        rows = f"{padded} of {len(usable)} rows of the head"
+        notes.append(f"{rows} are no token: left out of softmax and ranks")
+    if untied(model):
         notes.append(
             "the configuration ties head and embeddings, the file holds two "
             "different ones: used as they are"

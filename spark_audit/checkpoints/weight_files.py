@@ -32,11 +32,14 @@ NO_WEIGHTS = (
 CONFIGURATIONS = ("config.json", "adapter_config.json")
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
+FULL = ("model.safetensors", "pytorch_model.bin")
+ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
+AGAIN = "copy or download the checkpoint again"
 State = dict[str, torch.Tensor]
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def _weights(folder: Path, *names: str) -> Path | None:
+def _weights(folder: Path, names: Sequence[str]) -> Path | None:
     """The first of these files that is there, or its index."""
     paths = (folder / f"{name}{end}" for name in names for end in ("", ".index.json"))
     return next((path for path in paths if os.path.lexists(path)), None)
@@ -44,11 +47,11 @@ def _weights(folder: Path, *names: str) -> Path | None:
 
 def has_weights(folder: Path) -> bool:
     """Whether a folder holds full weights as transformers saves them."""
-    return _weights(folder, "model.safetensors", "pytorch_model.bin") is not None
+    return _weights(folder, FULL) is not None
 
 
-def weight_files(folder: Path, *, adapter: bool = False) -> tuple[Path, ...]:
-    """The files transformers or PEFT would read weights from.
+def weight_files(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
+    """The files that transformers or PEFT would read weights from, by these names.
 
     Raises
     ------
@@ -56,81 +59,41 @@ def weight_files(folder: Path, *, adapter: bool = False) -> tuple[Path, ...]:
         If there are none, a shard is missing or the index names a file outside the
         folder.
     """
-    if any(folder.glob("shard-*-model-*.safetensors")):
-        raise CheckpointError(
-            "holds the shards of a distributed run",
-            fix="consolidate them with the tool that saved them",
-        )
-    what, names = "a config.json", ("model.safetensors", "pytorch_model.bin")
-    if adapter:
-        what = "an adapter_config.json"
-        names = ("adapter_model.safetensors", "adapter_model.bin")
-    path = _weights(folder, *names)
-    if path is None:
+    path = _weights(folder, names)
+    if path is None or any(folder.glob("shard-*-model-*.safetensors")):
         others = sorted(p.name for p in folder.iterdir() if p.suffix in WEIGHT_SUFFIXES)
-        fix = f"give the weights file itself ({others[0]})" if others else None
         raise CheckpointError(
-            f"has {what}, but no {' or '.join(names)}",
-            fix=fix or "copy the weights into the folder",
+            f"has a configuration, but no whole {' or '.join(names)}",
+            fix="copy the weights there, put shards of a distributed run together, or "
+            f"give a weights file itself ({', '.join(others[:1]) or 'none is there'})",
         )
-    if path.name.endswith(".index.json"):
-        return tuple(_shards(path))
-    check_inside(path)
-    return (path,)
+    if not path.name.endswith(".index.json"):
+        check_inside(path)
+        return (path,)
+    shards = read_json(path).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise CheckpointError(f"{path.name} has no weight_map")
+    files = tuple(folder / name for name in sorted({*map(str, shards.values())}))
+    for file in files:
+        check_inside(file, within=folder)
+        if not os.path.lexists(file):
+            what = f"{file.name}, which {path.name} names, is missing"
+            raise CheckpointError(what, fix=AGAIN)
+    return files
 
 
-def _shards(index: Path) -> list[Path]:
-    names = read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not names:
-        raise CheckpointError(f"{index.name} has no weight_map")
-    shards = []
-    for name in sorted({str(value) for value in names.values()}):
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise CheckpointError(
-                f"{index.name} names a file outside the folder ({name})",
-                fix="do not load it: an index names the files beside it",
-            )
-        shard = index.parent / name
-        if not os.path.lexists(shard):
-            raise CheckpointError(
-                f"{name}, which {index.name} names, is missing",
-                fix="copy or download the checkpoint again",
-            )
-        check_inside(shard, within=index.parent)
-        shards.append(shard)
-    return shards
-
-
-def read_tensors(path: Path, *, meta: bool = False) -> Any:
+def read_tensors(path: Path) -> Any:
     """Read a weights file, never running code from it.
-
-    Parameters
-    ----------
-    meta
-        Read names and shapes only; the tensors are on the meta device.
 
     Returns
     -------
     object
         What the file holds: a dictionary of tensors for safetensors, whatever was
-        saved for a pickle.
+        saved for a pickle. They are mapped: numbers are read where they are looked at.
     """
     if path.suffix == ".safetensors":
-        from safetensors.torch import _TYPES
-
         with safetensors_file(path) as file:
-            if not meta:
-                return {key: file.get_tensor(key) for key in file.keys()}
-            slices = {key: file.get_slice(key) for key in file.keys()}
-            return {
-                key: torch.empty(
-                    part.get_shape(),
-                    # One that is not named there holds no usual numbers.
-                    dtype=_TYPES.get(part.get_dtype(), torch.bits8),
-                    device="meta",
-                )
-                for key, part in slices.items()
-            }
+            return {key: file.get_tensor(key) for key in file.keys()}
     again = "save it again with torch.save(model.state_dict(), ...) or safetensors"
     with foreign(f"{path.name} cannot be read as weights"):
         # What the user named may be a link; in folders links were looked at before.
@@ -141,10 +104,7 @@ def read_tensors(path: Path, *, meta: bool = False) -> Any:
                 parts = archive.infolist()
             packed = any(part.compress_type != zipfile.ZIP_STORED for part in parts)
             if packed or sum(part.file_size for part in parts) > path.stat().st_size:
-                raise CheckpointError(
-                    f"{path.name} is a packed archive, which torch.save does not write",
-                    fix=again,
-                )
+                raise CheckpointError(f"{path.name} is a packed archive", fix=again)
         try:
             # Only the zip format can be mapped; older files are read whole.
             return torch.load(
@@ -153,10 +113,8 @@ def read_tensors(path: Path, *, meta: bool = False) -> Any:
         except pickle.UnpicklingError as error:
             asked = re.search(r"(?:GLOBAL|global:?) ([\w.]+\.[\w.]+)", str(error))
             what = f"asks for {asked[1]}" if asked else "is none of tensors alone"
-            raise CheckpointError(
-                f"{path.name} is refused: the pickle {what}, which could run code",
-                fix=again,
-            ) from error
+            what = f"is refused: the pickle {what}, which could run code"
+            raise CheckpointError(f"{path.name} {what}", fix=again) from error
 
 
 @contextmanager
@@ -164,8 +122,7 @@ def safetensors_file(path: Path) -> Iterator[Any]:
     """A safetensors file, open."""
     from safetensors import safe_open
 
-    what = f"{path.name} is damaged or no safetensors file"
-    with foreign(what, fix="copy or download the file again"):
+    with foreign(f"{path.name} is damaged or no safetensors file", fix=AGAIN):
         check_regular(path, follow=True)
         with safe_open(path, framework="pt") as file:
             yield file
@@ -193,62 +150,44 @@ def only_tensors(content: Any, *, what: str = "", fix: str) -> State:
         raise CheckpointError(f"{what}holds no state dictionary", fix=fix)
     for key, value in content.items():
         if not isinstance(value, torch.Tensor):
-            raise CheckpointError(
-                f"{what}holds something else than tensors ({shown(key)})", fix=fix
-            )
+            what += f"holds something else than tensors ({shown(key)})"
+            raise CheckpointError(what, fix=fix)
         dense = value.layout == torch.strided and not value.is_quantized
-        if dense and not value.is_meta:
-            # A pickle can name a tensor that is larger than what is stored for it.
-            size = value.numel() * value.element_size()
-            dense = size <= value.untyped_storage().nbytes()
-        if not dense:
-            raise CheckpointError(
-                f"tensor {shown(key)} is not stored number by number",
-                fix="save contiguous, dense tensors",
-            )
+        # A pickle can name a tensor that is larger than what is stored for it.
+        if not dense or value.nbytes > value.untyped_storage().nbytes():
+            what = f"tensor {shown(key)} is not stored number by number"
+            raise CheckpointError(what, fix="save contiguous, dense tensors")
     return {str(key): value for key, value in content.items()}
 
 
-def merged(files: Iterable[Path], meta: bool) -> State:
+def merged(files: Iterable[Path]) -> State:
     """The tensors of all shards in one dictionary."""
     state: State = {}
     for path in files:
         fix = f"give the file itself: {path.name}"
-        part = read_tensors(path, meta=meta)
-        part = only_tensors(part, what=f"{path.name} ", fix=fix)
-        state.update({k: t.to("meta") for k, t in part.items()} if meta else part)
+        state |= only_tensors(read_tensors(path), what=f"{path.name} ", fix=fix)
     return state
 
 
 def check_filled(state: Mapping[str, torch.Tensor]) -> None:
     """Refuse empty tensors and files without any."""
-    if not state:
-        raise CheckpointError("holds no tensors")
-    for name, tensor in state.items():
-        if tensor.numel() == 0:
-            raise CheckpointError(
-                f"tensor {shown(name)} is empty: DeepSpeed ZeRO-3 saves that when it "
-                f"does not gather its shards",
-                fix="run zero_to_fp32.py on the training folder and give its result",
-            )
+    empty = [name for name, tensor in state.items() if tensor.numel() == 0]
+    if empty or not state:
+        what = f"tensor {shown(empty[0])} is empty" if empty else "holds no tensors"
+        raise CheckpointError(
+            f"{what}: DeepSpeed ZeRO-3 saves that when it does not gather its shards",
+            fix="run zero_to_fp32.py on the training folder and give its result",
+        )
 
 
 def check_floats(state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse other numbers where floating-point ones belong: a cast would hide them.
-
-    Raises
-    ------
-    CheckpointError
-        With the tensor's name and dtype.
-    """
+    """Refuse other numbers where floating-point ones belong: a cast would hide them."""
     for name, tensor in state.items():
         if tensor.dtype not in FLOATS:
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise CheckpointError(
-                f"tensor {shown(name)} holds {kind}, not floating-point numbers of 16 "
-                "bits or more",
-                fix="save it as it was trained",
-            )
+            what = f"holds {kind}, not floating-point numbers of 16 bits or more"
+            fix = "save it as it was trained"
+            raise CheckpointError(f"tensor {shown(name)} {what}", fix=fix)
 
 
 def check_finite(state: Mapping[str, torch.Tensor]) -> None:
@@ -267,18 +206,16 @@ def check_finite(state: Mapping[str, torch.Tensor]) -> None:
 
 
 def check_stored(files: Iterable[Path]) -> None:
-    """Refuse NaN and infinite numbers in safetensors files, a tensor at a time.
+    """Refuse NaN and infinite numbers in safetensors files.
 
     Of parameters only: a buffer that no model uses may hold infinity. Other files are
     not read: they take decoding, or are held whole.
     """
     for path in files:
-        if path.suffix != ".safetensors":
-            continue
-        with safetensors_file(path) as file:
-            for name in file.keys():
-                if name.endswith((".weight", ".bias")):
-                    check_finite({name: file.get_tensor(name)})
+        if path.suffix == ".safetensors":
+            state = read_tensors(path)
+            kept = [name for name in state if name.endswith((".weight", ".bias"))]
+            check_finite({name: state[name] for name in kept})
 
 
 def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:

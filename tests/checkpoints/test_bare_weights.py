@@ -161,7 +161,7 @@ def test_files_that_are_refused(tuned: Any, tiny_base: Path, tmp_path: Path) -> 
         ({"lm_head.weight": 3}, "holds something else than tensors (lm_head.weight)"),
         (
             {"lm_head.weight": torch.ones(1), "module.lm_head.weight": torch.ones(1)},
-            "two tensors have the name lm_head.weight without their wrappers' names",
+            "holds lm_head.weight twice",
         ),
         (
             {"model.layers.0.self_attn.k_proj.ia3_l.default": torch.ones(1)},
@@ -259,6 +259,17 @@ def test_alpha_is_never_guessed(
     truth = said(reference_of(tiny_base, folder))
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
     assert "LoRA settings: adapter_config.json next to the file" in loaded.notes
+
+
+def test_lora_of_fewer_layers_than_the_base_has_is_refused(
+    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_adapter(tmp_path / "a")
+    state = load_file(folder / "adapter_model.safetensors")
+    file = tmp_path / "lora.pt"
+    torch.save({k: v for k, v in state.items() if ".layers.0." in k}, file)
+    message = "adapter tensor base_model.model.model.layers.1.self_attn.q_proj.lora_A"
+    refused(file, message, base=str(tiny_base), lora_alpha=8)
 
 
 def test_different_ranks_come_from_shapes(

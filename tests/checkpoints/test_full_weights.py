@@ -59,43 +59,30 @@ def test_a_file_alone_takes_all_but_its_numbers_from_the_base(
             "llama",
             {"vocab_size": 361},
             300,
-            ["vocabulary (361 rows here, 300 rows in tiny-base)"],
+            "vocabulary (361 rows here, 300 rows in tiny-base) and 2 facts more",
         ),
-        ("llama", {}, 280, ["tokenizer (280 tokens, ", " here, 300 tokens, "]),
-        (
-            "llama",
-            {"vocab_size": 361},
-            280,
-            ["vocabulary (361 rows", "tokenizer (280 tokens"],
-        ),
+        ("llama", {}, 280, "tokenizer (280 tokens, "),
+        ("llama", {"vocab_size": 361}, 280, "vocabulary (361 rows here"),
         (
             "llama",
             {"num_hidden_layers": 3},
             300,
-            [
-                "shape of model.layers.2.input_layernorm.weight ([32] here, none in "
-                "tiny-base) and of 8 tensors more",
-            ],
+            "([32, 32] here, none in tiny-base) and 8 facts more",
         ),
-        (
-            "llama",
-            {"intermediate_size": 72},
-            None,
-            ["shape of model.layers.0.mlp.down_proj.weight ([32, 72] here, [32, 64] "],
-        ),
+        ("llama", {"intermediate_size": 72}, None, "([72, 32] here, [64, 32] in "),
         (
             "gpt2",
             {},
             300,
-            ["architecture (GPT2LMHeadModel here, LlamaForCausalLM in tiny-base)"],
+            "architecture (GPT2LMHeadModel here, LlamaForCausalLM in tiny-base)",
         ),
     ],
 )
-def test_another_model_is_told_with_all_that_differs(
+def test_another_model_is_told_with_what_differs(
     kind: str,
     config: dict[str, Any],
     size: int | None,
-    told: list[str],
+    told: str,
     merged: Callable[..., Path],
     make_tokenizer: Callable[..., Any],
     tiny_base: Path,
@@ -105,9 +92,7 @@ def test_another_model_is_told_with_all_that_differs(
     assert "base not verifiable: full weights name no base" in found.notes
     (problem,) = found.problems
     assert "was not trained from the base: " in problem
-    assert problem.count(" in tiny-base)") == len(told) - (size == 280 and not config)
-    for text in told:
-        assert text in problem
+    assert told in problem
     assert "\n" not in problem
     if size is not None:
         assert inspect_checkpoint(str(folder)).problems == ()

@@ -304,7 +304,7 @@ def test_no_stage_is_a_link_out_of_the_series(
     theirs = run.parent / "theirs"
     shutil.move(run / name, theirs)
     (run / name).symlink_to(theirs)
-    refused(run, f"{Path(name).name} is a link out of the folder")
+    refused(run, f"{Path(name).name} leads out of the folder")
     (run / name).unlink()
     shutil.move(theirs, run / name)
     (run.parent / "link").symlink_to(run)

@@ -80,7 +80,7 @@ def test_ids_beyond_the_head_are_refused(
     make_tokenizer(size=310).save_pretrained(tmp_path)
     message = (
         r"the tokenizer has ids up to 309, the model's head only 300 rows; give the "
-        r"tokenizer the model was trained with by --tokenizer"
+        r"tokenizer that the model was trained with by --tokenizer"
     )
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(str(tiny_base), tokenizer=str(tmp_path), device="cpu")
@@ -136,7 +136,7 @@ def test_ids_that_no_vocabulary_has(
         (
             "special_tokens_map.json",
             {"eos_token": {"content": "</s>", "\x1b[2J": 1}},
-            "has a token with a field that is none of",
+            "has a token of other fields than",
         ),
         (
             "tokenizer_config.json",

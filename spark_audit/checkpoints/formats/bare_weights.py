@@ -37,6 +37,8 @@ _LORA = re.compile(
     r"(?:\.(?P<name>(?!weight$)[^.]+))?(?P<rest>\.weight)?"
 )
 _RANK = re.compile(r"(?P<module>.+)\.lora(?P<new>new)?_(?:embedding_)?A(?:\.weight)?")
+_LAYER = re.compile(r"^.*?\.\d+\.")
+_ALONE = "save the one to audit alone"
 _OTHER_PEFT = re.compile(r"\.(ia3_l|hada_w|lokr_w|oft_|vera_|boft_|fourierft_|prompt_)")
 
 
@@ -49,90 +51,74 @@ def bare_weights(file: Path, loading: Loading) -> Checkpoint:
         If the configuration, the base or LoRA's alpha is not known, or the file holds
         anything that is not understood.
     """
-    full, lora, notes = _read(file, True)
+    full, lora, notes = _read(file)
     weights = adapter = None
     if full:
         check_filled(full)
         config, folder, note = config_of(file, loading)
         notes.append(note)
-        weights = Part(config, (file,), lambda meta: _read(file, meta)[0], folder)
+        weights = Part(config, (file,), lambda: _read(file)[0], folder)
     if lora:
         config, note = _lora_config(file, lora, loading)
         notes.append(note)
-        adapter = Part(config, (file,), lambda meta: _read(file, meta)[1], file.parent)
+        adapter = Part(config, (file,), lambda: _read(file)[1], file.parent)
         if weights is not None:
             notes.append("holds the base's weights and LoRA: both are the file's own")
         elif loading.base is None:
-            raise CheckpointError(
-                "holds LoRA weights without their base", fix="give --base"
-            )
+            what = "holds LoRA weights without their base"
+            raise CheckpointError(what, fix="give --base")
     return Checkpoint(
         folder=file.parent, weights=weights, adapter=adapter, notes=tuple(notes)
     )
 
 
-def _unwrapped(file: Path, *, meta: bool) -> tuple[State, list[str]]:
+def _unwrapped(file: Path) -> tuple[State, list[str]]:
     """The state dictionary inside whatever training saved."""
-    content, notes = read_tensors(file, meta=meta), []
+    content, notes = read_tensors(file), []
     # A pickle can hold itself: wrappers are a few deep, never more.
     for _ in range(_WRAPPERS):
-        if not isinstance(content, dict):
-            break
-        inside = [key for key in _CONTAINERS if isinstance(content.get(key), dict)]
+        held = content if isinstance(content, dict) else {}
+        inside = [key for key in _CONTAINERS if isinstance(held.get(key), dict)]
         if len(inside) > 1:
             raise CheckpointError(
-                f"holds several models: {', '.join(inside)}",
-                fix="save the one to audit alone",
+                f"holds several models: {', '.join(inside)}", fix=_ALONE
             )
-        if not inside:
-            break
-        notes.append(f"taken from {inside[0]!r} in the file")
-        content = content[inside[0]]
+        for key in inside:
+            notes.append(f"taken from {key!r} in the file")
+            content = content[key]
     # An empty one is none.
-    content = content if isinstance(content, dict) and content else None
-    return only_tensors(content, fix="save model.state_dict() alone"), notes
+    return only_tensors(content or None, fix="save model.state_dict() alone"), notes
 
 
-def _read(file: Path, meta: bool) -> tuple[State, State, list[str]]:
+def _read(file: Path) -> tuple[State, State, list[str]]:
     """Full weights by the names of the bare module, LoRA's by PEFT's, and notes.
 
     The names of wrappers and adapters are stripped.
     """
-    state, notes = _unwrapped(file, meta=meta)
+    state, notes = _unwrapped(file)
     full: State = {}
     lora: State = {}
-    stripped = False
     adapters: set[str] = set()
     for key, tensor in state.items():
         name = _ANYWHERE.sub("", _FRONT.sub("", _ANYWHERE.sub("", key)))
         name = name.removeprefix(PREFIX)
         if other := _OTHER_PEFT.search("." + name):
-            raise CheckpointError(
-                f"holds a PEFT adapter other than LoRA (tensor {shown(key)}, "
-                f"{other[1]})",
-                fix="give the adapter's folder with its adapter_config.json",
-            )
-        if part := _LORA.fullmatch(name):
+            what = f"holds a PEFT adapter other than LoRA ({shown(key)}, {other[1]})"
+            fix = "give the adapter's folder with its adapter_config.json"
+            raise CheckpointError(what, fix=fix)
+        target, part = full, _LORA.fullmatch(name)
+        name = name.replace(".base_layer.", ".")
+        if part:
             adapters.add(part["name"] or "")
-            if len(adapters) > 1:
-                raise CheckpointError(
-                    f"holds several adapters ({', '.join(sorted(adapters))})",
-                    fix="save the one to audit alone",
-                )
             # PEFT saves DoRA's vector without the name of its parameter.
-            vector = part["part"].endswith("_vector")
-            rest = "" if vector else part["rest"] or ""
+            rest = "" if part["part"].endswith("_vector") else part["rest"] or ""
             target, name = lora, PREFIX + part["part"] + rest
-        else:
-            target, name = full, name.replace(".base_layer.", ".")
-        if name in target:
-            raise CheckpointError(
-                f"two tensors have the name {name} without their wrappers' names",
-                fix="save one model, or one adapter, alone",
-            )
+        if name in target or len(adapters) > 1:
+            listed = ", ".join(sorted(adapters)) if len(adapters) > 1 else ""
+            what = f"several adapters ({listed})" if listed else f"{name} twice"
+            raise CheckpointError(f"holds {what}", fix=_ALONE)
         target[name] = tensor
-        stripped |= key not in (name, name.removeprefix(PREFIX))
-    if stripped:
+    if not state.keys() <= {*full, *lora, *(k.removeprefix(PREFIX) for k in lora)}:
         notes.append("wrappers' names stripped from the tensors' names")
     return full, lora, notes
 
@@ -155,7 +141,11 @@ def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
 def _lora_config(
     file: Path, lora: State, loading: Loading
 ) -> tuple[dict[str, Any], str]:
-    """LoRA's configuration: from beside the file, else rank and targets from shapes."""
+    """LoRA's configuration: from beside the file, else rank and targets from shapes.
+
+    A module that is adapted in one layer is expected in all, as only a configuration
+    could say otherwise: of a deeper base, some layers would be without adapter.
+    """
     beside = file.parent / "adapter_config.json"
     if beside.exists():
         return read_json(beside), "LoRA settings: adapter_config.json next to the file"
@@ -178,7 +168,7 @@ def _lora_config(
         "r": usual,
         "r_sum": ([0] + [rank for match, rank in parts if not match["new"]])[-1],
         "lora_alpha": loading.lora_alpha,
-        "target_modules": sorted(ranks),
+        "target_modules": sorted({_LAYER.sub("", name) for name in ranks}),
         "rank_pattern": {name: ranks[name] for name in ranks if ranks[name] != usual},
         "use_dora": any(key.endswith("magnitude_vector") for key in lora),
     }

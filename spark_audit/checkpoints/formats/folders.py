@@ -17,6 +17,7 @@ from spark_audit.checkpoints.locate import (
 )
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import (
+    ADAPTER,
     check_filled,
     has_weights,
     merged,
@@ -33,9 +34,14 @@ _IMAGES = re.compile(r"(^|\.)(mm_|vision_|visual\b|image_newline)")
 
 def is_model(path: Path) -> bool:
     """config.json, and no adapter unless full weights lie beside it."""
-    if not (path / "config.json").exists():
-        return False
-    return not (path / "adapter_config.json").exists() or has_weights(path)
+    return (path / "config.json").exists() and (
+        has_weights(path) or not (path / "adapter_config.json").exists()
+    )
+
+
+def is_adapter(path: Path) -> bool:
+    """adapter_config.json without full weights beside it."""
+    return (path / "adapter_config.json").exists() and not has_weights(path)
 
 
 def hf_folder(path: Path, loading: Loading) -> Checkpoint:
@@ -55,21 +61,13 @@ def hf_folder(path: Path, loading: Loading) -> Checkpoint:
     config = read_config(path, trusted=loading.trust_remote_code)
     files = weight_files(path)
     read = partial(merged, files)
-    headers = read(True)
-    check_filled(headers)
-    for name in headers:
+    state = read()
+    check_filled(state)
+    for name in state:
         if name.startswith(_WRAPPED) or ".lora_" in name:
-            raise CheckpointError(
-                f"the weights are those of a wrapped model (tensor {name})",
-                fix=f"give the file itself: {files[0].name}",
-            )
-    weights = Part(config, files, read, path, whole=True)
-    return Checkpoint(folder=path, weights=weights)
-
-
-def is_adapter(path: Path) -> bool:
-    """adapter_config.json without full weights beside it."""
-    return (path / "adapter_config.json").exists() and not has_weights(path)
+            what = f"the weights are those of a wrapped model (tensor {name})"
+            raise CheckpointError(what, fix=f"give the file itself: {files[0].name}")
+    return Checkpoint(folder=path, weights=Part(config, files, read, path, whole=True))
 
 
 def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
@@ -83,25 +81,18 @@ def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
     config = read_json(path / "adapter_config.json")
     if not loading.trust_remote_code:
         refuse_code({}, path)
-    files = weight_files(path, adapter=True)
+    files = weight_files(path, ADAPTER)
     named = config.get("base_model_name_or_path") or None
     if not isinstance(named, str | None):
         raise CheckpointError("base_model_name_or_path is no text")
-    notes = _beside(path)
-    if loading.base is None and named is not None:
-        notes.append(f"base: {shown(PurePath(named).name)}, as the adapter names it")
-    elif named is not None and PurePath(named).name != PurePath(str(loading.base)).name:
-        notes.append(
-            f"base: {printable(str(loading.base))} as given; the adapter names "
-            f"{shown(PurePath(named).name)}"
-        )
-    read = partial(merged, files)
-    return Checkpoint(
-        folder=path,
-        adapter=Part(config, files, read, path),
-        base=named,
-        notes=tuple(notes),
-    )
+    notes, theirs = _beside(path), PurePath(named or "").name
+    if named is not None and loading.base is None:
+        notes.append(f"base: {shown(theirs)}, as the adapter names it")
+    elif named is not None and theirs != PurePath(str(loading.base)).name:
+        ours = printable(str(loading.base))
+        notes.append(f"base: {ours} as given; the adapter names {shown(theirs)}")
+    part = Part(config, files, partial(merged, files), path)
+    return Checkpoint(folder=path, adapter=part, base=named, notes=tuple(notes))
 
 
 def _beside(folder: Path) -> list[str]:
@@ -112,19 +103,14 @@ def _beside(folder: Path) -> list[str]:
     CheckpointError
         If some are of the language model: without them it is another one.
     """
-    notes = []
-    for name in _TRAINED:
-        if not os.path.lexists(folder / name):
-            continue
+    there = [name for name in _TRAINED if os.path.lexists(folder / name)]
+    for name in there:
         check_inside(folder / name)
-        keys = sorted(merged((folder / name,), True))
-        for key in keys:
+        for key in sorted(merged((folder / name,))):
             if not _IMAGES.search(key):
                 raise CheckpointError(
                     f"{name} holds trained weights of the language model "
                     f"({shown(key)}), which an adapter leaves out",
-                    fix="merge adapter and weights with the tool that trained them, "
-                    "and give the result",
+                    fix="merge adapter and weights with the tool that trained them",
                 )
-        notes.append(f"{name} is of images, which are not audited: left out")
-    return notes
+    return [f"{name} is of images, which are not audited: left out" for name in there]
