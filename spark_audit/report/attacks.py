@@ -67,7 +67,7 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
 
 def _on(report: Report, name: str) -> str:
     """On how much an attack was tried, in words; empty: it came to no figure."""
-    metric, size = about(name).covers
+    metric, size = about(name).covers or ("", "n")
     rows = [r for r in report.results if (r.audit, r.metric) == (name, metric) and r.n]
     rows = [row for row in rows if row.checkpoint != BASE] or rows
     count = max((getattr(r, size) for r in rows if r.group == "pooled"), default=0)
