@@ -7,12 +7,13 @@ not: with the base model a text can be read from them, so they stay in ``scores/
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from spark_audit.errors import OutputError
@@ -37,22 +38,21 @@ CASE_LEAD = 64
 
 def matching(manifest: Manifest) -> dict[str, Records]:
     """What the manifest says of its own matching, for every report made with it."""
-    reasons = Counter((span.type, span.reason) for span in manifest.unmatched)
     matched = Counter(pair.pii.type for pair in manifest.pairs)
-    unmatched = Counter(span.type for span in manifest.unmatched)
+    lost: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for span in manifest.unmatched:
+        lost[span.type][span.reason] += 1
     return {
         "matching_by_type": [
             {
                 "type": kind,
                 "matched": matched[kind],
-                "unmatched": unmatched[kind],
+                "unmatched": lost[kind].total(),
                 "reasons": "; ".join(
-                    f"{n} {reason}"
-                    for (k, reason), n in sorted(reasons.items())
-                    if k == kind
+                    f"{n} {why}" for why, n in sorted(lost[kind].items())
                 ),
             }
-            for kind in sorted({*matched, *unmatched})
+            for kind in sorted({*matched, *lost})
         ],
         "balance": [row.model_dump() for row in manifest.balance],
     }
@@ -70,11 +70,9 @@ def case_ids(manifest: Manifest) -> list[str]:
         for example in manifest.examples
         if example.id in paired and example.split == "train" and not example.canary_id
     )
-    first: dict[str, str] = {}
-    for _, key, task in found:
-        first.setdefault(task, key)
-    rest = [key for _, key, _ in found if key not in first.values()]
-    return [*first.values(), *rest][:CASES]
+    first = {task: key for _, key, task in reversed(found)}.values()
+    keys = [key for _, key, _ in found]
+    return sorted(keys, key=lambda key: key not in first)[:CASES]
 
 
 def cases(
@@ -169,25 +167,11 @@ TIDY = {
 """Columns of ``cases.csv`` that are words of SQL in ``cases.parquet``."""
 
 
-def tidy_cases(records: Records) -> Records:
-    """:func:`cases` with a record a token and checkpoint: no text, NLLs in nats."""
-    return [
-        {
-            **{TIDY.get(k, k): record[k] for k in PLACE.names},
-            "checkpoint": name.removeprefix(NLL),
-            "measure": "nll",
-            "value_nats": value,
-        }
-        for record in records
-        for name, value in record.items()
-        if name.startswith(NLL) and value is not None
-    ]
-
-
 def write_cases(folder: Path, records: Records) -> None:
     """Write :func:`cases` into a report folder; none: remove what stood there.
 
-    ``cases.csv`` beside the file is the same, tidy, and as private.
+    ``cases.csv`` beside the file is the same, with a line a token and checkpoint, NLLs
+    in nats, and as private.
     """
     path = cases_file(folder)
     tidy = path.with_suffix(".csv")
@@ -195,11 +179,23 @@ def write_cases(folder: Path, records: Records) -> None:
         path.unlink(missing_ok=True)
         tidy.unlink(missing_ok=True)
         return
-    long = tidy_cases(records)
-    write_text(tidy, csv_text(list(long[0]) if long else [], long), mode=0o600)
-    names = [key for key in records[0] if key.startswith(NLL)]
-    scores = [pa.field(name, pa.float64()) for name in names]
-    write_parquet(pa.Table.from_pylist(records, pa.schema([*PLACE, *scores])), path)
+    schema = _schema(key for key in records[0] if key.startswith(NLL))
+    frame = pd.DataFrame(records, columns=schema.names)
+    long = frame.melt(
+        PLACE.names,
+        var_name="checkpoint",
+        value_name="value_nats",
+        ignore_index=False,
+    )
+    long = long.sort_index(kind="stable").dropna(subset="value_nats")
+    long["checkpoint"] = long["checkpoint"].str.removeprefix(NLL)
+    long.insert(len(PLACE) + 1, "measure", "nll")
+    write_text(tidy, csv_text(long.rename(columns=TIDY)), mode=0o600)
+    write_parquet(pa.Table.from_pylist(records, schema), path)
+
+
+def _schema(scores: Iterable[str]) -> pa.Schema:
+    return pa.schema([*PLACE, *(pa.field(name, pa.float64()) for name in scores)])
 
 
 def read_cases(folder: Path) -> Records:
@@ -214,13 +210,7 @@ def read_cases(folder: Path) -> Records:
     if not path.exists():
         return []
     table = read_parquet(path)
-    fields = {field.name: field for field in table.schema}
-    scores = [field.type for name, field in fields.items() if name.startswith(NLL)]
-    whole = all(
-        name in fields and fields[name].type == kind and not table[name].null_count
-        for name, kind in zip(PLACE.names, PLACE.types, strict=True)
-    )
-    if not whole or any(kind != pa.float64() for kind in scores):
+    if table.schema != _schema(k for k in table.schema.names if k.startswith(NLL)):
         raise OutputError(
             "is no table of token scores", where=str(path), fix="audit again"
         )

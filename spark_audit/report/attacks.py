@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_audit.audits import about
 from spark_audit.names import BASE
-from spark_audit.report.coverage import coverage
 from spark_audit.report.states import Outcome, Standing, Tried
 from spark_audit.results import Report
-from spark_audit.sentences import DECIMALS, optional, render, translated
+from spark_audit.sentences import DECIMALS, knows, optional, render, translated
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ class Attack:
 
 def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
     """Every class of attack, the untried ones too."""
-    on = {each.audit: each.on for each in coverage(report)}
     made = []
     for tried in found[0].tried if found else ():
         by_name = {
@@ -58,12 +57,29 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
                 frames=audit.frameworks,
                 state=state,
                 why=why,
-                on=on[tried.audit] if state in ("tested", "void") else "",
+                on=_on(report, tried.audit) if state in ("tested", "void") else "",
                 least=_least(each, audit.unit),
                 open=_open(by_name) if state == "tested" else [],
             )
         )
     return made
+
+
+def _on(report: Report, name: str) -> str:
+    """On how much an attack was tried, in words; empty: it came to no figure."""
+    metric, size = about(name).covers or ("", "n")
+    rows = [r for r in report.results if (r.audit, r.metric) == (name, metric) and r.n]
+    rows = [row for row in rows if row.checkpoint != BASE] or rows
+    count = max((getattr(r, size) for r in rows if r.group == "pooled"), default=0)
+    key = f"audit.{name}.covers"
+    if not count or not knows(key):
+        return str(count or "")
+    own = (f for f in report.findings if f.audit == name and f.checkpoint != BASE)
+    guards = (g for g in report.guards if g.says.startswith(f"guard.{name}."))
+    # Sizes of the two sides stand among them.
+    facts = ChainMap(*(dict(one.facts) for one in (*own, *guards)))
+    types = {r.grouping[1] for r in rows if r.grouping[0] == "type"}
+    return render(key, audit=name, count=count, types=len(types), facts=facts)
 
 
 def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:

@@ -173,18 +173,18 @@ class Rendering:
 
     Attributes
     ----------
+    drawn
+        Draws the figures, once for all writers.
     manifest, show_text
         For the words of examples; whether identifiers among them may be shown.
     further
         Tables for people that are not the report's own.
     prepared_by
         Who hands it over.
-    drawn
-        Draws the figures, once for all writers.
     """
 
+    drawn: Drawn = tuple
     manifest: Manifest | None = None
     show_text: bool = False
     further: Sequence[Table] = ()
     prepared_by: str = ""
-    drawn: Drawn | None = None

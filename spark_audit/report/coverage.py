@@ -1,16 +1,12 @@
-"""The data of each attack of a report, and whether it tested memory."""
+"""Which audits attack checkpoints, and whether they tested memory."""
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from spark_audit import sentences
 from spark_audit.audits import about, all_audits
 from spark_audit.names import BASE, entry_of, series_of
-from spark_audit.results import OF_REPORT, Finding, Report
+from spark_audit.results import OF_REPORT, Finding
 
 
 def remembers(finding: Finding) -> bool:
@@ -48,49 +44,6 @@ def _method(name: str) -> str:
     return entry_of(series_of(name))
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """On how much an attack was tried; ``count`` 0: it came to no figure.
-
-    ``facts`` are those of its findings: sizes of the two sides stand among them.
-    """
-
-    audit: str
-    count: int = 0
-    types: int = 0
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def on(self) -> str:
-        """In words; empty: on nothing."""
-        key = f"audit.{self.audit}.covers"
-        if not sentences.knows(key):
-            return str(self.count or "")
-        return sentences.render(key, **vars(self)) if self.count else ""
-
-
-def coverage(report: Report) -> list[Coverage]:
-    """On how much each attack was tried."""
-    covers = []
-    for name, (metric, size) in attacks_of_audits():
-        rows = [
-            row
-            for row in report.results
-            if (row.audit, row.metric) == (name, metric) and row.n
-        ]
-        rows = [row for row in rows if row.checkpoint != BASE] or rows
-        counts = [getattr(row, size) for row in rows if row.group == "pooled"]
-        types = {r.grouping[1] for r in rows if r.grouping[0] == "type"}
-        findings = (f for f in report.findings if f.audit == name)
-        parts = [one.facts for one in findings if one.checkpoint != BASE]
-        guards = (g for g in report.guards if g.says.startswith(f"guard.{name}."))
-        facts = ChainMap(*map(dict, [*parts, *(guard.facts for guard in guards)]))
-        covers.append(Coverage(name, max(counts, default=0), len(types), facts))
-    return covers
-
-
-def attacks_of_audits() -> Iterator[tuple[str, tuple[str, str]]]:
-    """Audits that attack checkpoints, and the metric and field that say on how much."""
-    for name in list(all_audits()):
-        if covers := about(name).covers:
-            yield name, covers
+def attacks_of_audits() -> list[str]:
+    """Audits that attack checkpoints."""
+    return [name for name in all_audits() if about(name).covers]

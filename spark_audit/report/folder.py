@@ -57,10 +57,9 @@ def _json(report: Report, folder: Path, how: Rendering) -> list[Path]:
 
 def _figures(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """``figures/``: every figure that the report has data for."""
-    from spark_audit.report.figures.gallery import each, save
+    from spark_audit.report.figures.gallery import save
 
-    drawn = each(report) if how.drawn is None else how.drawn()
-    return [path for drawing in drawn for path in save(drawing, folder / "figures")]
+    return [path for one in how.drawn() for path in save(one, folder / "figures")]
 
 
 WRITERS: Mapping[str, Writer] = {
@@ -191,7 +190,7 @@ def write_report(
 
         return drawings(shared)
 
-    how = Rendering(manifest, show_text, further, prepared_by, drawn)
+    how = Rendering(drawn, manifest, show_text, further, prepared_by)
 
     def run(name: str, told: Report) -> list[Path]:
         with sentences.spoken("en" if name in ENGLISH else language):

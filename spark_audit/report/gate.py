@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
-from xml.etree import ElementTree
 
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.claims import faults
@@ -24,6 +23,7 @@ from spark_audit.errors import InputError, choose, visible
 from spark_audit.names import ANY, BASE, entry_of, series_of
 from spark_audit.report.coverage import untested
 from spark_audit.report.disclosure import disclosed
+from spark_audit.report.writers.template import environment
 from spark_audit.results import Contrast, Report, Row, number
 from spark_audit.results.findings import SEVERITY
 from spark_audit.results.rows import WITHHELD
@@ -88,6 +88,13 @@ class Finding:
     checkpoint: str
     state: State
     detail: str
+
+    @property
+    def whom(self) -> str:
+        """The checkpoint, as logs show it."""
+        return (
+            "no checkpoint" if self.checkpoint == NOBODY else visible(self.checkpoint)
+        )
 
 
 def parse_rule(text: str) -> Rule:
@@ -363,23 +370,16 @@ def junit(found: Sequence[Finding], *, name: str) -> str:
     name
         Of all suites, such as the report's folder.
     """
-    suites = ElementTree.Element("testsuites", _counts(found, f"spark-audit {name}"))
-    for rule in dict.fromkeys(one.rule for one in found):
-        mine = [one for one in found if one.rule == rule]
-        suite = ElementTree.SubElement(suites, "testsuite", _counts(mine, rule))
-        for one in mine:
-            case = ElementTree.SubElement(
-                suite, "testcase", classname=visible(rule), name=_whom(one)
-            )
-            what = {"tripped": "failure", "ok": "system-out"}.get(one.state, "skipped")
-            told = ElementTree.SubElement(case, what)
-            if what == "system-out":
-                told.text = visible(one.detail)
-            else:
-                told.set("message", visible(one.detail))
-    ElementTree.indent(suites)
-    text = ElementTree.tostring(suites, encoding="unicode", xml_declaration=False)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+    rules = dict.fromkeys(one.rule for one in found)
+    return (
+        environment(visible=visible)
+        .get_template("junit.xml")
+        .render(
+            name=name,
+            found=found,
+            rules={k: [one for one in found if one.rule == k] for k in rules},
+        )
+    )
 
 
 def for_github(found: Sequence[Finding]) -> Iterator[str]:
@@ -389,24 +389,9 @@ def for_github(found: Sequence[Finding]) -> Iterator[str]:
     """
     for one in found:
         if (level := LEVELS.get(one.state)) is not None:
-            title = _escaped(f"spark-audit gate: {_whom(one)}")
+            title = _escaped(f"spark-audit gate: {one.whom}")
             title = title.replace(":", "%3A").replace(",", "%2C")
             yield f"::{level} title={title}::{_escaped(f'{one.rule}: {one.detail}')}"
-
-
-def _whom(one: Finding) -> str:
-    return "no checkpoint" if one.checkpoint == NOBODY else visible(one.checkpoint)
-
-
-def _counts(found: Sequence[Finding], name: str) -> dict[str, str]:
-    states = [one.state for one in found]
-    return {
-        "name": visible(name),
-        "tests": str(len(states)),
-        "failures": str(states.count("tripped")),
-        "errors": "0",
-        "skipped": str(states.count("missing") + states.count("left_out")),
-    }
 
 
 def _escaped(text: str) -> str:

@@ -141,11 +141,11 @@ class Standing:
     @property
     def tally(self) -> dict[Outcome, list[Tried]]:
         """The attacks by outcome, detections first."""
-        parts = {
-            outcome: [one for one in self.tried if one.outcome == outcome]
+        return {
+            outcome: part
             for outcome in OUTCOMES
+            if (part := [one for one in self.tried if one.outcome == outcome])
         }
-        return {outcome: part for outcome, part in parts.items() if part}
 
     @property
     def outcomes(self) -> str:
@@ -164,7 +164,7 @@ def standings(report: Report) -> list[Standing]:
 
     Empty where no audit of the report attacks anything.
     """
-    attacks = dict(attacks_of_audits())
+    attacks = attacks_of_audits()
     if not any(row.audit in attacks for row in report.results):
         return []
     by_entry: dict[str, list[Finding]] = {name: [] for name in entries(report)}
@@ -201,13 +201,11 @@ def outcome_name(outcome: Outcome) -> str:
 
 def answer(found: Sequence[Standing]) -> str:
     """The report in one line: how many checkpoints are in which state."""
-    states = []
-    for state in SHAPES:
-        names = [one.name for one in found if one.state == state]
-        if names:
-            states.append(
-                {"key": key_of(state), "count": len(names), "first": names[0]}
-            )
+    states = [
+        {"key": key_of(state), "count": len(names), "first": names[0]}
+        for state in SHAPES
+        if (names := [one.name for one in found if one.state == state])
+    ]
     return sentences.render("states.answer", count=len(found), states=states)
 
 

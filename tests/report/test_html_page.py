@@ -246,7 +246,8 @@ def render(
     further: Sequence[Table] = (),
 ) -> str:
     heat = cases(report, tokens, manifest, show_text=show_text)
-    how = Rendering(show_text=show_text, further=further)
+    drawn = partial(gallery.drawings, report)
+    how = Rendering(drawn, show_text=show_text, further=further)
     return html_page.render(report, heat, how)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from spark_audit.report.figures.forest import Forest, Line, Mark, Section
-from spark_audit.report.figures.picture import DASHED, MISSING, Look, plain, wrapped
+from spark_audit.report.figures.forest import MISSING, Line, Section, forest
+from spark_audit.report.figures.panel import DASHED, Axis, Look, plain, wrapped
+from spark_audit.report.figures.picture import Picture
 from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report
 from spark_audit.sentences import render
@@ -17,22 +18,22 @@ SIDES = {
 }
 
 
-def draw(report: Report) -> Forest | None:
+def draw(report: Report) -> Picture | None:
     """|SMD| of every covariate, sorted by what it was before matching."""
     table = report.tables.get("balance", [])
     smds = {r["covariate"]: [r.get(f"smd_{side}") for side in SIDES] for r in table}
     known = {name: both for name, both in smds.items() if both != [None, None]}
     if not known:
         return None
-    lines, sizes = [], {side: list[float]() for side in SIDES}
+    lines = []
     for name in sorted(known, key=lambda name: -abs(known[name][0] or 0.0)):
-        words, marks = [], []
-        for (side, look), smd in zip(SIDES.items(), known[name], strict=True):
-            sizes[side] += [] if smd is None else [abs(smd)]
-            words.append(MISSING if smd is None else plain(smd, 2))
-            marks.append(Mark(None if smd is None else abs(smd), look=look))
+        words = [MISSING if smd is None else plain(smd, 2) for smd in known[name]]
+        marks = [None if smd is None else abs(smd) for smd in known[name]]
         label = name.replace("_", " ")
-        lines.append(Line(label, Look(), marks, " → ".join(words), joined=True))
+        looks = [*SIDES.values()]
+        lines.append(Line(label, Look(), marks, " → ".join(words), joined=looks))
+    columns = zip(SIDES, zip(*known.values(), strict=True), strict=True)
+    sizes = {k: [abs(smd) for smd in each if smd is not None] for k, each in columns}
     end = max(*sizes["before"], *sizes["after"], ENOUGH) * 1.25
     facts = {
         "enough": f"{ENOUGH:g}",
@@ -42,19 +43,18 @@ def draw(report: Report) -> Forest | None:
             for side, values in sizes.items()
         },
     }
-    section = Section(
-        lines,
-        wrapped(render("figure.balance.beyond", **facts), width=40),
+    axis = Axis(
         wrapped(render("figure.balance.axis", **facts), width=42),
+        "symlog",
         limits=(-0.01, end),
-        ticks=[at for at in TICKS if at <= end],
+        ticks={at: f"{at:g}" for at in TICKS if at <= end},
         linear=ENOUGH,
-        references={ENOUGH: DASHED},
     )
+    title = wrapped(render("figure.balance.beyond", **facts), width=40)
     keys = {render(f"figure.balance.{side}"): look for side, look in SIDES.items()}
-    return Forest(
+    return forest(
+        [Section(lines, title, axis, {ENOUGH: DASHED})],
         audit="manifest",
         facts=facts,
-        sections=[section],
         keys=keys | {f"|SMD| {ENOUGH:g}": DASHED},
     )

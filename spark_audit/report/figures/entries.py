@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import pandas as pd
+
 from spark_audit.names import BASE, entry_of, series_of
 from spark_audit.report.figures.theme import LIGHT, MARKERS
 from spark_audit.results import Contrast, Report, Row
@@ -27,74 +29,62 @@ def names_of(report: Report) -> dict[str, str]:
     return {name: entry_of(name) for name in ordered}
 
 
-def rows_of(report: Report, audit: str, metric: str, **more: str) -> dict[str, Row]:
-    """Checkpoint -> its row; one row an entry, with the widest interval there is.
-
-    ``of`` and ``group`` are fields of the rows wanted; pooled rows, if not told.
-    """
-    rows = _matching(report.results, audit, metric, **more)
-    chosen = _chosen(rows, lambda row: (row.checkpoint,))
-    return {key[0]: row for key, row in _ordered(report, chosen).items()}
+def rows_of(
+    report: Report, audit: str, metric: str, *, of: str = "", group: str = "pooled"
+) -> dict[str, Row]:
+    """Checkpoint -> its row; one row an entry, with the widest interval there is."""
+    wanted = (audit, metric, of, group)
+    chosen = _chosen(report, report.results, wanted)
+    return {name: row for (name, _), row in chosen.items()}
 
 
 def contrasts_of(
-    report: Report, audit: str, metric: str, **more: str
+    report: Report, audit: str, metric: str
 ) -> dict[tuple[str, str], Contrast]:
-    """(checkpoint, baseline) -> its contrast, chosen as in ``rows_of``."""
-    rows = _matching(report.contrasts, audit, metric, **more)
-    chosen = _chosen(rows, lambda row: (row.checkpoint, row.baseline))
-    return {(key[0], key[1]): row for key, row in _ordered(report, chosen).items()}
+    """(checkpoint, baseline) -> its pooled contrast, chosen as in ``rows_of``."""
+    return _chosen(report, report.contrasts, (audit, metric, "", "pooled"))
 
 
-def _matching(
-    rows: Iterable[R], audit: str, metric: str, *, of: str = "", group: str = "pooled"
-) -> list[R]:
-    wanted = (audit, metric, of, group)
-    return [r for r in rows if (r.audit, r.metric, r.of, r.group) == wanted]
-
-
-def _chosen(rows: Sequence[R], key: Any) -> dict[tuple[str, ...], R]:
-    by_key: dict[tuple[str, ...], list[R]] = {}
+def _chosen(
+    report: Report, rows: Sequence[R], wanted: tuple[str, ...]
+) -> dict[tuple[str, str], R]:
+    by_key: dict[tuple[str, str], list[R]] = {}
     for row in rows:
-        by_key.setdefault(key(row), []).append(row)
-    entries = {name[0] for name in by_key}
-    return {
-        name: _widest(some)
-        for name, some in by_key.items()
-        if entry_of(name[0]) == name[0] or entry_of(name[0]) not in entries
-    }
-
-
-def _widest(rows: Sequence[R]) -> R:
-    def rank(row: R) -> tuple[bool, bool, bool, float]:
-        bounded = row.low is not None and row.high is not None
-        width = (row.high or 0.0) - (row.low or 0.0) if bounded else 0.0
-        return row.value is not None, bounded, bounded and row.over == "both", width
-
-    return max(rows, key=rank)
-
-
-def _ordered(report: Report, rows: dict[tuple[str, ...], R]) -> dict[Any, R]:
+        if (row.audit, row.metric, row.of, row.group) == wanted:
+            key = (row.checkpoint, getattr(row, "baseline", ""))
+            by_key.setdefault(key, []).append(row)
     entries = names_of(report)
-    places = list(dict.fromkeys(entries.values()))
+    places = {name: place for place, name in enumerate(dict.fromkeys(entries.values()))}
+    names = {name for name, _ in by_key}
+    kept = [k for k in by_key if entries[k[0]] == k[0] or entries[k[0]] not in names]
 
-    def place(item: tuple[tuple[str, ...], R]) -> list[int]:
-        return [places.index(entries[name]) for name in item[0]]
+    def place(key: tuple[str, str]) -> list[int]:
+        return [places[entries[name]] for name in key if name]
 
-    return dict(sorted(rows.items(), key=place))
+    return {key: max(by_key[key], key=_rank) for key in sorted(kept, key=place)}
 
 
-def records_of(
-    report: Report, table: str
-) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Entry -> checkpoint -> its records of a table; replicates stand side by side."""
-    places = names_of(report)
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    records = [r for r in report.tables.get(table, []) if r.get("checkpoint")]
-    for name in sorted({r["checkpoint"] for r in records}, key=list(places).index):
-        mine = [record for record in records if record["checkpoint"] == name]
-        found.setdefault(places[name], {})[name] = mine
-    return found
+def _rank(row: Row) -> tuple[bool, bool, bool, float]:
+    low, high = row.ends or (0.0, 0.0)
+    bounded = row.ends is not None
+    return row.value is not None, bounded, bounded and row.over == "both", high - low
+
+
+def frame_of(
+    report: Report, table: str, *columns: str, also: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Records of a table that lack none of the columns, with the ``entry`` of each.
+
+    They stand in the order of checkpoints; ``also`` are columns that may be missing.
+    """
+    entries = names_of(report)
+    records = known(report.tables.get(table, []), "checkpoint", *columns)
+    frame = pd.DataFrame(records, columns=["checkpoint", *columns, *also])
+    frame["entry"] = frame["checkpoint"].map(entries)
+    places = {name: place for place, name in enumerate(entries)}
+    return frame.sort_values(
+        "checkpoint", key=lambda names: names.map(places), kind="stable"
+    )
 
 
 def known(records: Iterable[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
@@ -125,11 +115,3 @@ K = TypeVar("K")
 def estimable(rows: Mapping[K, R]) -> dict[K, R]:
     """Those of some rows that have a value."""
     return {key: row for key, row in rows.items() if row.value is not None}
-
-
-def means(pairs: Iterable[tuple[K, float]]) -> dict[K, float]:
-    """The mean of the values of each key, in the keys' order."""
-    values: dict[K, list[float]] = {}
-    for key, value in pairs:
-        values.setdefault(key, []).append(float(value))
-    return {key: sum(some) / len(some) for key, some in values.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,6 @@ from spark_audit.report.figures.theme import (
     FORMATS,
     Drawing,
     _matplotlib,
-    file_name,
     styled,
 )
 from spark_audit.results import Report
@@ -44,43 +43,34 @@ FIGURES: Mapping[str, Draw] = {
 """In the order of reading."""
 
 
-def drawings(report: Report, *, only: Collection[str] | None = None) -> list[Drawing]:
-    """All figures that a report has data for, in the order of reading.
+def drawings(report: Report, *, only: Collection[str] = FIGURES) -> list[Drawing]:
+    """The figures that a report has data for, in the order of reading.
 
     Parameters
     ----------
     only
-        Names of the figures wanted; all, if none are given.
+        Names of the figures wanted.
     """
-    return list(each(report, only=only))
-
-
-def each(report: Report, *, only: Collection[str] | None = None) -> Iterator[Drawing]:
-    """The figures one by one, so that no more than one is kept in memory."""
     _matplotlib()
+    drawn = []
     for name, draw in FIGURES.items():
-        if only is not None and name not in only:
-            continue
         with styled():
-            picture = draw(report)
-            if picture is None:
-                continue
-            drawing = picture.drawing(name, report)
-            # Once is enough: the layout is the same in every format.
-            drawing.figure.draw_without_rendering()
-            drawing.figure.set_layout_engine("none")
-        yield drawing
+            picture = draw(report) if name in only else None
+            if picture is not None:
+                drawing = picture.drawing(name, report)
+                # Once is enough: the layout is the same in every format.
+                drawing.figure.draw_without_rendering()
+                drawing.figure.set_layout_engine("none")
+                drawn.append(drawing)
+    return drawn
 
 
 def save(drawing: Drawing, folder: Path) -> list[Path]:
     """Write ``NAME.png``, ``NAME.svg`` and ``NAME.pdf``, the same bytes every time."""
-    written = []
-    for form in FORMATS:
-        path = folder / file_name(drawing.name, form)
-        data = rendered(drawing, form)
-        write_atomically(path, methodcaller("write", data))
-        written.append(path)
-    return written
+    paths = [folder / f"{drawing.name}.{form}" for form in FORMATS]
+    for path, form in zip(paths, FORMATS, strict=True):
+        write_atomically(path, methodcaller("write", rendered(drawing, form)))
+    return paths
 
 
 def plot(report: Report, name: str) -> Axes:

@@ -1,179 +1,41 @@
-"""What both kinds of figure share: looks, room for text, the legend, what is told.
-
-A figure's file declares a :class:`Picture`, which is a forest or curves; the kind lays
-it out, draws it, and makes its legend, its alt text and the end of its caption.
-"""
+"""A figure as its file declares it: panels, their legend, and what is told of them."""
 
 from __future__ import annotations
 
 import math
-import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import seaborn
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.textpath import TextToPath
 
 from spark_audit.names import entry_of
-from spark_audit.report.figures.entries import names_of, palette
-from spark_audit.report.figures.theme import (
-    CHECKPOINT,
-    HOLLOW,
-    INK,
-    LIGHT,
-    MUTED,
-    PAPER,
-    Drawing,
+from spark_audit.report.figures.entries import names_of
+from spark_audit.report.figures.panel import (
+    FONT,
+    Curve,
+    Look,
+    Panel,
+    inches,
+    lines_of,
+    plain,
+    wrapped,
 )
-from spark_audit.results import Report, Row, number
+from spark_audit.report.figures.theme import HOLLOW, Drawing
+from spark_audit.results import Report
 from spark_audit.sentences import optional, render
 
 WIDTH = 6.5
 """Inches of a figure over both columns of a page."""
-FONT = 8.0
 ENTRY_WIDTH = 34
 """Letters of a name in a line of the legend: two columns fit side by side."""
-TITLE = 0.19
-"""Inches of a title's line."""
+TITLE, LETTERS = 0.19, 0.15
+"""Inches of a title's line, and of a line of other text."""
 MOST_TOLD = 40
 """Values up to which the alt text tells all; of more, each panel's ends."""
-DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (5, 1.5)),
-    (0, (1, 1)),
-    (0, (4, 1, 1, 1)),
-    (0, (7, 2)),
-    (0, (3, 1, 1, 1, 1, 1)),
-    (0, (2, 1)),
-)
 OVER = ("sources", "seeds", "both")
-MISSING = "not estimable"
 SIDE = 42
 """Letters of a line of a label beside all panels."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """How something is drawn, and what stands for it in the legend.
-
-    What has the ``name`` of a checkpoint belongs to it. ``dashes`` of "none" are marks
-    without a line, an ``area`` is a patch. ``size`` and ``width`` are in points.
-    """
-
-    name: str = ""
-    colour: str = MUTED
-    marker: str = "none"
-    dashes: Any = "-"
-    size: float = 5.0
-    width: float = 1.4
-    alpha: float = 1.0
-    hollow: bool = False
-    area: bool = False
-
-    @property
-    def line(self) -> dict[str, Any]:
-        """Matplotlib's options of a line."""
-        return {
-            "color": self.colour,
-            "marker": self.marker,
-            "linestyle": self.dashes,
-            "linewidth": self.width,
-            "markersize": self.size,
-            "markerfacecolor": PAPER if self.hollow else self.colour,
-            "markeredgewidth": 1.2 if self.hollow else 0.6,
-            "alpha": self.alpha,
-        }
-
-    @property
-    def sample(self) -> Artist:
-        """What stands for it in the legend."""
-        if self.area:
-            return Patch(facecolor=self.colour, edgecolor=PAPER, alpha=self.alpha)
-        return Line2D([], [], **self.line)
-
-    def owns(self, *artists: Artist) -> None:
-        """Mark artists as the checkpoint's."""
-        for artist in artists:
-            if self.name:
-                artist.set_gid(CHECKPOINT + self.name)
-
-
-AREA = Look(area=True, alpha=0.25)
-BAND: dict[str, Any] = {"color": AREA.colour, "alpha": AREA.alpha, "linewidth": 0}
-DASHED = Look(colour=INK, dashes="--", width=1.0)
-DOTTED = Look(dashes=":", width=1.0)
-ZERO = Look(colour=INK, width=0.9)
-
-
-def looks(report: Report, **options: Any) -> dict[str, Look]:
-    """Look of every checkpoint, with further fields; replicates have their entry's."""
-    places: dict[tuple[int, str], int] = {}
-    found = {}
-    for name, (index, marker) in palette(report).items():
-        place = places.setdefault((index, marker), len(places))
-        look = Look(name, LIGHT[index], marker, DASHES[place % len(DASHES)])
-        found[name] = replace(look, **options)
-    return found
-
-
-# ------------------------------------------------------------------ text, room
-
-
-def wrapped(name: str, *, width: int = 30, lines: int = 2) -> str:
-    """A long name in several lines, broken after its punctuation where there is any."""
-    if len(name) <= width:
-        return name
-    parts = re.findall(rf"[^-_.+@/ ]{{0,{width - 1}}}[-_.+@/ ]|.{{1,{width}}}", name)
-    found = [""]
-    for part in parts:
-        if found[-1] and len(found[-1] + part) > width:
-            found[-1] = found[-1].rstrip()
-            found.append("")
-        found[-1] += part
-    if len(found) > lines:
-        # The end tells variants apart, so the middle is what is left out.
-        found = [*found[: lines - 1], "…" + "".join(found)[-(width - 1) :]]
-    return "\n".join(found)
-
-
-def inches(texts: Iterable[str], *, size: float = FONT) -> float:
-    """Width of the widest line of some texts as they will be drawn."""
-    font = FontProperties(family="DejaVu Sans", size=size)
-    lines = {line for text in texts for line in text.split("\n")}
-    measure = TextToPath().get_text_width_height_descent
-    return max((measure(line, font, False)[0] for line in lines), default=0.0) / 72.0
-
-
-def lines_of(texts: Iterable[str]) -> int:
-    """Lines of the longest of some texts."""
-    return max((text.count("\n") + 1 for text in texts if text), default=0)
-
-
-def plain(value: float, digits: int = 3) -> str:
-    """A figure with a true minus."""
-    return number(value, digits).replace("-", "\N{MINUS SIGN}")
-
-
-def spanned(sizes: Iterable[int]) -> str:
-    """A count, or the ends of several."""
-    known = sorted(set(sizes))
-    return "–".join(f"{size}" for size in dict.fromkeys((known[0], known[-1])))
-
-
-def tidy(axes: Axes, *, grid: str) -> None:
-    """No box, a faint grid along the named axis, labels that a page can turn."""
-    seaborn.despine(ax=axes)
-    axes.grid(True, axis=grid, linewidth=0.6, zorder=0)  # type: ignore[arg-type]
-    axes.set_axisbelow(True)
-    axes.yaxis.label.set_rotation_mode("anchor")
 
 
 def grid_of(count: int, *, most: int) -> tuple[int, int]:
@@ -183,15 +45,9 @@ def grid_of(count: int, *, most: int) -> tuple[int, int]:
     return rows, math.ceil(count / rows)
 
 
-# ------------------------------------------------------------------ a declaration
-
-Told = tuple[str, float, str]
-"""A label, the value it is sorted by, and the value in words."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Picture(ABC):
-    """A figure as it is declared; its words are the sentences ``figure.NAME``.
+class Picture:
+    """Panels, up to ``most`` side by side; words are the sentences ``figure.NAME``.
 
     Of these ``title``, ``caption`` and ``shows``, how the alt text begins, are needed;
     ``remark`` follows what the caption says of intervals, ``label`` and ``side`` are of
@@ -207,45 +63,37 @@ class Picture(ABC):
         Looks that are named in the legend, and below them ``keys``, by their labels.
     width
         Inches.
-    digits
-        Decimals of the values in the alt text.
+    tells
+        The point of a curve whose height the alt text tells, with ``digits`` decimals.
+    dodge
+        Width over which the checkpoints' points stand side by side.
+    grid
+        The axis with grid lines, or "both".
     apart
         Whether each seed has a curve where others are shown by their mean.
     """
 
     audit: str
+    panels: Sequence[Panel]
     facts: Mapping[str, Any] = field(default_factory=dict)
     names: Sequence[Look] = ()
     keys: Mapping[str, Look] = field(default_factory=dict)
     width: float = WIDTH
     digits: int = 3
+    tells: int = -1
+    most: int = 3
+    dodge: float = 0.0
+    grid: str = "both"
     apart: bool = False
 
     @property
-    @abstractmethod
-    def height(self) -> float:
-        """Inches, less the legend."""
-
-    @abstractmethod
-    def paint(self, figure: Figure) -> None:
-        """Draw all panels."""
-
-    @abstractmethod
-    def shown(self) -> Iterator[tuple[Look, Row | None]]:
-        """All marks or curves: whose they are, and the rows they show."""
-
-    @abstractmethod
-    def told(self) -> Iterator[tuple[str, list[Told]]]:
-        """Title of each panel, and what the alt text tells of it."""
-
-    def leaves(self) -> bool:
-        """Whether an interval leaves an axis."""
-        return False
+    def curves(self) -> Iterator[Curve]:
+        """Of all panels."""
+        yield from (curve for panel in self.panels for curve in panel.curves)
 
     def drawing(self, name: str, report: Report) -> Drawing:
         """Lay it out, draw it, and say what it shows."""
         facts = {**self.facts, "name": name, **self._facts(report)}
-        label, side = (optional(f"figure.{name}.{part}") for part in ("label", "side"))
         owned = {look.name: look for look in self.names}
         entries = {**owned, **self.keys}
         if facts["levels"]:
@@ -253,16 +101,46 @@ class Picture(ABC):
         if facts["hollow"]:
             hollow = Look(marker="o", dashes="none", hollow=True)
             entries[render("figure.hollow", **facts)] = hollow
+        shows = self._alt(render(f"figure.{name}.shows", **facts))
+        return Drawing(
+            name=name,
+            audit=self.audit,
+            title=render(f"figure.{name}.title", **facts),
+            caption=render("figure.caption", **facts),
+            alt=f"{shows} {render('figure.void', **facts)}".rstrip(),
+            figure=self._drawn(name, entries),
+        )
+
+    def _drawn(self, name: str, entries: Mapping[str, Look]) -> Figure:
+        label, side = (optional(f"figure.{name}.{part}") for part in ("label", "side"))
         labels = [wrapped(label, width=ENTRY_WIDTH) for label in entries]
         columns = max(1, min(int((self.width - 0.3) / (inches(labels) + 0.65)), 4))
-        down = math.ceil(len(labels) / columns)
-        legend = 0.12 + (0.03 + 0.16 * lines_of(labels)) * down if labels else 0.0
-        legend += 0.2 if label else 0.0
-        figure = Figure(figsize=(self.width, self.height + legend))
+        legend = 0.03 + 0.16 * lines_of(labels)
+        legend = 0.42 + 0.2 * bool(label) + legend * math.ceil(len(labels) / columns)
+        down, across = grid_of(len(self.panels), most=self.most)
+        rows = [self.panels[k * across : (k + 1) * across] for k in range(down)]
+        titles = TITLE * lines_of(panel.title for panel in self.panels)
+        talls = [max(panel.tall for panel in row) + titles for row in rows]
+        figure = Figure(figsize=(self.width, sum(talls) + legend))
         figure.set_layout_engine(
             "constrained", w_pad=0.06, h_pad=0.05, wspace=0.04, hspace=0.04
         )
-        self.paint(figure)
+        words = any(panel.words for panel in self.panels)
+        grid = figure.subplots(
+            *(down, across),
+            squeeze=False,
+            sharey=not words,
+            gridspec_kw={"height_ratios": talls},
+        )
+        for place, axes in enumerate(grid.flat):
+            if place >= len(self.panels):
+                axes.remove()
+                continue
+            panel = self.panels[place]
+            panel.paint(axes, grid=self.grid, dodge=self.dodge)
+            # The same axis is labelled below the lowest panel alone.
+            if place + across < len(self.panels) and not panel.x.label:
+                axes.tick_params(axis="x", labelbottom=False)
         if side:
             figure.supylabel(wrapped(side, width=SIDE), fontsize=FONT)
         if labels:
@@ -283,37 +161,22 @@ class Picture(ABC):
             both = zip(drawn.legend_handles, drawn.get_texts(), strict=True)
             for look, parts in zip(self.names, both, strict=False):
                 look.owns(*(part for part in parts if part is not None))
-        return Drawing(
-            name=name,
-            audit=self.audit,
-            title=render(f"figure.{name}.title", **facts),
-            caption=render("figure.caption", **facts),
-            alt=f"{self._alt(render(f'figure.{name}.shows', **facts))} "
-            f"{render('figure.void', **facts)}".rstrip(),
-            figure=figure,
-        )
+        return figure
 
     def _facts(self, report: Report) -> dict[str, Any]:
         """What a caption says of intervals, hollow marks, missing figures and seeds."""
-        rows = [row for _, row in self.shown() if row]
+        rows = [row for curve in self.curves for row in curve.rows]
         bounded = [r for r in rows if r.value is not None and r.low is not None]
         lacking: dict[str, dict[str, None]] = {}
         for row in rows:
             if row.status == "not_estimable":
                 lacking.setdefault(row.note, {})[row.checkpoint] = None
-        pooled = [
-            r for r in (*report.results, *report.contrasts) if r.group == "pooled"
-        ]
         # Curves are drawn from tables, which have no status of their own.
-        void = {
-            status: dict.fromkeys(
-                entry_of(row.checkpoint)
-                for row in pooled
-                if (row.audit, row.status) == (self.audit, status)
-            )
-            for status in ("invalid", "insensitive")
-        }
-        owned = any(look.name for look, _ in self.shown())
+        void: dict[str, dict[str, None]] = {"invalid": {}, "insensitive": {}}
+        for row in (*report.results, *report.contrasts):
+            if (row.audit, row.group) == (self.audit, "pooled") and row.status in void:
+                void[row.status][entry_of(row.checkpoint)] = None
+        owned = any(curve.look.name for curve in self.curves)
         return {
             "rows": rows,
             "levels": [f"{100 * x:g}%" for x in sorted({r.level for r in bounded})],
@@ -321,21 +184,33 @@ class Picture(ABC):
             "bare": any(r.value is not None and r.low is None for r in rows),
             "hollow": sorted({r.status for r in rows} & set(HOLLOW)),
             "lacking": lacking,
-            "leaves": self.leaves(),
+            "leaves": any(panel.leaves for panel in self.panels),
             "seeds": owned and any(k != v for k, v in names_of(report).items()),
             "apart": self.apart,
             "void": {status: names for status, names in void.items() if names},
         }
 
     def _alt(self, shows: str) -> str:
-        panels = [(title, values) for title, values in self.told() if values]
-        many = sum(len(values) for _, values in panels) > MOST_TOLD
+        panels: list[tuple[str, list[tuple[float, str, str]]]] = []
+        for panel in self.panels:
+            told = []
+            for curve in panel.curves:
+                label = curve.label or curve.look.name
+                if label and curve.told and curve.points:
+                    x, y, _, _ = curve.points[self.tells]
+                    words = curve.words or plain(y, self.digits)
+                    told.append((x if curve.words else y, label, words))
+            title = panel.title if len(self.panels) > 1 or not panel.words else ""
+            # A forest's titles break between words, others within.
+            title = title.replace("\n", " " if panel.words else "")
+            panels += [(title, told)] if told else []
+        many = sum(len(told) for _, told in panels) > MOST_TOLD
         parts = []
-        for title, values in panels:
-            text = ", ".join(f"{label} {words}" for label, _, words in values)
-            if many and len(values) > 2:
-                ends = [pick(values, key=lambda v: v[1]) for pick in (min, max)]
-                low, high = (f"{words} ({label})" for label, _, words in ends)
+        for title, told in panels:
+            text = ", ".join(f"{label} {words}" for _, label, words in told)
+            if many and len(told) > 2:
+                ends = [pick(told, key=lambda one: one[0]) for pick in (min, max)]
+                low, high = (f"{words} ({label})" for _, label, words in ends)
                 text = f"from {low} to {high}"
             parts.append(f"{title}: {text}" if title else text)
         return f"{shows}: {'; '.join(parts)}." if parts else f"{shows}."

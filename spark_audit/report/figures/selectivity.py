@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from spark_audit.names import BASE
 from spark_audit.report.figures.entries import contrasts_of, estimable, rows_of
-from spark_audit.report.figures.forest import Forest, Line, Mark, Section
-from spark_audit.report.figures.picture import AREA, Look, looks, wrapped
+from spark_audit.report.figures.forest import Line, Section, forest, words_of
+from spark_audit.report.figures.panel import AREA, Axis, Look, looks, wrapped
+from spark_audit.report.figures.picture import Picture
 from spark_audit.results import Report
 from spark_audit.sentences import render
 
@@ -16,7 +17,7 @@ CHANGED = {
 }
 
 
-def draw(report: Report) -> Forest | None:
+def draw(report: Report) -> Picture | None:
     """Delta_sel and its change with intervals, and contrasts between checkpoints."""
     changes = rows_of(report, "matched", "delta_sel", of="change")
     levels = rows_of(report, "matched", "delta_sel")
@@ -29,12 +30,11 @@ def draw(report: Report) -> Forest | None:
     look, changed = looks(report), bool(estimable(changes))
     lines = []
     for name in dict.fromkeys([*levels, *changes]):
-        marks = [Mark.of(changes.get(name)), Mark.of(levels.get(name), light=changed)]
-        text = marks[0 if changed else 1].words()
+        marks = [changes.get(name), levels.get(name)][not changed :]
+        text = words_of(marks[0])
         if changed and name == BASE and name not in changes:
             text = render("figure.selectivity.reference")
-        shown = marks if changed else marks[1:]
-        lines.append(Line(wrapped(name), look[name], shown, text, bands.get(name)))
+        lines.append(Line(wrapped(name), look[name], marks, text, bands.get(name)))
     sections = [_section("changes", lines)]
     contrasts = contrasts_of(report, "matched", "did")
     if estimable(contrasts):
@@ -45,14 +45,14 @@ def draw(report: Report) -> Forest | None:
             label = wrapped(name)
             if len(baselines) > 1:
                 label += f"\nvs {wrapped(baseline)}"
-            mark, band = Mark.of(row), behind.get((name, baseline))
-            lines.append(Line(label, look[name], [mark], mark.words(), band))
+            band = behind.get((name, baseline))
+            lines.append(Line(label, look[name], [row], words_of(row), band))
         one = baselines.pop() if len(baselines) == 1 else ""
         sections.append(_section("contrasts", lines, baseline=one))
-    return Forest(
+    return forest(
+        sections,
         audit="matched",
         facts={"changed": changed or len(sections) > 1},
-        sections=sections,
         keys={
             render(f"figure.selectivity.{name}"): key
             for name, key in CHANGED.items()
@@ -66,4 +66,4 @@ def _section(name: str, lines: list[Line], **facts: str) -> Section:
         wrapped(render(f"figure.selectivity.{key}", **facts), width=42, lines=3)
         for key in (name, f"{name}_axis")
     )
-    return Section(lines, title, label)
+    return Section(lines, title, Axis(label))

@@ -7,16 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from spark_audit.names import BASE
-from spark_audit.report.figures.curves import Axis, Curve, Curves, Panel
 from spark_audit.report.figures.entries import estimable, rows_of
-from spark_audit.report.figures.picture import (
+from spark_audit.report.figures.panel import (
     DASHED,
     ZERO,
+    Axis,
+    Curve,
     Look,
+    Panel,
     looks,
     spanned,
     wrapped,
 )
+from spark_audit.report.figures.picture import Picture
 from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 
@@ -26,7 +29,7 @@ Stages = dict[int, dict[str, Row]]
 """Stage -> checkpoint -> its row."""
 
 
-def draw(report: Report) -> Curves | None:
+def draw(report: Report) -> Picture | None:
     """Memory: a panel a task, a line a series."""
     records = report.tables.get("stages_states", [])
     stages = sorted({record["stage"] for record in records})
@@ -50,7 +53,7 @@ def draw(report: Report) -> Curves | None:
     return _figure("stages", panels, names, keys)
 
 
-def accuracy(report: Report) -> Curves | None:
+def accuracy(report: Report) -> Picture | None:
     """Accuracy: a panel a task, a line a series; the base at stage 0."""
     rows = [r for r in report.results if (r.audit, r.metric) == ("utility", "accuracy")]
     tasks = dict.fromkeys(r.grouping[1] for r in rows if r.grouping[0] == "task")
@@ -78,15 +81,14 @@ def accuracy(report: Report) -> Curves | None:
 
 def _figure(
     audit: str, panels: list[Panel], names: list[Look], keys: dict[str, Look]
-) -> Curves | None:
+) -> Picture | None:
     if not panels:
         return None
-    return Curves(
+    return Picture(
         audit=audit,
         panels=panels,
         most=4,
         dodge=0.3,
-        tall=1.6,
         grid="y",
         names=names,
         keys={render(f"figure.stages.{key}"): look for key, look in keys.items()},
@@ -114,6 +116,7 @@ def _panel(
         wrapped(title, width=24),
         x=Axis(ticks={stage: str(stage) for stage in stages}),
         references=[*references, *(("x", at, DASHED) for at in trained)],
+        tall=1.6,
     )
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import dataclass
 from typing import Any
-from xml.etree import ElementTree
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from spark_audit.report.figures.theme import (
     CHECKPOINT,
@@ -28,8 +26,6 @@ _UNDATED = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "ModDate": None},
 }
-_SVG = "http://www.w3.org/2000/svg"
-_XLINK = "http://www.w3.org/1999/xlink"
 _VARIABLES = {
     INK: "ink",
     MUTED: "muted",
@@ -38,12 +34,10 @@ _VARIABLES = {
     **{colour: f"c{i}" for i, colour in enumerate(LIGHT)},
 }
 _COLOUR = re.compile("|".join(map(re.escape, _VARIABLES)), re.IGNORECASE)
-_FAMILY = re.compile(r"font-family:[^;]*")
-_URL = re.compile(r"url\(#([^)]+)\)")
-_USED = re.compile(r"(?:^|url\()#([^)]+)")
+_DEFINED = re.compile(r"<defs>(.*?)</defs>", re.DOTALL)
+_UNSEEN = re.compile(r"<style.*?</style>|<metadata>.*?</metadata>", re.DOTALL)
+_PLACED = re.compile(r'\b(?:d|x|y|width|height|transform|points)="[^"]*"')
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
-_PLACED = frozenset("d x y width height transform points".split())
-_INHERITED = "stroke-linejoin:round;stroke-linecap:butt"
 
 
 def rendered(drawing: Drawing, form: str, *, text: bool = False) -> bytes:
@@ -55,104 +49,51 @@ def rendered(drawing: Drawing, form: str, *, text: bool = False) -> bytes:
     return file.getvalue()
 
 
-def inline_svg(drawing: Drawing) -> str:
+def inline_svg(drawing: Drawing) -> Markup:
     """The figure as ``<svg>`` for a page, in the page's colours and font.
 
     Ink, grid, paper, muted text and series are ``var(--ink)``, ``var(--grid)``,
     ``var(--paper)``, ``var(--muted)`` and ``var(--c0)`` ... ``var(--c7)``. What belongs
     to a checkpoint has ``data-checkpoint``. Ids begin with the drawing's name.
     """
-    ElementTree.register_namespace("", _SVG)
-    root = ElementTree.fromstring(rendered(drawing, "svg", text=True))
-    _clean(root)
-    _name(root, drawing.name)
-    _theme(root)
-    title = ElementTree.Element(f"{{{_SVG}}}title", {"id": f"{drawing.name}-title"})
-    title.text = drawing.title
-    said = ElementTree.Element(f"{{{_SVG}}}desc", {"id": f"{drawing.name}-desc"})
-    said.text = drawing.alt
-    root[0:0] = [title, said]
-    box = root.get("viewBox", "")
-    root.attrib.clear()
-    root.attrib |= {
-        "id": f"{drawing.name}-svg",
-        "viewBox": box,
-        "role": "img",
-        "aria-labelledby": f"{drawing.name}-title {drawing.name}-desc",
-        # Matplotlib sets these for every element of the page it stands in.
-        "style": _INHERITED,
-    }
-    return ElementTree.tostring(root, encoding="unicode")
+    name = drawing.name
+    whole = rendered(drawing, "svg", text=True).decode()
+    box = re.search(r'viewBox="[^"]*"', whole)
+    body = _UNSEEN.sub("", whole[whole.index(">", whole.index("<svg")) + 1 :])
+    # In one place: a part that the page hides takes no other's definitions along.
+    shelf, body = "".join(_DEFINED.findall(body)), _DEFINED.sub("", body)
+    body = f"<defs>{shelf}</defs>{body}"
+    body = re.sub(r"<[^>]*>", lambda tag: _themed(tag[0], name), body)
+    # Matplotlib sets these for every element of the page it stands in.
+    style = "stroke-linejoin:round;stroke-linecap:butt"
+    return Markup(
+        f'<svg xmlns="http://www.w3.org/2000/svg" id="{name}-svg" {box and box[0]} '
+        f'role="img" aria-labelledby="{name}-title {name}-desc" style="{style}">'
+        f'<title id="{name}-title">{escape(drawing.title)}</title>'
+        f'<desc id="{name}-desc">{escape(drawing.alt)}</desc>'
+        + re.sub(r">\s+<", "><", body.strip())
+    )
 
 
-def _clean(root: ElementTree.Element) -> None:
-    """Drop metadata and global styles; put all definitions in one place, unhidden."""
-    shelf = ElementTree.Element(f"{{{_SVG}}}defs")
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag == f"{{{_SVG}}}metadata":
-                parent.remove(child)
-            elif child.tag == f"{{{_SVG}}}defs":
-                parent.remove(child)
-                shelf.extend(e for e in child if e.tag != f"{{{_SVG}}}style")
-    root.insert(0, shelf)
+def _themed(tag: str, name: str) -> str:
+    """A tag in the page's colours and font, with ids of the drawing's own.
+
+    Hundredths of a point are half as many bytes.
+    """
+    tag = tag.replace(f'<g id="{CHECKPOINT}', '<g data-checkpoint="')
+    tag = re.sub(r'<g id="[^"]*"', "<g", tag).replace("xlink:href", "href")
+    tag = re.sub(r'(?<= )id="|url\(#|href="#', lambda m: f"{m[0]}{name}-", tag)
+    tag = re.sub(r"font-family:[^;\"]*", "font-family: inherit", tag)
+    tag = _COLOUR.sub(lambda m: f"var(--{_VARIABLES[m[0].lower()]})", tag)
+    return _PLACED.sub(lambda m: _short(m[0]), tag)
 
 
-def _name(root: ElementTree.Element, prefix: str) -> None:
-    """Ids with a prefix where they are referred to; an artist's checkpoint is told."""
-    used = {m for e in root.iter() for v in e.attrib.values() for m in _USED.findall(v)}
-    known = {old: f"{prefix}-{place}" for place, old in enumerate(sorted(used))}
-    for element in root.iter():
-        old = element.attrib.pop("id", "")
-        if old in known:
-            element.set("id", known[old])
-        if old.startswith(CHECKPOINT):
-            element.set("data-checkpoint", old.removeprefix(CHECKPOINT))
-        link = element.attrib.pop(f"{{{_XLINK}}}href", "")
-        if link:
-            element.set("href", f"#{known[link[1:]]}")
-        for name, value in element.attrib.items():
-            element.set(name, _URL.sub(lambda m: f"url(#{known[m[1]]})", value))
+def _short(placed: str) -> str:
+    def hundredths(number: re.Match[str]) -> str:
+        return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
-
-def _theme(root: ElementTree.Element) -> None:
-    """The page's colours and font, and hundredths of a point: half as many bytes."""
-    for element in root.iter():
-        style = element.get("style", "")
-        # Patterns have attributes instead, which take no variables.
-        for name in ("fill", "stroke"):
-            if name in element.attrib:
-                style = f"{name}: {element.attrib.pop(name)}; {style}"
-        if style:
-            style = _FAMILY.sub("font-family: inherit", style)
-            style = _COLOUR.sub(lambda m: f"var(--{_VARIABLES[m[0].lower()]})", style)
-            element.set("style", style.replace(": ", ":").replace("; ", ";"))
-        for name in _PLACED & element.attrib.keys():
-            text = " ".join(_NUMBER.sub(_hundredths, element.attrib[name]).split())
-            element.set(name, re.sub(r"(?<=[A-Za-z]) (?=[-0-9.])", "", text))
-
-
-def _hundredths(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A drawing as the template writes it; ``width`` is its natural one in CSS px."""
-
-    name: str
-    title: str
-    caption: str
-    svg: Markup
-    width: int
-
-
-def picture(drawing: Drawing) -> Picture:
-    """The drawing for a page."""
-    svg = re.sub(r">\s+<", "><", inline_svg(drawing))
-    # A point of print is 4/3 of a pixel; a page is read from further away.
-    width = round(drawing.figure.get_figwidth() * 72 * 1.6)
-    return Picture(drawing.name, drawing.title, drawing.caption, Markup(svg), width)
+    text = " ".join(_NUMBER.sub(hundredths, placed).split())
+    return re.sub(r"(?<=[A-Za-z]) (?=[-0-9.])", "", text)
 
 
 def outline(marker: str) -> str:

@@ -7,12 +7,11 @@ in two of them. Contrasts of single tasks, most of all lines, are in
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -33,8 +32,6 @@ RENAMED = {
     "change": "change_value",
 }
 """Columns whose names in ``report.json`` are words of SQL."""
-PARTED = {"group": ("subset_kind", "subset")}
-"""A column of two: of what kind a part of the rows is, and which."""
 ANNOTATION = "/annotation"
 """Of a variant of canaries: each context apart. Without contexts the figures are those
 of the variant itself, and would stand here twice."""
@@ -42,31 +39,23 @@ of the variant itself, and would stand here twice."""
 
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write results, contrasts, guards and the report's further tables as CSV."""
-    place = folder / "tables"
-    contrasts = list(_once(report.contrasts))
-    by_task = [row for row in contrasts if row.grouping[0] == "task"]
-    models: dict[str, tuple[type[Row] | type[Guard], Iterable[Row | Guard]]] = {
-        "results": (Row, _once(report.results)),
-        "contrasts": (Contrast, (r for r in contrasts if r.grouping[0] != "task")),
-        "guards": (Guard, report.guards),
+    contrasts = _once(Contrast, report.contrasts)
+    of_task = contrasts["group"].str.startswith("task:").astype(bool)
+    frames = {
+        "results": _once(Row, report.results),
+        "contrasts": contrasts[~of_task],
+        "guards": _frame(Guard, report.guards),
     }
-    written = []
-    for name, (model, rows) in models.items():
-        columns = [own for c in model.model_fields for own in _columns(c)]
-        path = place / f"{name}.csv"
-        write_text(path, csv_text(columns, [_named(row.model_dump()) for row in rows]))
-        written.append(path)
     for name, records in report.tables.items():
-        long = _long(records) if name == "accuracy_matrix" else map(_named, records)
-        lines = list(long)
-        columns = list(dict.fromkeys(column for line in lines for column in line))
-        path = place / f"{name}.csv"
-        write_text(path, csv_text(columns, lines))
-        written.append(path)
-    if by_task:
-        path = place / "contrasts_by_task.parquet"
-        records = [_named(row.model_dump()) for row in by_task]
-        table = pa.Table.from_pylist(records)
+        long = _long(records) if name == "accuracy_matrix" else records
+        frames[name] = pd.DataFrame(long, dtype=object)
+    paths = {folder / "tables" / f"{k}.csv": _tidy(v) for k, v in frames.items()}
+    for path, frame in paths.items():
+        write_text(path, csv_text(frame))
+    written = [*paths]
+    if of_task.any():
+        path = folder / "tables" / "contrasts_by_task.parquet"
+        table = pa.Table.from_pylist(_tidy(contrasts[of_task]).to_dict("records"))
         # What is missing everywhere is a number here.
         kinds = [k if k != pa.null() else pa.float64() for k in table.schema.types]
         table = table.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
@@ -75,31 +64,28 @@ def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     return written
 
 
-def _once(rows: Sequence[Any]) -> Iterator[Any]:
+def _frame(model: type[Row | Guard], rows: Sequence[Row | Guard]) -> pd.DataFrame:
+    records = [row.model_dump() for row in rows]
+    return pd.DataFrame(records, columns=[*model.model_fields], dtype=object)
+
+
+def _once(model: type[Row], rows: Sequence[Row]) -> pd.DataFrame:
     """The rows without those of annotations that say what another one does."""
-
-    def figures(row: Row, of: str) -> tuple[Any, ...]:
-        return tuple((row.model_dump() | {"of": of, "note": ""}).values())
-
-    known = {figures(row, row.of) for row in rows if row.audit == "canary"}
-    for row in rows:
-        plain = row.of.removesuffix(ANNOTATION)
-        if plain == row.of or figures(row, plain) not in known:
-            yield row
+    frame = _frame(model, rows)
+    plain = frame["of"].str.removesuffix(ANNOTATION)
+    twice = frame.assign(of=plain, note="").duplicated(keep=False)
+    return frame[~(twice & (plain != frame["of"]))]
 
 
-def _columns(name: str) -> tuple[str, ...]:
-    return PARTED.get(name) or (RENAMED.get(name, name),)
-
-
-def _named(record: Record) -> Record:
-    """The record by the columns' names here."""
-    found: Record = {}
-    for name, value in record.items():
-        kind, _, own = str(value).partition(":")
-        parts = (kind, own) if name in PARTED else (value,)
-        found |= zip(_columns(name), parts, strict=True)
-    return found
+def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table by the columns' names here, with a part of the rows in two."""
+    frame = frame.rename(columns=RENAMED)
+    if "group" in frame:
+        at = [*frame].index("group")
+        parts = [str(group).partition(":") for group in frame.pop("group")]
+        frame.insert(at, "subset_kind", [kind for kind, _, _ in parts])
+        frame.insert(at + 1, "subset", [own for _, _, own in parts])
+    return frame
 
 
 def _long(records: Iterable[Record]) -> Iterator[Record]:
@@ -112,22 +98,16 @@ def _long(records: Iterable[Record]) -> Iterator[Record]:
                 yield own | {"task": task, "accuracy": accuracy}
 
 
-def csv_text(columns: Sequence[str], records: Sequence[Record]) -> str:
+def csv_text(frame: pd.DataFrame) -> str:
     """Lines below a head, of which no cell is a formula to a spreadsheet."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(_cell, columns))
-    for record in records:
-        writer.writerow(_cell(record.get(name, "")) for name in columns)
-    return text.getvalue()
+    header = pd.Series(frame.columns, dtype=object)
+    safe, head = (
+        # Text may be somebody else's.
+        one.replace(FORMULA, r"'\1", regex=True)
+        for one in (frame.astype(object), header)
+    )
+    return str(safe.to_csv(index=False, header=[*head], lineterminator="\n"))
 
 
-FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+FORMULA = r"^(\s*[-=+@\uff1d\uff0b\uff0d\uff20])"
 """How a formula begins, in full width too."""
-
-
-def _cell(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula: text may be somebody else's."""
-    if isinstance(value, str) and value.lstrip().startswith(FORMULA):
-        return f"'{value}"
-    return value

@@ -21,6 +21,7 @@ from spark_audit.audits.claims import carriers
 from spark_audit.files import write_text
 from spark_audit.report.cells import VOID, Rendering, shown
 from spark_audit.report.tables import methods_of
+from spark_audit.report.writers.template import environment
 from spark_audit.results import Report, Row
 
 UP, DOWN, CHANCE = r"$\uparrow$", r"$\downarrow$", r"$\approx$0.5"
@@ -94,19 +95,9 @@ SCORES = (
 def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     """Write ``tables/*.tex``; no text of an example is ever in them."""
     tables = render(report)
-    body = "".join(f"\\input{{{name}}}\n\\clearpage\n" for name in tables)
-    tables["all"] = "\n".join(
-        (
-            r"\documentclass[10pt,a4paper,landscape]{article}",
-            r"\usepackage{booktabs}",
-            r"\usepackage{graphicx}",
-            r"\usepackage[margin=2cm]{geometry}",
-            r"\begin{document}",
-            body or sentences.render("latex.empty") + "\n",
-            r"\end{document}",
-            "",
-        )
-    )
+    whole = environment().get_template("all.tex")
+    empty = sentences.render("latex.empty")
+    tables["all"] = whole.render(names=[*tables], empty=empty)
     paths = {folder / "tables" / f"{name}.tex": text for name, text in tables.items()}
     for path, text in paths.items():
         write_text(path, text)
@@ -190,22 +181,14 @@ def _table(name: str, report: Report, figures: Shown, *, each: bool) -> str:
     frame.columns.name = r"\textbf{Checkpoint}"
     shape = f"@{{}}l{'c' * len(columns)}@{{}}"
     facts = _facts(name, report, figures, notes, each=each)
-    return "\n".join(
-        (
-            r"\begin{table*}[!tp]",
-            rf"\caption{{{sentences.render('latex.caption', **facts)}}}",
-            rf"\label{{tab:spark-audit-{name.replace('_', '-')}}}",
-            r"\centering\footnotesize\setlength{\tabcolsep}{4pt}\par\smallskip",
-            r"\resizebox*{!}{\ifdim\totalheight>0.7\textheight "
-            r"0.7\textheight\else\totalheight\fi}{%",
-            r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
-            frame.style.to_latex(hrules=True, column_format=shape).strip() + "}}",
-            r"\par\smallskip",
-            r"\begin{minipage}{\textwidth}\scriptsize\raggedright",
-            sentences.render("latex.legend", **facts),
-            r"\end{minipage}",
-            r"\end{table*}",
-            "",
+    return (
+        environment()
+        .get_template("table.tex")
+        .render(
+            name=name,
+            caption=sentences.render("latex.caption", **facts),
+            legend=sentences.render("latex.legend", **facts),
+            tabular=frame.style.to_latex(hrules=True, column_format=shape).strip(),
         )
     )
 

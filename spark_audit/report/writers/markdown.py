@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
@@ -15,7 +14,7 @@ from spark_audit.report.cells import Rendering, Table
 from spark_audit.report.states import SHAPES, Standing, state_name
 from spark_audit.report.tables import definitions, further_tables, tables
 from spark_audit.report.writers.template import environment, facts
-from spark_audit.results import OF_REPORT, CheckpointFacts, Report, number
+from spark_audit.results import OF_REPORT, Report, number
 
 LONGEST = 60_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
@@ -47,8 +46,8 @@ def render(
         "of_report": OF_REPORT,
         "further": further,
         "definitions": list(definitions(report)),
-        "pairs": "" if manifest is None else _pairs(manifest),
-        "guards": _guards(report),
+        "manifest": manifest,
+        "number": number,
     }
     pooled = tables(report, brief=True)
     rooms: dict[str, Sequence[Table]] = {
@@ -60,7 +59,7 @@ def render(
     text = ""
     for room in rooms:
         opened = report.checkpoints if room == "all" else shared["checkpoints"]
-        more = {"room": room, "shown_tables": rooms, "opened": _opened(opened)}
+        more = {"room": room, "shown_tables": rooms, "opened": opened}
         text = _rendered("report.md", shared | more)
         if len(text) <= LONGEST:
             break
@@ -76,40 +75,11 @@ def _rendered(name: str, facts: Mapping[str, Any]) -> str:
     made = environment(
         plain=_plain,
         code=_code,
+        cell=_cell,
         stands=_stands,
         table=lambda shown: table(shown.header, [line.texts for line in shown.rows]),
     )
     return re.sub(r"\n{3,}", "\n\n", made.get_template(name).render(facts)).lstrip("\n")
-
-
-def _guards(report: Report) -> str:
-    words = {
-        True: sentences.render("page.guard_passed"),
-        False: f"**{sentences.render('page.guard_failed')}**",
-        None: sentences.render("page.guard_warning"),
-    }
-    columns = ("guard", "checkpoint", "state", "detail")
-    return table(
-        [sentences.render(f"page.column_{name}") for name in columns],
-        [
-            (g.title, g.checkpoint or "-", words[g.passed], g.detail)
-            for g in sorted(report.guards, key=lambda g: g.passed is True)
-        ],
-    )
-
-
-def _opened(checkpoints: Iterable[CheckpointFacts]) -> str:
-    columns = ("checkpoint", "source", "format", "base", "dtype", "weights", "notes")
-    return table(
-        columns,
-        [
-            (
-                *(c.name, c.source, c.format, c.base or "-", c.dtype),
-                *(c.weights_sha256[:12], "; ".join(c.notes) or "-"),
-            )
-            for c in checkpoints
-        ],
-    )
 
 
 def _stands(one: Standing) -> str:
@@ -150,29 +120,10 @@ def _code(text: str) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; what would end a cell or a line inside one is escaped."""
-
-    def escaped(cell: str) -> str:
-        text = " ".join(str(cell).replace("\\", "\\\\").split())
-        return _inert(text).replace("|", "\\|").replace("`", "\\`")
-
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 
 
-def _pairs(manifest: Manifest, limit: int = 20) -> str:
-    """The text of some pairs."""
-    rows = []
-    for pair in manifest.pairs[:limit]:
-        example = manifest.by_id[pair.example]
-        text = example.prompt + example.response
-        rows.append(
-            (
-                pair.example,
-                pair.pii.type,
-                text[pair.pii.char_start : pair.pii.char_end],
-                text[pair.control.char_start : pair.control.char_end],
-                f"{number(pair.pii.nll)} / {number(pair.control.nll)}",
-            )
-        )
-    header = ("example", "type", "PII", "control", "reference NLL")
-    return table(header, rows)
+def _cell(cell: str) -> str:
+    text = " ".join(str(cell).replace("\\", "\\\\").split())
+    return _inert(text).replace("|", "\\|").replace("`", "\\`")

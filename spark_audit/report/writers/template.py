@@ -29,10 +29,10 @@ from spark_audit.results import Report, by_severity
 
 
 def environment(**filters: Callable[..., Any]) -> Environment:
-    """In HTML all text is escaped; a name that is not given is an error."""
+    """In HTML and XML all text is escaped; a name that is not given is an error."""
     made = Environment(
         loader=PackageLoader("spark_audit.report.writers"),
-        autoescape=lambda name: name is None or name.endswith(".html"),
+        autoescape=lambda name: name is None or name.endswith(("html", "xml")),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -21,7 +21,7 @@ from matplotlib.text import Text
 
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.gallery import FIGURES, drawings
-from spark_audit.report.figures.svg import inline_svg, picture
+from spark_audit.report.figures.svg import inline_svg
 from spark_audit.report.figures.theme import (
     CHECKPOINT,
     DARK,
@@ -64,11 +64,9 @@ def test_selectivity_fits_a_phone_at_the_size_of_the_pages_letters(made: Made) -
     for count, long in SIZES[2:]:
         (drawing,) = drawings(made(count, long)[0], only=["selectivity"])
         # What the page makes of a figure's points: no wider than a screen of 390 px.
-        assert picture(drawing).width <= 358
+        assert drawing.width <= 358
         letters = min(text.get_fontsize() for text in texts_of(drawing.figure))
-        assert (
-            letters * picture(drawing).width / (72 * drawing.figure.get_figwidth()) > 12
-        )
+        assert letters * drawing.width / (72 * drawing.figure.get_figwidth()) > 12
 
 
 # ------------------------------------------------------------------ nothing to show

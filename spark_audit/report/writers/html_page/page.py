@@ -24,7 +24,7 @@ from spark_audit.names import entry_of
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.cells import FURTHER, VOID, Line, Rendering, Table
 from spark_audit.report.figures.entries import palette
-from spark_audit.report.figures.svg import Picture, css_string, outline, picture
+from spark_audit.report.figures.svg import css_string, inline_svg, outline
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing
 from spark_audit.report.tables import (
     further_tables,
@@ -61,7 +61,7 @@ class Section:
     title: str
     question: str
     said: Sequence[Finding]
-    pictures: Sequence[Picture]
+    pictures: Sequence[Drawing]
     grids: Sequence[Grid]
     definitions: Sequence[tuple[str, str]]
     scope: Sequence[str]
@@ -108,14 +108,12 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
         for name, (colour, marker) in colours.items()
         if entry_of(name) == name
     ]
-    # Drawing takes a second to import, and most commands draw nothing.
-    from spark_audit.report.figures.gallery import drawings
-
-    pictures = drawings(report) if how.drawn is None else how.drawn()
-    sections = list(_sections(report, pictures))
+    sections = list(_sections(report, how.drawn()))
     shared = facts(report)
     first = shared["glance"]
-    made = environment(ticked=_ticked, css=lambda text: Markup(css_string(text)))
+    made = environment(
+        ticked=_ticked, css=lambda text: Markup(css_string(text)), svg=inline_svg
+    )
     assert made.loader is not None
     script = made.loader.get_source(made, "page.js")[0]
     digest = hashlib.sha256(script.encode()).digest()
@@ -194,10 +192,10 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[Section]:
         place = table.section if table.section in grids else FURTHER
         words = table.short if place == table.section else ""
         grids[place] += _grids(table, id=id, title=words or table.title)
-    pictures: dict[str, list[Picture]] = {name: [] for name in order}
+    pictures: dict[str, list[Drawing]] = {name: [] for name in order}
     for drawing in drawn:
         place = drawing.audit if drawing.audit in pictures else FURTHER
-        pictures[place].append(picture(drawing))
+        pictures[place].append(drawing)
     for name in order:
         if not grids[name] and not pictures[name]:
             continue
