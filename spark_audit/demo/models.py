@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.data.examples import Example
 from spark_audit.provenance import seed_for, sha256_json, versions
-from spark_audit.scoring.speed import use_threads
+from spark_audit.scoring.score import use_threads
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
 from spark_audit.errors import IncompleteError
-from spark_audit.scoring.speed import use_threads
+from spark_audit.scoring.score import use_threads
 
 Job: TypeAlias = Callable[[], Any]
 """A function of a module with its arguments bound (``functools.partial``)."""
