@@ -279,11 +279,6 @@ class TestRatioEstimate:
         assert found.parity_low is None
         assert found.note == "resamples agree: no percentile interval"
 
-    def test_weights_of_other_clusters_are_refused(self) -> None:
-        weights = draw_weights(4, replicates=9, seed=0)
-        with pytest.raises(ValueError, match="^weights must have one column per clust"):
-            resampled(weights, NUM, DEN)
-
     def test_a_statistic_that_needs_a_cluster_is_missing(self) -> None:
         sums = np.array([[1.0, 1.0], [1.0, 0.0], [2.0, 0.0]])
         found = estimate_of(sums, lambda s: np.asarray(s[..., 0] / s[..., 1]), n=3)
