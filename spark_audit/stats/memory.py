@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Claim, Estimate, Row
 from spark_audit.stats.balance import effective_clusters
+from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import Statistic, estimate_of, left_out, t_estimate
 from spark_audit.stats.power import mde
 
@@ -244,24 +245,20 @@ def _strata(
 
     Clusters on both sides are left out.
     """
-    x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
-    cells = sides.cells
-    used = cells >= 0
-    if not used.any():
-        return []
-    keys = np.stack([cells, sides.clusters], axis=1)[used]
+    used, n = sides.cells >= 0, np.asarray(sides.tokens, np.float64)
+    keys = np.stack([sides.cells, sides.clusters], axis=1)[used]
     units, codes = np.unique(keys, axis=0, return_inverse=True)
-    codes = codes.ravel()
-    sums = np.bincount(codes, x[used])
-    tokens = np.bincount(codes, n[used])
-    ours = np.bincount(codes, sides.trained[used]) / np.bincount(codes)
-    pure = (ours == 0) | (ours == 1)
-    share = np.bincount(codes, n[used] * sides.trained[used])
+    columns = np.stack(
+        [change, n, sides.trained, np.ones(len(n)), n * sides.trained], axis=1
+    )
+    sums, tokens, ours, count, share = cluster_sums(columns[used], codes.ravel()).T
+    pure = (ours == 0) | (ours == count)
     strata = []
     for cell in np.unique(units[:, 0]):
-        own = (units[:, 0] == cell) & pure
-        if 0 < ours[own].sum() < own.sum():
-            weight = float(share[units[:, 0] == cell].sum() / share.sum())
+        inside = units[:, 0] == cell
+        own = inside & pure
+        if 0 < np.count_nonzero(ours[own]) < own.sum():
+            weight = float(share[inside].sum() / share.sum())
             strata.append((weight, ours[own] > 0, sums[own], tokens[own]))
     return strata
 

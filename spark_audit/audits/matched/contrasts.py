@@ -222,25 +222,18 @@ def adjusted(
     if not tests:
         return contrasts
     scores = np.stack(list(tests.values()), axis=1)
-    corrected = dict(zip(tests, max_t(scores, seed=seed), strict=True))
-
-    def first_step(row: Contrast) -> float | None:
-        if row.mde is None:
-            return None
-        size, level = partial(mde, 1.0, clusters=row.clusters), 1 - row.level
-        return row.mde * size(level=1 - level / len(tests)) / size(level=row.level)
-
-    return [
-        row.model_copy(
-            update={
-                "p_adjusted": float(corrected[row.checkpoint]),
-                "mde": first_step(row),
-            }
-        )
-        if is_primary(row) and row.checkpoint in corrected
-        else row
-        for row in contrasts
-    ]
+    corrected = dict(zip(tests, max_t(scores, seed=seed).tolist(), strict=True))
+    made = []
+    for row in contrasts:
+        if is_primary(row) and row.checkpoint in corrected:
+            least = row.mde
+            if least is not None:
+                size, level = partial(mde, 1.0, clusters=row.clusters), 1 - row.level
+                least *= size(level=1 - level / len(tests)) / size(level=row.level)
+            changes = {"p_adjusted": corrected[row.checkpoint], "mde": least}
+            row = row.model_copy(update=changes)
+        made.append(row)
+    return made
 
 
 NONE_ALIKE = "no other text has tokens of the same classes as these identifiers"
