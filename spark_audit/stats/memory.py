@@ -17,11 +17,10 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from spark_audit.errors import NotEstimableError
 from spark_audit.results import Claim, Estimate, Row
 from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.bootstrap import cluster_sums
-from spark_audit.stats.intervals import Statistic, estimate_of, left_out, t_estimate
+from spark_audit.stats.intervals import Statistic, estimate_of
 from spark_audit.stats.power import mde
 
 FEWEST = 2
@@ -168,7 +167,7 @@ def memory(change: ArrayLike, sides: Sides) -> Memory:
 
     def estimate(statistic: Statistic, side: int | None = None) -> Estimate:
         count = round(float(sums[:, 1].sum()))
-        result = _jackknife(table, statistic, scale, n=count, df=freedom)
+        result = estimate_of(table, statistic, n=count, df=freedom, scale=scale)
         if result.se is not None:
             least = mde(result.se, clusters=int(freedom) + 1)
             result = replace(result, mde=least)
@@ -357,23 +356,6 @@ def _scale(table: np.ndarray) -> np.ndarray:
     held = (tokens > 0).sum(axis=0)
     factor = np.where(held > 1, (held - 1) / np.maximum(held, 1), 1.0)
     return np.asarray((tokens * factor).sum(axis=1) / tokens.sum(axis=1))
-
-
-def _jackknife(
-    table: np.ndarray,
-    statistic: Statistic,
-    scale: np.ndarray,
-    *,
-    n: int,
-    df: float,
-) -> Estimate:
-    """A statistic of the totals with the t interval of the stratified jackknife."""
-    try:
-        value, values = left_out(table, statistic)
-    except NotEstimableError as error:
-        return Estimate.missing(error.what, n=n, clusters=len(table))
-    se = float(np.sqrt((scale * (values - value) ** 2).sum()))
-    return t_estimate(value, se, df, n=n, clusters=len(table))
 
 
 def _parts(totals: np.ndarray) -> Sequence[np.ndarray]:

@@ -236,9 +236,9 @@ class TestRatioEstimate:
         assert (found.n, found.clusters, found.note) == (18, 5, "")
 
     def test_without_weights_there_is_no_percentile_interval(self) -> None:
-        found = ratio_estimate(NUM, DEN, n=7)
+        found = ratio_estimate(NUM, DEN)
         assert found.parity_low is None
-        assert found.n == 7
+        assert found.n == 18
 
     def test_bounds_clip_the_decision_interval(self) -> None:
         found = ratio_estimate(NUM, DEN, bounds=(0.3, 0.8))
