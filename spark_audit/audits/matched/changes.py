@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
-from spark_audit.audits.matched.contrasts import REFERENCE
-from spark_audit.audits.matched.matched_claims import NO_LOW, row_of
+from spark_audit.audits.matched.contrasts import REFERENCE, row_of
 from spark_audit.audits.strata import ENOUGH
 from spark_audit.data.occurrences import dose_group
 from spark_audit.results import Estimate, Hits, Row
@@ -28,6 +27,7 @@ from spark_audit.stats.memory import (
 )
 
 PERMUTATIONS = 9999
+NO_LOW = "the drift of low-sensitivity text is not known"
 
 
 def occurrences(part: pd.DataFrame) -> pd.DataFrame:

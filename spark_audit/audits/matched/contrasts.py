@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.matched.matched_claims import NO_PAIRS, contrast_of, row_of
 from spark_audit.audits.matched.span_scores import CLASSES
 from spark_audit.audits.spans import Group
 from spark_audit.names import entry_of, original_of
@@ -28,6 +27,9 @@ from spark_audit.stats.power import mde, with_mde
 from spark_audit.stats.selectivity import reweighted, rtm_bias, slope
 from spark_audit.stats.weights import Weights, draw_weights
 
+row_of = partial(Row.of_estimate, audit="matched", unit="nats")
+contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")
+NO_PAIRS = "this group has no matched identifier"
 REFERENCE = "the checkpoint is the matching reference itself, so there is no change"
 OF_REFERENCE = (
     "the baseline is the matching reference: DiD is Delta_sel minus the residual of "

@@ -25,14 +25,14 @@ from spark_audit.audits.matched.contrasts import (
     REFERENCE,
     adjusted,
     by_group,
+    contrast_of,
     missing_rows,
     own_contrasts,
+    row_of,
 )
-from spark_audit.audits.matched.matched_claims import contrast_of, row_of
-from spark_audit.audits.matched.matched_findings import (
+from spark_audit.audits.matched.matched_claims import contrast_findings, findings
+from spark_audit.audits.matched.matched_guards import (
     alike_guard,
-    contrast_findings,
-    findings,
     pair_guards,
     reproduced_guard,
 )
