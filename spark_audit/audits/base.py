@@ -179,7 +179,14 @@ class Audit(ABC):
         seed
             Random seed.
         """
-        check_tables(tables)
+        if not isinstance(tables, Mapping) or not all(
+            isinstance(passes, Mapping) for passes in tables.values()
+        ):
+            # Scores of a single checkpoint would give an empty result.
+            raise TypeError(
+                "tables: give the scores of each checkpoint by its name, as in "
+                "{'mine': sa.score(...)}"
+            )
         whole = original(load_manifest(manifest))
         preset = preset or whole.settings.preset
         count = self.replicates_of(preset)
@@ -233,25 +240,6 @@ def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
             loaded.pop(point.name, None)
             say(f"{group}: {point.name!r} ({point.value}) is left out: {why}")
     return loaded
-
-
-def check_tables(tables: object) -> None:
-    """Reject scores of a single checkpoint, which would give an empty result.
-
-    Raises
-    ------
-    TypeError
-        It names the argument.
-    """
-    if isinstance(tables, Mapping) and all(
-        isinstance(name, str) and isinstance(passes, Mapping)
-        for name, passes in tables.items()
-    ):
-        return
-    raise TypeError(
-        "tables: give the scores of each checkpoint by its name, as in "
-        "{'mine': sa.score(...)}"
-    )
 
 
 def replicates(preset: str | None) -> int:
