@@ -148,7 +148,6 @@ class Audit(ABC):
 
     def why_nothing(self, manifest: Manifest) -> str:
         """Why the manifest contains nothing to score."""
-        del manifest
         return self.nothing
 
     def replicates_of(self, preset: str) -> int:
@@ -251,7 +250,6 @@ def missing_rows(
     audit: str, names: Iterable[str], metrics: Iterable[Metric], reason: str
 ) -> list[Row]:
     """Pooled rows without a figure, with the reason."""
-    columns: dict[str, Any] = {"status": "not_estimable", "note": reason}
     return [
         Row(
             audit=audit,
@@ -260,7 +258,8 @@ def missing_rows(
             of=of,
             unit=metric.unit,
             null=metric.null,
-            **columns,
+            status="not_estimable",
+            note=reason,
         )
         for name in names
         for metric in metrics

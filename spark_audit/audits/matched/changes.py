@@ -134,14 +134,13 @@ def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """
     yield "pooled", spans
     trained = spans["split"] == "train"
-    lowest = spans[trained].sort_values("dose", kind="stable")
     doses = spans["dose"].clip(lower=1).map(dose_group).where(trained, "")
-    for name, values in (("type", spans["type"]), ("dose", doses)):
-        known = sorted(set(values[trained]))
-        if name == "dose":
-            known = list(dict.fromkeys(doses[lowest.index]))
+    by_dose = doses[spans[trained].sort_values("dose", kind="stable").index]
+    for name, values, known, held in (
+        ("type", spans["type"], sorted(set(spans["type"][trained])), False),
+        ("dose", doses, list(by_dose.unique()), ~trained),
+    ):
         for value in known if len(known) > 1 else ():
-            held = ~trained if name == "dose" else False
             yield f"{name}:{value}", spans[(values == value) | held]
 
 
