@@ -148,7 +148,6 @@ class Audit(ABC):
 
     def why_nothing(self, manifest: Manifest) -> str:
         """Why the manifest contains nothing to score."""
-        del manifest
         return self.nothing
 
     def replicates_of(self, preset: str) -> int:
@@ -179,7 +178,14 @@ class Audit(ABC):
         seed
             Random seed.
         """
-        check_tables(tables)
+        if not isinstance(tables, Mapping) or not all(
+            isinstance(passes, Mapping) for passes in tables.values()
+        ):
+            # Scores of a single checkpoint would give an empty result.
+            raise TypeError(
+                "tables: give the scores of each checkpoint by its name, as in "
+                "{'mine': sa.score(...)}"
+            )
         whole = original(load_manifest(manifest))
         preset = preset or whole.settings.preset
         count = self.replicates_of(preset)
@@ -235,25 +241,6 @@ def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
     return loaded
 
 
-def check_tables(tables: object) -> None:
-    """Reject scores of a single checkpoint, which would give an empty result.
-
-    Raises
-    ------
-    TypeError
-        It names the argument.
-    """
-    if isinstance(tables, Mapping) and all(
-        isinstance(name, str) and isinstance(passes, Mapping)
-        for name, passes in tables.items()
-    ):
-        return
-    raise TypeError(
-        "tables: give the scores of each checkpoint by its name, as in "
-        "{'mine': sa.score(...)}"
-    )
-
-
 def replicates(preset: str | None) -> int:
     """Bootstrap replicates of a preset (SPARK: 2,000)."""
     return 2000 if preset == "paper" else 9999
@@ -263,7 +250,6 @@ def missing_rows(
     audit: str, names: Iterable[str], metrics: Iterable[Metric], reason: str
 ) -> list[Row]:
     """Pooled rows without a figure, with the reason."""
-    columns: dict[str, Any] = {"status": "not_estimable", "note": reason}
     return [
         Row(
             audit=audit,
@@ -272,7 +258,8 @@ def missing_rows(
             of=of,
             unit=metric.unit,
             null=metric.null,
-            **columns,
+            status="not_estimable",
+            note=reason,
         )
         for name in names
         for metric in metrics

@@ -77,11 +77,8 @@ def _judged(finding: Finding, p: float | None, tests: int) -> Finding:
         ]
         needed = [one.mde for one in power if not one.of]
         known = [mde for mde in needed if mde is not None]
-        all_known = len(known) == len(needed)
-        changes |= {
-            "power": power,
-            "mde": max(known, default=None) if all_known else None,
-        }
+        least = max(known, default=None) if len(known) == len(needed) else None
+        changes |= {"power": power, "mde": least}
     return finding.model_copy(update=changes) if changes else finding
 
 

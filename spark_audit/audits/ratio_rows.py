@@ -18,7 +18,7 @@ import pandas as pd
 from spark_audit.audits.base import Context
 from spark_audit.audits.metric import Metric
 from spark_audit.names import BASE
-from spark_audit.results import Contrast, Estimate, Row
+from spark_audit.results import Contrast, Row
 from spark_audit.stats.bootstrap import cluster_sums, sign_flips, weighted_sums
 from spark_audit.stats.intervals import (
     estimate_of,
@@ -165,15 +165,19 @@ def ratio_figures(
     """
     rows, contrasts = list[Row](), list[Contrast]()
     for sums in groups:
-        for key in sums.num:
-            metric = metrics[key[1]]
-            columns = _columns(audit, sums.group, key, metric)
-            columns["null"] = metric.null
-            estimate = with_mde(_estimate(sums, key, metric))
+        for key, num in sums.num.items():
+            metric, pair, drawn = metrics[key[1]], (num, sums.den[key]), sums.drawn[key]
+            if metric.rate:
+                estimate = rate_estimate(*pair, replicates=drawn)
+            else:
+                estimate = ratio_estimate(*pair, replicates=drawn, bounds=metric.bounds)
+            estimate = with_mde(estimate)
             if metric.note:
                 estimate = estimate.noting(metric.note)
             paper = context.paper and metric.name not in heavy
-            rows.append(Row.of_estimate(estimate.decided(paper=paper), **columns))
+            columns = _columns(audit, sums.group, key, metric)
+            shown = estimate.decided(paper=paper)
+            rows.append(Row.of_estimate(shown, **columns, null=metric.null))
         others = {
             key: (baseline, *key[1:])
             for key in sums.num
@@ -183,14 +187,13 @@ def ratio_figures(
         }
         ps = _sign_flips(sums, others, context.seed)
         for key, other in others.items():
-            pair = [side[one] for one in (key, other) for side in (sums.num, sums.den)]
+            both = [side[one] for one in (key, other) for side in (sums.num, sums.den)]
             estimate = estimate_of(
-                np.stack(pair, axis=1),
+                np.stack(both, axis=1),
                 lambda both: np.asarray(ratio(both[..., :2]) - ratio(both[..., 2:])),
                 n=round(float(sums.den[key].sum())),
                 replicates=sums.drawn[key] - sums.drawn[other],
             )
-            none = estimate.value is None
             paper = context.paper and key[1] not in heavy
             contrasts.append(
                 Contrast.of_estimate(
@@ -198,7 +201,7 @@ def ratio_figures(
                     **_columns(audit, sums.group, key, metrics[key[1]]),
                     baseline=other[0],
                     null=0.0,
-                    p=None if none else ps.get(key),
+                    p=None if estimate.value is None else ps.get(key),
                 )
             )
     return rows, contrasts
@@ -208,13 +211,6 @@ def _columns(audit: str, group: str, key: Key, metric: Metric) -> dict[str, Any]
     checkpoint, name, of = key
     columns = {"audit": audit, "checkpoint": checkpoint, "group": group}
     return {**columns, "metric": name, "of": of, "unit": metric.unit}
-
-
-def _estimate(sums: Sums, key: Key, metric: Metric) -> Estimate:
-    pair, drawn = (sums.num[key], sums.den[key]), sums.drawn[key]
-    if metric.rate:
-        return rate_estimate(*pair, replicates=drawn)
-    return ratio_estimate(*pair, replicates=drawn, bounds=metric.bounds)
 
 
 def _sign_flips(sums: Sums, others: Mapping[Key, Key], seed: int) -> dict[Key, float]:
@@ -250,8 +246,7 @@ def with_nulls(
     made = []
     for place, row in by_place.items():
         other = null_of(place)
-        null = None if other is None else by_place.get(other)
-        if null is not None:
+        if other is not None and (null := by_place.get(other)) is not None:
             ends = {"null": null.value, "null_low": null.low, "null_high": null.high}
             row = row.model_copy(update=ends)
         made.append(row)
@@ -260,18 +255,18 @@ def with_nulls(
 
 def direction(row: Contrast, *, up: str, down: str) -> str:
     """Where a contrast's interval lies: ``missing``, ``still``, or either side of 0."""
-    if row.value is None or row.low is None or row.high is None:
+    if row.value is None or row.ends is None:
         return "missing"
-    if row.low <= 0 <= row.high:
+    if row.ends[0] <= 0 <= row.ends[1]:
         return "still"
     return up if row.value > 0 else down
 
 
 def moved(row: Contrast) -> bool:
     """Whether a change may be claimed: its interval and its test agree on one."""
-    if row.low is None or row.high is None or row.p is None:
+    if row.ends is None or row.p is None:
         return False
-    return not row.low <= 0 <= row.high and row.p <= 1 - row.level
+    return not row.ends[0] <= 0 <= row.ends[1] and row.p <= 1 - row.level
 
 
 def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contrast]:
@@ -279,16 +274,15 @@ def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contr
 
     A note tells where the interval excludes 0 and the sign-flip test does not agree.
     """
-    limits = ("low", "high", "parity_low", "parity_high")
     found = []
     for row in contrasts:
-        if row.metric in rates and row.low is not None and row.high is not None:
-            ends = {name: getattr(row, name) for name in limits}
+        if row.metric in rates and row.ends is not None:
             change: dict[str, Any] = {
-                name: None if end is None else min(1.0, max(-1.0, end))
-                for name, end in ends.items()
+                name: min(1.0, max(-1.0, end))
+                for name in ("low", "high", "parity_low", "parity_high")
+                if (end := getattr(row, name)) is not None
             }
-            if not row.low <= 0 <= row.high and not moved(row):
+            if not row.ends[0] <= 0 <= row.ends[1] and not moved(row):
                 told = "the interval and the sign-flip test disagree: no change"
                 change["note"] = "; ".join(filter(None, (row.note, told)))
             row = row.model_copy(update=change)

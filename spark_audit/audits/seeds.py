@@ -209,31 +209,25 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return None if None in known else float(np.array(known, np.float64).mean())
 
 
-def _read(row: Contrast, drift: Contrast | None) -> tuple[Claim, str]:
-    """What the interval of a DiD over sources and seeds says, as a key.
+def _claim(row: Row, drift: Contrast | None) -> tuple[Claim, str]:
+    """What a headline claims, and the key of how it is read.
 
-    ``drift`` is that of low-sensitivity text between the two, over the same.
+    ``drift`` is that of low-sensitivity text between the two sides of a contrast.
     """
-    if row.value is None or row.low is None or row.high is None:
+    if row.value is None:
+        return "not_tested", "headline"
+    if not isinstance(row, Contrast):
+        memory = row.metric == "memory"
+        return (claim_of(row), "memory") if memory else ("moved", "headline")
+    if row.ends is None:
         return "nothing_shown", "headline"
-    if row.low <= 0 <= row.high:
+    if row.ends[0] <= 0 <= row.ends[1]:
         return "nothing_shown", "did_still"
     if drift is None or drift.value is None:
         return "nothing_shown", "did_drift_unknown"
     if unlike_drift(row.value, drift.value, drift.low, drift.high):
         return "nothing_shown", "did_drift_unequal"
-    return "moved", "did_less" if row.low > 0 else "did_more"
-
-
-def _claim(row: Row, drift: Contrast | None) -> tuple[Claim, str]:
-    """What a headline claims, and the key of how it is read."""
-    if row.value is None:
-        return "not_tested", "headline"
-    if isinstance(row, Contrast):
-        return _read(row, drift)
-    if row.metric == "memory":
-        return claim_of(row), "memory"
-    return "moved", "headline"
+    return "moved", "did_less" if row.ends[0] > 0 else "did_more"
 
 
 def _primary(row: Row, seeds: int) -> dict[str, Any]:
@@ -242,12 +236,10 @@ def _primary(row: Row, seeds: int) -> dict[str, Any]:
     p is read from the interval as one of Student's t over seeds, which it is where they
     differ most: 0.05 where a limit lies on the null, and above the true one beyond it.
     """
-    if row.metric != "memory" or row.value is None:
+    if row.metric != "memory" or row.value is None or row.ends is None:
         return {}
-    if row.low is None or row.high is None:
-        return {}
-    below = row.value < 0
-    null, limit = (row.null_low, row.high) if below else (row.null_high, row.low)
+    low, high = row.ends
+    null, limit = (row.null_low, high) if row.value < 0 else (row.null_high, low)
     reach, beyond = abs(row.value - limit), abs(null or 0.0)
     df = max(seeds - 1, 1)
     quantile = float(scipy.special.stdtrit(df, 0.975))

@@ -218,8 +218,9 @@ class _Layout:
             if row.canary_id is None and other.any():
                 self.text[whole][other] = len(texts)
                 texts.append((row.split, row.cluster, row.task, int(other.sum())))
-        self.spans = pd.DataFrame(spans, columns=SPANS[:-3])
-        self.texts = pd.DataFrame(texts, columns=TEXTS[:-1])
+        known_of = "key split cluster type trained secret n_tokens".split()
+        self.spans = pd.DataFrame(spans, columns=known_of)
+        self.texts = pd.DataFrame(texts, columns="split cluster type n_tokens".split())
         self.tokens = np.concatenate([np.zeros(0, np.int64), *tokens])
         self.first = np.cumsum([0, *map(len, tokens[:-1])])[: len(spans)]
 
@@ -264,20 +265,16 @@ class _Layout:
         return np.asarray(reduce.reduceat(values[self.tokens], self.first))
 
 
-TEXTS = "split cluster type n_tokens change".split()
-SPANS = "key split cluster type trained secret n_tokens change sure won".split()
-
-
 # --- tests ----------------------------------------------------------------------------
 
 
-def _sides(spans: pd.DataFrame, hit: str) -> list[tuple[int, int, int]]:
+def _sides(spans: pd.DataFrame) -> list[tuple[int, int, int]]:
     """Of held-out and of trained unguessable identifiers: clusters, hits, largest."""
     secret = spans[spans["secret"].astype(bool)]
     held = ~secret["trained"].astype(bool)
     found = []
     for part in (secret[held], secret[secret["split"] == "train"]):
-        clusters = part.groupby("cluster")[hit].agg(["any", "size"])
+        clusters = part.groupby("cluster")["sure"].agg(["any", "size"])
         most = int(clusters["size"].max()) if len(clusters) else 1
         found.append((len(clusters), int(clusters["any"].sum()), most))
     return found
@@ -299,7 +296,7 @@ def _more(one: tuple[int, int, int], two: tuple[int, int, int]) -> float:
 
 def _held_out_back(spans: pd.DataFrame) -> Facts:
     """That unguessable held-out identifiers come back which the base does not give."""
-    held, trained = _sides(spans, "sure")
+    held, trained = _sides(spans)
     if _guess_p(held) >= ALARM:
         return {}
     facts = {"held_out": Hits(count=held[1], of=held[0])}
@@ -346,7 +343,7 @@ def _learned_the_others(part: pd.DataFrame) -> bool:
 
 def _base_gives(spans: pd.DataFrame) -> Facts:
     """That the base writes out trained identifiers, and no held-out ones."""
-    held, trained = _sides(spans, "sure")
+    held, trained = _sides(spans)
     if not held[0] or held[1] or _guess_p(trained) >= ALARM:
         return {}
     if _more(trained, held) >= 10 * ALARM:

@@ -7,7 +7,6 @@ concludes from (``evidence``), and matches the spans again under other settings
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,24 +28,20 @@ class Sums:
     thousand ranges cost one subtraction each.
     """
 
-    def __init__(self, manifest: Manifest, nll: Iterable[np.ndarray | None]) -> None:
+    def __init__(self, manifest: Manifest, nll: Iterable[np.ndarray]) -> None:
         lengths = [len(example.reference_unll) for example in manifest.examples]
         self._first = np.concatenate([[0], np.cumsum(np.add(lengths, 1))])
         self._prefix = np.zeros(int(self._first[-1]))
-        self._scored = np.zeros(len(lengths), bool)
-        for i, values in enumerate(nll):
-            if values is not None:
-                self._scored[i] = True
-                start = int(self._first[i]) + 1
-                np.cumsum(values, out=self._prefix[start : start + len(values)])
+        for start, values in zip(self._first.tolist(), nll, strict=False):
+            np.cumsum(values, out=self._prefix[start + 1 : start + 1 + len(values)])
 
     @classmethod
     def of_table(cls, manifest: Manifest, table: TokenTable) -> Sums:
-        """Of a checkpoint; examples that the table lacks cannot be asked for."""
+        """Of a checkpoint; NaN where the table lacks an example."""
 
-        def whole(example: ManifestExample) -> np.ndarray | None:
+        def whole(example: ManifestExample) -> np.ndarray:
             if example.id not in table:
-                return None
+                return np.full(len(example.reference_unll), np.nan)
             rows = table.rows(example.id)
             values = np.zeros(len(example.reference_unll))
             values[table.position[rows]] = table.columns["nll"][rows]
@@ -63,8 +58,6 @@ class Sums:
         self, example: np.ndarray, start: np.ndarray, length: np.ndarray
     ) -> np.ndarray:
         """Summed NLL in nats, shape of the arguments; float64."""
-        if not self._scored[example].all():
-            raise ValueError("an example was asked for that was not scored")
         first = self._first[example] + start
         return np.asarray(self._prefix[first + length] - self._prefix[first])
 
@@ -120,18 +113,16 @@ def audited_spans(
     These are the matched and the unmatched spans; canaries and spans that were cut
     off are no part of the matched audit.
     """
-    wanted: dict[str, set[tuple[int, int]]] = defaultdict(set)
-    for pair in manifest.pairs:
-        wanted[pair.example].add((pair.pii.char_start, pair.pii.char_end))
-    for span in manifest.unmatched:
-        wanted[span.example].add((span.char_start, span.char_end))
+    wanted = {
+        (pair.example, pair.pii.char_start, pair.pii.char_end)
+        for pair in manifest.pairs
+    }
+    wanted |= {(s.example, s.char_start, s.char_end) for s in manifest.unmatched}
     for i, example in enumerate(manifest.examples):
-        if example.split != split or example.id not in wanted:
-            continue
         ranges = [
             tokens
-            for span, tokens in example.identifiers
-            if (span.start, span.end) in wanted[example.id]
+            for span, tokens in (example.identifiers if example.split == split else ())
+            if (example.id, span.start, span.end) in wanted
         ]
         if ranges:
             yield i, example, ranges
@@ -225,30 +216,29 @@ def groups(units: pd.DataFrame) -> Iterator[Group]:
 def _group(
     name: str, part: pd.DataFrame, codes: np.ndarray, cells: np.ndarray, size: int
 ) -> Group:
-    role, places = part["role"].to_numpy(), part.index.to_numpy()
-    order = np.argsort(part["pair"].to_numpy(), kind="stable")
-    pii, control = (order[role[order] == side] for side in ("pii", "control"))
-    pool = np.flatnonzero(role == "window")
-    spans = np.flatnonzero((role == "pii") | (role == "unmatched"))
-    reference = part["ref_sum"].to_numpy()
-    tokens = part["n_tokens"].to_numpy(np.float64)
+    mean = part["ref_sum"] / part["n_tokens"]
+    part = part.assign(code=codes, cell=cells, mean=mean)
+    ordered = part.sort_values("pair", kind="stable")
+    pii, control = (ordered[ordered["role"] == side] for side in ("pii", "control"))
+    pool = part[part["role"] == "window"]
+    spans = part[part["role"].isin(["pii", "unmatched"])]
     return Group(
         name=name,
-        pii=places[pii],
-        control=places[control],
-        tokens=tokens[pii],
-        codes=codes[pii],
-        residual=reference[pii] - reference[control],
-        pool=places[pool],
-        pool_tokens=tokens[pool],
+        pii=pii.index.to_numpy(),
+        control=control.index.to_numpy(),
+        tokens=pii["n_tokens"].to_numpy(np.float64),
+        codes=pii["code"].to_numpy(),
+        residual=pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy(),
+        pool=pool.index.to_numpy(),
+        pool_tokens=pool["n_tokens"].to_numpy(np.float64),
         windows=Windows(
-            pool=reference[pool] / tokens[pool],
-            pool_clusters=codes[pool],
-            spans=reference[spans] / tokens[spans],
-            span_tokens=tokens[spans],
-            span_clusters=codes[spans],
+            pool=pool["mean"].to_numpy(),
+            pool_clusters=pool["code"].to_numpy(),
+            spans=spans["mean"].to_numpy(),
+            span_tokens=spans["n_tokens"].to_numpy(),
+            span_clusters=spans["code"].to_numpy(),
             n_clusters=size,
-            pool_cells=cells[pool],
-            span_cells=cells[spans],
+            pool_cells=pool["cell"].to_numpy(),
+            span_cells=spans["cell"].to_numpy(),
         ),
     )

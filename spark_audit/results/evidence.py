@@ -82,11 +82,11 @@ class Evidence:
             return np.full(len(self.units), np.nan)
         return np.asarray(self.values[column][self.checkpoints.index(checkpoint)])
 
-    def frame(self, *names: str) -> pd.DataFrame:
-        """One row per checkpoint (default: all) and unit that has a score."""
-        chosen = [name for name in self.checkpoints if name in (names or (name,))]
+    def frame(self) -> pd.DataFrame:
+        """One row per checkpoint and unit that has a score."""
         scores = [*self.values]
-        parts = [self.whole(k).dropna(subset=scores, how="all") for k in chosen]
+        wholes = map(self.whole, self.checkpoints)
+        parts = [one.dropna(subset=scores, how="all") for one in wholes]
         if not parts:
             return pd.DataFrame(columns=["checkpoint", *self.units, *scores])
         return pd.concat(parts, ignore_index=True)

@@ -222,14 +222,10 @@ def _integer_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     covers = scipy.sparse.csr_array(((start <= points) & (points < end)).astype(float))
     of_span = scipy.sparse.csr_array((owner == np.arange(k)[:, None]).astype(float))
     # Variables: window used, then span has a window.
-    eye = scipy.sparse.csr_array(np.eye(k))
-    packing = scipy.sparse.vstack(
-        [
-            scipy.sparse.hstack([covers, scipy.sparse.csr_array((len(points), k))]),
-            scipy.sparse.hstack([of_span, scipy.sparse.csr_array((k, k))]),
-            scipy.sparse.hstack([-of_span, eye]),
-        ]
-    )
+    served = scipy.sparse.csr_array(np.eye(k))
+    blocks: list[list[scipy.sparse.csr_array | None]]
+    blocks = [[covers, None], [of_span, None], [-of_span, served]]
+    packing = scipy.sparse.block_array(blocks)
     most = np.concatenate([np.ones(len(points)), np.ones(k), np.zeros(k)])
     limits = scipy.optimize.LinearConstraint(packing, -np.inf, most)
     count = np.concatenate([np.ones(len(cost)), np.full(k, k + 1.0)])

@@ -72,8 +72,6 @@ def weighted_sums(weights: Weights, sums: np.ndarray) -> np.ndarray:
     -------
     Shape ``(B,)`` or ``(B, K)``.
     """
-    if len(weights.shape) != 2 or weights.shape[1] != len(sums):
-        raise ValueError("weights must have one column per cluster")
     if isinstance(weights, Blocks):
         size = weights.drawn.shape[1]
         return weighted_sums(weights.drawn, cluster_sums(sums, weights.block, size))
@@ -311,7 +309,7 @@ def _random_sums(
 
 def holm(p: ArrayLike) -> np.ndarray:
     """Holm's (1979) step-down adjusted p values, shape ``(K,)``."""
-    values = _p_values(p)
+    values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")
     factors = np.arange(len(values), 0, -1)
     adjusted = np.empty_like(values)
@@ -333,7 +331,7 @@ def correlated(p: ArrayLike, correlation: np.ndarray) -> np.ndarray:
     correlation
         Shape ``(K, K)``, of the statistics where nothing is there to find.
     """
-    values = _p_values(p)
+    values = np.asarray(p, dtype=np.float64)
     largest = _largest(correlation)
     # A p of 0 is farther out than any draw.
     bar = scipy.special.ndtri(1 - np.maximum(values, 1e-15) / 2) * (1 - _TIE)
@@ -359,10 +357,3 @@ def _largest(correlation: np.ndarray) -> np.ndarray:
     draws = rng.standard_normal((DRAWS, len(correlation)))
     drawn = draws * np.sqrt(np.maximum(spread, 0.0)) @ axes.T
     return np.sort(np.abs(drawn).max(axis=1))
-
-
-def _p_values(p: ArrayLike) -> np.ndarray:
-    values = np.asarray(p, dtype=np.float64)
-    if values.ndim != 1 or not np.all((values >= 0) & (values <= 1)):
-        raise ValueError("p must be a list of numbers in [0, 1]")
-    return values

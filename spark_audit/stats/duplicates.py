@@ -95,8 +95,6 @@ def connected_components(
     """
     pairs = edges if isinstance(edges, np.ndarray) else list(edges)
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    if ends.size and not (0 <= ends.min() and ends.max() < n):
-        raise ValueError(f"an edge leaves the nodes 0 to {n - 1}")
     if n == 0:
         return np.zeros(0, np.int64)
     graph = scipy.sparse.coo_array(
@@ -131,18 +129,12 @@ def cluster_labels(
         The cluster's name for each row: its smallest source id, whatever the order of
         the rows.
     """
-    named: Sequence[Collection[Hashable]] = (
-        [()] * len(source_ids) if strings is None else strings
-    )
-    columns = (source_ids, canary_ids, duplicate_groups, named)
-    if len({len(column) for column in columns}) > 1:
-        raise ValueError("one source, canary and duplicate group a row are needed")
     edges = array("q")
     for column in (
         ((source,) for source in source_ids),
         ((int(group),) for group in duplicate_groups),
         ((canary,) if canary is not None else () for canary in canary_ids),
-        named,
+        () if strings is None else strings,
     ):
         first: dict[Hashable, int] = {}
         for row, keys in enumerate(column):

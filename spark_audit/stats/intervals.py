@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import cluster_sums, weighted_sums
+from spark_audit.stats.bootstrap import weighted_sums
 from spark_audit.stats.weights import Weights
 
 Statistic = Callable[[np.ndarray], np.ndarray]
@@ -72,11 +72,7 @@ def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]
         raise NotEstimableError("a sum is NaN or infinite")
     clusters = int(sums.any(axis=1).sum())
     if clusters < 2:
-        raise NotEstimableError(
-            "only 1 cluster holds data, an interval needs 2"
-            if clusters
-            else "no cluster holds data"
-        )
+        raise NotEstimableError(_too_few(clusters))
     totals = sums.sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(statistic(totals))
@@ -86,6 +82,11 @@ def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]
     if not np.isfinite(values).all():
         raise NotEstimableError("the statistic is undefined without one cluster")
     return value, values
+
+
+def _too_few(clusters: int) -> str:
+    one = "only 1 cluster holds data, an interval needs 2"
+    return one if clusters else "no cluster holds data"
 
 
 def jackknife_of(
@@ -195,6 +196,7 @@ def estimate_of(
     replicates: np.ndarray | None = None,
     bounds: tuple[float, float] | None = None,
     df: float | None = None,
+    scale: np.ndarray | None = None,
 ) -> Estimate:
     """Estimate of a smooth function of summed columns.
 
@@ -212,19 +214,25 @@ def estimate_of(
         Limits of the statistic's range; the decision interval is clipped to them.
     df
         Degrees of freedom; default: clusters with data minus 1.
+    scale
+        Shape ``(C,)``: weight of each cluster with data in the jackknife variance;
+        default: ``(C - 1) / C``.
 
     Returns
     -------
     With the jackknife-t interval; without one, and saying so, where all clusters
     agree; missing where fewer than 2 clusters hold data.
     """
-    clusters = int(sums.any(axis=1).sum())
+    held = sums[sums.any(axis=1)]
+    clusters = len(held)
     try:
-        fit = jackknife_of(sums, statistic)
+        value, values = left_out(held, statistic)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
+    weights = (clusters - 1) / clusters if scale is None else scale
+    se = float(np.sqrt(np.sum(weights * (values - value) ** 2)))
     freedom = clusters - 1 if df is None else df
-    estimate = t_estimate(fit.value, fit.se, freedom, n=n, clusters=clusters)
+    estimate = t_estimate(value, se, freedom, n=n, clusters=clusters)
     if bounds is not None and estimate.low is not None and estimate.high is not None:
         low, high = max(estimate.low, bounds[0]), min(estimate.high, bounds[1])
         estimate = replace(estimate, low=low, high=high)
@@ -302,7 +310,6 @@ def ratio_estimate(
     den: ArrayLike,
     *,
     replicates: np.ndarray | None = None,
-    n: int | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> Estimate:
     """Estimate of a ratio of sums, ``sum num / sum den``, over clusters.
@@ -314,14 +321,12 @@ def ratio_estimate(
         no data.
     replicates
         Also give the percentile interval, see :func:`estimate_of`.
-    n
-        What was averaged; the total of ``den`` if not given.
     bounds
         Limits of the range, such as ``(0, 1)``.
     """
     sums = np.column_stack([num, den]).astype(np.float64)
     total = float(sums[:, 1].sum())
-    count = n if n is not None else round(total) if np.isfinite(total) else 0
+    count = round(total) if np.isfinite(total) else 0
     return estimate_of(sums, ratio, n=count, replicates=replicates, bounds=bounds)
 
 
@@ -370,14 +375,11 @@ def median_estimate(
     replicates
         Shape ``(B,)``, from ``median_replicates``.
     """
-    pooled = np.asarray(values, dtype=np.float64)
-    held = int(np.count_nonzero(cluster_sums(np.ones(len(pooled)), clusters)))
+    pooled, held = np.asarray(values, dtype=np.float64), len(np.unique(clusters))
     if not np.isfinite(pooled).all():
         return Estimate.missing("a value is NaN or infinite", clusters=held)
     if held < 2:
-        reason = "only 1 cluster holds data, an interval needs 2"
-        reason = reason if held else "no cluster holds data"
-        return Estimate.missing(reason, n=len(pooled), clusters=held)
+        return Estimate.missing(_too_few(held), n=len(pooled), clusters=held)
     estimate = Estimate(float(np.median(pooled)), n=len(pooled), clusters=held)
     estimate = with_parity(estimate, replicates)
     low, high = estimate.parity_low, estimate.parity_high

@@ -17,10 +17,10 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from spark_audit.errors import NotEstimableError
 from spark_audit.results import Claim, Estimate, Row
 from spark_audit.stats.balance import effective_clusters
-from spark_audit.stats.intervals import Statistic, estimate_of, left_out, t_estimate
+from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.intervals import Statistic, estimate_of
 from spark_audit.stats.power import mde
 
 FEWEST = 2
@@ -148,16 +148,15 @@ def memory(change: ArrayLike, sides: Sides) -> Memory:
             "no trained identifier has held-out ones of its type, form and place in "
             f"{FEWEST} clusters"
         )
-    count, size = int(cells.max()) + 1, int(sides.clusters.max()) + 1
-    sums = np.zeros((4, count, size))
-    for place, values in enumerate((x, n)):
-        for side, mask in enumerate((sides.trained, ~sides.trained)):
-            chosen = mask & used
-            at = cells[chosen], sides.clusters[chosen]
-            np.add.at(sums[2 * side + place], at, values[chosen])
-    table = sums.transpose(2, 0, 1).reshape(size, 4 * count)
+    # Per cluster: sums and tokens of trained, then of other occurrences, by stratum.
+    sums = np.zeros((sides.clusters.max() + 1, 4, cells.max() + 1))
+    place = np.where(sides.trained, 0, 2)
+    for values, part in ((x, place), (n, place + 1)):
+        at = tuple(one[used] for one in (sides.clusters, part, cells))
+        np.add.at(sums, at, values[used])
+    table = sums.reshape(len(sums), -1)
     table = table[table.any(axis=1)]
-    freedom, scale = _freedom(table, count), _scale(table, count)
+    freedom, scale = _freedom(table), _scale(table)
     left = int((sides.trained & ~used).sum())
     note = (
         f"{left} of {int(sides.trained.sum())} trained identifiers were left out: no "
@@ -167,22 +166,22 @@ def memory(change: ArrayLike, sides: Sides) -> Memory:
     )
 
     def estimate(statistic: Statistic, side: int | None = None) -> Estimate:
-        count = round(float(sums[1].sum()))
-        result = _jackknife(table, statistic, scale, n=count, df=freedom)
+        count = round(float(sums[:, 1].sum()))
+        result = estimate_of(table, statistic, n=count, df=freedom, scale=scale)
         if result.se is not None:
             least = mde(result.se, clusters=int(freedom) + 1)
             result = replace(result, mde=least)
         if side is not None:
-            held = int(sums[side].any(axis=0).sum())
+            held = int(sums[:, side].any(axis=1).sum())
             result = replace(result, clusters=held)
         return result.noting(note) if note else result
 
     def trained(totals: np.ndarray) -> np.ndarray:
-        top, tokens, *_ = _parts(totals, count)
+        top, tokens, *_ = _parts(totals)
         return np.asarray(top.sum(-1) / tokens.sum(-1))
 
     def held_out(totals: np.ndarray) -> np.ndarray:
-        _, tokens, top, others = _parts(totals, count)
+        _, tokens, top, others = _parts(totals)
         weights = tokens / tokens.sum(-1, keepdims=True)
         return np.asarray((weights * top / others).sum(-1))
 
@@ -245,24 +244,20 @@ def _strata(
 
     Clusters on both sides are left out.
     """
-    x, n = np.asarray(change, np.float64), np.asarray(sides.tokens, np.float64)
-    cells = sides.cells
-    used = cells >= 0
-    if not used.any():
-        return []
-    keys = np.stack([cells, sides.clusters], axis=1)[used]
+    used, n = sides.cells >= 0, np.asarray(sides.tokens, np.float64)
+    keys = np.stack([sides.cells, sides.clusters], axis=1)[used]
     units, codes = np.unique(keys, axis=0, return_inverse=True)
-    codes = codes.ravel()
-    sums = np.bincount(codes, x[used])
-    tokens = np.bincount(codes, n[used])
-    ours = np.bincount(codes, sides.trained[used]) / np.bincount(codes)
-    pure = (ours == 0) | (ours == 1)
-    share = np.bincount(codes, n[used] * sides.trained[used])
+    columns = np.stack(
+        [change, n, sides.trained, np.ones(len(n)), n * sides.trained], axis=1
+    )
+    sums, tokens, ours, count, share = cluster_sums(columns[used], codes.ravel()).T
+    pure = (ours == 0) | (ours == count)
     strata = []
     for cell in np.unique(units[:, 0]):
-        own = (units[:, 0] == cell) & pure
-        if 0 < ours[own].sum() < own.sum():
-            weight = float(share[units[:, 0] == cell].sum() / share.sum())
+        inside = units[:, 0] == cell
+        own = inside & pure
+        if 0 < np.count_nonzero(ours[own]) < own.sum():
+            weight = float(share[inside].sum() / share.sum())
             strata.append((weight, ours[own] > 0, sums[own], tokens[own]))
     return strata
 
@@ -350,43 +345,26 @@ def claim_of(row: Row) -> Claim:
     return "nothing_shown"
 
 
-def _scale(table: np.ndarray, count: int) -> np.ndarray:
+def _scale(table: np.ndarray) -> np.ndarray:
     """``(m - 1) / m`` of each cluster, for the ``m`` clusters of its stratum and side.
 
     The factor of the stratified jackknife. A cluster in several gets the mean of
     theirs, by tokens; one that is alone counts whole, or its spread would be lost.
     """
-    _, ours, _, theirs = _parts(table, count)
+    _, ours, _, theirs = _parts(table)
     tokens = np.concatenate([ours, theirs], axis=1)
     held = (tokens > 0).sum(axis=0)
     factor = np.where(held > 1, (held - 1) / np.maximum(held, 1), 1.0)
     return np.asarray((tokens * factor).sum(axis=1) / tokens.sum(axis=1))
 
 
-def _jackknife(
-    table: np.ndarray,
-    statistic: Statistic,
-    scale: np.ndarray,
-    *,
-    n: int,
-    df: float,
-) -> Estimate:
-    """A statistic of the totals with the t interval of the stratified jackknife."""
-    try:
-        value, values = left_out(table, statistic)
-    except NotEstimableError as error:
-        return Estimate.missing(error.what, n=n, clusters=len(table))
-    se = float(np.sqrt((scale * (values - value) ** 2).sum()))
-    return t_estimate(value, se, df, n=n, clusters=len(table))
-
-
-def _parts(totals: np.ndarray, count: int) -> Sequence[np.ndarray]:
+def _parts(totals: np.ndarray) -> Sequence[np.ndarray]:
     """Sums ``x, n`` of trained and ``x, n`` of other occurrences, by stratum."""
-    return [totals[..., i * count : (i + 1) * count] for i in range(4)]
+    return np.split(totals, 4, axis=-1)
 
 
-def _freedom(table: np.ndarray, count: int) -> float:
-    _, tokens, _, others = _parts(table, count)
+def _freedom(table: np.ndarray) -> float:
+    _, tokens, _, others = _parts(table)
     total = tokens.sum()
     ours = tokens.sum(axis=1) / total
     theirs = (tokens.sum(axis=0) / total * others / others.sum(axis=0)).sum(axis=1)

@@ -64,8 +64,6 @@ def draw_weights(
     Shape ``(replicates, n_clusters)``, int16; every row sums to ``n_clusters``. Of more
     than :data:`BLOCKS` clusters blocks are drawn, as many as that.
     """
-    if n_clusters < 1 or replicates < 1:
-        raise ValueError("n_clusters and replicates must be at least 1")
     if n_clusters > BLOCKS:
         drawn = draw_weights(BLOCKS, replicates=replicates, seed=seed)
         assert isinstance(drawn, np.ndarray)

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
-from spark_audit.audits.matched.contrasts import REFERENCE
-from spark_audit.audits.matched.matched_claims import NO_LOW, row_of
+from spark_audit.audits.matched.contrasts import REFERENCE, row_of
 from spark_audit.audits.strata import ENOUGH
 from spark_audit.data.occurrences import dose_group
 from spark_audit.results import Estimate, Hits, Row
@@ -28,6 +27,7 @@ from spark_audit.stats.memory import (
 )
 
 PERMUTATIONS = 9999
+NO_LOW = "the drift of low-sensitivity text is not known"
 
 
 def occurrences(part: pd.DataFrame) -> pd.DataFrame:
@@ -134,14 +134,13 @@ def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """
     yield "pooled", spans
     trained = spans["split"] == "train"
-    lowest = spans[trained].sort_values("dose", kind="stable")
     doses = spans["dose"].clip(lower=1).map(dose_group).where(trained, "")
-    for name, values in (("type", spans["type"]), ("dose", doses)):
-        known = sorted(set(values[trained]))
-        if name == "dose":
-            known = list(dict.fromkeys(doses[lowest.index]))
+    by_dose = doses[spans[trained].sort_values("dose", kind="stable").index]
+    for name, values, known, held in (
+        ("type", spans["type"], sorted(set(spans["type"][trained])), False),
+        ("dose", doses, list(by_dose.unique()), ~trained),
+    ):
         for value in known if len(known) > 1 else ():
-            held = ~trained if name == "dose" else False
             yield f"{name}:{value}", spans[(values == value) | held]
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.matched.matched_claims import NO_PAIRS, contrast_of, row_of
 from spark_audit.audits.matched.span_scores import CLASSES
 from spark_audit.audits.spans import Group
 from spark_audit.names import entry_of, original_of
@@ -28,6 +27,9 @@ from spark_audit.stats.power import mde, with_mde
 from spark_audit.stats.selectivity import reweighted, rtm_bias, slope
 from spark_audit.stats.weights import Weights, draw_weights
 
+row_of = partial(Row.of_estimate, audit="matched", unit="nats")
+contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")
+NO_PAIRS = "this group has no matched identifier"
 REFERENCE = "the checkpoint is the matching reference itself, so there is no change"
 OF_REFERENCE = (
     "the baseline is the matching reference: DiD is Delta_sel minus the residual of "
@@ -222,25 +224,18 @@ def adjusted(
     if not tests:
         return contrasts
     scores = np.stack(list(tests.values()), axis=1)
-    corrected = dict(zip(tests, max_t(scores, seed=seed), strict=True))
-
-    def first_step(row: Contrast) -> float | None:
-        if row.mde is None:
-            return None
-        size, level = partial(mde, 1.0, clusters=row.clusters), 1 - row.level
-        return row.mde * size(level=1 - level / len(tests)) / size(level=row.level)
-
-    return [
-        row.model_copy(
-            update={
-                "p_adjusted": float(corrected[row.checkpoint]),
-                "mde": first_step(row),
-            }
-        )
-        if is_primary(row) and row.checkpoint in corrected
-        else row
-        for row in contrasts
-    ]
+    corrected = dict(zip(tests, max_t(scores, seed=seed).tolist(), strict=True))
+    made = []
+    for row in contrasts:
+        if is_primary(row) and row.checkpoint in corrected:
+            least = row.mde
+            if least is not None:
+                size, level = partial(mde, 1.0, clusters=row.clusters), 1 - row.level
+                least *= size(level=1 - level / len(tests)) / size(level=row.level)
+            changes = {"p_adjusted": corrected[row.checkpoint], "mde": least}
+            row = row.model_copy(update=changes)
+        made.append(row)
+    return made
 
 
 NONE_ALIKE = "no other text has tokens of the same classes as these identifiers"

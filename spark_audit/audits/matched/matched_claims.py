@@ -3,68 +3,89 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 import scipy
 
+from spark_audit.audits.identifier_facts import Moved
+from spark_audit.audits.matched.changes import Occurrences, pooled_change
+from spark_audit.audits.matched.contrasts import has_sentence, row_of
+from spark_audit.names import entry_of
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Row
 from spark_audit.stats.memory import claim_of
 from spark_audit.stats.selectivity import unlike_drift
 
-if TYPE_CHECKING:
-    from spark_audit.audits.identifier_facts import Moved
-    from spark_audit.results.findings import Fact
-
-row_of = partial(Row.of_estimate, audit="matched", unit="nats")
-contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")
-NO_PAIRS = "this group has no matched identifier"
-NO_LOW = "the drift of low-sensitivity text is not known"
-Told: TypeAlias = "Mapping[tuple[str, str, str], Row]"
+Told: TypeAlias = Mapping[tuple[str, str, str], Row]
 """Rows of a checkpoint by metric, variant and group."""
 FEWEST = 5
 """Clusters of trained identifiers of a dose whose smallest effect is told."""
 
 
-def memory_findings(
-    rows: Told,
-    tests: Mapping[str, Moved],
-    *,
-    seeds: bool,
-    doubt: Mapping[str, Fact],
-    lost: Mapping[str, Fact],
-) -> list[Finding]:
-    """Whether identifiers that were trained on moved as others of their kind did.
-
-    Of all of them, and of those that stand in most trained rows: these two are tests
-    declared beforehand.
+def findings(
+    rows: Sequence[Row],
+    units: pd.DataFrame,
+    whole: Occurrences,
+    changes: Mapping[str, np.ndarray],
+    references: Collection[str],
+    tested: Mapping[str, Mapping[str, Moved]],
+) -> Iterator[Finding]:
+    """What is said of each method.
 
     Parameters
     ----------
-    tests
-        By group.
-    seeds
-        Whether it is a method with several seeds.
-    doubt
-        Facts on why a difference is no memory; empty: it may be.
-    lost
-        Facts on who was left out.
+    whole
+        All identifiers that are compared.
+    changes
+        Change of the units' NLL since the reference, nats, by checkpoint; single
+        replicates of a method have no finding.
+    references
+        Checkpoints that score as the matching reference does.
+    tested
+        The tests of no memory, by checkpoint and group.
+    """
+    entries = {entry_of(name) for name in changes if entry_of(name) != name}
+    lost = whole.left_out(units)
+    pii = units[(units["split"] == "train") & (units["role"] == "pii")]
+    for name, change in changes.items():
+        if entry_of(name) != name:
+            continue
+        own = {(r.metric, r.of, r.group): r for r in rows if r.checkpoint == name}
+        seeds, reference = name in entries, name in references
+        if not reference:
+            facts = {**_compared(own, "pooled"), "seeds": seeds, **lost}
+            doubt = whole.confounded(name)
+            yield from _memory_findings(own, tested[name], facts, doubt)
+        moved = pooled_change(pii, change)
+        yield _selectivity_finding(own, moved, reference=reference, seeds=seeds)
+
+
+def _memory_findings(
+    rows: Told,
+    tests: Mapping[str, Moved],
+    facts: dict[str, Any],
+    doubt: Mapping[str, Any],
+) -> Iterator[Finding]:
+    """Whether identifiers that were trained on moved as others of their kind did.
+
+    Of all of them, and of those that stand in most trained rows: these two are tests
+    declared beforehand. ``doubt`` are facts on why a difference is no memory.
     """
     row = rows["memory", "", "pooled"]
-    facts = {**_compared(rows, "pooled"), "seeds": seeds, **lost}
     if row.value is None:
         facts["reason"] = row.note
-        return [Finding.on(row, "not_tested", "matched.not_tested", facts=facts)]
+        yield Finding.on(row, "not_tested", "matched.not_tested", facts=facts)
+        return
     if doubt:
         facts |= doubt
-        return [Finding.on(row, "confounded", "matched.confounded", facts=facts)]
+        yield Finding.on(row, "confounded", "matched.confounded", facts=facts)
+        return
     doses = [key[2] for key in rows if key[0] == "memory" and key[2][:5] == "dose:"]
-    findings = [_memory(row, rows, tests, doses, facts)]
+    yield _memory(row, rows, tests, doses, facts)
     if doses:
-        findings.append(_highest(rows, tests, doses[-1]))
-    return findings
+        yield _highest(rows, tests, doses[-1])
 
 
 def _compared(rows: Told, group: str) -> dict[str, Any]:
@@ -123,7 +144,7 @@ def _highest(rows: Told, tests: Mapping[str, Moved], group: str) -> Finding:
     return Finding.on(row, claim, f"matched.dose_{says}", **options)
 
 
-def selectivity_finding(
+def _selectivity_finding(
     rows: Told, moved: Estimate, *, reference: bool, seeds: bool
 ) -> Finding:
     """How Delta_sel moved.
@@ -138,28 +159,27 @@ def selectivity_finding(
         learned faster than identifiers.
     """
     row = rows["delta_sel", "", "pooled"]
-    change = rows.get(("delta_sel", "change", "pooled"))
     facts: dict[str, Any] = {"delta_sel": row, "seeds": seeds}
     if row.value is None:
         facts["reason"] = row.note
         return Finding.on(row, "not_tested", "matched.no_delta_sel", facts=facts)
     if reference:
         return Finding.on(row, "nothing_shown", "matched.reference", facts=facts)
-    if change is None or change.value is None:
-        facts["reason"] = NO_PAIRS if change is None else change.note
+    change = rows["delta_sel", "change", "pooled"]
+    if change.value is None:
+        facts["reason"] = change.note
         return Finding.on(row, "not_tested", "matched.no_change", facts=facts)
     other = rows.get(("delta_sel", "change", "split:test"))
     facts |= {
         "change": change,
         "test_rows": None if other is None or other.value is None else other,
-        "regression": rows.get(("rtm_bias", "change", "pooled")),
+        "regression": rows["rtm_bias", "change", "pooled"],
         "own": row_of(moved, checkpoint=row.checkpoint, metric="own_change"),
     }
     up, down = _clear(change)
+    says = "up" if up else "down" if down else "still"
     if down and _clear(moved)[0]:
         says = "both_up"
-    else:
-        says = "up" if up else "down" if down else "still"
     claim: Claim = "moved" if up or down else "nothing_shown"
     return Finding.on(change, claim, f"matched.delta_sel_{says}", facts=facts)
 
@@ -173,74 +193,86 @@ def _clear(moved: Row | Estimate) -> tuple[bool, bool]:
     return moved.low > 0, moved.high < 0
 
 
-def contrast_finding(
-    row: Contrast,
-    other: Mapping[str, Contrast],
-    drifts: tuple[Row | None, Row | None],
-    ordinary: Sequence[float],
-    *,
-    seeds: bool,
-) -> Finding:
+def contrast_findings(
+    rows: Sequence[Row],
+    contrasts: Sequence[Contrast],
+    entries: Collection[str],
+    ordinary: Collection[str],
+) -> Iterator[Finding]:
     """How identifiers moved against the baseline, and what the drift of both was.
 
     Parameters
     ----------
-    other
-        Other contrasts of the same two: ``low_change``, ``nll_pii``, ``did_alike``.
-    drifts
-        Drift of low-sensitivity text, of the checkpoint and of the baseline.
+    entries
+        Methods that have replicates.
     ordinary
-        DiD of runs that nobody corrected against the same baseline.
+        Checkpoints whose training nobody corrected.
     """
-    facts: dict[str, Any] = {"did": row, "baseline": row.baseline, "seeds": seeds}
-    if row.value is None:
-        facts["reason"] = row.note
-        return Finding.on(row, "not_tested", "matched.did_missing", facts=facts)
-    drift = other.get("low_change")
-    facts |= {
-        "p": row.p if row.p_adjusted is None else row.p_adjusted,
-        "adjusted": row.p_adjusted is not None,
-        "drift": None if drift is None or drift.value is None else drift,
-        "drift_own": drifts[0],
-        "drift_baseline": drifts[1],
-        "own": other.get("nll_pii"),
-        "alike": other.get("did_alike"),
-    }
-    claim: Claim = "nothing_shown"
-    if facts["p"] is None or facts["p"] >= 1 - row.level:
-        says = "still"
-    else:
-        claim, says = _against(row, other, ordinary)
-    return Finding.on(row, claim, f"matched.did_{says}", facts=facts)
+    drifts = {row.checkpoint: row for row in rows if row.metric == "low_change"}
+    pooled = [row for row in contrasts if row.group == "pooled"]
+    by_pair = {(row.checkpoint, row.baseline, row.metric): row for row in pooled}
+    for row in filter(has_sentence, contrasts):
+        who, base = row.checkpoint, row.baseline
+        facts: dict[str, Any] = {"did": row, "baseline": base, "seeds": who in entries}
+        if row.value is None:
+            facts["reason"] = row.note
+            yield Finding.on(row, "not_tested", "matched.did_missing", facts=facts)
+            continue
+        drift, own, alike = (
+            by_pair[who, base, metric]
+            for metric in ("low_change", "nll_pii", "did_alike")
+        )
+        facts |= {
+            "p": row.p if row.p_adjusted is None else row.p_adjusted,
+            "adjusted": row.p_adjusted is not None,
+            "drift": None if drift.value is None else drift,
+            "drift_own": drifts.get(who),
+            "drift_baseline": drifts.get(base),
+            "own": own,
+            "alike": alike,
+        }
+        claim: Claim = "nothing_shown"
+        if facts["p"] is None or facts["p"] >= 1 - row.level:
+            says = "still"
+        else:
+            spread = [
+                one.value
+                for one in pooled
+                if (one.metric, one.baseline) == ("did", base)
+                and one.checkpoint in ordinary
+                and who not in ordinary
+                and one.value is not None
+            ]
+            claim, says = _against(row, drift, own, alike, spread)
+        yield Finding.on(row, claim, f"matched.did_{says}", facts=facts)
 
 
 def _against(
-    row: Contrast, other: Mapping[str, Contrast], ordinary: Sequence[float]
+    row: Contrast,
+    drift: Contrast,
+    own: Contrast,
+    alike: Contrast,
+    ordinary: Sequence[float],
 ) -> tuple[Claim, str]:
-    """What a DiD that differs from 0 says.
+    """What a DiD that differs from 0 says, next to the DiD of ordinary runs.
 
     Suppressed is said of identifiers that are less likely by themselves, than equally
     hard text, and than text that looks like them, where other text drifted alike.
     """
-    drift = other.get("low_change")
-    own, alike = other.get("nll_pii"), other.get("did_alike")
     if ordinary:
         if within(row, ordinary):
             return "nothing_shown", "ordinary"
-    elif drift is None or drift.value is None:
+    elif drift.value is None:
         return "nothing_shown", "drift_unknown"
     elif unlike_drift(row.value or 0.0, drift.value, drift.low, drift.high):
         return "nothing_shown", "drift_unequal"
     up, down = _clear(row)
     if down:
         return "moved", "likelier"
-    lacking_own = own is None or not _clear(own)[0]
-    lacking_alike = alike is None or not _clear(alike)[0]
-    if lacking_own and lacking_alike:
-        return "moved", "less_likely_only"
-    if lacking_own:
-        return "moved", "less_likely_not_own"
-    if lacking_alike or not up:
+    by_itself, beyond = _clear(own)[0], _clear(alike)[0]
+    if not by_itself:
+        return "moved", f"less_likely_{'not_own' if beyond else 'only'}"
+    if not beyond or not up:
         return "moved", "less_likely_not_alike"
     return "suppressed_kind", "suppressed"
 

@@ -47,34 +47,21 @@ MOST_ROWS = 25_000
 
 Span: TypeAlias = tuple[int, int]
 Record: TypeAlias = tuple[int, int, int, int, int]
+PAIRS = ["example", "pii", "control", "length", "draw"]
+"""Columns of matched pairs: place in ``manifest.examples``, first token of either side,
+their tokens, and number of the placebo draw."""
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Matched pairs as arrays of one length, one entry a pair.
-
-    ``example`` indexes ``manifest.examples``; ``pii``, ``control`` are first tokens,
-    ``length`` the tokens of either side; ``draw`` numbers placebo draws.
-    """
-
-    example: np.ndarray
-    pii: np.ndarray
-    control: np.ndarray
-    length: np.ndarray
-    draw: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.example)
-
-    @classmethod
-    def of(cls, records: Iterable[Record]) -> Pairs:
-        """From ``(example, pii, control, length, draw)`` records."""
-        # Millions of tuples would take five times the room.
-        table = np.array(array("q", chain.from_iterable(records))).reshape(-1, 5)
-        return cls(*table.T)
+def _pairs(records: Iterable[Record]) -> pd.DataFrame:
+    """Pairs as a frame with :data:`PAIRS`."""
+    # Millions of tuples would take five times the room.
+    table = np.array(array("q", chain.from_iterable(records))).reshape(-1, len(PAIRS))
+    return pd.DataFrame(table, columns=PAIRS)
 
 
-def rematch(manifest: Manifest, *, same_class: bool = False, **settings: Any) -> Pairs:
+def rematch(
+    manifest: Manifest, *, same_class: bool = False, **settings: Any
+) -> pd.DataFrame:
     """Pairs of train rows under other settings than the manifest's.
 
     Parameters
@@ -93,12 +80,12 @@ def rematch(manifest: Manifest, *, same_class: bool = False, **settings: Any) ->
                 manifest, i, spans, 0, classes=classes, **_settings(manifest, settings)
             )
 
-    return Pairs.of(records())
+    return _pairs(records())
 
 
 def placebo(
     manifest: Manifest, *, draws: int, seed: int, same_class: bool = False
-) -> Pairs:
+) -> pd.DataFrame:
     """Random non-PII windows in the place of the matched PII spans of train rows.
 
     Each draw replaces every matched span by a random eligible window of its length (of
@@ -122,7 +109,7 @@ def placebo(
                 windows = placebo_spans(*text, spans, rng, classes=classes)
                 yield from _matched(manifest, i, windows, draw, **settings)
 
-    return Pairs.of(records())
+    return _pairs(records())
 
 
 def _settings(manifest: Manifest, other: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,14 +134,12 @@ PLACEBOS = {"any window": False, "same class": True}
 
 @dataclass(frozen=True)
 class OtherPairs:
-    """Pairs under other settings, and placebo pairs of so many draws."""
+    """Pairs with the ``role`` and ``type`` of their units; of so many placebo draws."""
 
-    manifest: Manifest
-    rematched: dict[str, Pairs]
-    placebos: dict[str, Pairs]
+    pairs: pd.DataFrame
     draws: int
 
-    def units(self) -> Iterator[dict[str, Any]]:
+    def units(self, manifest: Manifest) -> pd.DataFrame:
         """Units without a split.
 
         ``rematched``: a pair under the setting ``type``; its sums are identifier minus
@@ -162,41 +147,42 @@ class OtherPairs:
         all its pairs. ``drawn``: the ``start`` windows of ``n_tokens`` tokens that all
         draws of the same class took from an example.
         """
-        empty = {"example": "", "cluster": "", "task": "", "split": "", "start": 0}
-        for variant, pairs in self.rematched.items():
-            for i, length in zip(pairs.example, pairs.length.tolist(), strict=True):
-                cluster = self.manifest.examples[i].cluster
-                own = {"role": "rematched", "cluster": cluster, "n_tokens": length}
-                yield {**empty, **own, "type": variant}
-        for kind, pairs in self.placebos.items():
-            tokens = np.bincount(pairs.draw, pairs.length)
-            for draw in np.flatnonzero(tokens).tolist():
-                own = {"role": "placebo", "start": draw, "n_tokens": int(tokens[draw])}
-                yield {**empty, **own, "type": kind}
-        for (i, length), count in zip(*self._drawn()[::2], strict=True):
-            own = {"role": "drawn", "example": self.manifest.examples[i].id}
-            yield {**empty, **own, "start": int(count), "n_tokens": int(length)}
+        single, draws, windows = self._by_unit(self.pairs)
+        cluster, name = (
+            pd.Series([getattr(e, key) for e in manifest.examples], dtype=object)
+            for key in ("cluster", "id")
+        )
+        drawn = windows.size().reset_index(name="start")
+        units = {
+            "rematched": single.assign(
+                cluster=single["example"].map(cluster), example=""
+            ),
+            "placebo": draws["length"].sum().reset_index(),
+            "drawn": drawn.assign(example=drawn["example"].map(name)),
+        }
+        parts = [one.assign(role=role) for role, one in units.items()]
+        names = {"length": "n_tokens", "draw": "start"}
+        return pd.DataFrame(pd.concat([one.rename(columns=names) for one in parts]))
 
     def scored(self, sums: Sums) -> np.ndarray:
         """Summed NLL of the units, nats."""
-        parts = [_apart(sums, pairs) for pairs in self.rematched.values()]
-        for pairs in self.placebos.values():
-            totals = np.bincount(pairs.draw, _apart(sums, pairs))
-            parts.append(totals[np.bincount(pairs.draw) > 0])
-        if len(windows := self._drawn()[1]):
-            pairs = self.placebos["same class"]
-            found = sums(pairs.example, pairs.pii, pairs.length)
-            parts.append(np.bincount(windows, found))
-        return np.concatenate([np.zeros(0), *parts])
+        example, pii, control, length, _ = self.pairs[PAIRS].to_numpy().T
+        first = sums(example, pii, length)
+        apart = first - sums(example, control, length)
+        scored = self.pairs.assign(first=first, apart=apart)
+        single, draws, windows = self._by_unit(scored)
+        parts = single["apart"], draws["apart"].sum(), windows["first"].sum()
+        return np.concatenate(parts)
 
-    def _drawn(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Example and length of each group of windows, group by pair, their counts."""
-        pairs = self.placebos.get("same class", Pairs.of(()))
-        places = np.stack([pairs.example, pairs.length], axis=1)
-        found, groups, counts = np.unique(
-            places, axis=0, return_inverse=True, return_counts=True
+    def _by_unit(self, pairs: pd.DataFrame) -> tuple[pd.DataFrame, Any, Any]:
+        """Pairs under other settings, placebo pairs by draw, and windows by place."""
+        single = pairs["role"] == "rematched"
+        draws, alike = pairs[~single], pairs[pairs["type"] == "same class"]
+        return (
+            pairs[single].drop(columns=["pii", "control", "draw"]),
+            draws.groupby(["type", "draw"]),
+            alike.groupby(["example", "length"]),
         )
-        return found, groups, counts
 
 
 def other_pairs(
@@ -206,16 +192,14 @@ def other_pairs(
     rows = len({pair.example for pair in manifest.pairs})
     draws = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
     draws *= rows <= MOST_ROWS
-    return OtherPairs(
-        manifest,
-        {k: rematch(manifest, **v) for k, v in VARIANTS.items() if rematched},
-        {
-            kind: placebo(manifest, draws=draws, seed=seed, same_class=same)
-            for kind, same in PLACEBOS.items()
-            if draws
-        },
-        draws,
-    )
+    parts = [_pairs(()).assign(role="", type="")]
+    for name, settings in VARIANTS.items() if rematched else ():
+        pairs = rematch(manifest, **settings)
+        parts.append(pairs.assign(role="rematched", type=name))
+    for name, same in PLACEBOS.items() if draws else ():
+        pairs = placebo(manifest, draws=draws, seed=seed, same_class=same)
+        parts.append(pairs.assign(role="placebo", type=name))
+    return OtherPairs(pd.concat(parts, ignore_index=True), draws)
 
 
 def sensitivity_table(evidence: Evidence) -> list[dict[str, Any]]:
@@ -288,13 +272,6 @@ def _spread(values: np.ndarray) -> dict[str, Any]:
         note = "all draws are equal, because there is no other window"
         return {"mean": mean, "note": note}
     return {"mean": mean, "sd": float(values.std(ddof=1))}
-
-
-def _apart(sums: Sums, pairs: Pairs) -> np.ndarray:
-    """Summed NLL of the first sides minus that of their controls, nats."""
-    first = sums(pairs.example, pairs.pii, pairs.length)
-    control = sums(pairs.example, pairs.control, pairs.length)
-    return np.asarray(first - control)
 
 
 def _bias_of(pooled: Group, units: pd.DataFrame, nll: np.ndarray) -> float | None:

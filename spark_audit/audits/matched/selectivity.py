@@ -25,14 +25,14 @@ from spark_audit.audits.matched.contrasts import (
     REFERENCE,
     adjusted,
     by_group,
+    contrast_of,
     missing_rows,
     own_contrasts,
+    row_of,
 )
-from spark_audit.audits.matched.matched_claims import contrast_of, row_of
-from spark_audit.audits.matched.matched_findings import (
+from spark_audit.audits.matched.matched_claims import contrast_findings, findings
+from spark_audit.audits.matched.matched_guards import (
     alike_guard,
-    contrast_findings,
-    findings,
     pair_guards,
     reproduced_guard,
 )
@@ -52,15 +52,9 @@ from spark_audit.results.evidence import Evidence
 
 _change = partial(Metric, unit="nats", panel="changes")
 _level = partial(Metric, unit="nats", bounds=(0.0, np.inf), learned=-1)
+_delta = partial(Metric, unit="nats", learned=-1, glance=("",), headline=("",))
 METRICS = (
-    _change(
-        "memory",
-        learned=-1,
-        variants=("", "trend"),
-        counted=("",),
-        glance=("",),
-        headline=("",),
-    ),
+    _delta("memory", panel="changes", variants=("", "trend"), counted=("",)),
     _change(
         "pii_change",
         partner="memory",
@@ -72,10 +66,8 @@ METRICS = (
     _change("low_change"),
     _level("nll_pii"),
     _level("nll_control"),
-    Metric(
+    _delta(
         "delta_sel",
-        "nats",
-        learned=-1,
         variants=("", "change", "span-weighted", "source-weighted"),
         hidden=("span-weighted", "source-weighted"),
         counted=("change",),
@@ -83,7 +75,7 @@ METRICS = (
         headline=("change",),
     ),
     Metric("rtm_bias", "nats", variants=("", "change")),
-    Metric("did", "nats", learned=-1, glance=("",), headline=("",)),
+    _delta("did"),
     Metric("did_alike", "nats"),
 )
 

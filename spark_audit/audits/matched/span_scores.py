@@ -55,7 +55,9 @@ def span_evidence(
             [found(*at), np.fromiter(rows, float), more.scored(found)]
         )
 
-    units = pd.concat([skeleton, others, _frame(more.units())], ignore_index=True)
+    units = pd.concat(
+        [skeleton, others, _frame(more.units(manifest))], ignore_index=True
+    )
     units = units.drop(columns="index")
     units["ref_sum"] = scored(Sums.of_reference(manifest))
 
@@ -134,12 +136,14 @@ def _row(
     }
 
 
-def _frame(records: Iterator[dict[str, Any]], *further: str) -> pd.DataFrame:
-    names = "index example cluster task split role type pair start n_tokens".split()
-    counts = ("trained", "dose", "form", "cue", "stratum", *CLASSES.values())
-    frame = pd.DataFrame.from_records(
-        list(records), columns=[*names, *counts, "text_auc", *further]
-    )
-    whole = dict.fromkeys((*counts, "pair", "start", "n_tokens"), np.int64)
-    filled = frame.fillna({"type": "", "pair": -1, **dict.fromkeys(counts, 0)})
-    return filled.astype({"text_auc": np.float64, **whole})
+def _frame(
+    records: Iterator[dict[str, Any]] | pd.DataFrame, *further: str
+) -> pd.DataFrame:
+    words = dict.fromkeys(("example", "cluster", "task", "split", "role", "type"), "")
+    counts = dict.fromkeys(("trained", "dose", "form", "cue", "stratum"), 0)
+    counts |= dict.fromkeys(CLASSES.values(), 0)
+    whole = {"pair": -1, "start": 0, "n_tokens": 0, **counts}
+    names = ["index", *words, *whole, "text_auc", *further]
+    frame = pd.DataFrame(records).reindex(columns=names)
+    filled = frame.astype(dict.fromkeys(words, object)).fillna({**words, **whole})
+    return filled.astype({**dict.fromkeys(whole, np.int64), "text_auc": np.float64})

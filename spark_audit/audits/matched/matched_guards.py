@@ -1,110 +1,20 @@
-"""The findings and guards of the matched audit."""
+"""The guards of the matched audit."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.identifier_facts import Moved, sides_of
-from spark_audit.audits.matched.changes import Occurrences, pooled_change
-from spark_audit.audits.matched.contrasts import has_sentence
-from spark_audit.audits.matched.matched_claims import (
-    contrast_finding,
-    memory_findings,
-    row_of,
-    selectivity_finding,
-)
+from spark_audit.audits.identifier_facts import sides_of
+from spark_audit.audits.matched.changes import Occurrences
+from spark_audit.audits.matched.contrasts import row_of
 from spark_audit.audits.spans import REPRODUCED
-from spark_audit.names import BASE, entry_of
-from spark_audit.results import Contrast, Estimate, Finding, Guard, Row
+from spark_audit.names import BASE
+from spark_audit.results import Estimate, Guard, Row
 from spark_audit.results.findings import Fact
 from spark_audit.stats.balance import effective_clusters, smd
-
-
-def findings(
-    rows: Sequence[Row],
-    units: pd.DataFrame,
-    whole: Occurrences,
-    changes: Mapping[str, np.ndarray],
-    references: Collection[str],
-    tested: Mapping[str, Mapping[str, Moved]],
-) -> list[Finding]:
-    """What is said of each method.
-
-    Parameters
-    ----------
-    whole
-        All identifiers that are compared.
-    changes
-        Change of the units' NLL since the reference, nats, by checkpoint; single
-        replicates of a method have no finding.
-    references
-        Checkpoints that score as the matching reference does.
-    tested
-        The tests of no memory, by checkpoint and group.
-    """
-    entries = {entry_of(name) for name in changes if entry_of(name) != name}
-    by_key = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
-    found = []
-    lost = whole.left_out(units)
-    pii = units[(units["split"] == "train") & (units["role"] == "pii")]
-    for name, change in changes.items():
-        if entry_of(name) != name:
-            continue
-        of_name = {key[1:]: row for key, row in by_key.items() if key[0] == name}
-        seeds, reference = name in entries, name in references
-        if not reference:
-            doubt = whole.confounded(name)
-            found += memory_findings(
-                of_name, tested[name], seeds=seeds, doubt=doubt, lost=lost
-            )
-        own = pooled_change(pii, change)
-        found.append(
-            selectivity_finding(of_name, own, reference=reference, seeds=seeds)
-        )
-    return found
-
-
-def contrast_findings(
-    rows: Sequence[Row],
-    contrasts: Sequence[Contrast],
-    entries: Collection[str],
-    ordinary: Collection[str],
-) -> list[Finding]:
-    """What is said of each contrast that has a sentence.
-
-    Parameters
-    ----------
-    entries
-        Methods that have replicates.
-    ordinary
-        Checkpoints whose training nobody corrected.
-    """
-    drifts = {row.checkpoint: row for row in rows if row.metric == "low_change"}
-    pooled = [row for row in contrasts if row.group == "pooled"]
-    found = []
-    for row in filter(has_sentence, contrasts):
-        who = (row.checkpoint, row.baseline)
-        beside = {
-            one.metric: one for one in pooled if (one.checkpoint, one.baseline) == who
-        }
-        spread = [
-            one.value
-            for one in pooled
-            if (one.metric, one.baseline) == ("did", row.baseline)
-            and one.checkpoint in ordinary
-            and row.checkpoint not in ordinary
-            and one.value is not None
-        ]
-        drift, of_baseline = map(drifts.get, who)
-        seeds = row.checkpoint in entries
-        found.append(
-            contrast_finding(row, beside, (drift, of_baseline), spread, seeds=seeds)
-        )
-    return found
-
 
 UNBALANCED = 0.25
 """Standardised mean difference from which readers are told (Stuart, 2010)."""
