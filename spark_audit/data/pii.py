@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 import regex
@@ -37,21 +37,6 @@ _CODE = re.compile(
     r"(?=(?:[A-Z-]*\d){5})[A-Z0-9][A-Z0-9-]{5,40}(?![\w%-]|[.,]\d)"
 )
 """What may be an order or a customer's number; dates, scores and ranges are none."""
-
-
-@dataclass(frozen=True)
-class _Rule:
-    """A pattern whose group ``pii`` is the identifier, and what it must satisfy."""
-
-    type: str
-    pattern: str
-    check: Callable[[str], bool] | None = None
-
-    def find(self, text: str) -> Iterable[Hit]:
-        # Compiled when it is first looked for: all rules take a tenth of a second.
-        for found in re.finditer(self.pattern, text, re.VERBOSE):
-            if self.check is None or self.check(found["pii"]):
-                yield *found.span("pii"), self.type
 
 
 def luhn(digits: str) -> bool:
@@ -103,10 +88,23 @@ def _person(found: str) -> bool:
     )
 
 
+def _ip(found: str) -> bool:
+    numbers = found.split(".")
+    plain = all(str(int(each)) == each and int(each) < 256 for each in numbers)
+    return plain and max(map(int, numbers)) >= 10
+
+
+_CHECKS: Mapping[str, Callable[[str], bool]] = {
+    "card": _card,
+    "iban": _iban,
+    "secret": _secret,
+    "address": _address,
+    "person": _person,
+    "ip": _ip,
+}
 _CAPITAL = r"[A-Z][^\W\d_]*(?:(?:-|['\u2019](?!s\b))[^\W\d_]+)*"
-_PERSON = rf"\**(?P<pii>{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{0,2}})"
-_PERSON_2 = rf"\**(?P<pii>{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{1,2}})"
-_OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_PERSON = rf"{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{0,2}}"
+_FULL_NAME = rf"{_CAPITAL}(?:[ ][A-Z]\.)?(?:[ ]{_CAPITAL}){{1,2}}"
 _STREET = (
     r"(?:Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way"
     r"|Place|Pl|Square|Sq|Terrace|Ter|Parkway|Pkwy|Highway|Hwy|Circle|Cir|Alley|Bypass"
@@ -117,123 +115,107 @@ _STREET = (
     r"|Stravenue|Throughway|Trace|Track|Trail|Turnpike|Underpass|Viaduct|Views?|Villages?"
     r"|Ville|Vista|Walks?|Wells?|Harbors?|Lodge|Springs?|Lights?|Dam)s?\b\.?"
 )
-_RULES: tuple[_Rule, ...] = (
-    _Rule(
-        "EMAIL",
-        r"""(?<![\w.%+-])(?P<pii>[^\W_](?:[\w.%+-]|['\u2019](?=\w)){0,63}
+_PATTERNS: Mapping[str, str] = {
+    "EMAIL": r"""(?<![\w.%+-])(?P<pii>[^\W_](?:[\w.%+-]|['\u2019](?=\w)){0,63}
         @(?:[^\W_](?:[^\W_]|-){0,62}\.){1,6}[^\W\d_]{2,24})(?![\w@]|-\w)""",
-    ),
-    _Rule(
-        "CREDIT_CARD",
-        r"""(?<![\w$€£#.,+-])(?P<pii>\d{4}(?P<s>[ -]?)\d{4}(?P=s)\d{4}(?P=s)\d{4}
+    "CREDIT_CARD": r"""(?<![\w$€£#.,+-])(?P<card>
+        \d{4}(?P<s>[ -]?)\d{4}(?P=s)\d{4}(?P=s)\d{4}
         |3\d{3}(?P<t>[ -]?)\d{6}(?P=t)\d{4,5}|\d{13}|\d{15}|\d{17,19})
         (?![\w-]|[.,]\d)""",
-        _card,
-    ),
-    # Social security numbers never begin with 000, 666 or 9; behind a cue the last is
-    # taken all the same: tax numbers and made-up numbers have it.
-    _Rule(
-        "SSN",
-        r"""(?<![\w$-])(?<!\d[.,])(?P<pii>(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4})
-        (?![\w-]|[.,]\d)""",
-    ),
-    _Rule(
-        "SSN",
-        r"""(?i:\b(?:ssn|itin|social[ ]security|tax(?:payer)?[ ]id)\b)[^\d\n]{0,40}?
+    "SSN": r"""
+        # None begins with 000, 666 or 9.
+        (?<![\w$-])(?<!\d[.,])(?P<pii>(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4})
+        (?![\w-]|[.,]\d)
+        # Behind a cue 9 is taken all the same: tax and made-up numbers have it.
+        (?i:\b(?:ssn|itin|social[ ]security|tax(?:payer)?[ ]id)\b)[^\d\n]{0,40}?
         (?<![\w$-])(?P<pii>(?!000|666)\d{3}(?P<s>[ -]?)(?!00)\d\d(?P=s)(?!0000)\d{4})
         (?![\w-]|[.,]\d)""",
-    ),
-    _Rule(
-        "PASSWORD",
-        r"""(?i:\b(?:password|passcode|passphrase|passwd|pwd)\b)
+    "PASSWORD": r"""
+        # "The password for the account was changed to ..."
+        (?i:\b(?:password|passcode|passphrase|passwd|pwd)\b)
         (?i:\s+(?:of|for|on)\s[^.!?\n]{1,40}?\s(?:is|was))?
         (?:\s*[:=]\s*|\s+)
         (?i:(?:(?:is\s+|was\s+)?(?:set|changed)[ ]to|is|was)(?:\s+now|\s+still)?:?\s+)?
-        ["'\u201c\u2018]?(?P<pii>[^\s"'\u201c\u201d]{3,63}[^\s"'\u201c\u201d.,;:!?)])""",
-        _secret,
-    ),
-    _Rule(
-        "PASSWORD",
-        r"""(?:\bPIN(?:[ ](?i:code|number))?|\bpin[ ](?:code|number))
+        ["'\u201c\u2018]?
+        (?P<secret>[^\s"'\u201c\u201d]{3,63}[^\s"'\u201c\u201d.,;:!?)])
+        # "PIN: ..."
+        (?:\bPIN(?:[ ](?i:code|number))?|\bpin[ ](?:code|number))
         (?:\s*[:=]\s*|\s+is\s+|\s+)(?P<pii>\d{4,8})(?![\w-]|[.,]\d)""",
-    ),
-    _Rule(
-        "ID",
-        r"""(?<!\w)(?P<pii>[A-Z]{2}\d\d(?:[ ]?[A-Z0-9]{4}){2,7}(?:[ ]?[A-Z0-9]{1,3})?)
-        (?!\w)""",
-        _iban,
-    ),
-    _Rule(
-        "ID",
-        r"""(?i:\b(?:passport|licen[cs]e|account|acct|member|membership|customer|patient
+    "ID": r"""
+        # An account by ISO 13616.
+        (?<!\w)(?P<iban>[A-Z]{2}\d\d(?:[ ]?[A-Z0-9]{4}){2,7}(?:[ ]?[A-Z0-9]{1,3})?)
+        (?!\w)
+        # "Passport number ..."
+        (?i:\b(?:passport|licen[cs]e|account|acct|member|membership|customer|patient
         |employee|student|policy|medical[ ]record|national|identity|tax)
         (?:[ ]card)?\s*(?:number|no\b\.?|num\b\.?|id\b|\#))
         (?:\s*[:=\#]\s*|\s+is:?\s+|\s+)(?P<pii>(?=(?:[A-Z-]*\d){4})[A-Z0-9]
-        [A-Z0-9-]{4,19})(?![\w-])""",
-    ),
-    _Rule(
-        "ID",
-        rf"""(?<![\w.-])(?<!\b[Vv]ersion[ ])(?P<pii>(?:{_OCTET}\.){{3}}{_OCTET})
-        (?![\w-]|\.\d)""",
-        lambda found: max(map(int, found.split("."))) >= 10,
-    ),
-    _Rule(
-        "PHONE",
-        r"""(?<![\w+])(?P<pii>\+(?=(?:[ .()-]{0,2}\d){8,15}(?!\d))[1-9]\d{0,2}
-        (?:[ .-]?\(?\d{1,5}+\)?){2,6})(?![\w%-]|[.,]\d)""",
-    ),
-    # Elsewhere within the country: a trunk 0, in groups.
-    _Rule(
-        "PHONE",
-        r"""(?<![\w$€£.,+/-])(?P<pii>(?=(?:[ ()/-]{0,3}\d){9,11}(?![ /-]?\d))
+        [A-Z0-9-]{4,19})(?![\w-])
+        # An address on the internet.
+        (?<![\w.-])(?<!\b[Vv]ersion[ ])(?P<ip>(?:\d{1,3}\.){3}\d{1,3})(?![\w-]|\.\d)""",
+    "PHONE": r"""
+        # From abroad.
+        (?<![\w+])(?P<pii>\+(?=(?:[ .()-]{0,2}\d){8,15}(?!\d))[1-9]\d{0,2}
+        (?:[ .-]?\(?\d{1,5}+\)?){2,6})(?![\w%-]|[.,]\d)
+        # Within a country: a trunk 0, in groups.
+        (?<![\w$€£.,+/-])(?P<pii>(?=(?:[ ()/-]{0,3}\d){9,11}(?![ /-]?\d))
         (?:\(0[1-9]\d{0,3}\)[ -]{0,2}|0[1-9]\d{0,3}[ /-])\d{2,8}(?:[ -]\d{2,6}){0,4})
-        (?![\w%-]|[.,]\d)""",
-    ),
-    # North America: no area code and no exchange begins with 0 or 1.
-    _Rule(
-        "PHONE",
-        r"""(?<![\w$€£.,+-])(?P<pii>(?:(?:\+?1|001)[-. ]?)?
+        (?![\w%-]|[.,]\d)
+        # North America: no area code and no exchange begins with 0 or 1.
+        (?<![\w$€£.,+-])(?P<pii>(?:(?:\+?1|001)[-. ]?)?
         (?:\([2-9]\d\d\)\s?[2-9]\d\d[-. ]|[2-9]\d\d(?P<s>[-. ])[2-9]\d\d(?P=s))\d{4}
-        (?:\s?(?:x|ext\.?\s?)\d{1,5})?)(?![\w%-]|[.,]\d)""",
-    ),
-    # China: in groups, beside Chinese letters, which plain() writes as full stops.
-    _Rule(
-        "PHONE",
-        r"""(?<![\w$€£.,+-])(?P<pii>1[3-9]\d(?P<s>[ -])\d{4}(?P=s)\d{4}
+        (?:\s?(?:x|ext\.?\s?)\d{1,5})?)(?![\w%-]|[.,]\d)
+        # China: in groups, beside Chinese letters, which plain() writes as full stops.
+        (?<![\w$€£.,+-])(?P<pii>1[3-9]\d(?P<s>[ -])\d{4}(?P=s)\d{4}
         |(?<=\u3002)1[3-9]\d{9}|(?<=\u3002[ :])1[3-9]\d{9}
-        |1[3-9]\d{9}(?=[ ]?\u3002))(?![\w%-]|[.,]\d)""",
-    ),
-    _Rule(
-        "PHONE",
-        r"""(?i:\b(?:phone|telephone|tel|mobile|cell|fax|call|text|dial)\b)
+        |1[3-9]\d{9}(?=[ ]?\u3002))(?![\w%-]|[.,]\d)
+        # "Call ..."
+        (?i:\b(?:phone|telephone|tel|mobile|cell|fax|call|text|dial)\b)
         [^\d\n$€£]{0,25}(?<![\w.,-])(?P<pii>1?[2-9]\d{9}
         |[2-9]\d\d[-.][0-9]\d{3})(?![\w%-]|[.,]\d)""",
-    ),
-    _Rule(
-        "ADDRESS",
-        rf"""(?<![\w$€£.,-])(?P<pii>\d{{1,6}}[A-Za-z]?[ ](?:[NSEW]\.?[ ])?
+    "ADDRESS": rf"""
+        # A number, a street, and perhaps a town.
+        (?<![\w$€£.,-])(?P<address>\d{{1,6}}[A-Za-z]?[ ](?:[NSEW]\.?[ ])?
         (?:(?:[A-Z][\w'-]*\.?|\d{{1,3}}(?:st|nd|rd|th))[ ]){{1,3}}{_STREET}
         (?:,?[ ](?:(?:Apt|Apartment|Suite|Ste|Unit)\b\.?[ ]?|\#)\w{{1,6}})?
         (?:,[ ]{_CAPITAL}(?:[ ]{_CAPITAL}){{0,2}},[ ][A-Z]{{2}}\b(?:[ ]\d{{5}}(?!\d))?
-        (?:-\d{{4}}(?!\d))?)?)""",
-        _address,
-    ),
-    _Rule("ADDRESS", r"(?P<pii>\bP\.?[ ]?O\.?[ ]Box[ ]\d{1,6})(?!\w)"),
-    _Rule("NAME", rf"(?<!\w)(?:Mr|Mrs|Ms|Mx|Dr|Prof)\b\.?[ ]{_PERSON}", _person),
-    _Rule("NAME", rf"(?i:\bmy[ ](?:full[ ])?name(?:[ ]is|['\u2019]s))[ ]{_PERSON}"),
-    _Rule("NAME", rf"(?i:\b(?:full[ ]|customer[ ]|patient[ ])?name:)\**[ ]{_PERSON_2}"),
-    _Rule(
-        "NAME",
-        rf"\b(?:contact|[Aa]sk[ ]for|[Ss]igned[ ]by|[Aa]ttn\.?:?)[ ]{_PERSON_2}",
-        _person,
-    ),
-    _Rule(
-        "NAME",
-        rf"""(?i:\b(?:sincerely|regards|yours[ ]truly),?)[^\S\n]*+\n\s*+{_PERSON_2}
-        [ ]*(?:\n|$)""",
-    ),
+        (?:-\d{{4}}(?!\d))?)?)
+        # A box at a post office.
+        (?P<pii>\bP\.?[ ]?O\.?[ ]Box[ ]\d{{1,6}})(?!\w)""",
+    "NAME": rf"""
+        # Behind a title.
+        (?<!\w)(?:Mr|Mrs|Ms|Mx|Dr|Prof)\b\.?[ ]\**(?P<person>{_PERSON})
+        # An introduction.
+        (?i:\bmy[ ](?:full[ ])?name(?:[ ]is|['\u2019]s))[ ]\**(?P<pii>{_PERSON})
+        # A label.
+        (?i:\b(?:full[ ]|customer[ ]|patient[ ])?name:)\**[ ]\**(?P<pii>{_FULL_NAME})
+        # A cue.
+        \b(?:contact|[Aa]sk[ ]for|[Ss]igned[ ]by|[Aa]ttn\.?:?)[ ]
+        \**(?P<person>{_FULL_NAME})
+        # Below the end of a letter.
+        (?i:\b(?:sincerely|regards|yours[ ]truly),?)[^\S\n]*+\n\s*+
+        \**(?P<pii>{_FULL_NAME})[ ]*(?:\n|$)""",
+}
+"""Verbose patterns of each type, divided by their comments.
+
+The first group of a pattern is the identifier, and :data:`_CHECKS` what it must
+satisfy. They stand in order of priority: where two overlap, the earlier has it.
+"""
+RULES = tuple(
+    (type, pattern)
+    for type, patterns in _PATTERNS.items()
+    for pattern in re.split(r"(?m)^ *#.*$", patterns)
+    if pattern.strip()
 )
-"""In order of priority: where two overlap, the earlier rule has it."""
+
+
+def matches(text: str, pattern: str) -> Iterator[tuple[int, int]]:
+    """Where a pattern of :data:`RULES` finds identifiers."""
+    # Compiled when it is first looked for: all rules take a tenth of a second.
+    for found in re.finditer(pattern, text, re.VERBOSE):
+        group = next(iter(found.re.groupindex))
+        if group not in _CHECKS or _CHECKS[group](found[group]):
+            yield found.span(group)
 
 
 def annotate(
@@ -356,9 +338,9 @@ def plain(text: str) -> str:
 def _by_rules(text: str) -> list[Hit]:
     """By forms and cues first; names from lists take what is left."""
     read, hits = plain(text), []
-    for rule in _RULES:
+    for type, pattern in RULES:
         # A password is as it is written, marks of emphasis and all.
-        for start, end, type in rule.find(text if rule.type == "PASSWORD" else read):
+        for start, end in matches(text if type == "PASSWORD" else read, pattern):
             if type == "NAME":
                 start, end = shortened(read, start, end)
             hits.append((start, end, type))

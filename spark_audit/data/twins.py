@@ -13,7 +13,7 @@ import re
 import string
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -144,7 +144,8 @@ class Forms:
         columns: list[list[str]] = []
         for piece in pieces:
             if piece[0].isalpha() and type in WORDED:
-                columns.append(next(words)(rng, n))
+                drawn = _joined([pick(rng, part, n) for part in next(words)])
+                columns.append(_cased(drawn, piece))
                 continue
             for char in piece:
                 one = any(char in known for known in _CLASSES)
@@ -184,8 +185,8 @@ class Forms:
 
     def _words(
         self, type: str, words: list[str]
-    ) -> Iterator[Callable[[np.random.Generator, int], list[str]]] | None:
-        """How each word is drawn; nothing where no list is of its script."""
+    ) -> Iterator[Sequence[Sequence[str]]] | None:
+        """What each word is put together from; nothing if no list is of its script."""
         if type not in WORDED or not words:
             return iter(())
         stay = _TITLES if type == "NAME" else _fixed()[0] if type == "ADDRESS" else ()
@@ -199,18 +200,13 @@ class Forms:
         locale = self._locale([words[i] for i in own] or words)
         if locale is None:
             return None
-
-        def way(i: int, word: str) -> Callable[[np.random.Generator, int], list[str]]:
-            if i not in own:
-                return lambda rng, n: [word] * n
-            if len(word) == 1:
-                return lambda rng, n: _cased(pick(rng, _CLASSES[2], n), word)
-            parts = _parts(type, word, locale, alone=len(own) == 1, last=i == own[-1])
-            return lambda rng, n: _cased(
-                _joined([pick(rng, part, n) for part in parts]), word
-            )
-
-        return iter([way(i, word) for i, word in enumerate(words)])
+        found: list[Sequence[Sequence[str]]] = [[[word]] for word in words]
+        for i in own:
+            alone, last = len(own) == 1, i == own[-1]
+            found[i] = [_CLASSES[2]]
+            if len(words[i]) > 1:
+                found[i] = _parts(type, words[i], locale, alone=alone, last=last)
+        return iter(found)
 
     def _locale(self, words: Sequence[str]) -> _Locale | None:
         """The first locale by what it has of all the data's names that has most."""

@@ -281,26 +281,19 @@ def _effects(manifest: Manifest, count: int) -> Iterator[tuple[object, ...]]:
 
 def _canaries(manifest: Manifest) -> Any:
     """Canaries by part, dose and whether they were held out."""
-    ok = [c.true_index is not None for c in manifest.canaries]
-    canaries = pd.DataFrame(
-        {
-            "part": [c.part for c in manifest.canaries],
-            "dose": [c.dose for c in manifest.canaries],
-            "held_out": [c.held_out for c in manifest.canaries],
-            "ok": ok,
-            "contexts": [len(c.contexts) for c in manifest.canaries],
-            "tokens": pd.array([c.n_tokens for c in manifest.canaries], "Int64"),
-            "reason": [c.reason for c in manifest.canaries],
-        }
-    )
+    fields = "part dose held_out true_index n_tokens reason".split()
+    rows = [[getattr(c, name) for name in fields] for c in manifest.canaries]
+    canaries = pd.DataFrame(rows, columns=fields).astype({"n_tokens": "Int64"})
+    canaries["ok"] = canaries["true_index"].notna()
+    canaries["contexts"] = [len(c.contexts) for c in manifest.canaries]
     canaries["contexts"] *= canaries["ok"]
     table = canaries.groupby(["part", "dose", "held_out"], as_index=False).agg(
         canaries=("ok", "size"),
         rankable=("ok", "sum"),
         contexts=("contexts", "sum"),
-        tokens_min=("tokens", "min"),
-        tokens_median=("tokens", "median"),
-        tokens_max=("tokens", "max"),
+        tokens_min=("n_tokens", "min"),
+        tokens_median=("n_tokens", "median"),
+        tokens_max=("n_tokens", "max"),
         reasons=("reason", lambda held: "; ".join(sorted(held.dropna().unique()))),
     )
     return table.astype(object).where(table.notna(), None).to_dict("records")

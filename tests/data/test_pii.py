@@ -519,12 +519,12 @@ PIECES = (
 """What rules begin with, and what they repeat."""
 
 
-@pytest.mark.parametrize("rule", pii._RULES, ids=lambda rule: rule.type)
-def test_every_rule_is_fast_on_any_text(rule: pii._Rule) -> None:
+@pytest.mark.parametrize(("type", "pattern"), pii.RULES)
+def test_every_rule_is_fast_on_any_text(type: str, pattern: str) -> None:
     for piece in PIECES:
         for text in (piece * SIZE, piece + "\n" * SIZE, piece + " " * SIZE):
             start = time.process_time()
-            list(rule.find(text[:SIZE]))
+            list(pii.matches(text[:SIZE], pattern))
             assert time.process_time() - start < 0.2, piece
 
 
