@@ -6,6 +6,7 @@ with the class's ``exit_code``; a message never holds text of an example.
 
 from __future__ import annotations
 
+import functools
 import re
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -98,13 +99,10 @@ class SparkError(Exception):
         super().__init__(visible(message, keep="\n"))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.what, self.where, self.fix))
-
-
-def _rebuild(
-    kind: type[SparkError], what: str, where: str | None, fix: str | None
-) -> SparkError:
-    return kind(what, where=where, fix=fix)
+        return (
+            functools.partial(type(self), where=self.where, fix=self.fix),
+            (self.what,),
+        )
 
 
 @contextmanager
@@ -115,7 +113,7 @@ def at(where: str) -> Iterator[None]:
     except SparkError as error:
         if error.where is not None:
             raise
-        raise _rebuild(type(error), error.what, where, error.fix) from error
+        raise type(error)(error.what, where=where, fix=error.fix) from error
 
 
 class InputError(SparkError):

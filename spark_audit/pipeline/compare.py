@@ -19,6 +19,7 @@ from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, entry_of, series_of
+from spark_audit.pipeline.conclude import score_files, write_evidence
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import (
@@ -107,13 +108,6 @@ def compare(
     preset = preset or str(first.settings.get("preset"))
     facts = _facts(parts)
     audits, left_out = _comparable(parts)
-    if not audits:
-        raise InputError(
-            "no audit can be compared"
-            + (f": {'; '.join(left_out)}" if left_out else ", none left evidence"),
-            where=", ".join(str(folder) for folder in folders),
-            fix="audit them with the same command first",
-        )
     context = Context(paper=preset == "paper", seed=seed, replicates=replicates(preset))
     evidence: dict[str, Evidence] = {}
     results: dict[str, AuditResult] = {}
@@ -134,14 +128,11 @@ def compare(
             where="--baseline",
             fix=choose(chosen, sorted(known)),
         )
-    files = [about(audit).evidence_file() for audit in audits]
+    sums: dict[str, str] = {}
     if output is not None:
-        for name, one in evidence.items():
-            one.write(output / "scores" / about(name).evidence_file())
+        sums = write_evidence(output, evidence)
         shown = [(read_cases(part.folder), part.names) for part in parts]
         write_cases(output, united_cases(shown))
-    sums = {f: sha256_file(output / "scores" / f) for f in files if output is not None}
-    kept = [f"scores/{file}" for file in (*files, "cases.parquet", "cases.csv")]
     return assemble(
         results,
         status=first.status,
@@ -154,7 +145,7 @@ def compare(
         guards=_guards(parts, left_out),
         tables=united([part.report.tables for part in parts]),
         evidence=sums,
-        files={"scores": kept} if sums else {},
+        files={} if output is None else score_files(sums),
     )
 
 
@@ -253,6 +244,13 @@ def _comparable(parts: Sequence[Part]) -> tuple[list[str], list[str]]:
             left_out.append(f"{name} (made with another {', '.join(differing)})")
         else:
             audits.append(name)
+    if not audits:
+        raise InputError(
+            "no audit can be compared"
+            + (f": {'; '.join(left_out)}" if left_out else ", none left evidence"),
+            where=", ".join(str(part.folder) for part in parts),
+            fix="audit them with the same command first",
+        )
     return audits, left_out
 
 

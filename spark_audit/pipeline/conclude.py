@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from spark_audit.audits import about
 from spark_audit.audits.base import Tables
@@ -26,6 +27,7 @@ from spark_audit.results import (
     ManifestFacts,
     Report,
 )
+from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.served import ServedScores
 from spark_audit.scoring.store import Scores
 
@@ -51,15 +53,10 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
         report = accumulated(before, report, folder=folder)
     if shown or {*audits_of(report)} <= {*request.audit_names}:
         write_cases(folder, shown)
-    sums = dict(report.evidence)
-    for name, result in results.items():
-        if result.evidence is not None and len(result.evidence):
-            path = folder / "scores" / about(name).evidence_file()
-            result.evidence.write(path)
-            sums[path.name] = sha256_file(path)
-    names = sorted(f"scores/{name}" for name in (*sums, "cases.parquet", "cases.csv"))
+    fresh = {name: result.evidence for name, result in results.items()}
+    sums = report.evidence | write_evidence(folder, fresh)
     write_report(
-        report.model_copy(update={"evidence": sums, "files": {"scores": names}}),
+        report.model_copy(update={"evidence": sums, "files": score_files(sums)}),
         folder,
         # The report itself is always written: all else is rendered from it.
         formats=("json", *request.formats) if request.formats else (),
@@ -68,6 +65,25 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
         language=request.language,
     )
     return read_report(folder)  # it knows now what stands beside it
+
+
+def write_evidence(
+    folder: Path, evidence: Mapping[str, Evidence | None]
+) -> dict[str, str]:
+    """Write what comparisons conclude from, by audit; the checksum of each file."""
+    sums: dict[str, str] = {}
+    for name, one in evidence.items():
+        if one is not None and len(one):
+            path = folder / "scores" / about(name).evidence_file()
+            one.write(path)
+            sums[path.name] = sha256_file(path)
+    return sums
+
+
+def score_files(evidence: Iterable[str]) -> dict[str, list[str]]:
+    """What a report names of its folder ``scores``, with some files of evidence."""
+    names = (*evidence, "cases.parquet", "cases.csv")
+    return {"scores": sorted(f"scores/{name}" for name in names)}
 
 
 def _results(

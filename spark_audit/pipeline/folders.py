@@ -36,11 +36,6 @@ def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
     )
 
 
-def manifests_in(folder: Path) -> list[Path]:
-    """What may be a manifest in a folder of them."""
-    return sorted([*folder.glob("*.json"), *folder.glob("*.arrow")])
-
-
 def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
     """The one manifest of a folder that was made for this checkpoint's base.
 
@@ -51,7 +46,7 @@ def find_manifest(checkpoint: Loaded, *, folder: Path = MANIFESTS) -> Manifest:
     """
     fitting: list[tuple[Path, Manifest]] = []
     others: list[str] = []
-    for path in manifests_in(folder):
+    for path in sorted([*folder.glob("*.json"), *folder.glob("*.arrow")]):
         if not lies_inside(path):
             others.append(f"{path} (is a link out of the folder)")
             continue

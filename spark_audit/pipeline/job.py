@@ -206,12 +206,8 @@ class Job:
 
 def facts_of(checkpoint: Loaded, notes: Sequence[str] = ()) -> CheckpointFacts:
     """What a report says of a checkpoint."""
-    own = {
-        name: getattr(checkpoint, name)
-        for name in CheckpointFacts.model_fields
-        if name != "notes"
-    }
-    return CheckpointFacts(**own, notes=[*notes])
+    facts = CheckpointFacts.model_validate(checkpoint, from_attributes=True)
+    return facts.model_copy(update={"notes": [*notes]})
 
 
 def loading_of(request: Request) -> Loading:
