@@ -22,6 +22,7 @@ from spark_audit.checkpoints.adapter_config import (
 from spark_audit.checkpoints.models import refuse_differences
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.placement import materialise, release
+from spark_audit.checkpoints.quantise import Rounded, swapped
 from spark_audit.checkpoints.weight_files import State
 from spark_audit.errors import CheckpointError
 
@@ -169,8 +170,22 @@ class AdapterHost:
             )
 
     @contextlib.contextmanager
-    def using(self, name: str | None) -> Iterator[None]:
-        """Exactly this adapter on, or none: then ``model`` is as without any."""
+    def using(
+        self,
+        name: str | None,
+        *,
+        noise: torch.Tensor | None = None,
+        weights: Rounded | None = None,
+    ) -> Iterator[None]:
+        """Exactly this adapter on, or none: then ``model`` is as without any.
+
+        Parameters
+        ----------
+        noise
+            What is added to input embeddings.
+        weights
+            What is in the place of the module's own.
+        """
         if self.released:
             msg = "this checkpoint was released when the next one was loaded"
             raise RuntimeError(msg)
@@ -179,6 +194,10 @@ class AdapterHost:
                 self.peft.set_adapter(name, inference_mode=True)
             elif self.peft is not None:
                 stack.enter_context(self.peft.disable_adapter())
+            if weights is not None:
+                stack.enter_context(swapped(weights))
+            if noise is not None:
+                stack.enter_context(input_noise(self.model, noise))
             yield
 
     def release(self) -> None:

@@ -294,9 +294,8 @@ def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     return out.float().clone()
 
 
-def check_probe(plain: torch.Tensor | None) -> None:
+def check_probe(plain: torch.Tensor) -> None:
     """Refuse a model that gives no finite logits or reads ahead."""
-    assert plain is not None
     if not bool(torch.isfinite(plain).all()):
         raise CheckpointError(
             "the model gives NaN or infinite logits",

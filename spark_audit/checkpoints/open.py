@@ -6,7 +6,6 @@ import shutil
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -14,10 +13,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-import torch
-
 from spark_audit.checkpoints.adapter_config import changes_base
-from spark_audit.checkpoints.adapters import AdapterHost, input_noise
+from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.checkpoint import Attached, Checkpoint
 from spark_audit.checkpoints.detect import read_all, same_path
 from spark_audit.checkpoints.loaded import Loaded
@@ -31,12 +28,7 @@ from spark_audit.checkpoints.models import (
 )
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.placement import offloaded, pick_device, placed
-from spark_audit.checkpoints.quantise import (
-    check_kinds,
-    check_mergeable,
-    rounded,
-    swapped,
-)
+from spark_audit.checkpoints.quantise import check_kinds, check_mergeable, rounded
 from spark_audit.checkpoints.server import served
 from spark_audit.checkpoints.specs import Loading, Spec, default_name
 from spark_audit.checkpoints.tokenizer import (
@@ -347,7 +339,7 @@ class Opening:
                 check_mergeable(config)
         if kind:
             notes.append(f"linear layers rounded to {kind} by torchao")
-            weights = None if meta else rounded(model, host.peft, on, kind)
+            weights = None if meta else rounded(model, on, kind)
             on = None  # its adapter is merged: the module is used without any
         device = pick_device(self._loading.device)
         noise = None if noise is None else noise.to(device)
@@ -376,7 +368,7 @@ class Opening:
             model_id="" if dtype == "auto" else model_id,
             notes=tuple(notes),
             quantised_from=item.name if kind else None,
-            activate=partial(_activated, host, on, noise, weights),
+            activate=partial(host.using, on, noise=noise, weights=weights),
         )
         server = self._served.get(item.name)
         return loaded if server is None else server.stands_in(loaded)
@@ -384,19 +376,3 @@ class Opening:
 
 def _name(item: Checkpoint, kind: str) -> str:
     return str(CheckpointName(item.name, rounding=kind))
-
-
-@contextmanager
-def _activated(
-    host: AdapterHost,
-    on: str | None,
-    noise: torch.Tensor | None,
-    weights: list[tuple[torch.nn.Parameter, torch.Tensor]] | None = None,
-) -> Iterator[None]:
-    with ExitStack() as stack:
-        if weights is not None:
-            stack.enter_context(swapped(weights))
-        stack.enter_context(host.using(on))
-        if noise is not None:
-            stack.enter_context(input_noise(host.model, noise))
-        yield
