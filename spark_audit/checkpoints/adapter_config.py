@@ -39,6 +39,7 @@ _ALL_LINEAR = "all-linear"
 # Initialisations that leave the base's weights as they are: every tensor is read from
 # the file, so they change nothing.
 LEAVES_BASE = ("gaussian", "orthogonal", "eva")
+NOT_TRAINED = "check that this is the folder that training saved last"
 _SAVED = "give the adapter_config.json that was saved with these weights"
 
 _STRICT = ConfigDict(strict=True, regex_engine="python-re")
@@ -196,7 +197,11 @@ def prepared(
     raw, state, notes = fold_olora(raw, state)
     check_filled(state)
     check_finite(state)
-    _check_trained(state)
+    of_b = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
+    parts = [state[key] for key in state if of_b.search(key)]
+    if parts and not any(map(torch.count_nonzero, parts)):
+        what = "every lora_B is zero: the adapter is untrained, and equals its base"
+        raise CheckpointError(what, fix=NOT_TRAINED)
     if raw.get("peft_type") == "VERA" and raw.get("save_projection") is False:
         notes.append(
             "VeRA without its projections: they are drawn again from its key, which "
@@ -274,18 +279,6 @@ def fold_olora(
 
 def _widths(state: State) -> set[int]:
     return {int(state[key].shape[0]) for key in state if key.endswith(".lora_A.weight")}
-
-
-def _check_trained(state: State) -> None:
-    """Some ``lora_B`` of a LoRA adapter is not zero."""
-    of_b = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
-    parts = [state[key] for key in state if of_b.search(key)]
-    if parts and not any(map(torch.count_nonzero, parts)):
-        raise CheckpointError(
-            "every lora_B is zero: the adapter is untrained and would be audited as "
-            "its base",
-            fix="check that this is the folder that training saved last",
-        )
 
 
 def resolve(config: Any, modules: Sequence[str]) -> None:

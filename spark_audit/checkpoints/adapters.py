@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.adapter_config import (
+    NOT_TRAINED,
     adapter_config,
     changes_base,
     resolve,
@@ -100,9 +101,8 @@ class AdapterHost:
                 set_peft_model_state_dict(self.peft, state, adapter_name=name)
             for key, tensor in self._expected(name).items():
                 if not torch.equal(tensor, state[key].to(tensor)):
-                    raise CheckpointError(
-                        f"adapter tensor {key} was not taken over by PEFT"
-                    )
+                    what = f"adapter tensor {key} was not taken over by PEFT"
+                    raise CheckpointError(what)
             self._check_effect(name, self.probe, replaced)
         return name, notes
 
@@ -152,22 +152,16 @@ class AdapterHost:
         with self.using(None):
             off = probe(self.model)
         if not (replaced or torch.allclose(off, self.plain, rtol=1e-4, atol=1e-4)):
-            raise CheckpointError(
-                "attaching the adapter changed the base's own weights",
-                fix="convert it to plain LoRA, or merge it and give the merged folder",
-            )
+            what = "attaching the adapter changed the base's own weights"
+            raise CheckpointError(what, fix="merge it and give the merged folder")
         with self.using(name):
             on = probe(self.peft)
         if not bool(torch.isfinite(on).all()):
-            raise CheckpointError(
-                "with the adapter the model gives NaN or infinite logits"
-            )
+            what = "with the adapter the model gives NaN or infinite logits"
+            raise CheckpointError(what)
         if torch.equal(on, self.plain):
-            raise CheckpointError(
-                "the adapter changes nothing: with and without it the model gives the "
-                "same output",
-                fix="check that this is the folder that training saved last",
-            )
+            what = "the adapter changes nothing: the model's output is its base's"
+            raise CheckpointError(what, fix=NOT_TRAINED)
 
     @contextlib.contextmanager
     def using(

@@ -59,10 +59,9 @@ def stages(path: Path) -> tuple[Stage, ...]:
             check_inside(place, within=path)
     for (number, folder), (after, other) in pairwise(numbered):
         if number == after or number[0] != after[0]:
-            same = number == after
-            what = (
-                "two stages have one number" if same else "numbers stages in two ways"
-            )
+            what = "numbers stages in two ways"
+            if number == after:
+                what = "two stages have one number"
             fix = "list the paths in a text file, one stage a line"
             raise CheckpointError(f"{what}: {folder.name}, {other.name}", fix=fix)
     return tuple(_stage(folder) for _, folder in numbered)
