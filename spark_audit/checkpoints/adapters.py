@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,14 +20,12 @@ from spark_audit.checkpoints.adapter_config import (
     changes_base,
     resolve,
 )
-from spark_audit.checkpoints.models import refuse_differences
+from spark_audit.checkpoints.models import check_probe, logits, refuse_differences
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.placement import materialise, release
 from spark_audit.checkpoints.quantise import Rounded, swapped
 from spark_audit.checkpoints.weight_files import State
 from spark_audit.errors import CheckpointError
-
-Probe = Callable[[Any], torch.Tensor]
 
 PREFIX = "base_model.model."
 OTHER_BASE = "give the model that it was trained on by --base"
@@ -40,14 +38,16 @@ class AdapterHost:
     ----------
     model
         The base, in evaluation mode.
-    probe
-        Gives a module's logits on a fixed input; ``None`` on the meta device, where
-        nothing can be computed.
+    ids
+        Shape ``(2, n)``: token ids on which the module is seen to work; ``None`` on the
+        meta device, where nothing can be computed.
     """
 
-    def __init__(self, model: Any, *, probe: Probe | None = None) -> None:
-        self.model, self.probe = model, probe
-        self.plain = torch.empty(0) if probe is None else probe(model)
+    def __init__(self, model: Any, *, ids: torch.Tensor | None = None) -> None:
+        self.model, self.ids = model, ids
+        if ids is not None:
+            check_probe(plain := logits(model, ids))
+            self._plain = plain
         self.peft: Any = None
         self.released = False
         self._modules = [name for name, _ in model.named_modules() if name]
@@ -75,7 +75,7 @@ class AdapterHost:
 
         # Of fixed width: no name is part of another's, nor of a module's.
         name = f"adapter{0 if self.peft is None else len(self.peft.peft_config):04d}"
-        meta, replaced = self.probe is None, changes_base(raw)
+        meta, replaced = self.ids is None, changes_base(raw)
         # How the base is replaced takes its weights; shapes do not.
         start = {"init_lora_weights": True} if meta and replaced else {}
         config = adapter_config({**raw, **start})
@@ -95,7 +95,7 @@ class AdapterHost:
                 self.peft.add_adapter(name, config, low_cpu_mem_usage=meta)
         self.peft.eval().requires_grad_(False)
         state, notes = self._fitting(name, state, base)
-        if self.probe is not None:
+        if self.ids is not None:
             materialise(self.peft, name)
             with foreign("PEFT cannot load the adapter"):
                 set_peft_model_state_dict(self.peft, state, adapter_name=name)
@@ -103,7 +103,7 @@ class AdapterHost:
                 if not torch.equal(tensor, state[key].to(tensor)):
                     what = f"adapter tensor {key} was not taken over by PEFT"
                     raise CheckpointError(what)
-            self._check_effect(name, self.probe, replaced)
+            self._check_effect(name, self.ids, replaced)
         return name, notes
 
     def _expected(self, name: str) -> State:
@@ -148,18 +148,18 @@ class AdapterHost:
         )
         return state, notes
 
-    def _check_effect(self, name: str, probe: Probe, replaced: bool) -> None:
+    def _check_effect(self, name: str, ids: torch.Tensor, replaced: bool) -> None:
         with self.using(None):
-            off = probe(self.model)
-        if not (replaced or torch.allclose(off, self.plain, rtol=1e-4, atol=1e-4)):
+            off = logits(self.model, ids)
+        if not (replaced or torch.allclose(off, self._plain, rtol=1e-4, atol=1e-4)):
             what = "attaching the adapter changed the base's own weights"
             raise CheckpointError(what, fix="merge it and give the merged folder")
         with self.using(name):
-            on = probe(self.peft)
+            on = logits(self.peft, ids)
         if not bool(torch.isfinite(on).all()):
             what = "with the adapter the model gives NaN or infinite logits"
             raise CheckpointError(what)
-        if torch.equal(on, self.plain):
+        if torch.equal(on, self._plain):
             what = "the adapter changes nothing: the model's output is its base's"
             raise CheckpointError(what, fix=NOT_TRAINED)
 

@@ -19,13 +19,7 @@ from spark_audit.checkpoints.checkpoint import Attached, Checkpoint
 from spark_audit.checkpoints.detect import read_all, same_path
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.locate import locate
-from spark_audit.checkpoints.models import (
-    build,
-    check_probe,
-    head_rows,
-    logits,
-    probe_ids,
-)
+from spark_audit.checkpoints.models import build, head_rows, probe_ids
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.placement import offloaded, pick_device, placed
 from spark_audit.checkpoints.quantise import check_kinds, check_mergeable, rounded
@@ -141,9 +135,11 @@ class Opening:
         adapters, full weights, each with its rounded copies.
     items
         How each is put together, the base first where there is one.
-    described
+    seen
         What headers tell of each, in the order of ``groups``, without weights; of own
         code nothing, and no ``model_id`` where that is known after loading only.
+    described
+        The same, with those notes alone that files and flags are the reason of.
     places
         Every file and folder that is read.
 
@@ -171,9 +167,7 @@ class Opening:
         with quiet():
             self.items = read_all(specs, loading)
             self._groups = self._by_module()
-            self.described = [
-                one for items in self._groups for one in self._seen(items)
-            ]
+            self.seen = [one for items in self._groups for one in self._seen(items)]
             # What takes longer, and still before hours of scoring: every number, once.
             for item in self.items if numbers else ():
                 if item.weights is not None:
@@ -190,6 +184,11 @@ class Opening:
                     where="--ckpt",
                     fix="name the checkpoint otherwise",
                 )
+        told = {item.name: item.notes for item in self.items}
+        self.described = [
+            replace(one, notes=told[one.quantised_from or one.name])
+            for one in self.seen
+        ]
         self.places = {*self._tokenizers, *(item.folder for item in self.items)}
         for part in (part for item in self.items for part in item.parts):
             self.places |= {part.folder, *part.files}
@@ -285,9 +284,7 @@ class Opening:
             check_finite(weights.read())
         usable = usable_rows(tokenizer_of(base, self._tokenizers)[0], head_rows(model))
         ids = probe_ids(usable, max_positions=architecture.max_positions)
-        host = AdapterHost(model, probe=partial(logits, ids=ids))
-        check_probe(host.plain)
-        return host, notes
+        return AdapterHost(model, ids=ids), notes
 
     def _on(
         self, host: AdapterHost, items: list[Checkpoint], notes: list[str]
@@ -318,7 +315,7 @@ class Opening:
         further: list[str],
     ) -> Loaded:
         """A checkpoint on its module, as it is or with rounded weights (``kind``)."""
-        base, model, meta = item.on, host.model, host.probe is None
+        base, model, meta = item.on, host.model, host.ids is None
         (on, raw, noise, notes), weights = attached, None
         tokenizer, tokenizer_sha256, more = tokenizer_of(item, self._tokenizers)
         usable = usable_rows(tokenizer, head_rows(model))
