@@ -39,6 +39,8 @@ _ALL_LINEAR = "all-linear"
 # Initialisations that leave the base's weights as they are: every tensor is read from
 # the file, so they change nothing.
 LEAVES_BASE = ("gaussian", "orthogonal", "eva")
+NOT_TRAINED = "check that this is the folder that training saved last"
+_SAVED = "give the adapter_config.json that was saved with these weights"
 
 _STRICT = ConfigDict(strict=True, regex_engine="python-re")
 
@@ -128,26 +130,15 @@ WITHOUT_EFFECT = frozenset(
 
 
 def checked(name: str, value: object) -> Any:
-    """A value of a field of :data:`FIELDS`.
-
-    Raises
-    ------
-    CheckpointError
-        For one that is not opened: no positive whole number for a rank or a count,
-        no positive finite one for alpha, a name with a pattern in it.
-    """
+    """A value of a field of :data:`FIELDS`; one that is not opened is refused."""
     try:
         TypeAdapter(FIELDS[name], config=_STRICT).validate_python(value)
     except ValidationError as error:
         # A number may be said; anything else is somebody's text.
         said = f" {value}" if type(value) in (int, float, bool) else ""
-        raise CheckpointError(
-            f"adapter_config.json gives {name} a value{said} that is not opened",
-            fix="give the adapter_config.json that was saved with these weights",
-        ) from error
-    if name == "init_lora_weights" and str(value) in LEAVES_BASE:
-        return True
-    return value
+        what = f"gives {name} a value{said} that is not opened"
+        raise CheckpointError(f"adapter_config.json {what}", fix=_SAVED) from error
+    return True if name == "init_lora_weights" and value in LEAVES_BASE else value
 
 
 def adapter_config(raw: Mapping[str, Any]) -> Any:
@@ -206,7 +197,11 @@ def prepared(
     raw, state, notes = fold_olora(raw, state)
     check_filled(state)
     check_finite(state)
-    _check_trained(state)
+    of_b = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
+    parts = [state[key] for key in state if of_b.search(key)]
+    if parts and not any(map(torch.count_nonzero, parts)):
+        what = "every lora_B is zero: the adapter is untrained, and equals its base"
+        raise CheckpointError(what, fix=NOT_TRAINED)
     if raw.get("peft_type") == "VERA" and raw.get("save_projection") is False:
         notes.append(
             "VeRA without its projections: they are drawn again from its key, which "
@@ -269,8 +264,7 @@ def fold_olora(
     if not joined or width % rank or alpha is None or raw.get("use_dora"):
         raise CheckpointError(
             f"lora_A has rank {width}, adapter_config.json says r={rank}",
-            fix="give the adapter_config.json that was saved with these weights (that "
-            "of O-LoRA says r_sum, too)",
+            fix=f"{_SAVED} (that of O-LoRA says r_sum, too)",
         )
     times = width // rank
     # rsLoRA scales by the square root of the rank.
@@ -285,18 +279,6 @@ def fold_olora(
 
 def _widths(state: State) -> set[int]:
     return {int(state[key].shape[0]) for key in state if key.endswith(".lora_A.weight")}
-
-
-def _check_trained(state: State) -> None:
-    """Some ``lora_B`` of a LoRA adapter is not zero."""
-    of_b = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
-    parts = [state[key] for key in state if of_b.search(key)]
-    if parts and not any(map(torch.count_nonzero, parts)):
-        raise CheckpointError(
-            "every lora_B is zero: the adapter is untrained and would be audited as "
-            "its base",
-            fix="check that this is the folder that training saved last",
-        )
 
 
 def resolve(config: Any, modules: Sequence[str]) -> None:

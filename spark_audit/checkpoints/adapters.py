@@ -9,23 +9,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from spark_audit.checkpoints.adapter_config import (
+    NOT_TRAINED,
     adapter_config,
     changes_base,
     resolve,
 )
-from spark_audit.checkpoints.models import refuse_differences
+from spark_audit.checkpoints.models import check_probe, logits, refuse_differences
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.placement import materialise, release
+from spark_audit.checkpoints.quantise import Rounded, swapped
 from spark_audit.checkpoints.weight_files import State
 from spark_audit.errors import CheckpointError
-
-Probe = Callable[[Any], torch.Tensor]
 
 PREFIX = "base_model.model."
 OTHER_BASE = "give the model that it was trained on by --base"
@@ -38,14 +38,16 @@ class AdapterHost:
     ----------
     model
         The base, in evaluation mode.
-    probe
-        Gives a module's logits on a fixed input; ``None`` on the meta device, where
-        nothing can be computed.
+    ids
+        Shape ``(2, n)``: token ids on which the module is seen to work; ``None`` on the
+        meta device, where nothing can be computed.
     """
 
-    def __init__(self, model: Any, *, probe: Probe | None = None) -> None:
-        self.model, self.probe = model, probe
-        self.plain = torch.empty(0) if probe is None else probe(model)
+    def __init__(self, model: Any, *, ids: torch.Tensor | None = None) -> None:
+        self.model, self.ids = model, ids
+        if ids is not None:
+            check_probe(plain := logits(model, ids))
+            self._plain = plain
         self.peft: Any = None
         self.released = False
         self._modules = [name for name, _ in model.named_modules() if name]
@@ -73,7 +75,7 @@ class AdapterHost:
 
         # Of fixed width: no name is part of another's, nor of a module's.
         name = f"adapter{0 if self.peft is None else len(self.peft.peft_config):04d}"
-        meta, replaced = self.probe is None, changes_base(raw)
+        meta, replaced = self.ids is None, changes_base(raw)
         # How the base is replaced takes its weights; shapes do not.
         start = {"init_lora_weights": True} if meta and replaced else {}
         config = adapter_config({**raw, **start})
@@ -93,16 +95,15 @@ class AdapterHost:
                 self.peft.add_adapter(name, config, low_cpu_mem_usage=meta)
         self.peft.eval().requires_grad_(False)
         state, notes = self._fitting(name, state, base)
-        if self.probe is not None:
+        if self.ids is not None:
             materialise(self.peft, name)
             with foreign("PEFT cannot load the adapter"):
                 set_peft_model_state_dict(self.peft, state, adapter_name=name)
             for key, tensor in self._expected(name).items():
                 if not torch.equal(tensor, state[key].to(tensor)):
-                    raise CheckpointError(
-                        f"adapter tensor {key} was not taken over by PEFT"
-                    )
-            self._check_effect(name, self.probe, replaced)
+                    what = f"adapter tensor {key} was not taken over by PEFT"
+                    raise CheckpointError(what)
+            self._check_effect(name, self.ids, replaced)
         return name, notes
 
     def _expected(self, name: str) -> State:
@@ -147,30 +148,38 @@ class AdapterHost:
         )
         return state, notes
 
-    def _check_effect(self, name: str, probe: Probe, replaced: bool) -> None:
+    def _check_effect(self, name: str, ids: torch.Tensor, replaced: bool) -> None:
         with self.using(None):
-            off = probe(self.model)
-        if not (replaced or torch.allclose(off, self.plain, rtol=1e-4, atol=1e-4)):
-            raise CheckpointError(
-                "attaching the adapter changed the base's own weights",
-                fix="convert it to plain LoRA, or merge it and give the merged folder",
-            )
+            off = logits(self.model, ids)
+        if not (replaced or torch.allclose(off, self._plain, rtol=1e-4, atol=1e-4)):
+            what = "attaching the adapter changed the base's own weights"
+            raise CheckpointError(what, fix="merge it and give the merged folder")
         with self.using(name):
-            on = probe(self.peft)
+            on = logits(self.peft, ids)
         if not bool(torch.isfinite(on).all()):
-            raise CheckpointError(
-                "with the adapter the model gives NaN or infinite logits"
-            )
-        if torch.equal(on, self.plain):
-            raise CheckpointError(
-                "the adapter changes nothing: with and without it the model gives the "
-                "same output",
-                fix="check that this is the folder that training saved last",
-            )
+            what = "with the adapter the model gives NaN or infinite logits"
+            raise CheckpointError(what)
+        if torch.equal(on, self._plain):
+            what = "the adapter changes nothing: the model's output is its base's"
+            raise CheckpointError(what, fix=NOT_TRAINED)
 
     @contextlib.contextmanager
-    def using(self, name: str | None) -> Iterator[None]:
-        """Exactly this adapter on, or none: then ``model`` is as without any."""
+    def using(
+        self,
+        name: str | None,
+        *,
+        noise: torch.Tensor | None = None,
+        weights: Rounded | None = None,
+    ) -> Iterator[None]:
+        """Exactly this adapter on, or none: then ``model`` is as without any.
+
+        Parameters
+        ----------
+        noise
+            What is added to input embeddings.
+        weights
+            What is in the place of the module's own.
+        """
         if self.released:
             msg = "this checkpoint was released when the next one was loaded"
             raise RuntimeError(msg)
@@ -179,6 +188,10 @@ class AdapterHost:
                 self.peft.set_adapter(name, inference_mode=True)
             elif self.peft is not None:
                 stack.enter_context(self.peft.disable_adapter())
+            if weights is not None:
+                stack.enter_context(swapped(weights))
+            if noise is not None:
+                stack.enter_context(input_noise(self.model, noise))
             yield
 
     def release(self) -> None:

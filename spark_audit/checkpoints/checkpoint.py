@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ class Part:
         return content_sha256(self.files, self.config)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """How one checkpoint is put together; made from headers, before anything is loaded.
 
@@ -73,11 +73,11 @@ class Checkpoint:
     ----------
     folder
         Where its own tokenizer and ``frozen_noise.safetensors`` may lie.
+    weights, adapter, host
+        Its full weights, or else the base that its adapter is opened on (``None`` until
+        it is looked for).
     name
         What reports call it.
-    weights, host
-        One of both: its full weights, or the base that an adapter is opened on
-        (``None`` until it is looked for).
     base
         Path or ``hf:ORG/NAME`` of the base; for full weights only where a tokenizer
         may be.
@@ -94,9 +94,10 @@ class Checkpoint:
     """
 
     folder: Path
-    name: str = ""
     weights: Part | None = None
     adapter: Part | None = None
+    _: KW_ONLY
+    name: str = ""
     base: str | None = None
     notes: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()

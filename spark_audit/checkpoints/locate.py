@@ -85,19 +85,19 @@ def check_folder(path: Path) -> None:
     """
     found = [path]
     for folder in (path, *(path / name for name in _INNER)):
-        if folder.is_dir():
-            found += folder.iterdir()
+        found += folder.iterdir() if folder.is_dir() else ()
     for entry in found:
         linked = entry != path and (entry.name in _INNER or not entry.is_dir())
         if linked and os.path.lexists(entry):
             check_inside(entry, within=path)
-        if os.path.exists(entry):
-            state = entry.stat()
-            what = "is" if entry == path else f"holds {shown(entry.name)}, which is"
-            if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
-                raise CheckpointError(f"{what} neither file nor folder")
-            if state.st_size > WORDS_BYTES and _READ_WHOLE.fullmatch(entry.name):
-                raise CheckpointError(f"{what} larger than {WORDS_BYTES / 1e6:.0f} MB")
+        if not entry.exists():
+            continue
+        state = entry.stat()
+        what = "is" if entry == path else f"holds {shown(entry.name)}, which is"
+        if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
+            raise CheckpointError(f"{what} neither file nor folder")
+        if state.st_size > WORDS_BYTES and _READ_WHOLE.fullmatch(entry.name):
+            raise CheckpointError(f"{what} larger than {WORDS_BYTES / 1e6:.0f} MB")
 
 
 def _fetched(source: str, *, revision: str | None, code: bool) -> Path:

@@ -158,10 +158,8 @@ def check_quantised(architecture: Architecture, *, device: str) -> None:
     said = architecture.config.quantization_config
     with foreign("transformers cannot load it"):
         if not quantizer.supports_quant_method(said):
-            raise CheckpointError(
-                "config.json names a quant_method that transformers does not know",
-                fix="upgrade transformers, or give weights that are not quantised",
-            )
+            what = "config.json names a quant_method that transformers does not know"
+            raise CheckpointError(what, fix="upgrade transformers")
         quantizer.from_config(said, pre_quantized=True).validate_environment(
             device_map=None if device == "cpu" else {"": device}, weights_only=True
         )
@@ -196,10 +194,8 @@ def build(
     auto: Any = transformers.AutoModelForCausalLM
     cls = architecture.cls if folder is None else auto
     if cls is None:
-        raise CheckpointError(
-            "a weights file alone does not work with a model's own code",
-            fix="give the folder that holds its code and config.json",
-        )
+        what = "a weights file alone does not work with a model's own code"
+        raise CheckpointError(what, fix="give the folder that holds its code")
     if architecture.cls is not None:
         options["attn_implementation"] = architecture.attention
     with foreign("transformers cannot load it"):
@@ -294,19 +290,14 @@ def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     return out.float().clone()
 
 
-def check_probe(plain: torch.Tensor | None) -> None:
+def check_probe(plain: torch.Tensor) -> None:
     """Refuse a model that gives no finite logits or reads ahead."""
-    assert plain is not None
     if not bool(torch.isfinite(plain).all()):
-        raise CheckpointError(
-            "the model gives NaN or infinite logits",
-            fix="its dtype may be too narrow: try --dtype float32",
-        )
+        fix = "its dtype may be too narrow: try --dtype float32"
+        raise CheckpointError("the model gives NaN or infinite logits", fix=fix)
     if not torch.allclose(plain[0, :-1], plain[1, :-1], rtol=1e-2, atol=1e-2):
-        raise CheckpointError(
-            "the model reads ahead: a later token changes earlier predictions",
-            fix="give a causal language model",
-        )
+        what = "the model reads ahead: a later token changes earlier predictions"
+        raise CheckpointError(what, fix="give a causal language model")
 
 
 def head_rows(model: Any) -> int:

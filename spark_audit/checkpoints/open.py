@@ -6,7 +6,6 @@ import shutil
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -14,29 +13,16 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-import torch
-
 from spark_audit.checkpoints.adapter_config import changes_base
-from spark_audit.checkpoints.adapters import AdapterHost, input_noise
+from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.checkpoint import Attached, Checkpoint
 from spark_audit.checkpoints.detect import read_all, same_path
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.locate import locate
-from spark_audit.checkpoints.models import (
-    build,
-    check_probe,
-    head_rows,
-    logits,
-    probe_ids,
-)
+from spark_audit.checkpoints.models import build, head_rows, probe_ids
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.placement import offloaded, pick_device, placed
-from spark_audit.checkpoints.quantise import (
-    check_kinds,
-    check_mergeable,
-    rounded,
-    swapped,
-)
+from spark_audit.checkpoints.quantise import check_kinds, check_mergeable, rounded
 from spark_audit.checkpoints.server import served
 from spark_audit.checkpoints.specs import Loading, Spec, default_name
 from spark_audit.checkpoints.tokenizer import (
@@ -149,9 +135,11 @@ class Opening:
         adapters, full weights, each with its rounded copies.
     items
         How each is put together, the base first where there is one.
-    described
+    seen
         What headers tell of each, in the order of ``groups``, without weights; of own
         code nothing, and no ``model_id`` where that is known after loading only.
+    described
+        The same, with those notes alone that files and flags are the reason of.
     places
         Every file and folder that is read.
 
@@ -179,9 +167,7 @@ class Opening:
         with quiet():
             self.items = read_all(specs, loading)
             self._groups = self._by_module()
-            self.described = [
-                one for items in self._groups for one in self._seen(items)
-            ]
+            self.seen = [one for items in self._groups for one in self._seen(items)]
             # What takes longer, and still before hours of scoring: every number, once.
             for item in self.items if numbers else ():
                 if item.weights is not None:
@@ -198,6 +184,11 @@ class Opening:
                     where="--ckpt",
                     fix="name the checkpoint otherwise",
                 )
+        told = {item.name: item.notes for item in self.items}
+        self.described = [
+            replace(one, notes=told[one.quantised_from or one.name])
+            for one in self.seen
+        ]
         self.places = {*self._tokenizers, *(item.folder for item in self.items)}
         for part in (part for item in self.items for part in item.parts):
             self.places |= {part.folder, *part.files}
@@ -293,9 +284,7 @@ class Opening:
             check_finite(weights.read())
         usable = usable_rows(tokenizer_of(base, self._tokenizers)[0], head_rows(model))
         ids = probe_ids(usable, max_positions=architecture.max_positions)
-        host = AdapterHost(model, probe=partial(logits, ids=ids))
-        check_probe(host.plain)
-        return host, notes
+        return AdapterHost(model, ids=ids), notes
 
     def _on(
         self, host: AdapterHost, items: list[Checkpoint], notes: list[str]
@@ -326,7 +315,7 @@ class Opening:
         further: list[str],
     ) -> Loaded:
         """A checkpoint on its module, as it is or with rounded weights (``kind``)."""
-        base, model, meta = item.on, host.model, host.probe is None
+        base, model, meta = item.on, host.model, host.ids is None
         (on, raw, noise, notes), weights = attached, None
         tokenizer, tokenizer_sha256, more = tokenizer_of(item, self._tokenizers)
         usable = usable_rows(tokenizer, head_rows(model))
@@ -347,7 +336,7 @@ class Opening:
                 check_mergeable(config)
         if kind:
             notes.append(f"linear layers rounded to {kind} by torchao")
-            weights = None if meta else rounded(model, host.peft, on, kind)
+            weights = None if meta else rounded(model, on, kind)
             on = None  # its adapter is merged: the module is used without any
         device = pick_device(self._loading.device)
         noise = None if noise is None else noise.to(device)
@@ -376,7 +365,7 @@ class Opening:
             model_id="" if dtype == "auto" else model_id,
             notes=tuple(notes),
             quantised_from=item.name if kind else None,
-            activate=partial(_activated, host, on, noise, weights),
+            activate=partial(host.using, on, noise=noise, weights=weights),
         )
         server = self._served.get(item.name)
         return loaded if server is None else server.stands_in(loaded)
@@ -384,19 +373,3 @@ class Opening:
 
 def _name(item: Checkpoint, kind: str) -> str:
     return str(CheckpointName(item.name, rounding=kind))
-
-
-@contextmanager
-def _activated(
-    host: AdapterHost,
-    on: str | None,
-    noise: torch.Tensor | None,
-    weights: list[tuple[torch.nn.Parameter, torch.Tensor]] | None = None,
-) -> Iterator[None]:
-    with ExitStack() as stack:
-        if weights is not None:
-            stack.enter_context(swapped(weights))
-        stack.enter_context(host.using(on))
-        if noise is not None:
-            stack.enter_context(input_noise(host.model, noise))
-        yield

@@ -30,9 +30,8 @@ def pick_device(device: str) -> str:
         known = rank.isdecimal()
         return f"cuda:{int(rank) % torch.cuda.device_count()}" if known else "cuda"
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(
-            "there is no CUDA device here", where="--device", fix="use --device cpu"
-        )
+        what, fix = "there is no CUDA device here", "use --device cpu"
+        raise InputError(what, where="--device", fix=fix)
     return device
 
 
@@ -83,27 +82,18 @@ def check_room(loading: Loading, need: int, half: int) -> str:
     """
     free = rooms(pick_device(loading.device))
     gpus = [size for place, size in free.items() if place.startswith("cuda")]
-    one = max(gpus) if gpus else free.get("cpu")
-    every = sum(free.values())
-    fits = need <= every if loading.device_map else one is None or need <= one
+    one, every = max(gpus, default=free.get("cpu", need)), sum(free.values())
     kind = "their own dtype" if loading.dtype == "auto" else loading.dtype
-    there = ", ".join(f"{_gb(size)} {place}" for place, size in free.items())
-    said = f"weights of {_gb(need)} in {kind}; free: {there}"
-    if fits:
+    there = ", ".join(f"{size / 1e9:.1f} GB {place}" for place, size in free.items())
+    said = f"weights of {need / 1e9:.1f} GB in {kind}; free: {there}"
+    if need <= (every if loading.device_map else one):
         return said
-    fix = None
-    if half < need and half <= (one or 0):
-        fix = "--dtype bfloat16"
+    fix = f"use a machine with {(need + BESIDE) / 1e9:.1f} GB"
+    if half < need and half <= one:
+        fix = "use --dtype bfloat16"
     elif need <= every and not loading.device_map:
-        fix = "--device-map auto, which is slow"
-    raise CheckpointError(
-        f"does not fit: {said}",
-        fix=f"use {fix}" if fix else f"use a machine with {_gb(need + BESIDE)}",
-    )
-
-
-def _gb(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"
+        fix = "use --device-map auto, which is slow"
+    raise CheckpointError(f"does not fit: {said}", fix=fix)
 
 
 def weight_of(layer: Any, name: str = "weight") -> torch.Tensor | None:

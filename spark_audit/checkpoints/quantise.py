@@ -24,6 +24,10 @@ GROUP = 32
 _WITHOUT: tuple[object, ...] = (None, False, [], {}, "none")
 
 
+Rounded = list[tuple[torch.nn.Parameter, torch.Tensor]]
+"""Parameters, each with what stands in its place."""
+
+
 def check_kinds(kinds: Sequence[str]) -> None:
     """Refuse an unknown kind, and any where torchao is not installed."""
     for kind in kinds:
@@ -33,9 +37,7 @@ def check_kinds(kinds: Sequence[str]) -> None:
         _torchao()
 
 
-def rounded(
-    model: Any, peft: Any, on: str | None, kind: str
-) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
+def rounded(model: Any, on: str | None, kind: str) -> Rounded:
     """Every linear layer's weight with what stands for it, rounded.
 
     Output head and embeddings stay as they are, as is usual. A LoRA adapter is merged
@@ -69,9 +71,7 @@ def rounded(
 
 
 @contextlib.contextmanager
-def swapped(
-    weights: list[tuple[torch.nn.Parameter, torch.Tensor]],
-) -> Iterator[None]:
+def swapped(weights: Rounded) -> Iterator[None]:
     """The rounded weights in place of the module's own."""
     own = [parameter.data for parameter, _ in weights]
     try:

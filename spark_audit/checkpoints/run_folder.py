@@ -31,21 +31,20 @@ def read_run(path: Path) -> dict[str, Any]:
     try:
         data = read_regular(place)
         found = parse_json(data, place=str(place), finite=False)
+        damaged = intact(data) is False
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, InputError):
         # Without stages it may be anyone's file.
-        if (place.parent / "stages").is_dir():
-            raise _damaged(place, DAMAGED) from None
-        return {}
-    if intact(data) is False:
+        found, damaged = {}, (place.parent / "stages").is_dir()
+    if damaged:
         raise _damaged(place, DAMAGED)
     known = isinstance(found, dict) and found.get("kind") == "spark-train-run"
     return found if known else {}
 
 
-def check_run(path: Path) -> None:
-    """Hold the files of a run folder against their checksums.
+def check_run(path: Path) -> dict[str, Any]:
+    """Hold the files of a run folder against their checksums; return ``run.json``.
 
     Of a run that goes on, what its last state tells of is held against it. Adapters
     have checksums of their own, which are looked at when they are opened.
@@ -56,15 +55,14 @@ def check_run(path: Path) -> None:
         With the name of a file that is not as it was written.
     """
     run, home = read_run(path), _home(path)
-    if not run:
-        return
-    complete, told = run.get("status") == "complete", run
-    if not complete:
+    goes_on, told = run.get("status") != "complete", run
+    if run and goes_on:
         try:
             told = read_state(home / STATE)
         except FileNotFoundError:  # it has only begun, or has just ended
-            told = {"files": {}}
-    check_files(home, told.get("files"), grows=not complete)
+            told = {}
+    check_files(home, told.get("files"), grows=goes_on)
+    return run
 
 
 def check_files(home: Path, files: object, *, grows: bool) -> None:
@@ -85,7 +83,7 @@ def check_files(home: Path, files: object, *, grows: bool) -> None:
     """
     for name, told in files.items() if isinstance(files, dict) else ():
         place = home / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        if ".." in Path(name).parts or Path(name).is_absolute():
             raise _damaged(home / RECORD, "names a file outside its folder")
         if place.parent != home and not place.exists():
             continue
@@ -118,11 +116,8 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, what: str) -> OutputError:
-    return OutputError(
-        what,
-        where=str(path),
-        fix="copy the run folder again, or remove it and train again",
-    )
+    fix = "copy the run folder again, or remove it and train again"
+    return OutputError(what, where=str(path), fix=fix)
 
 
 def trained_order(path: Path) -> tuple[str, ...]:

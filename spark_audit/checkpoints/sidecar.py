@@ -48,9 +48,8 @@ def check_whole(folder: Path) -> dict[str, Any]:
         faults = {name: fault(folder / name, fact) for name, fact in files.items()}
     for name, what in faults.items():
         if what is not None:
-            raise CheckpointError(
-                f"{name} {what}", fix="copy the adapter's folder again, or train again"
-            )
+            fix = "copy the adapter's folder again, or train again"
+            raise CheckpointError(f"{name} {what}", fix=fix)
     return told
 
 

@@ -289,8 +289,12 @@ def test_stages_that_are_not_there(
     layout: Callable[..., Path], tiny_base: Path
 ) -> None:
     run = layout("1-a", "2-b")
-    refused(f"{run}@3", "has 2 stages, not 3; write @1 to @2", base=str(tiny_base))
-    refused(f"{run}@1:task", "stage 1-a has no checkpoint from before correction")
+    refused(
+        f"{run}@3",
+        "has 2 stages, and no checkpoint @3; write @1 to @2",
+        base=str(tiny_base),
+    )
+    refused(f"{run}@1:task", "has 2 stages, and no checkpoint @1:task")
     refused(f"{run / '1-a'}@1", "is one checkpoint, not a series: @1 does not apply")
     (run / "3-c").mkdir()
     refused(run, "stage folder 3-c holds no checkpoint; wait until its training")
@@ -312,7 +316,7 @@ def test_no_stage_is_a_link_out_of_the_series(
 
 
 def test_numbers_must_be_clear(layout: Callable[..., Path]) -> None:
-    refused(layout("1-a", "1-b"), "two stages have the number 1: 1-a, 1-b")
+    refused(layout("1-a", "1-b"), "two stages have one number: 1-a, 1-b")
     mixed = layout("task_1", "checkpoint-5", root="mixed")
     refused(mixed, "numbers stages in two ways: task_1, checkpoint-5")
 

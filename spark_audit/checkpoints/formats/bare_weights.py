@@ -67,9 +67,7 @@ def bare_weights(file: Path, loading: Loading) -> Checkpoint:
         elif loading.base is None:
             what = "holds LoRA weights without their base"
             raise CheckpointError(what, fix="give --base")
-    return Checkpoint(
-        folder=file.parent, weights=weights, adapter=adapter, notes=tuple(notes)
-    )
+    return Checkpoint(file.parent, weights, adapter, notes=tuple(notes))
 
 
 def _unwrapped(file: Path) -> tuple[State, list[str]]:

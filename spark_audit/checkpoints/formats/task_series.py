@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_audit.checkpoints.checkpoint import Stage
 from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside
-from spark_audit.checkpoints.run_folder import check_run, read_run
+from spark_audit.checkpoints.run_folder import check_run
 from spark_audit.checkpoints.weight_files import CONFIGURATIONS, NO_WEIGHTS
 from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import read_regular
@@ -57,14 +57,13 @@ def stages(path: Path) -> tuple[Stage, ...]:
         # Listed in a text file, stages may lie anywhere.
         if place != path and os.path.lexists(place):
             check_inside(place, within=path)
-    fix = "list the paths in a text file, one stage a line"
     for (number, folder), (after, other) in pairwise(numbered):
-        names = f"{folder.name}, {other.name}"
-        if number == after:
-            what = f"two stages have the number {number[1]}: {names}"
-            raise CheckpointError(what, fix=fix)
-        if number[0] != after[0]:
-            raise CheckpointError(f"numbers stages in two ways: {names}", fix=fix)
+        if number == after or number[0] != after[0]:
+            what = "numbers stages in two ways"
+            if number == after:
+                what = "two stages have one number"
+            fix = "list the paths in a text file, one stage a line"
+            raise CheckpointError(f"{what}: {folder.name}, {other.name}", fix=fix)
     return tuple(_stage(folder) for _, folder in numbered)
 
 
@@ -86,24 +85,19 @@ def choose(
         If a file of a training run is not as it was written.
     """
     found = stages(path)
-    number, _, part = (number or str(len(found))).partition(":")
-    if int(number) > len(found):
-        raise CheckpointError(
-            f"has {len(found)} stages, not {number}", fix=f"write @1 to @{len(found)}"
-        )
-    stage = found[int(number) - 1]
-    chosen = stage.task if part == "task" else stage.path
+    number, _, part = (asked := number or str(len(found))).partition(":")
+    chosen = None
+    if int(number) <= len(found):
+        stage = found[int(number) - 1]
+        chosen = stage.task if part == "task" else stage.path
     if chosen is None:
-        raise CheckpointError(
-            f"stage {stage.label} has no checkpoint from before correction",
-            fix=f"write @{number}",
-        )
+        what = f"has {len(found)} stages, and no checkpoint @{asked}"
+        raise CheckpointError(what, fix=f"write @1 to @{len(found)}")
     corrected = [s.label for s in found if s.task is not None and s.task != s.path]
     note = f"stage {number} of {len(found)}: {stage.label}"
     if stage.task is not None:
         note += f" ({chosen.name}/)"
-    run = read_run(path)
-    check_run(path)
+    run = check_run(path)
     # A method that corrects after each task reads those settings.
     settings = run.get("settings")
     names = settings if isinstance(settings, dict) else {}
@@ -137,20 +131,17 @@ def _progress(run: dict[str, Any], found: Sequence[Stage], *, last: str) -> list
         If a finished run lacks a stage: its last would be taken for the run's.
     """
     # By phase; a method may learn all tasks in one.
-    seconds, tasks = run.get("seconds"), run.get("tasks")
+    seconds, tasks, status = (run.get(key) for key in ("seconds", "tasks", "status"))
     there = {f"{stage.label}/{stage.path.name}" for stage in found}
-    if run.get("status") == "complete" and isinstance(seconds, dict):
-        for phase in seconds:
-            if phase.endswith(f"/{last}") and phase not in there:
-                raise CheckpointError(
-                    f"stage {shown(phase)} of the finished run is gone",
-                    fix="copy the run folder again, or give the folder of one stage",
-                )
-    if run.get("status") != "running":
-        return []
+    phases = seconds if status == "complete" and isinstance(seconds, dict) else ()
+    for phase in phases:
+        if phase.endswith(f"/{last}") and phase not in there:
+            what = f"stage {shown(phase)} of the finished run is gone"
+            fix = "copy the run folder again, or give the folder of one stage"
+            raise CheckpointError(what, fix=fix)
     done = sum(stage.path.name == last for stage in found)
-    of = f"{done} of {len(tasks)} tasks" if isinstance(tasks, list) else f"{done} tasks"
-    return [f"the run has not finished: {of}"]
+    of = f"{done} of {len(tasks)}" if isinstance(tasks, list) else f"{done}"
+    return [f"the run has not finished: {of} tasks"] if status == "running" else []
 
 
 def _numbered(root: Path) -> list[tuple[tuple[int, int], Path]]:
@@ -189,10 +180,9 @@ def _holds(folder: Path) -> bool:
 def _stage(folder: Path) -> Stage:
     held = [part for part in (*_PARTS, "") if _holds(folder / part)]
     if not held:
-        raise CheckpointError(
-            f"stage folder {folder.name} holds no checkpoint",
-            fix="wait until its training is done, or move the folder away",
-        )
+        what = f"stage folder {folder.name} holds no checkpoint"
+        fix = "wait until its training is done, or move the folder away"
+        raise CheckpointError(what, fix=fix)
     task = folder / "task" if "task" in held else None
     return Stage(folder.name, folder / held[0], task)
 
@@ -212,8 +202,7 @@ def _listed(path: Path) -> tuple[Stage, ...]:
         if not stage.exists() or stage.suffix == path.suffix:
             what = f"{_AS_LIST}, and line {number} names no checkpoint that exists"
             raise CheckpointError(what, fix=_LIST)
-        one = _stage(stage) if stage.is_dir() else Stage(text, stage)
-        found.append(one)
+        found.append(_stage(stage) if stage.is_dir() else Stage(text, stage))
     if not found:
         raise CheckpointError(f"{_AS_LIST}, and holds no path", fix=_LIST)
     return tuple(found)
