@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from spark_audit.names import BASE
 from spark_audit.report.cells import Rendering
 from spark_audit.report.tables import main_rows
 from spark_audit.report.writers.markdown import summary
-from spark_audit.results import Report, Row
+from spark_audit.results import Report
 
 LIMITS = ("low", "high", "null", "null_low", "null_high", "level")
 """What stands beside a figure as the arguments of its metric."""
@@ -44,7 +43,10 @@ def evaluations(report: Report) -> dict[str, list[Any]]:
     from huggingface_hub import EvalResult
 
     found: dict[str, list[Any]] = {}
-    for title, row in figures(report):
+    every = ((title, row) for title, _, rows in main_rows(report) for row in rows)
+    for title, row in every:
+        if row.checkpoint == BASE or row.status != "ok" or row.value is None:
+            continue
         told = {name: getattr(row, name, None) for name in LIMITS}
         told |= {"baseline": getattr(row, "baseline", None), "unit": row.unit or None}
         of = f".{row.of}" if row.of else ""
@@ -61,11 +63,3 @@ def evaluations(report: Report) -> dict[str, list[Any]]:
         )
         found.setdefault(row.checkpoint, []).append(result)
     return found
-
-
-def figures(report: Report) -> Iterator[tuple[str, Row]]:
-    """Title and row of each main figure that is one; none of the base."""
-    for title, _, rows in main_rows(report):
-        for row in rows:
-            if row.checkpoint != BASE and row.status == "ok" and row.value is not None:
-                yield title, row
