@@ -15,7 +15,7 @@ parameters say to typer itself is left as it is.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -249,21 +249,26 @@ def _flag(field: str, hint: Any, default: Any, prefix: str = "") -> Flag | None:
 def command(function: Callable[..., T], *more: inspect.Parameter) -> Callable[..., T]:
     """The function as typer reads it: options in place of dataclasses and flags.
 
-    ``more`` are parameters that the function does not get. Of an option that several
-    dataclasses have, the last one's help is shown.
+    Its annotations say what it takes. ``more`` are parameters that the function does
+    not get. Of an option that several dataclasses have, the last one's help is shown.
     """
     shown: dict[str, inspect.Parameter] = {}
     made: dict[str, tuple[Callable[..., Any], list[Flag]]] = {}
+    parameters = inspect.signature(function).parameters
     hints = hints_of(function, include_extras=True)
-    for name, parameter in inspect.signature(function).parameters.items():
-        kind, *notes = get_args(hints[name]) or (hints[name],)
+    hints.pop("return", None)
+    for name, hint in hints.items():
+        default = parameters[name].default if name in parameters else EMPTY
+        kind, *notes = get_args(hint) or (hint,)
         if isinstance(kind, type) and is_dataclass(kind):
             only = next((note for note in notes if isinstance(note, Only)), Only())
             made[name] = kind, list(options(kind, only))
-        elif one := _flag(name, hints[name], parameter.default):
+        elif one := _flag(name, hint, default):
             made[name] = lambda **value: [*value.values()][0], [one]
         else:
-            shown[name] = parameter.replace(kind=KEYWORD, annotation=hints[name])
+            shown[name] = inspect.Parameter(
+                name, KEYWORD, default=default, annotation=hint
+            )
         for one in made[name][1] if name in made else ():
             shown[one.name] = one.parameter()
 
@@ -275,19 +280,10 @@ def command(function: Callable[..., T], *more: inspect.Parameter) -> Callable[..
         }
         return function(**{k: typed[k] for k in hints if k in typed} | values)
 
-    return signed(run, sorted([*shown.values(), *more], key=_place))
-
-
-def signed(
-    function: Callable[..., T], parameters: Iterable[inspect.Parameter]
-) -> Callable[..., T]:
-    """The function with other parameters than it has."""
-    signature = inspect.Signature([*parameters])
-    function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__annotations__ = {
-        name: one.annotation for name, one in signature.parameters.items()
-    }
-    return function
+    signature = inspect.Signature(sorted([*shown.values(), *more], key=_place))
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {k: v.annotation for k, v in signature.parameters.items()}
+    return run
 
 
 def panel_of(name: str) -> str:

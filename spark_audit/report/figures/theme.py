@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-FORMATS = ("png", "svg", "pdf")
-
-
 MARKERS = "os^DvPX<>ph*d8"
 """Matplotlib's markers in the order in which checkpoints take them."""
 

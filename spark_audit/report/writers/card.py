@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from spark_audit.errors import visible
-from spark_audit.files import write_text
 from spark_audit.names import BASE
-from spark_audit.report.cells import Rendering
+from spark_audit.report.cells import File, Rendering
 from spark_audit.report.tables import main_rows
 from spark_audit.report.writers.markdown import summary
 from spark_audit.results import Report
@@ -17,8 +17,8 @@ LIMITS = ("low", "high", "null", "null_low", "null_high", "level")
 """What stands beside a figure as the arguments of its metric."""
 
 
-def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
-    """Write ``card.md``: metadata with the main figures, then a section; no text."""
+def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``card.md``: metadata with the main figures, then a section; no text."""
     import huggingface_hub.utils
     from huggingface_hub.repocard_data import eval_results_to_model_index
 
@@ -28,11 +28,10 @@ def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
         for name, own in evaluations(report).items()
         for model in eval_results_to_model_index(visible(name), own)
     ]
-    path, head = folder / "card.md", ""
+    head = ""
     if index:
         head = f"---\n{hub.yaml_dump({'model-index': index}, sort_keys=False)}---\n\n"
-    write_text(path, head + summary(report))
-    return [path]
+    yield File("card.md", head + summary(report))
 
 
 def evaluations(report: Report) -> dict[str, list[Any]]:

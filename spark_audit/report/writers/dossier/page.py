@@ -12,15 +12,14 @@ Testing Guide by their numbers.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from spark_audit.audits import metric_of
 from spark_audit.errors import visible
-from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.cells import Rendering
+from spark_audit.report.cells import File, Rendering
 from spark_audit.report.states import SHAPES, Standing, State, Tried
 from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.template import environment, facts
@@ -31,13 +30,11 @@ PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"
 """Environment variable that says who prepared it, where no option does."""
 
 
-def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
-    """Write ``dossier.html``; a browser prints it on A4."""
+def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``dossier.html``; a browser prints it on A4."""
     # With identifiers it is as private as the manifest.
-    mode = 0o600 if how.show_text and how.manifest is not None else 0o644
-    path = folder / "dossier.html"
-    write_text(path, dossier(report, folder, how), mode=mode)
-    return [path]
+    private = how.show_text and how.manifest is not None
+    yield File("dossier.html", dossier(report, folder, how), private)
 
 
 def dossier(report: Report, folder: Path, how: Rendering) -> str:

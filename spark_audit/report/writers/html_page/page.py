@@ -19,10 +19,9 @@ from markupsafe import Markup
 
 from spark_audit import sentences
 from spark_audit.audits import about
-from spark_audit.files import write_text
 from spark_audit.names import entry_of
 from spark_audit.report.attachments import read_cases
-from spark_audit.report.cells import FURTHER, VOID, Line, Rendering, Table
+from spark_audit.report.cells import FURTHER, VOID, File, Line, Rendering, Table
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.svg import css_string, inline_svg, outline
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing
@@ -52,15 +51,12 @@ class Grid:
     folded: bool = False
 
 
-def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
-    """Write ``report.html``; identifiers appear only with ``show_text``."""
-    path = folder / "report.html"
+def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``report.html``; identifiers appear only with ``show_text``."""
     records = [] if how.manifest is None else read_cases(folder)
     heat = cases(report, records, how.manifest, show_text=how.show_text)
     # With words of an example it is as private as the manifest.
-    mode = 0o600 if heat.cases else 0o644
-    write_text(path, render(report, heat, how), mode=mode)
-    return [path]
+    yield File("report.html", render(report, heat, how), bool(heat.cases))
 
 
 def render(report: Report, heat: Cases, how: Rendering) -> str:
