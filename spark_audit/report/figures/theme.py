@@ -85,8 +85,6 @@ def styled(**settings: Any) -> Iterator[None]:
         "axes.titlelocation": "left",
         "xtick.major.size": 3,
         "ytick.major.size": 3,
-        "lines.linewidth": 1.4,
-        "lines.markersize": 5,
         "axes.formatter.useoffset": False,
         # Names may have dollar signs, and no label has a formula.
         "text.parse_math": False,
