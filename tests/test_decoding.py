@@ -33,7 +33,7 @@ from spark_audit.report.disclosure import (
     WITHHELD,
     disclosed,
 )
-from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.folder import read_report, write_files, write_report
 from spark_audit.report.rounding import APART
 from spark_audit.report.writers import csv_tables
 from spark_audit.results import Finding, Report, Row, number
@@ -280,8 +280,8 @@ def test_a_small_group_is_not_what_the_pooled_figure_leaves(
     report, spans = small
     (ssn,) = spans[(spans["type"] == "SSN") & (spans["role"] == "pii")].itertuples()
     truth = ssn.nll_sum / ssn.n_tokens
-    lines = csv_tables.write(report, tmp_path / "raw", Rendering())
-    assert lines
+    place = tmp_path / "raw"
+    assert write_files(csv_tables.write(report, place, Rendering()), place)
     raw = [row for row in own_rows(tmp_path / "raw") if row["group"] != "type:SSN"]
     found = left_over(raw, "type")
     assert found is not None

@@ -28,7 +28,7 @@ from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import canonical_json
 from spark_audit.report.cells import Rendering
 from spark_audit.report.disclosure import disclosed
-from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.folder import read_report, write_files, write_report
 from spark_audit.report.rounding import step_of
 from spark_audit.report.writers import csv_tables
 
@@ -257,7 +257,8 @@ def test_two_figures_leave_many_numbers_open(
     secret, shown = number_of(int(SECRET[-2:])), []
     for i, folder in enumerate(folders):
         report = read_report(folder)
-        csv_tables.write(report, tmp_path / f"raw-{i}", Rendering())
+        raw = tmp_path / f"raw-{i}"
+        write_files(csv_tables.write(report, raw, Rendering()), raw)
         write_report(report, tmp_path / f"shared-{i}", formats=("csv",))
     left = {}
     for kind in ("raw", "shared"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,15 +16,7 @@ from spark_audit.pipeline.request import Request
 from spark_audit.sentences import spoken
 from spark_audit.terminal.commands import given, write_config
 from spark_audit.terminal.console import say, tell, tell_json
-from spark_audit.terminal.flags import (
-    KEYWORD,
-    Flag,
-    Json,
-    Only,
-    Quiet,
-    Verbose,
-    signed,
-)
+from spark_audit.terminal.flags import Flag, Json, Only, Quiet, Verbose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +95,8 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     for audit in audits:
         kinds[audit.name] = Annotated[audit, Only(prefix=f"{audit.name}: " * several)]
     kinds["loading"] = Loading
-    return signed(
-        command,
-        [
-            Parameter(name, KEYWORD, annotation=kind, default=())
-            for name, kind in kinds.items()
-        ],
-    )
+    command.__annotations__ = kinds
+    return command
 
 
 def _audit(request: Request, way: _Way) -> Path | None:

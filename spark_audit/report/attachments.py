@@ -90,19 +90,21 @@ def cases(
         Those of each checkpoint; the plain pass is read. The manifest's reference
         scores stand for ``base`` where that was not scored.
     """
-    known = {
-        name: _nlls(own[Pass()], places)
-        for name, own in tables.items()
-        if Pass() in own
-    }
-    if known and BASE not in known:
-        known = {BASE: _reference(manifest, places), **known}
+    scored = {name: own[Pass()] for name, own in tables.items() if Pass() in own}
     records: Records = []
     for key, (starts, ends) in places.items():
         example = manifest.by_id[key]
         roles = _roles(manifest, example)
+        known = {name: _nlls(table, key) for name, table in scored.items()}
+        if known and BASE not in known:
+            told = enumerate(example.reference_unll)
+            reference = {
+                at: round(unll / 1e6, 4) for at, unll in told if unll is not None
+            }
+            known = {BASE: reference, **known}
         for position in _window(example, roles):
             role, kind = roles.get(position, ("", ""))
+            scores = {f"{NLL}{name}": own.get(position) for name, own in known.items()}
             records.append(
                 {
                     "example": key,
@@ -112,10 +114,7 @@ def cases(
                     "end": int(ends[position]),
                     "role": role,
                     "type": kind,
-                    **{
-                        f"{NLL}{name}": found.get((key, position))
-                        for name, found in known.items()
-                    },
+                    **scores,
                 }
             )
     return records
@@ -243,22 +242,8 @@ def _roles(manifest: Manifest, example: ManifestExample) -> dict[int, tuple[str,
     return found
 
 
-def _nlls(table: TokenTable, keys: Iterable[str]) -> dict[tuple[str, int], float]:
-    places = [(key, table.rows(key)) for key in keys if key in table]
-    return {
-        (key, int(at)): round(float(nll), 4)
-        for key, rows in places
-        for at, nll in zip(
-            table.position[rows], table.columns["nll"][rows], strict=True
-        )
-    }
-
-
-def _reference(manifest: Manifest, keys: Iterable[str]) -> dict[tuple[str, int], float]:
-    """The reference's own scores as they stand in the manifest."""
-    return {
-        (key, at): round(unll / 1e6, 4)
-        for key in keys
-        for at, unll in enumerate(manifest.by_id[key].reference_unll)
-        if unll is not None
-    }
+def _nlls(table: TokenTable, key: str) -> dict[int, float]:
+    """Token -> its NLL, of one example."""
+    rows = table.rows(key) if key in table else slice(0)
+    pairs = zip(table.position[rows], table.columns["nll"][rows], strict=True)
+    return {int(at): round(float(nll), 4) for at, nll in pairs}

@@ -128,9 +128,8 @@ def _least(each: Sequence[Tried], unit: str) -> str:
     return ""
 
 
-def covered(report: Report, found: Sequence[Standing]) -> dict[str, str]:
+def covered(tried: Sequence[Attack], found: Sequence[Standing]) -> dict[str, str]:
     """What was tested, on how much, with which smallest effect; and what was not."""
-    tried = attacks(report, found)
     facts = {
         "attacks": tried,
         "nothing": all(one.state != "tested" for one in tried),

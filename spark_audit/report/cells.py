@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_audit.results import Row, Status, number
 
@@ -165,6 +165,14 @@ def records_table(
         for record in records
     ]
     return Table(header=tuple(names.values()), rows=tuple(rows), **facts)
+
+
+class File(NamedTuple):
+    """A file of a report's folder; a ``private`` one is for its owner only."""
+
+    name: str
+    content: str | bytes
+    private: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ another report named.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from operator import methodcaller
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,10 +25,10 @@ from spark_audit.files import (
     field_path,
     parse_json,
     read_regular,
-    write_text,
+    write_atomically,
 )
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.cells import Rendering, Table
+from spark_audit.report.cells import File, Rendering, Table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.theme import Drawing
 from spark_audit.report.writers import card, csv_tables, latex, markdown
@@ -36,7 +37,7 @@ from spark_audit.report.writers.html_page import page
 from spark_audit.results import Report
 from spark_audit.terminal.suggestions import goes, instead
 
-Writer: TypeAlias = Callable[[Report, Path, Rendering], list[Path]]
+Writer: TypeAlias = Callable[[Report, Path, Rendering], Iterable[File]]
 
 FOLDERS = (
     "tables",
@@ -47,19 +48,19 @@ FOLDERS = (
 """What a report folder holds besides files; never a link out of it."""
 
 
-def _json(report: Report, folder: Path, how: Rendering) -> list[Path]:
+def _json(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """``report.json`` (schema: ``schemas/report.json`` of the package)."""
-    path = folder / "report.json"
     # Its figures are not rounded, and its findings not withheld.
-    write_text(path, report.model_dump_json(indent=1) + "\n", mode=0o600)
-    return [path]
+    yield File("report.json", report.model_dump_json(indent=1) + "\n", private=True)
 
 
-def _figures(report: Report, folder: Path, how: Rendering) -> list[Path]:
-    """``figures/``: every figure that the report has data for."""
-    from spark_audit.report.figures.gallery import save
+def _figures(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``figures/``: every figure that the report has data for, alike every time."""
+    for drawing in how.drawn():
+        from spark_audit.report.figures.svg import FORMATS, rendered
 
-    return [path for one in how.drawn() for path in save(one, folder / "figures")]
+        for form in FORMATS:
+            yield File(f"figures/{drawing.name}.{form}", rendered(drawing, form))
 
 
 WRITERS: Mapping[str, Writer] = {
@@ -194,7 +195,7 @@ def write_report(
 
     def run(name: str, told: Report) -> list[Path]:
         with sentences.spoken("en" if name in ENGLISH else language):
-            return WRITERS[name](told, folder, how)
+            return write_files(WRITERS[name](told, folder, how), folder)
 
     usual = [name for name in WRITERS if name not in ON_REQUEST]
     asked = dict.fromkeys(formats or usual)
@@ -208,6 +209,17 @@ def write_report(
             written += run("json", now)
         elif now != before:
             run("json", now)
+    return written
+
+
+def write_files(files: Iterable[File], folder: Path) -> list[Path]:
+    """Write files into a report's folder, each whole or not at all; their paths."""
+    written = []
+    for name, content, private in files:
+        data = content.encode() if isinstance(content, str) else content
+        mode = 0o600 if private else 0o644
+        write_atomically(folder / name, methodcaller("write", data), mode=mode)
+        written.append(folder / name)
     return written
 
 

@@ -15,7 +15,7 @@ parameters say to typer itself is left as it is.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -67,6 +67,8 @@ class Flag:
         Makes the value of the text that was typed, or of ``None``.
     positional
         It is typed without a name.
+    field, kind, default
+        Of the field or parameter, once it is known.
     """
 
     help: str | None = None
@@ -79,6 +81,72 @@ class Flag:
     choices: Collection[str] = ()
     read: Callable[[Any], Any] | None = None
     positional: bool = False
+    field: str = ""
+    kind: Any = None
+    default: Any = EMPTY
+
+    @property
+    def typed(self) -> str:
+        """What a user types."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def several(self) -> bool:
+        """Whether it takes several values."""
+        return self.read is None and get_origin(self.kind) is tuple
+
+    def parameter(self) -> inspect.Parameter:
+        """The parameter of a function that typer reads."""
+        import typer
+
+        kind, default, typed, text = self.kind, self.default, self.typed, self.help
+        kinds = (kind, *get_args(kind))
+        usual = next((METAVARS[one] for one in kinds if one in METAVARS), " ")
+        metavar = self.metavar or "|".join(self.choices) or usual
+        if self.choices and len(metavar) > WIDE:
+            # A narrow column would break them in the middle of a name.
+            text = f"{text or ''} One of: {', '.join(self.choices)}.".lstrip()
+            metavar = self.name.upper()
+        if self.several:
+            kind = list[get_args(kind)[0]]  # type: ignore[misc]
+            kind, default = (kind | None, None) if default == () else (kind, default)
+        elif self.read is not None or self.choices:
+            default = default if default is EMPTY or isinstance(default, str) else None
+            kind = str | None if default is None else str
+        elif default is True:
+            typed = f"{typed}/--no-{typed[2:]}"
+        make: Any = typer.Argument if self.positional else typer.Option
+        option = make(
+            *(() if self.positional else filter(None, (typed, self.short))),
+            help=text,
+            metavar=metavar,
+            min=self.min,
+            max=self.max,
+            envvar=self.env,
+            rich_help_panel=None if self.positional else panel_of(self.name),
+            autocompletion=self._completed if self.choices else None,
+        )
+        return inspect.Parameter(
+            self.name, KEYWORD, default=default, annotation=Annotated[kind, option]
+        )
+
+    def _completed(self, incomplete: str) -> list[str]:
+        return [one for one in self.choices if one.startswith(incomplete)]
+
+    def value(self, typed: Any) -> Any:
+        """The field's value, of what was typed.
+
+        Raises
+        ------
+        InputError
+            If it is none of the choices.
+        """
+        if self.read is not None:
+            return self.read(typed)
+        for one in (typed or ()) if self.several else (typed,):
+            if self.choices and one is not None:
+                one_of(one, self.typed, self.choices)
+        return tuple(typed or ()) if self.several else typed
 
 
 @dataclass(frozen=True)
@@ -157,151 +225,65 @@ Preset: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Option:
-    """A field or parameter that is a flag."""
-
-    field: str
-    kind: Any
-    flag: Flag
-    default: Any
-
-    @property
-    def name(self) -> str:
-        """The parameter that typer sees."""
-        return self.flag.name or self.field
-
-    @property
-    def typed(self) -> str:
-        """What a user types."""
-        return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def several(self) -> bool:
-        """Whether it takes several values."""
-        return self.flag.read is None and get_origin(self.kind) is tuple
-
-    def parameter(self) -> inspect.Parameter:
-        """The parameter of a function that typer reads."""
-        import typer
-
-        flag, kind, default, typed = self.flag, self.kind, self.default, self.typed
-        text, metavar = flag.help, flag.metavar or self._metavar()
-        if flag.choices and len(metavar) > WIDE:
-            # A narrow column would break them in the middle of a name.
-            text = f"{flag.help or ''} One of: {', '.join(flag.choices)}.".lstrip()
-            metavar = self.name.upper()
-        if self.several:
-            kind = list[get_args(kind)[0]]  # type: ignore[misc]
-            kind, default = (kind | None, None) if default == () else (kind, default)
-        elif flag.read is not None or flag.choices:
-            default = default if isinstance(default, str) else None
-            kind = str | None if default is None else str
-        elif default is True:
-            typed = f"{typed}/--no-{typed[2:]}"
-        make: Any = typer.Argument if flag.positional else typer.Option
-        option = make(
-            *(() if flag.positional else filter(None, (typed, flag.short))),
-            help=text,
-            metavar=metavar,
-            min=flag.min,
-            max=flag.max,
-            envvar=flag.env,
-            rich_help_panel=None if flag.positional else panel_of(self.name),
-            autocompletion=self._completed if flag.choices else None,
-        )
-        return inspect.Parameter(
-            self.name, KEYWORD, default=default, annotation=Annotated[kind, option]
-        )
-
-    def _metavar(self) -> str:
-        """What stands for the value where nothing is said of it."""
-        if self.flag.choices:
-            return "|".join(self.flag.choices)
-        kinds = (self.kind, *get_args(self.kind))
-        return next((METAVARS[one] for one in kinds if one in METAVARS), " ")
-
-    def _completed(self, incomplete: str) -> list[str]:
-        return [one for one in self.flag.choices if one.startswith(incomplete)]
-
-    def read(self, value: Any) -> Any:
-        """The field's value, of what was typed.
-
-        Raises
-        ------
-        InputError
-            If it is none of the choices.
-        """
-        if self.flag.read is not None:
-            return self.flag.read(value)
-        for one in (value or ()) if self.several else (value,):
-            if self.flag.choices and one is not None:
-                one_of(one, self.typed, self.flag.choices)
-        return tuple(value or ()) if self.several else value
-
-
-def options(kind: Any, only: Only = Only()) -> Iterator[Option]:
+def options(kind: Any, only: Only = Only()) -> Iterator[Flag]:
     """The flags of a dataclass."""
     hints = hints_of(kind, include_extras=True)
     for one in fields(kind):
         default = EMPTY if one.default is MISSING else one.default
-        option = _option(one.name, hints[one.name], default, only.prefix)
-        if option is not None and one.name in (only.names or hints):
-            yield option
+        flag = _flag(one.name, hints[one.name], default, only.prefix)
+        if flag is not None and one.name in (only.names or hints):
+            yield flag
 
 
-def _option(field: str, hint: Any, default: Any, prefix: str = "") -> Option | None:
+def _flag(field: str, hint: Any, default: Any, prefix: str = "") -> Flag | None:
     """The flag of a field or parameter, if its annotation says that it is one."""
     for note in getattr(hint, "__metadata__", ()):
         if isinstance(note, Flag | str):
             flag = Flag(note) if isinstance(note, str) else note
-            flag = replace(flag, help=f"{prefix}{flag.help}") if prefix else flag
-            return Option(field, get_args(hint)[0], flag, default)
+            text = f"{prefix}{flag.help}" if prefix else flag.help
+            here = {"kind": get_args(hint)[0], "default": default, "help": text}
+            return replace(flag, field=field, name=flag.name or field, **here)
     return None
 
 
 def command(function: Callable[..., T], *more: inspect.Parameter) -> Callable[..., T]:
     """The function as typer reads it: options in place of dataclasses and flags.
 
-    ``more`` are parameters that the function does not get. Of an option that several
-    dataclasses have, the last one's help is shown.
+    Its annotations say what it takes. ``more`` are parameters that the function does
+    not get. Of an option that several dataclasses have, the last one's help is shown.
     """
     shown: dict[str, inspect.Parameter] = {}
-    made: dict[str, tuple[Callable[..., Any], list[Option]]] = {}
+    made: dict[str, tuple[Callable[..., Any], list[Flag]]] = {}
+    parameters = inspect.signature(function).parameters
     hints = hints_of(function, include_extras=True)
-    for name, parameter in inspect.signature(function).parameters.items():
-        kind, *notes = get_args(hints[name]) or (hints[name],)
+    hints.pop("return", None)
+    for name, hint in hints.items():
+        default = parameters[name].default if name in parameters else EMPTY
+        kind, *notes = get_args(hint) or (hint,)
         if isinstance(kind, type) and is_dataclass(kind):
             only = next((note for note in notes if isinstance(note, Only)), Only())
             made[name] = kind, list(options(kind, only))
-        elif one := _option(name, hints[name], parameter.default):
+        elif one := _flag(name, hint, default):
             made[name] = lambda **value: [*value.values()][0], [one]
         else:
-            shown[name] = parameter.replace(kind=KEYWORD, annotation=hints[name])
+            shown[name] = inspect.Parameter(
+                name, KEYWORD, default=default, annotation=hint
+            )
         for one in made[name][1] if name in made else ():
             shown[one.name] = one.parameter()
 
     @wraps(function)
     def run(**typed: Any) -> T:
         values = {
-            name: make(**{one.field: one.read(typed[one.name]) for one in flags})
+            name: make(**{one.field: one.value(typed[one.name]) for one in flags})
             for name, (make, flags) in made.items()
         }
         return function(**{k: typed[k] for k in hints if k in typed} | values)
 
-    return signed(run, sorted([*shown.values(), *more], key=_place))
-
-
-def signed(
-    function: Callable[..., T], parameters: Iterable[inspect.Parameter]
-) -> Callable[..., T]:
-    """The function with other parameters than it has."""
-    signature = inspect.Signature([*parameters])
-    function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__annotations__ = {
-        name: one.annotation for name, one in signature.parameters.items()
-    }
-    return function
+    signature = inspect.Signature(sorted([*shown.values(), *more], key=_place))
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {k: v.annotation for k, v in signature.parameters.items()}
+    return run
 
 
 def panel_of(name: str) -> str:

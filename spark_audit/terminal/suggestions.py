@@ -55,7 +55,7 @@ def instead(path: str | Path, *, wanted: str, otherwise: str | None = None) -> s
         What is said where nothing is known of it.
     """
     path = Path(path).expanduser()
-    suggestion = elsewhere(path) or goes(path, wanted=wanted) or nearest(path)
+    suggestion = elsewhere(path) or goes(path, wanted=wanted) or nearest(path, wanted)
     return suggestion or otherwise or "check the path"
 
 
@@ -65,8 +65,11 @@ def goes(path: Path, *, wanted: str) -> str | None:
     return _GOES[kind] if kind is not None and kind != wanted else None
 
 
-def nearest(path: Path) -> str | None:
-    """What to do about a path that is not there: the one that was perhaps meant."""
+def nearest(path: Path, wanted: str = "") -> str | None:
+    """What to do about a path that is not there: the one that was perhaps meant.
+
+    Where it is known what was ``wanted``, nothing of another kind is named.
+    """
     with suppress(OSError):
         if path.exists():
             return None
@@ -85,10 +88,11 @@ def nearest(path: Path) -> str | None:
             # Further parts lie in a folder; scripts and pictures are never meant.
             if one.is_dir() or (there == path and one.suffix in _READ)
         }
-        if near := get_close_matches(there.stem, stems, n=1):
-            meant = stems[near[0]]
-            whole = meant / path.relative_to(there)
-            return f"did you mean {whole if whole.exists() else meant}?"
+        for near in get_close_matches(there.stem, stems):
+            whole = stems[near] / path.relative_to(there)
+            meant = whole if whole.exists() else stems[near]
+            if not wanted or goes(meant, wanted=wanted) is None:
+                return f"did you mean {meant}?"
         if not path.is_absolute():
             here = Path.cwd()
             above = (one / path for one in here.parents if (one / path).exists())

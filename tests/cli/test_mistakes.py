@@ -62,6 +62,7 @@ MISTAKES = [
     (r"gate 'reports\one'", 2, "did you mean reports/one?"),
     ("gate reports/one reports/two", 2, "give one folder alone, and a value behind it"),
     ("gate zzz", 2, "there is no such folder; paths begin at the working directory, "),
+    ("gate manifests/smal", 2, "; paths begin at the working directory, "),
     ("gate reports/none", 2, "there is no such folder; did you mean reports/one?"),
     ("all --ckpt 'runs/x*'", 3, "nothing matches this pattern"),
     ("gate 'man*/*'", 2, "it is a manifest: `spark-audit all"),

@@ -175,7 +175,7 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
         "membership": ("void", "void"),
         "extraction": ("not tested", "this audit was not run"),
     }
-    text = text_of(page.render(less, Path("nowhere"), Rendering()))
+    text = text_of(page.dossier(less, Path("nowhere"), Rendering()))
     assert "twins : not tested: this audit was not run." in text
     assert "tested, but the figures are not valid 0.047" not in text
 
@@ -208,7 +208,7 @@ def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(
     for row in named.rows:
         assert all(text in case.manifest.by_id[row.id].text for text in row.texts)
     # No figure of a row stands anywhere: its digits are those of its id.
-    html = page.render(report, folder, Rendering())
+    html = page.dossier(report, folder, Rendering())
     part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])
     assert not re.search(r"\d\.\d", part)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from made_reports import made_report
 
-from spark_audit.report.figures import theme as figures
+from spark_audit.report.figures import svg as figures
 from spark_audit.report.folder import write_report
 from spark_audit.results import Report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import shlex
@@ -24,7 +25,7 @@ from spark_audit.terminal.console import (
     show_facts,
     show_table,
 )
-from spark_audit.terminal.flags import one_of
+from spark_audit.terminal.flags import Flag, command, one_of
 from spark_audit.terminal.interrupts import SIGNALS
 
 
@@ -256,6 +257,13 @@ def test_an_unknown_value_lists_the_known_ones() -> None:
     assert one_of("a", "--x", (None, "a", "b")) == "a"
     with pytest.raises(InputError, match="^--x: 'c' is unknown; choose one of: a, b$"):
         one_of("c", "--x", (None, "a", "b"))
+
+
+def test_an_option_with_choices_is_required_where_it_has_no_default() -> None:
+    def do(*, how: Annotated[str, Flag(choices=("a", "b"))]) -> None: ...
+
+    (how,) = inspect.signature(command(do)).parameters.values()
+    assert how.default is inspect.Parameter.empty
 
 
 def test_facts_are_aligned_or_json(capsys: pytest.CaptureFixture[str]) -> None:

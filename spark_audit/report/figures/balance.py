@@ -48,7 +48,7 @@ def draw(report: Report) -> Picture | None:
         "symlog",
         limits=(-0.01, end),
         ticks={at: f"{at:g}" for at in TICKS if at <= end},
-        linear=ENOUGH,
+        options={"linthresh": ENOUGH},
     )
     title = wrapped(render("figure.balance.beyond", **facts), width=40)
     keys = {render(f"figure.balance.{side}"): look for side, look in SIDES.items()}

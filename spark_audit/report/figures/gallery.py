@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from operator import methodcaller
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_audit.errors import InputError, choose
-from spark_audit.files import write_atomically
 from spark_audit.report.figures import (
     balance,
     exposure,
@@ -18,9 +15,7 @@ from spark_audit.report.figures import (
     utility,
 )
 from spark_audit.report.figures.picture import Draw
-from spark_audit.report.figures.svg import rendered
 from spark_audit.report.figures.theme import (
-    FORMATS,
     Drawing,
     _matplotlib,
     styled,
@@ -63,14 +58,6 @@ def drawings(report: Report, *, only: Collection[str] = FIGURES) -> list[Drawing
                 drawing.figure.set_layout_engine("none")
                 drawn.append(drawing)
     return drawn
-
-
-def save(drawing: Drawing, folder: Path) -> list[Path]:
-    """Write ``NAME.png``, ``NAME.svg`` and ``NAME.pdf``, the same bytes every time."""
-    paths = [folder / f"{drawing.name}.{form}" for form in FORMATS]
-    for path, form in zip(paths, FORMATS, strict=True):
-        write_atomically(path, methodcaller("write", rendered(drawing, form)))
-    return paths
 
 
 def plot(report: Report, name: str) -> Axes:

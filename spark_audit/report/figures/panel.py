@@ -193,19 +193,14 @@ class Curve:
 class Axis:
     """A scale (linear, log, symlog) with its ends, and ticks (where -> what).
 
-    ``scale`` symlog is logarithmic from ``linear`` on.
+    ``options`` are matplotlib's of the scale.
     """
 
     label: str = ""
     scale: str = "linear"
     limits: tuple[float, float] | None = None
     ticks: Mapping[float, str] | None = None
-    linear: float | None = None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Matplotlib's options of the scale."""
-        return {} if self.linear is None else {"linthresh": self.linear}
+    options: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

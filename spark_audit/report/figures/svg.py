@@ -21,11 +21,12 @@ from spark_audit.report.figures.theme import (
 )
 
 DPI = 200
-_UNDATED = {
+FORMATS = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "ModDate": None},
 }
+"""Formats of files, and what of each is left out: else no two would be alike."""
 _VARIABLES = {
     INK: "ink",
     MUTED: "muted",
@@ -45,7 +46,7 @@ def rendered(drawing: Drawing, form: str, *, text: bool = False) -> bytes:
     kind = {"svg.fonttype": "none"} if text else {}
     file = io.BytesIO()
     with styled(**kind):
-        drawing.figure.savefig(file, format=form, dpi=DPI, metadata=_UNDATED[form])
+        drawing.figure.savefig(file, format=form, dpi=DPI, metadata=FORMATS[form])
     return file.getvalue()
 
 

@@ -20,38 +20,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-FORMATS = ("png", "svg", "pdf")
-
-
 MARKERS = "os^DvPX<>ph*d8"
 """Matplotlib's markers in the order in which checkpoints take them."""
 
 
-LIGHT = (
-    "#595959",
-    "#cb8201",
-    "#1b6aa6",
-    "#c26cac",
-    "#00552c",
-    "#079dd5",
-    "#a53e02",
-    "#bc8757",
-)
+LIGHT = tuple("#595959 #cb8201 #1b6aa6 #c26cac #00552c #079dd5 #a53e02 #bc8757".split())
 """Series on white, grey first, for the reference: seaborn's "colorblind", moved until
 each has a contrast of 3 to white (WCAG 2.2, 1.4.11), neighbours differ in lightness and
 any two can be told apart with deuteranopia (Machado et al. 2009)."""
 
 
-DARK = (
-    "#b3b3b3",
-    "#f9b136",
-    "#4ea3de",
-    "#bc8bba",
-    "#86f3c1",
-    "#9bd3f5",
-    "#ec7c3a",
-    "#ddb890",
-)
+DARK = tuple("#b3b3b3 #f9b136 #4ea3de #bc8bba #86f3c1 #9bd3f5 #ec7c3a #ddb890".split())
 """The same series on a dark page, for ``--c0`` to ``--c7``."""
 
 
@@ -106,8 +85,6 @@ def styled(**settings: Any) -> Iterator[None]:
         "axes.titlelocation": "left",
         "xtick.major.size": 3,
         "ytick.major.size": 3,
-        "lines.linewidth": 1.4,
-        "lines.markersize": 5,
         "axes.formatter.useoffset": False,
         # Names may have dollar signs, and no label has a formula.
         "text.parse_math": False,

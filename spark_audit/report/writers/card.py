@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.errors import visible
-from spark_audit.files import write_text
 from spark_audit.names import BASE
-from spark_audit.report.cells import Rendering
+from spark_audit.report.cells import File, Rendering
 from spark_audit.report.tables import main_rows
 from spark_audit.report.writers.markdown import summary
-from spark_audit.results import Report, Row
+from spark_audit.results import Report
 
 LIMITS = ("low", "high", "null", "null_low", "null_high", "level")
 """What stands beside a figure as the arguments of its metric."""
 
 
-def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
-    """Write ``card.md``: metadata with the main figures, then a section; no text."""
+def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``card.md``: metadata with the main figures, then a section; no text."""
     import huggingface_hub.utils
     from huggingface_hub.repocard_data import eval_results_to_model_index
 
@@ -29,11 +28,10 @@ def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
         for name, own in evaluations(report).items()
         for model in eval_results_to_model_index(visible(name), own)
     ]
-    path, head = folder / "card.md", ""
+    head = ""
     if index:
         head = f"---\n{hub.yaml_dump({'model-index': index}, sort_keys=False)}---\n\n"
-    write_text(path, head + summary(report))
-    return [path]
+    yield File("card.md", head + summary(report))
 
 
 def evaluations(report: Report) -> dict[str, list[Any]]:
@@ -44,7 +42,10 @@ def evaluations(report: Report) -> dict[str, list[Any]]:
     from huggingface_hub import EvalResult
 
     found: dict[str, list[Any]] = {}
-    for title, row in figures(report):
+    every = ((title, row) for title, _, rows in main_rows(report) for row in rows)
+    for title, row in every:
+        if row.checkpoint == BASE or row.status != "ok" or row.value is None:
+            continue
         told = {name: getattr(row, name, None) for name in LIMITS}
         told |= {"baseline": getattr(row, "baseline", None), "unit": row.unit or None}
         of = f".{row.of}" if row.of else ""
@@ -61,11 +62,3 @@ def evaluations(report: Report) -> dict[str, list[Any]]:
         )
         found.setdefault(row.checkpoint, []).append(result)
     return found
-
-
-def figures(report: Report) -> Iterator[tuple[str, Row]]:
-    """Title and row of each main figure that is one; none of the base."""
-    for title, _, rows in main_rows(report):
-        for row in rows:
-            if row.checkpoint != BASE and row.status == "ok" and row.value is not None:
-                yield title, row

@@ -8,6 +8,7 @@ in two of them. Contrasts of single tasks, most of all lines, are in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_audit.files import write_atomically, write_text
-from spark_audit.report.cells import Rendering
+from spark_audit.report.cells import File, Rendering
 from spark_audit.results import Contrast, Guard, Report, Row
 
 Record = dict[str, Any]
@@ -37,8 +37,8 @@ ANNOTATION = "/annotation"
 of the variant itself, and would stand here twice."""
 
 
-def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
-    """Write results, contrasts, guards and the report's further tables as CSV."""
+def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """Results, contrasts, guards and the report's further tables as CSV."""
     contrasts = _once(Contrast, report.contrasts)
     of_task = contrasts["group"].str.startswith("task:").astype(bool)
     frames = {
@@ -49,19 +49,15 @@ def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
     for name, records in report.tables.items():
         long = _long(records) if name == "accuracy_matrix" else records
         frames[name] = pd.DataFrame(long, dtype=object)
-    paths = {folder / "tables" / f"{k}.csv": _tidy(v) for k, v in frames.items()}
-    for path, frame in paths.items():
-        write_text(path, csv_text(frame))
-    written = [*paths]
+    for name, frame in frames.items():
+        yield File(f"tables/{name}.csv", csv_text(_tidy(frame)))
     if of_task.any():
-        path = folder / "tables" / "contrasts_by_task.parquet"
         table = pa.Table.from_pylist(_tidy(contrasts[of_task]).to_dict("records"))
         # What is missing everywhere is a number here.
         kinds = [k if k != pa.null() else pa.float64() for k in table.schema.types]
         table = table.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
-        write_atomically(path, lambda file: pq.write_table(table, file))
-        written.append(path)
-    return written
+        pq.write_table(table, file := BytesIO())
+        yield File("tables/contrasts_by_task.parquet", file.getvalue())
 
 
 def _frame(model: type[Row | Guard], rows: Sequence[Row | Guard]) -> pd.DataFrame:

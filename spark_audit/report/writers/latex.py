@@ -18,8 +18,7 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.claims import carriers
-from spark_audit.files import write_text
-from spark_audit.report.cells import VOID, Rendering, shown
+from spark_audit.report.cells import VOID, File, Rendering, shown
 from spark_audit.report.tables import methods_of
 from spark_audit.report.writers.template import environment
 from spark_audit.results import Report, Row
@@ -92,16 +91,13 @@ SCORES = (
 """Membership scores, in the paper's order."""
 
 
-def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
-    """Write ``tables/*.tex``; no text of an example is ever in them."""
+def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``tables/*.tex``; no text of an example is ever in them."""
     tables = render(report)
     whole = environment().get_template("all.tex")
     empty = sentences.render("latex.empty")
     tables["all"] = whole.render(names=[*tables], empty=empty)
-    paths = {folder / "tables" / f"{name}.tex": text for name, text in tables.items()}
-    for path, text in paths.items():
-        write_text(path, text)
-    return list(paths)
+    yield from (File(f"tables/{name}.tex", text) for name, text in tables.items())
 
 
 def render(report: Report) -> dict[str, str]:

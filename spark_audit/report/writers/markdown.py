@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from spark_audit.errors import visible
-from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.cells import Rendering, Table
+from spark_audit.report.cells import File, Rendering, Table
 from spark_audit.report.states import SHAPES, Standing, state_name
 from spark_audit.report.tables import definitions, further_tables, tables
 from spark_audit.report.writers.template import environment, facts
@@ -20,14 +19,12 @@ LONGEST = 60_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
 
 
-def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
-    """Write ``report.md``; identifiers appear only with ``show_text``."""
-    path = folder / "report.md"
+def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``report.md``; identifiers appear only with ``show_text``."""
     shown = how.manifest if how.show_text else None
+    text = render(report, manifest=shown, further=how.further)
     # With text it is as private as the manifest.
-    mode = 0o644 if shown is None else 0o600
-    write_text(path, render(report, manifest=shown, further=how.further), mode=mode)
-    return [path]
+    yield File("report.md", text, shown is not None)
 
 
 def render(

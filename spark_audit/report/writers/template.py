@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from spark_audit import sentences
 from spark_audit.names import series_of
-from spark_audit.report.attacks import covered
+from spark_audit.report.attacks import attacks, covered
 from spark_audit.report.states import (
     SHAPES,
     advice,
@@ -45,6 +44,7 @@ def environment(**filters: Callable[..., Any]) -> Environment:
 def facts(report: Report) -> dict[str, Any]:
     """The report and its first screen, by the names that templates use."""
     stand = standings(report)
+    tried = attacks(report, stand)
     return {
         "report": report,
         "found": by_severity(report.findings),
@@ -61,15 +61,16 @@ def facts(report: Report) -> dict[str, Any]:
         "reading": reading(report, stand),
         "doubts": doubts(report, stand),
         "gate": gate(stand),
-        "covered": covered(report, stand),
+        "attacks": tried,
+        "covered": covered(tried, stand),
         "glance": glance(report),
         "limits": report.scope,
         "private": sentences.render("table.private"),
-        "words": partial(_words, "page"),
+        "words": _words,
         "glossary": sentences.terms("glossary"),
         "language": sentences.language(),
     }
 
 
-def _words(group: str, key: str, **facts: Any) -> str:
-    return sentences.render(f"{group}.{key}", **facts)
+def _words(key: str, **facts: Any) -> str:
+    return sentences.render(f"page.{key}", **facts)

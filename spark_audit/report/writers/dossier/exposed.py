@@ -6,7 +6,7 @@ each moved stays in ``scores/``: with the base model it is as good as text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,32 +142,13 @@ def _moved(spans: pd.DataFrame) -> pd.DataFrame:
 
 def _rows(moved: pd.DataFrame, manifest: Manifest | None) -> tuple[ExposedRow, ...]:
     rows = []
-    for example in moved["example"].drop_duplicates().head(MOST):
-        own = moved[moved["example"] == example]
-        places = list(zip(own["start"], own["n_tokens"], strict=True))
-        rows.append(
-            ExposedRow(
-                str(example),
-                str(own["task"].iloc[0]),
-                tuple(dict.fromkeys(own["type"])),
-                _texts(manifest, str(example), places),
-            )
-        )
+    for example in moved["example"].drop_duplicates().head(MOST).map(str):
+        part = moved[moved["example"] == example]
+        own = None if manifest is None else manifest.by_id.get(example)
+        spans = own.spans if own is not None else ()
+        texts = {one.tokens: own.text[one.start : one.end] for one in spans if own}
+        places = zip(part["start"], part["start"] + part["n_tokens"], strict=True)
+        named = dict.fromkeys(texts[at] for at in places if at in texts)
+        types = tuple(dict.fromkeys(part["type"]))
+        rows.append(ExposedRow(example, str(part["task"].iloc[0]), types, tuple(named)))
     return tuple(rows)
-
-
-def _texts(
-    manifest: Manifest | None, example: str, places: Sequence[tuple[int, int]]
-) -> tuple[str, ...]:
-    """The identifiers at these tokens (first, how many) of an example."""
-    if manifest is None or example not in manifest.by_id:
-        return ()
-    own = manifest.by_id[example]
-    texts = {
-        (span.tokens[0], span.tokens[1] - span.tokens[0]): own.text[
-            span.start : span.end
-        ]
-        for span in own.spans
-        if span.tokens is not None
-    }
-    return tuple(dict.fromkeys(texts[at] for at in places if at in texts))

@@ -12,36 +12,32 @@ Testing Guide by their numbers.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_audit import sentences
+from spark_audit.audits import metric_of
 from spark_audit.errors import visible
-from spark_audit.files import write_text
-from spark_audit.report.attacks import attacks
-from spark_audit.report.cells import Rendering
-from spark_audit.report.states import SHAPES, Standing, State
+from spark_audit.manifest.schema import Manifest
+from spark_audit.report.cells import File, Rendering
+from spark_audit.report.states import SHAPES, Standing, State, Tried
 from spark_audit.report.writers.dossier.exposed import exposed
-from spark_audit.report.writers.dossier.facts import data, limits, result
 from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import Claim, Report
+from spark_audit.sentences import DECIMALS, language, render, under
 
 PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"
 """Environment variable that says who prepared it, where no option does."""
 
 
-def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
-    """Write ``dossier.html``; a browser prints it on A4."""
+def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``dossier.html``; a browser prints it on A4."""
     # With identifiers it is as private as the manifest.
-    mode = 0o600 if how.show_text and how.manifest is not None else 0o644
-    path = folder / "dossier.html"
-    write_text(path, render(report, folder, how), mode=mode)
-    return [path]
+    private = how.show_text and how.manifest is not None
+    yield File("dossier.html", dossier(report, folder, how), private)
 
 
-def render(report: Report, folder: Path, how: Rendering) -> str:
+def dossier(report: Report, folder: Path, how: Rendering) -> str:
     """The dossier as one page.
 
     Parameters
@@ -59,15 +55,13 @@ def render(report: Report, folder: Path, how: Rendering) -> str:
     named = how.manifest if how.show_text else None
     prepared_by = visible(how.prepared_by or os.environ.get(PREPARED_BY, "")).strip()
     if not found:
-        shared["answer"] = sentences.render("dossier.no_attack")
+        shared["answer"] = render("dossier.no_attack")
     if not shared["next"]:
-        shared["next"] = {"NOT TESTED": sentences.render("advice.give") + "."}
+        shared["next"] = {"NOT TESTED": render("advice.give") + "."}
     shared |= {
-        "prepared_by": prepared_by or sentences.render("dossier.not_stated"),
+        "prepared_by": prepared_by or render("dossier.not_stated"),
         "stages": len(report.checkpoints) - len(shared["checkpoints"]),
-        "data": data(report, how.manifest),
-        "attacks": attacks(report, found),
-        "results": {one.name: [result(t) for t in one.tried] for one in found},
+        "data": _data(report, how.manifest),
         "risks": _risks(found),
         "by_state": {s: names for s, names in by_state.items() if names},
         "guards": sorted(
@@ -75,35 +69,64 @@ def render(report: Report, folder: Path, how: Rendering) -> str:
             key=lambda g: g.passed is not False,
         ),
         "exposed": exposed(report, folder, leaking, manifest=named),
-        "limits": limits(report),
+        "limits": _limits(report),
         "named": named is not None,
     }
-    names = [f"dossier.{sentences.language()}.html", "dossier.html"]
-    return environment().select_template(names).render(shared)
+    names = [f"dossier.{language()}.html", "dossier.html"]
+    return environment(figure=_figure).select_template(names).render(shared)
 
 
-@dataclass(frozen=True)
-class Risk:
-    """What was found alike of some checkpoints: each claim, and by which attacks."""
-
-    state: State
-    names: tuple[str, ...]
-    claims: tuple[tuple[Claim, tuple[str, ...]], ...]
-
-
-def _risks(found: Sequence[Standing]) -> list[Risk]:
-    """What was claimed of which checkpoints, the worst first; those alike together."""
-    alike: dict[Any, list[str]] = {}
+def _risks(found: Sequence[Standing]) -> list[dict[str, Any]]:
+    """What was claimed of which checkpoints, by which attacks; those alike together."""
+    alike: dict[tuple[State, tuple[tuple[Claim, tuple[str, ...]], ...]], list[str]] = {}
     for one in found:
-        if not one.detections:
-            continue
         attack = {tried.audit: tried.attack for tried in one.tried}
-        claims: dict[Claim, list[str]] = {}
+        claims: dict[Claim, dict[str, None]] = {}
         for finding in one.detections:
-            names = claims.setdefault(finding.claim, [])
             name = attack.get(finding.audit, finding.audit)
-            if name not in names:
-                names.append(name)
-        key = (one.state, tuple((k, tuple(v)) for k, v in claims.items()))
-        alike.setdefault(key, []).append(one.name)
-    return [Risk(key[0], tuple(names), key[1]) for key, names in alike.items()]
+            claims.setdefault(finding.claim, {})[name] = None
+        if claims:
+            key = one.state, tuple((claim, tuple(by)) for claim, by in claims.items())
+            alike.setdefault(key, []).append(one.name)
+    return [
+        {"state": state, "names": names, "claims": claims}
+        for (state, claims), names in alike.items()
+    ]
+
+
+def _figure(tried: Tried) -> str:
+    """Value, interval and null of one attack on one checkpoint, as its sentence has."""
+    finding = tried.finding if tried.outcome != "void" else None
+    if finding is None or finding.value is None:
+        return ""
+    rate = not finding.unit and metric_of(finding.audit, finding.metric).rate
+    digits = DECIMALS.get(finding.unit, 3)
+    return render("dossier.figure", finding=finding, rate=rate, digits=digits)
+
+
+def _limits(report: Report) -> list[str]:
+    """What cannot be concluded from the attacks, of figures that a dossier shows."""
+    audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
+    return [line for audit in audits for line in under(f"scope.{audit}.dossier.")]
+
+
+def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
+    """On what data: name and digest, rows, identifiers, canaries."""
+    facts = report.manifest
+    told = {"manifest": facts.name, "digest": facts.digest}
+    if reference := report.settings.get("reference"):
+        told["reference"] = str(reference)
+    if manifest is not None:
+        trained = [example.split == "train" for example in manifest.examples]
+        counted = {"trained": sum(trained), "held_out": len(trained) - sum(trained)}
+        told["rows"] = render("dossier.rows_split", **counted)
+    if kinds := report.tables.get("matching_by_type", []):
+        counts = {k["type"]: k["matched"] + k["unmatched"] for k in kinds}
+        told["identifiers"] = render("dossier.identifiers_by_type", counts=counts)
+    counted = {"spans": facts.n_spans, "clusters": facts.n_clusters}
+    told["matched"] = render("dossier.matched_count", **counted)
+    wanted = ("canary", "exposure_mean", "pooled")
+    rows = (r for r in report.results if (r.audit, r.metric, r.group) == wanted)
+    planted = max((row.n for row in rows), default=0)
+    told["canaries"] = str(planted or render("dossier.none"))
+    return [(render(f"dossier.{name}"), value) for name, value in told.items()]

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,9 @@ from markupsafe import Markup
 
 from spark_audit import sentences
 from spark_audit.audits import about
-from spark_audit.files import write_text
 from spark_audit.names import entry_of
 from spark_audit.report.attachments import read_cases
-from spark_audit.report.cells import FURTHER, VOID, Line, Rendering, Table
+from spark_audit.report.cells import FURTHER, VOID, File, Line, Rendering, Table
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.svg import css_string, inline_svg, outline
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing
@@ -33,7 +32,7 @@ from spark_audit.report.tables import (
 )
 from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
 from spark_audit.report.writers.template import environment, facts
-from spark_audit.results import OF_REPORT, Finding, Report, Status, by_severity
+from spark_audit.results import OF_REPORT, Report, Status, by_severity
 
 HEADING, LEAD = 60, 240
 """Characters up to which checkpoints are named in the heading, and below it."""
@@ -52,44 +51,12 @@ class Grid:
     folded: bool = False
 
 
-@dataclass(frozen=True)
-class Section:
-    """One section of the page; ``name`` is its audit's, if it is one's."""
-
-    name: str
-    id: str
-    title: str
-    question: str
-    said: Sequence[Finding]
-    pictures: Sequence[Drawing]
-    grids: Sequence[Grid]
-    definitions: Sequence[tuple[str, str]]
-    scope: Sequence[str]
-
-    @property
-    def unfolded(self) -> int:
-        """How many pictures are open: the first, where its audit claims anything."""
-        return 1 if about(self.name).claims else 0
-
-
-@dataclass(frozen=True)
-class Switch:
-    """A checkpoint's switch: its name, the number of its colour, its marker."""
-
-    name: str
-    colour: int
-    outline: str
-
-
-def write(report: Report, folder: Path, how: Rendering) -> list[Path]:
-    """Write ``report.html``; identifiers appear only with ``show_text``."""
-    path = folder / "report.html"
+def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``report.html``; identifiers appear only with ``show_text``."""
     records = [] if how.manifest is None else read_cases(folder)
     heat = cases(report, records, how.manifest, show_text=how.show_text)
     # With words of an example it is as private as the manifest.
-    mode = 0o600 if heat.cases else 0o644
-    write_text(path, render(report, heat, how), mode=mode)
-    return [path]
+    yield File("report.html", render(report, heat, how), bool(heat.cases))
 
 
 def render(report: Report, heat: Cases, how: Rendering) -> str:
@@ -103,11 +70,6 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
         ``further`` are tables of a section "Beside the paper".
     """
     colours = palette(report)
-    switches = [
-        Switch(name, colour, outline(marker))
-        for name, (colour, marker) in colours.items()
-        if entry_of(name) == name
-    ]
     sections = list(_sections(report, how.drawn()))
     shared = facts(report)
     first = shared["glance"]
@@ -117,6 +79,10 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
     assert made.loader is not None
     script = made.loader.get_source(made, "page.js")[0]
     digest = hashlib.sha256(script.encode()).digest()
+    rows = [*report.results, *report.contrasts]
+    counts = Counter(row.status for row in rows)
+    reasons: tuple[Status, ...] = (*VOID, "not_estimable")
+    named = {section["name"] for section in sections}
     shared |= {
         "heading": HEADING,
         "lead": LEAD,
@@ -124,33 +90,7 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
         "script_hash": base64.b64encode(digest).decode(),
         "series": {"light": LIGHT, "dark": DARK},
         "meant": sentences.render("states.outcomes"),
-        **_told(report, sections),
-        "general": [*sentences.under("scope.all."), *report.caveats],
-        "glance": first and next(_grids(first, id="glance")),
-        "switches": switches,
-        "sections": sections,
-        "heat": heat,
-        "entries": {name: entry_of(name) for name in (*colours, *heat.checkpoints)},
-        "switched": set(colours),
-        "edges": EDGES,
-        "shade": shade,
-        "show_text": how.show_text,
-        "slug": _slug,
-        "beside": [
-            (table.lead, list(_grids(table, id=f"beside-{k}")))
-            for k, table in enumerate(how.further)
-        ],
-    }
-    return made.get_template("page.html").render(shared)
-
-
-def _told(report: Report, sections: Iterable[Section]) -> dict[str, Any]:
-    """Findings that stand in no section, guards by their state, counts of figures."""
-    rows = [*report.results, *report.contrasts]
-    named = {section.name for section in sections}
-    counts = Counter(row.status for row in rows)
-    reasons: tuple[Status, ...] = (*VOID, "not_estimable")
-    return {
+        # Those that stand in no section.
         "findings": [
             f
             for f in by_severity(report.findings)
@@ -164,7 +104,27 @@ def _told(report: Report, sections: Iterable[Section]) -> dict[str, Any]:
         "figures": len(rows),
         # How many figures say nothing, by the reason.
         "void": {k.replace("_", " "): counts[k] for k in reasons if counts[k]},
+        "general": [*sentences.under("scope.all."), *report.caveats],
+        "glance": first and _grids(first, id="glance")[0],
+        "switches": [
+            {"name": name, "colour": colour, "outline": outline(marker)}
+            for name, (colour, marker) in colours.items()
+            if entry_of(name) == name
+        ],
+        "sections": sections,
+        "heat": heat,
+        "entries": {name: entry_of(name) for name in (*colours, *heat.checkpoints)},
+        "switched": set(colours),
+        "edges": EDGES,
+        "shade": shade,
+        "show_text": how.show_text,
+        "slug": _slug,
+        "beside": [
+            (table.lead, _grids(table, id=f"beside-{k}"))
+            for k, table in enumerate(how.further)
+        ],
     }
+    return made.get_template("page.html").render(shared)
 
 
 def _ticked(text: str) -> Markup:
@@ -181,48 +141,47 @@ def _ticked(text: str) -> Markup:
 # --- sections -------------------------------------------------------------------------
 
 
-def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[Section]:
+def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, Any]]:
+    """What the template writes of each audit, of the matching, and of all else."""
     rows = (*report.results, *report.contrasts)
     audits = list(dict.fromkeys(row.audit for row in rows))
-    order = [*audits, "manifest", FURTHER]
-    grids: dict[str, list[Grid]] = {name: [] for name in order}
+    grids: dict[str, list[Grid]] = {k: [] for k in (*audits, "manifest", FURTHER)}
+    pictures: dict[str, list[Drawing]] = {name: [] for name in grids}
     given = [(f"table-{k}", table) for k, table in enumerate(tables(report))]
     given += [(f"table-{_slug(one.key)}", one) for one in further_tables(report)]
     for id, table in given:
         place = table.section if table.section in grids else FURTHER
         words = table.short if place == table.section else ""
         grids[place] += _grids(table, id=id, title=words or table.title)
-    pictures: dict[str, list[Drawing]] = {name: [] for name in order}
     for drawing in drawn:
-        place = drawing.audit if drawing.audit in pictures else FURTHER
-        pictures[place].append(drawing)
-    for name in order:
+        pictures[drawing.audit if drawing.audit in pictures else FURTHER].append(
+            drawing
+        )
+    for name in grids:
         if not grids[name] and not pictures[name]:
             continue
-        title = sentences.optional(f"audit.{name}.title") or name
-        question = sentences.optional(f"audit.{name}.question")
-        yield Section(
-            name=name,
-            id=_slug(name),
-            title=title,
-            question=question,
-            said=by_severity(f for f in report.findings if f.audit == name),
-            pictures=pictures[name],
-            grids=_folded(grids[name], bool(pictures[name])),
-            definitions=[*sentences.terms(f"definition.{name}"), *general(report)]
-            if name in audits
-            else (),
-            scope=sentences.under(f"scope.{name}."),
-        )
+        # In sight first is the first table, where nothing is drawn.
+        order = sorted(grids[name], key=lambda grid: grid.folded)
+        terms = [*sentences.terms(f"definition.{name}"), *general(report)]
+        yield {
+            "name": name,
+            "id": _slug(name),
+            "title": sentences.optional(f"audit.{name}.title") or name,
+            "question": sentences.optional(f"audit.{name}.question"),
+            "said": by_severity(f for f in report.findings if f.audit == name),
+            "pictures": pictures[name],
+            # Open is the first picture, where the audit claims anything.
+            "unfolded": 1 if about(name).claims else 0,
+            "grids": [
+                replace(grid, folded=bool(pictures[name]) or k > 0)
+                for k, grid in enumerate(order)
+            ],
+            "definitions": terms if name in audits else (),
+            "scope": sentences.under(f"scope.{name}."),
+        }
 
 
-def _folded(grids: Sequence[Grid], drawn: bool) -> list[Grid]:
-    """What is in sight first: the first table, where nothing is drawn."""
-    order = sorted(grids, key=lambda grid: grid.folded)
-    return [replace(grid, folded=drawn or k > 0) for k, grid in enumerate(order)]
-
-
-def _grids(table: Table, *, id: str, title: str = "") -> Iterator[Grid]:
+def _grids(table: Table, *, id: str, title: str = "") -> list[Grid]:
     """A table as the page has it: what is pooled in sight, groups folded below it."""
     title = title[:1].upper() + title[1:] or table.title
     header = table.header
@@ -234,14 +193,13 @@ def _grids(table: Table, *, id: str, title: str = "") -> Iterator[Grid]:
     classes = " ".join(f"n{k}" for k, n in enumerate(numeric, 1) if n and k > 1)
     pooled = [line for line in table.rows if line.group == "pooled"]
     groups = [line for line in table.rows if line.group != "pooled"]
-    if pooled or not groups:
-        folded = bool(table.key)
-        yield Grid(id, title, header, pooled, classes, table.remarks, folded)
-    if groups:
-        words, remarks = (
-            (f"{title}, by group", ()) if pooled else (title, table.remarks)
-        )
-        yield Grid(f"{id}-groups", words, header, groups, classes, remarks, True)
+    whole = Grid(id, title, header, pooled, classes, table.remarks, bool(table.key))
+    if not groups:
+        return [whole]
+    parts = replace(whole, id=f"{id}-groups", lines=groups, folded=True)
+    if not pooled:
+        return [parts]
+    return [whole, replace(parts, title=f"{title}, by group", remarks=())]
 
 
 def _slug(name: str) -> str:
