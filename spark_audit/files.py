@@ -296,11 +296,20 @@ def write_atomically(
             os.fchmod(file.fileno(), mode & ~_umask())
             if not once:
                 os.replace(part, path)
-            else:
-                with contextlib.suppress(FileExistsError):
-                    os.link(part, path)
+            elif not path.exists():
+                _put_once(part, path)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def _put_once(part: Path, path: Path) -> None:
+    """Give a file its name, unless another process was first."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        os.replace(part, path)
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
