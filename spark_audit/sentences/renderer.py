@@ -48,6 +48,8 @@ class Interval(Protocol):
     def high(self) -> float | None: ...  # noqa: D102
 
 
+HUGE = 1e6
+"""From here on figures have four digits: no reader compares more."""
 NOTHING = 1e-9
 """Below this a figure is rounding error and shown as 0."""
 LEAST_P = 0.0001
@@ -60,6 +62,8 @@ def number(value: float | None, digits: int = 3) -> str:
         return "-"
     if NOTHING < abs(value) < 0.5 * 10**-digits:
         return f"{value:.1g}"
+    if abs(value) >= HUGE:
+        return f"{value:.4g}"
     # Adding 0.0 turns a rounded -0.0 into 0.0.
     return f"{round(value, digits) + 0.0:.{digits}f}"
 
