@@ -229,8 +229,11 @@ def estimate_of(
         value, values = left_out(held, statistic)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
-    weights = (clusters - 1) / clusters if scale is None else scale
-    se = float(np.sqrt(np.sum(weights * (values - value) ** 2)))
+    squares = (values - value) ** 2
+    if scale is None:
+        se = float(np.sqrt((clusters - 1) / clusters * np.sum(squares)))
+    else:
+        se = float(np.sqrt(np.sum(scale * squares)))
     freedom = clusters - 1 if df is None else df
     estimate = t_estimate(value, se, freedom, n=n, clusters=clusters)
     if bounds is not None and estimate.low is not None and estimate.high is not None:
@@ -251,8 +254,8 @@ class Estimand(NamedTuple):
 
     def plus(self, constant: float) -> Estimand:
         """The same function and a constant."""
-        own = self.statistic
-        return self._replace(statistic=lambda sums: own(sums) + constant)
+        statistic = self.statistic
+        return self._replace(statistic=lambda sums: statistic(sums) + constant)
 
     def estimate(self, replicates: np.ndarray | None = None) -> Estimate:
         """Its estimate; ``replicates`` give the percentile interval."""

@@ -90,8 +90,8 @@ class Occurrences:
         if np.isnan(auc):
             return {"fewest": ENOUGH}
         clusters = self.spans["cluster"].nunique()
-        told = Estimate(auc, clusters=clusters)
-        return {"text_auc": row_of(told, checkpoint=name, metric="text_auc", unit="")}
+        shown = Estimate(auc, clusters=clusters)
+        return {"text_auc": row_of(shown, checkpoint=name, metric="text_auc", unit="")}
 
     def moved(self, change: np.ndarray, *, seed: int | None) -> Moved:
         """What :class:`Moved` states of them.

@@ -52,14 +52,14 @@ def findings(
     for name, change in changes.items():
         if entry_of(name) != name:
             continue
-        own = {(r.metric, r.of, r.group): r for r in rows if r.checkpoint == name}
+        of_name = {(r.metric, r.of, r.group): r for r in rows if r.checkpoint == name}
         seeds, reference = name in entries, name in references
         if not reference:
-            facts = {**_compared(own, "pooled"), "seeds": seeds, **lost}
+            facts = {**_compared(of_name, "pooled"), "seeds": seeds, **lost}
             doubt = whole.confounded(name)
-            yield from _memory_findings(own, tested[name], facts, doubt)
+            yield from _memory_findings(of_name, tested[name], facts, doubt)
         moved = pooled_change(pii, change)
-        yield _selectivity_finding(own, moved, reference=reference, seeds=seeds)
+        yield _selectivity_finding(of_name, moved, reference=reference, seeds=seeds)
 
 
 def _memory_findings(

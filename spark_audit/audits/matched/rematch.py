@@ -114,9 +114,9 @@ def placebo(
 
 def _settings(manifest: Manifest, other: Mapping[str, Any]) -> dict[str, Any]:
     """How spans are matched: as the manifest's were, but for other settings."""
-    own = manifest.settings
-    kept = {"distance": own.distance, "controls": own.controls}
-    return {"caliper_u": round(1e6 * own.caliper), **kept, **other}
+    first = manifest.settings
+    kept = {"distance": first.distance, "controls": first.controls}
+    return {"caliper_u": round(1e6 * first.caliper), **kept, **other}
 
 
 def _matched(
