@@ -18,7 +18,7 @@ SLOW = [
     "pydantic",
     "rich.markdown",
     "scipy.stats",
-    "seaborn",
+    "matplotlib.style",
     "sklearn.metrics",
     "torch",
     "transformers",

@@ -46,10 +46,7 @@ CHECKPOINT = "checkpoint:"
 """What the gid of an artist begins with that belongs to a checkpoint."""
 
 
-_STAYS = ("backend", "backend_fallback", "interactive", "toolbar")
-
-
-def _matplotlib() -> Any:
+def _matplotlib() -> None:
     """Import matplotlib with the settings that it brings.
 
     It reads a ``matplotlibrc`` of the working directory first, which may be somebody
@@ -61,17 +58,14 @@ def _matplotlib() -> Any:
         folder = Path(str(found.origin)).parent / "mpl-data" if found else Path()
         with contextlib.suppress(FileNotFoundError), contextlib.chdir(folder):
             importlib.import_module("matplotlib")
-    return importlib.import_module("matplotlib")
 
 
 @contextlib.contextmanager
 def styled(**settings: Any) -> Iterator[None]:
     """Matplotlib's settings while a figure is drawn or written; global ones stay."""
-    matplotlib = _matplotlib()
-    import seaborn
+    _matplotlib()
+    from matplotlib import style
 
-    # Its own defaults, whatever was read before we were called.
-    own = {k: v for k, v in matplotlib.rcParamsDefault.items() if k not in _STAYS}
     look = {
         "axes.edgecolor": INK,
         "axes.labelcolor": INK,
@@ -82,6 +76,7 @@ def styled(**settings: Any) -> Iterator[None]:
         "font.sans-serif": ["DejaVu Sans"],
         "font.size": 8,
         "axes.titlesize": 8.5,
+        "axes.linewidth": 0.8,
         "axes.titlelocation": "left",
         "xtick.major.size": 3,
         "ytick.major.size": 3,
@@ -91,7 +86,8 @@ def styled(**settings: Any) -> Iterator[None]:
         "svg.hashsalt": "spark-audit",
         "pdf.fonttype": 42,
     }
-    with matplotlib.rc_context(own | seaborn.axes_style("ticks") | look | settings):
+    # Its own defaults first, whatever was read before we were called.
+    with style.context(["default", "seaborn-v0_8-ticks", look | settings]):
         yield
 
 
