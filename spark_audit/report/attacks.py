@@ -10,7 +10,7 @@ from spark_audit.audits import about
 from spark_audit.names import BASE
 from spark_audit.report.states import Outcome, Standing, Tried
 from spark_audit.results import Report
-from spark_audit.sentences import DECIMALS, knows, optional, render, translated
+from spark_audit.sentences import knows, optional, render, translated
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,7 @@ def _least(each: Sequence[Tried], unit: str) -> str:
         if mdes:
             unit = next(filter(None, mdes.values()), unit)
             ends = sorted({min(mdes), max(mdes)})
-            facts = {"unit": unit, "digits": DECIMALS.get(unit, 3)}
-            return render("dossier.least", ends=ends, **facts)
+            return render("dossier.least", ends=ends, unit=unit)
     return ""
 
 

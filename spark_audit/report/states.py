@@ -324,16 +324,22 @@ def _level(tests: int) -> dict[str, Any]:
 def gate(found: Sequence[Standing]) -> str:
     """The verdict of the gate without rules."""
     skipped = {"void", "confounded", "not tested"}
+    stops = {
+        one.name: [guard.title for guard in one.faults] or _untested(one)
+        for one in found
+        if not one.ships
+    }
     facts = {
-        "stops": [
-            (one.name, [guard.title for guard in one.faults])
-            for one in found
-            if not one.ships
-        ],
+        "stops": list(stops.items()),
         "passes": [(one.name, bool(one.detections)) for one in found if one.ships],
         "unjudged": any(one.ships and skipped & {*one.tally} for one in found),
     }
     return sentences.render("states.gate", **facts)
+
+
+def _untested(one: Standing) -> list[str]:
+    """That memory was not tested, where the gate stops a checkpoint for it alone."""
+    return [state_name("NOT TESTED")] if one.state == "NOT TESTED" else []
 
 
 def _entry(name: str) -> str:

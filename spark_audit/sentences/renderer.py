@@ -188,18 +188,23 @@ def of_rows(dose: str) -> str:
 
 
 def effect(mde: float, unit: str, *, brief: bool = False) -> str:
-    """A smallest effect with its unit; of a change of NLL in words too.
+    """A smallest effect with its unit; nats and bits in words too.
 
     Parameters
     ----------
     brief
-        Of a change of NLL in words only.
+        Nats and bits in words only.
     """
-    words = likelier(SimpleNamespace(value=-mde, low=None, high=None))
-    if unit == "nats" and brief:
+    words = ""
+    if unit == "nats":
+        words = likelier(SimpleNamespace(value=-mde, low=None, high=None))
+    elif unit == "bits":
+        words = render("word.ahead", times=number(2**mde, 1))
+    if words and brief:
         return words
-    shown = f"{number(mde, DECIMALS.get(unit, 3))} {unit_name(unit)}".strip()
-    return f"{shown} ({words})" if unit == "nats" else shown
+    scale, digits = (100, 1) if "AUC" in unit else (1, DECIMALS.get(unit, 3))
+    shown = f"{number(scale * mde, digits)} {unit_name(unit)}".strip()
+    return f"{shown} ({words})" if words else shown
 
 
 def unit_name(unit: str) -> str:
