@@ -68,12 +68,11 @@ class Tried:
 
     @property
     def shown(self) -> str:
-        """What it tries; that strings became less likely; its smallest effect."""
-        less = self.outcome == "FOUND" and self.finding and self.finding.claim
+        """What it tries, and by how much it found that, or its smallest effect."""
         return sentences.render(
             "states.tried",
             attack=self.attack,
-            less=less == "betrays",
+            finding=self.finding if self.outcome == "FOUND" else None,
             effect=self.effect if self.outcome == "not shown" else None,
         )
 

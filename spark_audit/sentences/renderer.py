@@ -188,22 +188,24 @@ def of_rows(dose: str) -> str:
 
 
 def effect(mde: float, unit: str, *, brief: bool = False) -> str:
-    """A smallest effect with its unit; nats and bits in words too.
+    """An effect with its unit; nats and bits in words too.
 
     Parameters
     ----------
     brief
-        Nats and bits in words only.
+        In words only.
     """
-    words = ""
+    scale, digits = (100, 1) if "AUC" in unit else (1, DECIMALS.get(unit, 3))
+    size, words = number(scale * mde, digits), ""
     if unit == "nats":
         words = likelier(SimpleNamespace(value=-mde, low=None, high=None))
     elif unit == "bits":
         words = render("word.ahead", times=number(2**mde, 1))
+    elif brief and knows(f"word.{unit}"):
+        words = render(f"word.{unit}", size=size)
     if words and brief:
         return words
-    scale, digits = (100, 1) if "AUC" in unit else (1, DECIMALS.get(unit, 3))
-    shown = f"{number(scale * mde, digits)} {unit_name(unit)}".strip()
+    shown = f"{size} {unit_name(unit)}".strip()
     return f"{shown} ({words})" if words else shown
 
 
