@@ -223,7 +223,7 @@ def filled(folder: Path, rows: int, count: int) -> None:
     store = Store(folder / f"store-{rows}")
     positions = np.arange(1, TOKENS, dtype=np.int32)
     for number in range(min(count, SETS) + 1):
-        if store_key(number, rows - 1) in store:
+        if not store.lacking([store_key(number, rows - 1)]):
             continue
         for row in range(rows):
             store.add(store_key(number, row), positions, scores(row, number))

@@ -46,7 +46,13 @@ class Transform:
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
         """The same as :meth:`apply_` out of place, for gradients."""
-        return logits if self == Transform() else self.apply_(logits.clone())
+        if self.multiply is not None:
+            logits = logits * self.multiply
+        if self.divide is not None:
+            logits = logits / self.divide
+        if self.softcap is not None:
+            logits = (logits / self.softcap).tanh() * self.softcap
+        return logits
 
     def apply_(self, logits: torch.Tensor) -> torch.Tensor:
         """Apply in place."""

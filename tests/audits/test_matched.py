@@ -290,7 +290,7 @@ def test_what_moved_on_trained_rows_alone_is_found(
     assert (first.value, first.low, first.high) == (row.value, row.low, row.high)
     way = "REMEMBERS trained" if claim == "memory" else "LESS likely than others"
     assert way in first.sentence
-    assert f"{row.value:.3f} [" in first.sentence
+    assert f"{-row.value:.3f} [" in first.sentence
     assert (first.family, first.p is not None and first.p < 0.001) == ("primary", True)
     taken = first.model_copy(update={"claim": "nothing_shown"})
     assert "no memory of identifiers found" in taken.sentence
