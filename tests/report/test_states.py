@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,8 +116,11 @@ def test_the_worst_stands_first_and_every_detection_in_it() -> None:
         "mia",
     ]
     assert (two.name, two.audit, two.lead) == ("a", "matched", "Matched nothing_shown.")
-    assert answer([one, two]) == "Of 2 checkpoints: 1 LEAKS (b), 1 NO LEAK FOUND (a)"
-    assert answer([two]) == "a: NO LEAK FOUND"
+    found = "NO LEAK FOUND in 1 of 5 attacks"
+    assert answer([one, two]) == f"Of 2 checkpoints: 1 LEAKS (b), 1 {found} (a)"
+    assert answer([two]) == f"a: {found}"
+    whole = [replace(tried, outcome="not shown") for tried in two.tried]
+    assert answer([replace(two, tried=tuple(whole))]) == "a: NO LEAK FOUND"
 
 
 def test_what_says_nothing_is_void_and_what_was_left_out_not_tested() -> None:
