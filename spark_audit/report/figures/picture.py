@@ -125,7 +125,7 @@ class Picture:
         figure.set_layout_engine(
             "constrained", w_pad=0.06, h_pad=0.05, wspace=0.04, hspace=0.04
         )
-        words = any(panel.words for panel in self.panels)
+        words = any(panel.labels for panel in self.panels)
         grid = figure.subplots(
             *(down, across),
             squeeze=False,
@@ -200,9 +200,9 @@ class Picture:
                     x, y, _, _ = curve.points[self.tells]
                     words = curve.words or plain(y, self.digits)
                     told.append((x if curve.words else y, label, words))
-            title = panel.title if len(self.panels) > 1 or not panel.words else ""
+            title = panel.title if len(self.panels) > 1 or not panel.labels else ""
             # A forest's titles break between words, others within.
-            title = title.replace("\n", " " if panel.words else "")
+            title = title.replace("\n", " " if panel.labels else "")
             panels += [(title, told)] if told else []
         many = sum(len(told) for _, told in panels) > MOST_TOLD
         parts = []

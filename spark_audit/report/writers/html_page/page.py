@@ -34,6 +34,8 @@ from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shad
 from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import OF_REPORT, Report, Status, by_severity
 
+FIRST = "memory"
+"""The figure on the first screen."""
 HEADING, LEAD = 60, 240
 """Characters up to which checkpoints are named in the heading, and below it."""
 
@@ -69,8 +71,8 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
     how
         ``further`` are tables of a section "Beside the paper".
     """
-    colours = palette(report)
-    sections = list(_sections(report, how.drawn()))
+    colours, drawn = palette(report), how.drawn()
+    sections = list(_sections(report, [d for d in drawn if d.name != FIRST]))
     shared = facts(report)
     first = shared["glance"]
     made = environment(
@@ -111,6 +113,7 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
             for name, (colour, marker) in colours.items()
             if entry_of(name) == name
         ],
+        "first": [drawing for drawing in drawn if drawing.name == FIRST],
         "sections": sections,
         "heat": heat,
         "entries": {name: entry_of(name) for name in (*colours, *heat.checkpoints)},
