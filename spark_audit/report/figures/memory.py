@@ -7,7 +7,7 @@ too small to be detected as a band, and what the other attacks found.
 from __future__ import annotations
 
 import math
-import re
+import textwrap
 from dataclasses import replace
 
 from spark_audit.report.figures.forest import Line, Section, forest
@@ -65,7 +65,7 @@ def _line(one: Memory, *, alike: bool) -> Line:
     who = f"{SHAPES[state]} {state_name(state)}  {one.standing.name}"
     sides = () if alike else one.sides
     text = render("figure.memory.figure", row=one.row, sides=sides)
-    text = re.sub(r"-(?=\d)", "\N{MINUS SIGN}", text)
+    text = textwrap.fill(text.replace("-", "\N{MINUS SIGN}"), 44)
     below = [
         (
             f"{SIGNS[tried.outcome]} {tried.attack}",

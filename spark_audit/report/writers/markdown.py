@@ -98,7 +98,7 @@ def _plots(found: Sequence[Memory]) -> list[str]:
         return round((PLOT - 1) * (1 - nats / most) / 2)
 
     def drawn(one: Memory) -> str:
-        letters, row = ["\N{NO-BREAK SPACE}"] * PLOT, one.row
+        letters, row = [" "] * PLOT, one.row
         for span, letter in ((row and row.mde, "·"), (row and row.ends, "─")):
             if span is not None:
                 low, high = (-span, span) if isinstance(span, float) else span
@@ -107,7 +107,8 @@ def _plots(found: Sequence[Memory]) -> list[str]:
         letters[place(0.0)] = "│"
         if row is not None and row.value is not None:
             letters[place(row.value)] = SHAPES[one.standing.state]
-        return "".join(letters)
+        # A reader of Markdown strips blanks at the ends.
+        return f"[{''.join(letters)}]"
 
     return [drawn(one) for one in found]
 
