@@ -23,14 +23,12 @@ from spark_audit.report.figures.panel import (
     lines_of,
     plain,
 )
-from spark_audit.report.figures.picture import LETTERS, Picture
+from spark_audit.report.figures.picture import LETTERS, WIDTH, Picture
 from spark_audit.report.figures.theme import HOLLOW, INK, MUTED
 from spark_audit.results import Row
 
 LANE = 0.16
 """Inches of a line's marks; twice that with marks below each other."""
-WIDTH = 3.0
-"""Inches: on a page a screen of 390 px, letters as the page's."""
 MISSING = "not estimable"
 MAIN: dict[str, Any] = {"size": 6.0, "width": 1.6}
 LIGHT: dict[str, Any] = {"size": 3.6, "width": 1.0, "alpha": 0.55}
@@ -193,7 +191,6 @@ def forest(sections: Sequence[Section], **facts: Any) -> Picture:
     tall = lane + LETTERS * (lines_of(texts) + rows_of(columns_of(lines)))
     return Picture(
         panels=[section.panel(lane, tall) for section in sections],
-        width=WIDTH,
         most=1,
         grid="x",
         **facts,

@@ -113,12 +113,6 @@ class Drawing:
     alt: str
     figure: Figure
 
-    @property
-    def width(self) -> int:
-        """Its natural width on a page, in CSS pixels."""
-        # A point of print is 4/3 of a pixel; a page is read from further away.
-        return round(self.figure.get_figwidth() * 72 * 1.6)
-
 
 Drawn: TypeAlias = Callable[[], "Sequence[Drawing]"]
 """Gives all drawings of a report, drawn when they are first asked for."""

@@ -18,7 +18,6 @@ from typing import Any
 from markupsafe import Markup
 
 from spark_audit import sentences
-from spark_audit.audits import about
 from spark_audit.names import entry_of
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.cells import FURTHER, VOID, File, Line, Rendering, Table
@@ -163,8 +162,6 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
     for name in grids:
         if not grids[name] and not pictures[name]:
             continue
-        # In sight first is the first table, where nothing is drawn.
-        order = sorted(grids[name], key=lambda grid: grid.folded)
         terms = [*sentences.terms(f"definition.{name}"), *general(report)]
         yield {
             "name": name,
@@ -173,12 +170,7 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
             "question": sentences.optional(f"audit.{name}.question"),
             "said": by_severity(f for f in report.findings if f.audit == name),
             "pictures": pictures[name],
-            # Open is the first picture, where the audit claims anything.
-            "unfolded": 1 if about(name).claims else 0,
-            "grids": [
-                replace(grid, folded=bool(pictures[name]) or k > 0)
-                for k, grid in enumerate(order)
-            ],
+            "grids": [replace(grid, folded=True) for grid in grids[name]],
             "definitions": terms if name in audits else (),
             "scope": sentences.under(f"scope.{name}."),
         }
