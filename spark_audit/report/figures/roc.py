@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAST = 1e-4
+TICKS = {10.0**k: f"{10.0**k:g}" for k in (-4, -3, -2, -1, 0)}
 FEW = 0.05
 """False positive rate of the tables' true positive rates."""
 DIAGONAL = Look(width=0.9)
@@ -108,7 +109,7 @@ def _panel(
             for _, run in part.groupby(["of", "checkpoint"], sort=False)
         ],
         owner=look,
-        x=Axis(scale="log", limits=(floor, 1.0)),
+        x=Axis(scale="log", limits=(floor, 1.0), ticks=TICKS),
         y=Axis(scale="log", limits=(floor, 1.15)),
         bands=[Band([*chance["fpr"]], [*low], [*high], "post")] if len(chance) else [],
         references=[("diagonal", floor, DIAGONAL), ("x", FEW, DOTTED)],
