@@ -70,9 +70,9 @@ def draw(report: Report) -> Picture | None:
         based |= not before.empty
         row = rows_of(report, "mia", "auc", of=score).get(name)
         n = f", n {row.n}" if row is not None and row.n else ""
-        told = wrapped(f"{translated('score', score)}{n}", width=18, lines=3)
+        told = wrapped(f"{translated('score', score)}{n}", width=14, lines=4)
         panel = _panel(own, score, look[name], before, floor=floor)
-        title = f"{wrapped(name, width=18)}: \n{told}"
+        title = f"{wrapped(name, width=11, lines=5)}: \n{told}"
         panels.append(replace(panel, title=title, tall=(WIDTH - 0.6) / across - 0.1))
     by_score: dict[str, list[str]] = {}
     for name, score in resting.items():
