@@ -25,8 +25,9 @@ from spark_audit.manifest.prompts import (
     slots,
 )
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.scoring import score as scoring
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
-from spark_audit.scoring.score import item
+from spark_audit.scoring.score import Scored
 from spark_audit.scoring.table import ITEMS, Pass
 
 if TYPE_CHECKING:
@@ -82,6 +83,28 @@ def manifest_items(
     return [*plain_items(_Encodings(manifest, loaded), keys)]
 
 
+def score(
+    loaded: Loaded | str | Path, texts: Manifest | str | Path | Any, **options: Any
+) -> Scored:
+    """Score all texts of a manifest, or items; :func:`spark_audit.scoring.score.score`.
+
+    Parameters
+    ----------
+    loaded
+        The checkpoint, or its path.
+    texts
+        A manifest or its path: all its examples. Or items that were made of one.
+    options
+        ``passes``, ``store``, ``batch_size``, ``progress``.
+    """
+    from spark_audit.checkpoints.open import open_checkpoint
+
+    loaded = open_checkpoint(loaded)
+    if isinstance(texts, Manifest | str | Path):
+        texts = manifest_items(texts, loaded)
+    return scoring.score(loaded, texts, **options)
+
+
 def token_places(
     manifest: Manifest, loaded: Loaded, keys: Sequence[str]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -97,7 +120,7 @@ def token_places(
 def plain_items(encodings: _Encodings, keys: Sequence[str]) -> Iterator[Item]:
     """Whole examples, by id: for the plain pass and for noise."""
     for example, encoding in encodings.each(keys):
-        yield item(example.id, encoding, example.kept)
+        yield scoring.item(example.id, encoding, example.kept)
 
 
 def labels_key(example: str) -> str:

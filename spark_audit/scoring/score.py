@@ -73,7 +73,8 @@ def score(
         Items a batch at most; ``auto``: by a budget of tokens. Batches are halved
         where memory ends.
     progress
-        Called after every batch; ``True``: shown on stderr.
+        Called after every batch; ``True``: shown on stderr, as is the default where a
+        person waits.
 
     Returns
     -------
@@ -91,12 +92,14 @@ def score(
         If the store cannot be written; what was stored before stays valid.
     """
     from spark_audit.checkpoints.open import open_checkpoint
+    from spark_audit.terminal.progress import awaited
     from spark_audit.terminal.progress import progress as shown
 
     loaded = open_checkpoint(loaded)
     store = Store(None) if store is None else store
     tables: dict[Pass, TokenTable] = {}
     notes: dict[str, None] = {}
+    progress = awaited() if progress is None else progress
     with shown(quiet=progress is not True) as show:
         if isinstance(progress, bool):
             progress = partial(show, f"scoring {loaded.name}")
