@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -138,14 +139,14 @@ class Phase:
 
 @dataclass
 class State:
-    """Where a phase stands: steps done, and what the optimizer knows.
+    """Where a phase stands: steps done, trained weights and the optimizer's tensors.
 
-    ``seconds`` by kind of work; they grow while the phase runs.
+    ``tensors`` by ``weight:NAME``, ``exp_avg:NAME`` and so on; empty before the first
+    step. ``seconds`` by kind of work; they grow while the phase runs.
     """
 
     step: int = 0
-    weights: dict[str, Tensor] | None = None
-    moments: dict[str, Tensor] | None = None
+    tensors: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -188,9 +189,7 @@ def run_phase(
     with torch.random.fork_rng(devices):
         with clock("start"):
             phase.start()
-        if state.weights is not None and state.moments is not None:
-            student.load(state.weights)
-            _restore(optimizer, student, state)
+        _restore(optimizer, student, state)
         if state.step == 0:
             _probe(student, phase, 0, processes, clock, after)
         student.model.train()
@@ -276,7 +275,13 @@ def accumulate(
                 backward(terms, summed)
                 for name, value in summed.items():
                     sums[name] += float(value.detach())
-    return _shared(student, processes, sums) if processes.world > 1 else sums
+    if processes.world == 1:
+        return sums
+    # Gradients and sums are added up over all processes: one exchange per step.
+    own = torch.tensor(list(sums.values()), dtype=torch.float64, device=student.device)
+    total = processes.sum(torch.cat([flat_gradient(student), own]))
+    set_gradient(student, total)
+    return dict(zip(sums, total[len(total) - len(sums) :].tolist(), strict=True))
 
 
 def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
@@ -291,16 +296,6 @@ def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
         return False
     torch.autograd.backward(loss)
     return True
-
-
-def _shared(
-    student: Student, processes: Processes, sums: dict[str, float]
-) -> dict[str, float]:
-    """Add up gradients and sums over all processes: one exchange a step."""
-    told = torch.tensor(list(sums.values()), dtype=torch.float64)
-    total = processes.sum(torch.cat([flat_gradient(student), told.to(student.device)]))
-    set_gradient(student, total)
-    return dict(zip(sums, total[len(total) - len(sums) :].tolist(), strict=True))
 
 
 def flat_gradient(student: Student) -> Tensor:
@@ -400,35 +395,34 @@ class Clock:
     def __init__(self, seconds: dict[str, float], timed: Timed = "wall") -> None:
         self._seconds = seconds
         self._now = time.process_time if timed == "processor" else time.perf_counter
-        self._began: list[tuple[str, float]] = []
 
-    def __call__(self, kind: str) -> Clock:
+    @contextmanager
+    def __call__(self, kind: str) -> Iterator[None]:
         """Count what follows under a name: ``with clock("start"): ...``."""
-        self._began.append((kind, self._now()))
-        return self
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None:
-        kind, began = self._began.pop()
+        began = self._now()
+        yield
         spent = self._now() - began
         self._seconds[kind] = self._seconds.get(kind, 0.0) + spent
 
 
 def _state(student: Student, optimizer: torch.optim.Optimizer, state: State) -> State:
     """A copy that later steps do not change."""
-    moments = {}
-    for name, weight in student.trainable.items():
-        for key, value in optimizer.state.get(weight, {}).items():
-            moments[f"{key}:{name}"] = value.detach().cpu().clone()
-    return State(state.step, student.weights(), moments, dict(state.seconds))
+    tensors = {
+        f"{key}:{name}": value.detach().cpu().clone()
+        for name, weight in student.trainable.items()
+        for key, value in {"weight": weight, **optimizer.state.get(weight, {})}.items()
+    }
+    return State(state.step, tensors, dict(state.seconds))
 
 
+@torch.no_grad()
 def _restore(optimizer: torch.optim.Optimizer, student: Student, state: State) -> None:
-    """Put the optimizer where it was."""
-    for key, value in (state.moments or {}).items():
+    """Put weights and optimizer where they were."""
+    for key, value in state.tensors.items():
         kind, _, name = key.partition(":")
         weight = student.trainable[name]
-        # AdamW counts its steps on the CPU.
-        value = value.clone() if kind == "step" else value.to(weight.device)
-        optimizer.state.setdefault(weight, {})[kind] = value
+        if kind == "weight":
+            weight.copy_(value)
+        else:  # AdamW counts its steps on the CPU
+            device = value.device if kind == "step" else weight.device
+            optimizer.state.setdefault(weight, {})[kind] = value.to(device, copy=True)

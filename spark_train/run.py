@@ -236,7 +236,7 @@ class _Run:
             )
         phases = protected.phases
         with processes.together():
-            number, state, seconds = folder.restore() or (0, State(), {})
+            number, state, seconds = folder.restore()
             folder.check_left(seconds)
             if number:
                 load_adapter(stream.student.model, self._place(phases[number - 1]))

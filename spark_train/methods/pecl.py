@@ -29,9 +29,9 @@ from spark_train.methods.method import Method
 from spark_train.model.student import Student, targets
 from spark_train.phases.importance import Quadratic, fisher, relative
 from spark_train.phases.task import TASK, learning
+from spark_train.run_folder import keep, kept
 from spark_train.settings import Pecl
 from spark_train.stream import Stream
-from spark_train.task_state import keep, kept
 from spark_train.token_scores import keep_scores, scored
 
 UNLEARN = "unlearn"

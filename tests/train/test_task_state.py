@@ -22,7 +22,6 @@ SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
 WATCHED = (
     "spark_train.loop._record",
     "spark_train.run_folder.write_atomically",
-    "spark_train.task_state.write_atomically",
     "spark_train.run.save_adapter",
     "spark_train.run.write_matrix",
 )
