@@ -32,7 +32,7 @@ After = Callable[[dict[str, Any], Callable[[], "State"]], None]
 class Term:
     """A term of the loss: ``weight`` times the mean over ``count`` positions.
 
-    A term without positions is 0; one of weight 0 is only logged.
+    A term without positions is 0.
     """
 
     count: int
@@ -92,9 +92,6 @@ class Phase:
         value, weighted. It is taken once a step, by all processes alike.
     start, end
         Called around the steps; at the start the weights are the previous phase's.
-    probe
-        A fixed batch whose terms are told before the first step and after the last:
-        steps have rows of their own, so that their losses do not compare.
     gradients
         ``gradients(step)``: may change what the optimizer sees; what it gives back is
         told with the step. All processes see the same gradients, and must leave the
@@ -120,7 +117,6 @@ class Phase:
     penalty: Callable[[], Sums] | None = None
     gradients: Callable[[int], Mapping[str, float] | None] = lambda step: None
     end: Callable[[], None] = lambda: None
-    probe: Step | None = None
     each: Each | None = None
     collect: Callable[[int, Step, Clock], dict[str, float]] | None = None
     tasks: tuple[str, ...] = ()
@@ -172,8 +168,7 @@ def run_phase(
         To go on from; by default the beginning.
     after
         Called after each step with its record (loss, terms, counts, learning rate,
-        gradient norm before clipping) and a function that gives the state to save; a
-        record with ``probe`` is of the phase's fixed batch and of no step.
+        gradient norm before clipping) and a function that gives the state to save.
 
     Raises
     ------
@@ -190,8 +185,6 @@ def run_phase(
         with clock("start"):
             phase.start()
         _restore(optimizer, student, state)
-        if state.step == 0:
-            _probe(student, phase, 0, processes, clock, after)
         student.model.train()
         for step in range(state.step, phase.steps):
             torch.manual_seed(seed_for(seed, phase.key, step, processes.rank))
@@ -223,32 +216,9 @@ def run_phase(
                 record["grad_norm"] = norm
                 after(record, lambda: _state(student, optimizer, state))
         student.model.eval()
-        _probe(student, phase, phase.steps, processes, clock, after)
         with clock("end"):
             phase.end()
     return state
-
-
-def _probe(
-    student: Student,
-    phase: Phase,
-    step: int,
-    processes: Processes,
-    clock: Clock,
-    after: After | None,
-) -> None:
-    """Tell the terms of a phase's fixed batch, without dropout or gradients."""
-    if phase.probe is None or after is None:
-        return
-    with torch.no_grad():
-        sums = accumulate(
-            student, phase.loss, phase.probe, processes=processes, clock=clock
-        )
-    for weight in student.trainable.values():
-        weight.grad = None
-    record = _record(phase, step - 1, phase.probe, sums)
-    del record["lr"]
-    after({**record, "probe": True}, lambda: State())
 
 
 def accumulate(
@@ -286,12 +256,11 @@ def accumulate(
 
 def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
     """Add the gradient of the terms that count; whether there is one."""
-    parts = [
+    loss = sum(
         (terms[name].weight / terms[name].count) * value
         for name, value in sums.items()
         if name in terms and terms[name].count and terms[name].weight
-    ]
-    loss = sum(parts)
+    )
     if not isinstance(loss, Tensor) or not loss.requires_grad:
         return False
     torch.autograd.backward(loss)
@@ -337,10 +306,10 @@ def _record(
     step: int,
     chosen: Step,
     sums: dict[str, float],
-    penalties: Mapping[str, float] | None = None,
+    penalties: Mapping[str, float],
 ) -> dict[str, Any]:
-    """What is told of a step: means are nats per position."""
-    terms, penalties = chosen.terms, penalties or {}
+    """The record of a step: means are nats per position."""
+    terms = chosen.terms
     means = {n: sums[n] / t.count if t.count else 0.0 for n, t in terms.items()}
     parts = [t.weight * means[n] for n, t in terms.items()]
     loss = math.fsum([*parts, *penalties.values()])
@@ -360,9 +329,8 @@ def _record(
 
 
 def _diverged(phase: Phase, step: int, what: str) -> InputError:
-    place = f"at step {step + 1} of {phase.steps}" if step >= 0 else "from the start"
     return InputError(
-        f"the {what} is not finite {place}",
+        f"the {what} is not finite at step {step + 1} of {phase.steps}",
         where=phase.key,
         fix="lower the learning rate",
     )

@@ -282,12 +282,11 @@ class _Run:
         def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
             if processes.first:
                 folder.log(record)
-            if "probe" not in record:
-                done = record["step"]
-                self.progress(f"{what}, steps", done, phase.steps)
-                due = done % settings.save_every == 0 or done == phase.steps
-                if processes.first and due:
-                    folder.save(number, snapshot(), seconds)
+            done = record["step"]
+            self.progress(f"{what}, steps", done, phase.steps)
+            due = done % settings.save_every == 0 or done == phase.steps
+            if processes.first and due:
+                folder.save(number, snapshot(), seconds)
 
         self.progress(f"{what}, steps", state.step, phase.steps)
         state = run_phase(

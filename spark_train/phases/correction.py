@@ -21,10 +21,6 @@ ROLE = "correction"
 """Current and replayed rows are read together; a row's task tells them apart."""
 TEACHER = "teacher"
 
-PROBE = 5
-"""Rows of each kind (with identifiers, any, replayed) whose terms are told before the
-first step and after the last. Fewer would be too few to share their mean."""
-
 
 def correction(stream: Stream, k: int) -> Phase:
     """The phase that follows the learning of task ``k`` (SPARK, Eq. "privacy").
@@ -52,7 +48,6 @@ def correction(stream: Stream, k: int) -> Phase:
         loss=at_work.loss,
         start=at_work.start,
         each=Each(settings.batch_size, at_work.of_row),
-        probe=at_work.probe(),
     )
 
 
@@ -65,9 +60,8 @@ class _Correction:
         self.task = stream.tasks[k]
         self.rows = stream.rows[self.task]
         self.current = _draws(stream, k)
-        self.replays = k and settings.old_anchor and settings.lambda_old
         self.old: list[TrainRow] = []
-        if self.replays:
+        if k and settings.old_anchor and settings.lambda_old:
             wanted = settings.steps * settings.old_batch_size
             self.old = stream.replayed(k, wanted, purpose="anchor")
         weights = {
@@ -93,14 +87,6 @@ class _Correction:
         size, old_size = self.settings.batch_size, self.settings.old_batch_size
         again = self.old[step * old_size :][:old_size]
         return self.batch(self.current[step * size : (step + 1) * size], again)
-
-    def probe(self) -> Step:
-        """The fixed batch."""
-        stream, k = self.stream, self.k
-        again = stream.replayed(k, PROBE, purpose="probe") if self.replays else []
-        chosen = stream.drawn(k, _private(self.rows), PROBE, purpose="probe pii")
-        chosen += stream.drawn(k, self.rows, PROBE, purpose="probe all")
-        return self.batch(chosen, again)
 
     def batch(self, chosen: list[TrainRow], again: list[TrainRow]) -> Step:
         """Current and replayed rows as a step."""

@@ -15,14 +15,11 @@ import torch
 
 from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Sums, Term, pieces
-from spark_train.losses import outside_mass, support_kl, token_nll, top_k
+from spark_train.losses import support_kl, token_nll, top_k
 from spark_train.model.student import targets
 from spark_train.phases.task import Rehearsal
 from spark_train.stream import Stream
 from spark_train.token_scores import batch_scores, keep_scores, seen_counts
-
-WATCHED = 4
-"""Distilled positions of a row at which the mass outside the support is watched."""
 
 CPU_GATHERED, GPU_GATHERED = 2**22, 2**27
 """Head weights gathered at a time for the support of some positions, by device."""
@@ -53,12 +50,6 @@ class Target:
         """Positions that are replayed."""
         return int(self.low.sum()) + int(self.high.sum())
 
-    @property
-    def watched(self) -> np.ndarray:
-        """Which of H are watched, spread evenly: indices into the support's rows."""
-        size = len(self.support)
-        return np.unique(np.linspace(0, size - 1, min(size, WATCHED)).astype(np.int64))
-
 
 class Distillation(Rehearsal):
     """What SPARK's first phase asks of replayed rows (Eqs. "replay_ce" to "replay").
@@ -72,9 +63,6 @@ class Distillation(Rehearsal):
     That is ``replay.weighting=count``. Two forms of our own: ``sequence``, the mean
     over rows of each row's mean over R and H together, and ``mean``, the mean over R
     plus the mean over H.
-
-    The student's mass outside the support is watched at a sample: at most
-    :data:`WATCHED` positions of a row.
     """
 
     def __init__(self, stream: Stream, k: int) -> None:
@@ -164,7 +152,7 @@ class Distillation(Rehearsal):
         self._targets = {}
 
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
-        """CE and KL, weighted by their counts, and the watched mass."""
+        """CE and KL, weighted by their counts."""
         replay = self.stream.settings.replay
         kept = [self._targets[row.id] for row in rows]
         low = sum(int(target.low.sum()) for target in kept)
@@ -179,11 +167,10 @@ class Distillation(Rehearsal):
         return {
             "replay_ce": Term(sizes[0], replay.lambda_ * shares[0]),
             "replay_kl": Term(sizes[1], replay.lambda_ * shares[1] * scale),
-            "outside": Term(sum(len(target.watched) for target in kept), 0.0),
         }
 
     def loss(self, rows: Sequence[TrainRow]) -> Sums:
-        """Sums over R and over H, and the student's mass outside the support."""
+        """Sums over R and over H."""
         student, replay = self.stream.student, self.stream.settings.replay
         kept = [self._targets[row.id] for row in rows]
         batch = collate(rows).to(student.device)
@@ -204,7 +191,7 @@ class Distillation(Rehearsal):
             1.0 / sizes if replay.weighting == "sequence" else torch.ones(len(kept))
         )
         weight = torch.repeat_interleave(shares, sizes).to(student.device)
-        of_low, of_high, at_high = weight[~is_high], weight[is_high], hidden[is_high]
+        of_low, of_high = weight[~is_high], weight[is_high]
         gathered = CPU_GATHERED if student.device.type == "cpu" else GPU_GATHERED
         per_chunk = gathered // max(support.shape[1] * hidden.shape[1], 1)
 
@@ -216,20 +203,9 @@ class Distillation(Rehearsal):
             temperature = replay.temperature
             return of_high[at] * support_kl(logp[at], logits, temperature=temperature)
 
-        sums = {
+        return {
             "replay_ce": student.total(hidden[~is_high], nll),
-            "replay_kl": student.total(at_high, divergence, rows=max(per_chunk, 8)),
+            "replay_kl": student.total(
+                hidden[is_high], divergence, rows=max(per_chunk, 8)
+            ),
         }
-        starts = np.cumsum([0, *(len(target.support) for target in kept)])
-        watched = torch.from_numpy(
-            np.concatenate(
-                [at + t.watched for at, t in zip(starts, kept, strict=False)]
-            )
-        ).to(student.device)
-        with torch.no_grad():
-            inside = support[watched]
-            sums["outside"] = student.total(
-                at_high.detach()[watched],
-                lambda part, at: outside_mass(student.logits(part), inside[at]),
-            )
-        return sums
