@@ -28,6 +28,7 @@ from spark_audit.files import write_atomically, write_text
 from spark_audit.provenance import sha256_file
 
 _ATTENTION = re.compile(r"attn|attention")
+_NO_ATTENTION = "no attention projections found to put LoRA on"
 
 
 def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str]:
@@ -51,25 +52,23 @@ def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str
     }
     head = getattr(model, "get_output_embeddings", lambda: None)()
     leaves = dict.fromkeys(_leaf(n) for n, layer in layers.items() if layer is not head)
+    missing = [one for one in targets if one not in map(_leaf, layers)]
     if targets:
         names = [name for name in layers if _leaf(name) in targets]
-        missing = [one for one in targets if one not in map(_leaf, names)]
-        problem = f"has no linear layer {missing[0]!r}" if missing else ""
     else:
         names = [n for n in layers if _ATTENTION.search(n.rpartition(".")[0])]
-        problem = "" if names else "no attention projections found to put LoRA on"
-    if problem:
+    if missing or not names:
+        what = f"has no linear layer {missing[0]!r}" if missing else _NO_ATTENTION
         raise InputError(
-            f"{problem}; its linear layers are: {', '.join(leaves) or 'none'}",
+            f"{what}; its linear layers are: {', '.join(leaves) or 'none'}",
             where=type(model).__name__,
             fix="name some with --lora-targets" if leaves else "choose a transformer",
         )
-    for name in names:
-        if layers[name] is head:
-            raise InputError(
-                f"{_leaf(name)!r} is the output head, which stays as it is",
-                where="--lora-targets",
-            )
+    if heads := [name for name in names if layers[name] is head]:
+        raise InputError(
+            f"{_leaf(heads[0])!r} is the output head, which stays as it is",
+            where="--lora-targets",
+        )
     return names
 
 

@@ -166,6 +166,29 @@ class Student:
         total: Tensor = _Total.apply(hidden, value, chunks)  # type: ignore[no-untyped-call]
         return total
 
+    def summed(
+        self,
+        hidden: Tensor,
+        batch: Batch,
+        mask: Tensor,
+        part: Tensor,
+        loss: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """Sum of a loss of logits and tokens over the masked tokens in a part.
+
+        Parameters
+        ----------
+        hidden
+            Of :meth:`hidden` for the mask.
+        mask, part
+            Shape ``(B, T)``, bool over the predicted tokens.
+        """
+        inside = part[:, 1:][mask[:, 1:]]
+        ids = targets(batch, mask)[inside]
+        return self.total(
+            hidden[inside], lambda some, at: loss(self.logits(some), ids[at])
+        )
+
     # --- adapters -------------------------------------------------------------------
 
     def freeze(self, name: str) -> None:

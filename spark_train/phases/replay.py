@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from spark_train.data import TrainRow, collate, padded
-from spark_train.loop import Sums, Term, pieces
+from spark_train.loop import Sums, Term
 from spark_train.losses import support_kl, token_nll, top_k
 from spark_train.model.student import targets
 from spark_train.phases.task import Rehearsal
 from spark_train.stream import Stream
-from spark_train.token_scores import batch_scores, keep_scores, seen_counts
+from spark_train.token_scores import Scored, keep_scores, scored
 
 CPU_GATHERED, GPU_GATHERED = 2**22, 2**27
 """Head weights gathered at a time for the support of some positions, by device."""
@@ -72,33 +72,29 @@ class Distillation(Rehearsal):
 
     def start(self, rows: Sequence[TrainRow], steps: int) -> None:
         """Score the rows and keep the teacher's distributions."""
-        stream, processes = self.stream, self.stream.processes
-        counts = seen_counts(stream, self._k)
+        stream = self.stream
         distinct = list({row.id: row for row in rows}.values())
         answers: dict[str, tuple[Target, np.ndarray]] = {}
-        with torch.no_grad(), stream.student.still():
-            for part in pieces(processes.share(distinct), stream.student.tokens):
-                answers |= self._ask(part, counts)
-        answers = processes.collect(answers)
+        for part in scored(stream, self._k, distinct):
+            answers |= self._ask(part)
+        answers = stream.processes.collect(answers)
         self._targets = {key: target for key, (target, _) in answers.items()}
         scores = {key: score for key, (_, score) in answers.items()}
         keep_scores(stream, self._k, distinct, scores)
         self._note([self._targets[row.id] for row in rows], steps)
 
-    def _ask(
-        self, rows: list[TrainRow], counts: dict[str, np.ndarray]
-    ) -> dict[str, tuple[Target, np.ndarray]]:
-        """The teacher's answer for a few rows, which are read together."""
+    @torch.no_grad()
+    def _ask(self, part: list[Scored]) -> dict[str, tuple[Target, np.ndarray]]:
+        """The teacher's answer for a few rows, which were read together."""
         student, settings = self.stream.student, self.stream.settings
-        batch = collate(rows).to(student.device)
-        mask = batch.attention
-        hidden, ids = student.hidden(batch, mask), targets(batch, mask)
-        scores = batch_scores(self.stream, rows, hidden, ids, counts)
-        # The first token has no prediction.
-        high = [score > settings.sensitivity.tau for score in scores]
-        for one in high:
-            one[0] = False
-        chosen = hidden[torch.from_numpy(np.concatenate([h[1:] for h in high]))]
+        # The first token has no prediction, and a Score of 0, which no tau is below.
+        high = [score > settings.sensitivity.tau for _, score, _ in part]
+        chosen = torch.cat(
+            [
+                hidden[torch.from_numpy(one[1:])]
+                for one, (*_, hidden) in zip(high, part, strict=True)
+            ]
+        )
         tops = [
             top_k(
                 student.logits(chosen[at]),
@@ -108,15 +104,17 @@ class Distillation(Rehearsal):
             # One empty slice where no position is high: a support of (0, K).
             for at in student.chunks(len(chosen)) or [slice(0, 0)]
         ]
-        support, logp = (torch.cat(parts).cpu() for parts in zip(*tops, strict=True))
-        answers, at = {}, 0
-        for row, score, one in zip(rows, scores, high, strict=True):
+        support, logp = (torch.cat(one).cpu() for one in zip(*tops, strict=True))
+        sizes = [int(one.sum()) for one in high]
+        answers = {}
+        parts = torch.split(support.int(), sizes), torch.split(logp, sizes)
+        for (row, score, _), one, tokens, values in zip(
+            part, high, *parts, strict=True
+        ):
             low = row.response & ~one
             low[0] = False
-            mine = slice(at, at := at + int(one.sum()))
-            # A copy: a part would keep the whole batch's in memory.
-            target = Target(low, one, support[mine].int(), logp[mine].clone())
-            answers[row.id] = target, score
+            # Copies: a part would keep the whole batch's in memory.
+            answers[row.id] = Target(low, one, tokens.clone(), values.clone()), score
         return answers
 
     def _note(self, kept: Sequence[Target], steps: int) -> None:
