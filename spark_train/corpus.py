@@ -260,7 +260,7 @@ def write_matrix(
     """
     labels = pd.Index((order if after is None else after)[: len(matrix)])
     table = pd.DataFrame(matrix, labels, dtype=np.float64)
-    table = table.reindex(columns=range(len(order))).set_axis(order, axis=1)
+    table = table.reindex(columns=range(len(order))).set_axis(list(order), axis=1)
     write_text(path, table.to_csv(index_label=_AFTER))
 
 

@@ -49,8 +49,7 @@ def fisher(stream: Stream, k: int, *, rows: int = 0) -> dict[str, Tensor]:
             sums = response_loss(student, [row], scope=scope, name="nll")
             torch.autograd.backward(sums["nll"])
             total += flat_gradient(student).square()
-            for weight in weights.values():
-                weight.grad = None
+            student.model.zero_grad(set_to_none=True)
     total = processes.sum(total) / len(chosen)
     parts = torch.split(total, [weight.numel() for weight in weights.values()])
     return {
