@@ -251,7 +251,7 @@ def accumulate(
     own = torch.tensor(list(sums.values()), dtype=torch.float64, device=student.device)
     total = processes.sum(torch.cat([flat_gradient(student), own]))
     set_gradient(student, total)
-    return dict(zip(sums, total[len(total) - len(sums) :].tolist(), strict=True))
+    return dict(zip(sums, total[student.size :].tolist(), strict=True))
 
 
 def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
@@ -275,11 +275,10 @@ def flat_gradient(student: Student) -> Tensor:
 
 def set_gradient(student: Student, flat: Tensor) -> None:
     """Give the trained weights the gradients of :func:`flat_gradient`'s shape."""
-    at = 0
-    for weight in student.trainable.values():
-        part = flat[at : at + weight.numel()]
+    weights = list(student.trainable.values())
+    parts = torch.split(flat[: student.size], [weight.numel() for weight in weights])
+    for weight, part in zip(weights, parts, strict=True):
         weight.grad = part.view_as(weight).to(weight.dtype)
-        at += weight.numel()
 
 
 def _or_zero(weight: Tensor) -> Tensor:

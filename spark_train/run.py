@@ -140,19 +140,11 @@ def train(
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
     """The settings of a run, and by name those that its method and option read."""
     read = (*groups(request.method), *privacy_groups(request.dp))
-    given = {text.partition("=")[0].strip() for text in request.settings}
-    for option in PRIVACY:
-        for name in sorted(given & {*names(privacy_groups(option))} - {*names(read)}):
-            raise InputError(
-                f"{name!r} is a setting of --dp {option}",
-                where="--set",
-                fix=f"give --dp {option}, or leave the setting out",
-            )
     seed = () if request.seed is None else (f"seed={request.seed}",)
     settings = parse(
         (*request.settings, *seed),
         groups=read,
-        method=request.method + ("" if request.dp == NONE else f" --dp {request.dp}"),
+        method=f"{request.method} --dp {request.dp}",
     )
     flat = settings.flat()
     return settings, {name: flat[name] for name in names(read)}

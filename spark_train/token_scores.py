@@ -238,12 +238,10 @@ def score_examples(
     Raises
     ------
     InputError
-        If there is no train row, or ``alpha`` is outside ``[0, 1]``.
+        If there is no train row.
     CheckpointError
         If logits are NaN or infinite.
     """
-    if not 0 <= alpha <= 1:
-        raise InputError(f"{alpha} is not between 0 and 1", where="--alpha")
     trained = [example for example in examples if example.split == "train"]
     if not trained:
         raise InputError("there is no train row to score", where="data")

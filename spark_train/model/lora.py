@@ -162,9 +162,7 @@ def switch(model: Any, name: str = ADAPTER) -> None:
         model.set_adapter(name)
         return
     model.base_model.set_adapter([EARLIER, name])
-    for key, weight in model.named_parameters():
-        if f".{EARLIER}." in key:
-            weight.requires_grad_(False)
+    model.set_requires_grad(EARLIER, requires_grad=False)
 
 
 def set_aside(model: Any, *, seed: int) -> None:

@@ -41,7 +41,8 @@ class Student:
     Attributes
     ----------
     trainable
-        Name -> weight of everything that an optimizer changes.
+        Name -> weight of everything that an optimizer changes; of them there are
+        ``size`` numbers.
     note
         Why the head is not streamed; empty when it is.
     """
@@ -54,6 +55,7 @@ class Student:
             for name, weight in model.named_parameters()
             if weight.requires_grad
         }
+        self.size = sum(weight.numel() for weight in self.trainable.values())
         weight = self._base.get_input_embeddings().weight
         self.device: torch.device = weight.device
         self.vocabulary = len(self._base.get_output_embeddings().weight)
@@ -195,9 +197,7 @@ class Student:
         """Keep a frozen copy of the adapter as it is now, under a name."""
         copy_adapter(self.model, ADAPTER, name)
         switch(self.model)
-        for key, weight in self.model.named_parameters():
-            if f".{name}." in key:
-                weight.requires_grad_(False)
+        self.model.set_requires_grad(name, requires_grad=False)
 
     @contextmanager
     def teacher(self, name: str) -> Iterator[None]:
@@ -218,19 +218,6 @@ class Student:
             yield
         finally:
             self.model.train(training)
-
-    def weights(self) -> dict[str, Tensor]:
-        """A copy of the trained weights on the CPU."""
-        return {
-            name: weight.detach().cpu().clone()
-            for name, weight in self.trainable.items()
-        }
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        """Put weights of :meth:`weights` in place."""
-        with torch.no_grad():
-            for name, weight in self.trainable.items():
-                weight.copy_(weights[name])
 
 
 class _Total(torch.autograd.Function):

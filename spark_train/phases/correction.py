@@ -121,9 +121,10 @@ class _Correction:
         with student.teacher(TEACHER):
             before = student.hidden(batch, valid)
         after = student.hidden(batch, valid)
-        replayed = torch.tensor([row.task != self.task for row in some])
-        replayed = replayed.to(student.device)[:, None].expand_as(valid)
-        is_old, is_pii = replayed[:, 1:][valid[:, 1:]], batch.pii[:, 1:][valid[:, 1:]]
+        old = torch.tensor([row.task != self.task for row in some], device=valid.device)
+        is_old, is_pii = (
+            mask[:, 1:][valid[:, 1:]] for mask in (old[:, None] & valid, batch.pii)
+        )
         sets = {
             "ul": is_pii & ~is_old,
             "dkl": is_pii & ~is_old,
@@ -152,24 +153,20 @@ class _Correction:
 def _draws(stream: Stream, k: int) -> list[TrainRow]:
     """The current rows of all steps, one after the other."""
     settings, rows = stream.settings.ptpc, stream.rows[stream.tasks[k]]
-    private = _private(rows)
-    size = settings.steps * settings.batch_size
-    every = stream.drawn(k, rows, size, purpose="all")
-    chosen = stream.drawn(k, private, size, purpose="pii")
+    size = settings.batch_size
+    private = [row for row in rows if _identifiers(row)] or rows
+    every, chosen = (
+        stream.drawn(k, some, settings.steps * size, purpose=purpose)
+        for some, purpose in ((rows, "all"), (private, "pii"))
+    )
     if settings.draw != "mixed":
         return chosen if settings.draw == "pii" else every
     drawn: list[TrainRow] = []
     for step in range(settings.steps):
         # Half of each list, so that both are gone through row by row.
-        at = step // 2 * settings.batch_size
         source = every if step % 2 else chosen
-        drawn += source[at : at + settings.batch_size]
+        drawn += source[step // 2 * size :][:size]
     return drawn
-
-
-def _private(rows: Sequence[TrainRow]) -> Sequence[TrainRow]:
-    """The rows with identifiers, or all where there are none."""
-    return [row for row in rows if _identifiers(row)] or rows
 
 
 def _identifiers(row: TrainRow) -> int:

@@ -41,8 +41,7 @@ def fisher(stream: Stream, k: int, *, rows: int = 0) -> dict[str, Tensor]:
     if 0 < rows < len(chosen):
         chosen = stream.drawn(k, chosen, rows, purpose="fisher")
     weights = student.trainable
-    size = sum(weight.numel() for weight in weights.values())
-    total = torch.zeros(size, dtype=torch.float64, device=student.device)
+    total = torch.zeros(student.size, dtype=torch.float64, device=student.device)
     scope = stream.settings.loss.scope
     with student.still(), torch.enable_grad():
         for row in processes.share(chosen):

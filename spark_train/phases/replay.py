@@ -124,21 +124,17 @@ class Distillation(Rehearsal):
         replay, where lambda is 1, over all rows that are replayed.
         """
         replay, label = self.stream.settings.replay, self.stream.label(self._k)
-        sizes = np.array([[int(t.low.sum()), t.size] for t in kept], dtype=np.float64)
-        low, size = sizes.sum(0)
-        if not low:
+        low = np.array([target.low.sum() for target in kept], dtype=np.float64)
+        size = np.array([target.size for target in kept], dtype=np.float64)
+        if not low.sum():
             what = "replay learns no response: all its positions are distilled"
             return self.stream.note(f"{label}: {what}")
-        shares = sizes[:, 0] / np.maximum(sizes[:, 1], 1)
-        weight = (
-            replay.lambda_
-            * {
-                "mean": 1.0,
-                "count": float(low / size),
-                "sequence": float(shares.sum() / np.count_nonzero(sizes[:, 1])),
-            }[replay.weighting]
-        )
-        if weight <= 0.5:
+        share = {
+            "mean": 1.0,
+            "count": low.sum() / size.sum(),
+            "sequence": (low / size.clip(min=1)).sum() / np.count_nonzero(size),
+        }[replay.weighting]
+        if (weight := replay.lambda_ * float(share)) <= 0.5:
             self.stream.note(
                 f"{label}: a replayed response token weighs {weight:.2g} of its weight "
                 f"in er at lambda 1 (replay.weighting={replay.weighting}): {steps} "
@@ -173,16 +169,17 @@ class Distillation(Rehearsal):
         kept = [self._targets[row.id] for row in rows]
         batch = collate(rows).to(student.device)
         low, high = (
-            padded([getattr(target, name) for target in kept], batch.ids.shape)
+            padded([getattr(one, name) for one in kept], batch.ids.shape).to(
+                student.device
+            )
             for name in ("low", "high")
         )
-        both = (low | high).to(student.device)
+        both = low | high
         hidden = student.hidden(batch, both)
-        is_high = high[:, 1:][(low | high)[:, 1:]].to(student.device)
+        is_high = high[:, 1:][both[:, 1:]]
         ids = targets(batch, both)[~is_high]
-        support = torch.cat([target.support for target in kept]).long()
-        support = support.to(student.device)
-        logp = torch.cat([target.logp for target in kept]).to(student.device)
+        support = torch.cat([one.support for one in kept]).long().to(student.device)
+        logp = torch.cat([one.logp for one in kept]).to(student.device)
         # What each replayed position counts: all alike, or alike within their rows.
         sizes = torch.tensor([target.size for target in kept])
         shares = (

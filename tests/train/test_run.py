@@ -84,8 +84,7 @@ def runs(
 def steps(folder: Path) -> list[dict[str, Any]]:
     """The lines of ``metrics.jsonl`` that are of a step."""
     text = (folder / "metrics.jsonl").read_text()
-    lines = [json.loads(line) for line in text.splitlines()]
-    return [line for line in lines if "probe" not in line]
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def terms(line: dict[str, Any]) -> set[str]:
@@ -103,7 +102,7 @@ def expected_phases(method: str) -> dict[str, tuple[int, set[str]]]:
     if method in CORRECTED:
         phases["1-yelp/priv"] = (5, correction | {"old"})
     if method in DISTILLED:
-        more = {"replay_ce", "replay_kl", "outside"}
+        more = {"replay_ce", "replay_kl"}
     else:
         more = {"replay"} if method in REHEARSED else set()
     phases["2-fomc/task"] = (12 if more else 6, own | more)
