@@ -84,13 +84,16 @@ class Start(BaseModel):
 
     def changes(self, later: Start) -> list[str]:
         """What the bytes of a later start may differ for."""
-        names = ("device", "threads", "processes", "gradient_checkpointing")
         one, other = (
-            {name.replace("_", " "): getattr(start, name) for name in names}
+            start.model_dump(exclude={"created", "command", "versions"})
             | {name: start.versions.get(name, "none") for name in _COMPUTING}
             for start in (self, later)
         )
-        return [f"{n} {one[n]} -> {other[n]}" for n in one if one[n] != other[n]]
+        return [
+            f"{n.replace('_', ' ')} {one[n]} -> {other[n]}"
+            for n in one
+            if one[n] != other[n]
+        ]
 
 
 class RunRecord(BaseModel):

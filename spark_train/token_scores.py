@@ -281,12 +281,10 @@ def _hidden(
         text = np.setdiff1d(np.arange(len(row)), row.special)
         read = np.flatnonzero(~encoding.special)[-len(text) :]
         types: list[str | None] = ["OTHER" if pii else None for pii in row.pii]
-        places = [
-            *((p.start, p.end, p.type) for p in annotate(example.text)),
-            *known.places(example.text),
-            *((p.start, p.end, p.type) for p in example.spans),
-        ]
-        for start, end, type in places:  # of several the annotated one is told
+        found = [(s.start, s.end, s.type) for s in annotate(example.text)]
+        annotated = [(s.start, s.end, s.type) for s in example.spans]
+        # Of several the annotated one is told.
+        for start, end, type in (*found, *known.places(example.text), *annotated):
             for t in text[encoding.mask([(start, end)])[read]]:
                 types[t] = type
         hidden.append(tuple(types))

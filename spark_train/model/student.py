@@ -67,15 +67,13 @@ class Student:
         if self._base.get_output_embeddings().weight.requires_grad:
             head = "the output head is trained"
         self._head = None
+        model.eval()  # a fresh adapter's wrapper and its base may be of two minds
         if not isinstance(head, str):
             # Of a head in half precision a float32 copy: V x H numbers more.
             weight, bias, transform = head
-            bias = None if bias is None else wide(bias)
-            self._head = wide(weight), bias, transform
-        model.eval()  # a fresh adapter's wrapper and its base may be of two minds
-        if self._head is not None and not self._agrees():
-            head = "the model's own logits differ from its head's"
-            self._head = None
+            self._head = wide(weight), None if bias is None else wide(bias), transform
+            if not self._agrees():
+                head, self._head = "the model's own logits differ from its head's", None
         self.note = ""
         if isinstance(head, str):
             self.note = f"the logits of whole batches are held in memory: {head}"
@@ -110,13 +108,12 @@ class Student:
             Shape ``(n, H)``, row by row; ``(n, V)`` logits where the head is not ours.
         """
         options = {"attention_mask": batch.attention.long(), "use_cache": False}
-        before = _before(mask)
         if self._head is not None:
             body = getattr(self._base, self._base.base_model_prefix)
             states: Tensor = body(input_ids=batch.ids, **options)[0]
-            return states[before]
-        logits: Tensor = self.model(input_ids=batch.ids, **options).logits
-        return logits[before]
+        else:
+            states = self.model(input_ids=batch.ids, **options).logits
+        return states[:, :-1][mask[:, 1:]]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits ``(n, V)`` of hidden states ``(n, H)``, computed in float32 or wider.
@@ -140,9 +137,7 @@ class Student:
     def chunks(self, count: int, *, rows: int | None = None) -> list[slice]:
         """Slices of positions whose logits may exist at a time; none of 0."""
         size = rows or self.rows
-        return [
-            slice(start, min(start + size, count)) for start in range(0, count, size)
-        ]
+        return [slice(at, min(at + size, count)) for at in range(0, count, size)]
 
     def total(self, hidden: Tensor, value: Value, *, rows: int | None = None) -> Tensor:
         """Sum of per-position values, a bounded number of positions at a time.
@@ -250,10 +245,3 @@ class _Total(torch.autograd.Function):
 def targets(batch: Batch, mask: Tensor) -> Tensor:
     """The masked tokens that are predicted: ``(n,)``, in the order of ``hidden``."""
     return batch.ids[:, 1:][mask[:, 1:]]
-
-
-def _before(mask: Tensor) -> Tensor:
-    """The mask of positions that predict the masked tokens."""
-    shifted = torch.zeros_like(mask)
-    shifted[:, :-1] = mask[:, 1:]
-    return shifted
