@@ -209,13 +209,8 @@ def _in_training(loaded: Loaded, opened: Checkpoint, request: RelearnRequest) ->
                 "merge the two, or save the adapter apart",
             ),
             (
-                adapter.get("peft_type") != "LORA",
-                "is an adapter, but no LoRA",
-                "merge it",
-            ),
-            (
-                changes_base(adapter),
-                "is an adapter that changes its base's own weights",
+                adapter.get("peft_type") != "LORA" or changes_base(adapter),
+                "is an adapter, but no LoRA that leaves its base's own weights alone",
                 "convert it to plain LoRA, or merge it",
             ),
         )

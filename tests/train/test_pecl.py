@@ -22,25 +22,12 @@ from plain_training import (
 
 from spark_train.loop import run_phase
 from spark_train.methods import METHODS
-from spark_train.methods.pecl import held, sensitive
+from spark_train.methods.pecl import held
 from spark_train.phases.importance import fisher
 from spark_train.settings import Pecl
 
 ROWS = make_rows(a=6, b=5, c=4)
 FEW = ("epochs=2", "batch_size=3", "lr=0.01")
-
-
-def test_what_is_unlearned() -> None:
-    row = ROWS["a"][0]
-    score = np.linspace(1.0, 0.0, len(row), dtype=np.float32)
-    score[-1] = 0.9
-    found = sensitive(row, score, Pecl(theta=0.6))
-    assert found.tolist() == [t > 0 and score[t] > 0.6 for t in range(len(row))]
-    assert found[-1]
-    prompt = sensitive(row, score, Pecl(theta=0.6, unlearn="prompt"))
-    assert prompt.tolist() == (found & ~row.response).tolist()
-    assert not prompt[-1]
-    assert not sensitive(row, np.full(len(row), 0.6), Pecl()).any()  # not above
 
 
 def test_importance_is_bounded() -> None:

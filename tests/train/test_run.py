@@ -361,19 +361,9 @@ def refused(
     return attempt
 
 
-def test_names_that_are_unknown_are_listed_beside_the_known(
+def test_tasks_that_are_unknown_or_named_twice_are_refused(
     refused: Callable[..., tuple[int, str]],
 ) -> None:
-    code, said = refused(method="nope")
-    assert code == 2
-    assert "'nope'" in said
-    assert all(name in said for name in list(METHODS))
-    code, said = refused("--set", "ptpc.nope=1")
-    assert code == 2
-    assert "'ptpc.nope'" in said
-    assert "ptpc.alpha_ul" in said
-    assert refused("--set", "lr=-1")[0] == 2
-    assert "lr is '-1'" in refused("--set", "lr=-1")[1]
     code, said = refused(order="yelp,nope")
     assert code == 2
     assert "'nope' is no task with train rows; there are: fomc, yelp" in said
