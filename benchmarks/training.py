@@ -37,8 +37,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from spark_train.data import TrainRow
-from spark_train.loop import Phase, State, pieces, run_phase
+from spark_train.data import TrainRow, pieces
+from spark_train.loop import Phase, State, run_phase
 from spark_train.methods import METHODS
 from spark_train.methods.er import er
 from spark_train.methods.spark import spark

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,3 +201,12 @@ def collate(rows: Sequence[TrainRow]) -> Batch:
         padded([row.response for row in rows], shape),
         padded([row.pii for row in rows], shape),
     )
+
+
+def pieces(rows: Sequence[TrainRow], tokens: int) -> Iterator[list[TrainRow]]:
+    """Rows of similar length together, the longest first, padded to ``tokens``."""
+    left = sorted(rows, key=len, reverse=True)
+    while left:
+        size = max(tokens // len(left[0]), 1)
+        yield left[:size]
+        left = left[size:]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_train.data import TrainRow
+from spark_train.data import TrainRow, pieces
 from spark_train.distributed import Processes
 from spark_train.model.student import Student
 
@@ -333,15 +333,6 @@ def _diverged(phase: Phase, step: int, what: str) -> InputError:
         where=phase.key,
         fix="lower the learning rate",
     )
-
-
-def pieces(rows: Sequence[TrainRow], tokens: int) -> Iterator[list[TrainRow]]:
-    """Rows of similar length together, the longest first, padded to ``tokens``."""
-    left = sorted(rows, key=len, reverse=True)
-    while left:
-        size = max(tokens // len(left[0]), 1)
-        yield left[:size]
-        left = left[size:]
 
 
 Timed: TypeAlias = Literal["wall", "processor"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from spark_train.data import TrainRow, collate
-from spark_train.loop import Each, Phase, Step, Sums, Term, pieces
+from spark_train.loop import Each, Phase, Step, Sums, Term
 from spark_train.losses import demoted_kl, kl, unlikelihood
 from spark_train.model.student import targets
 from spark_train.stream import Stream
@@ -75,19 +75,15 @@ class _Correction:
         }
         self.weights = {name: weight for name, weight in weights.items() if weight}
 
-    @torch.no_grad()
     def start(self) -> None:
         """Keep what the teacher, the student as it is now, gives for each row."""
-        student, processes = self.student, self.stream.processes
+        processes = self.stream.processes
         rows = list({row.id: row for row in (*self.current, *self.old)}.values())
         kept: dict[str, torch.Tensor] = {}
-        with student.still():
-            for part in pieces(processes.share(rows), student.tokens):
-                batch = collate(part).to(student.device)
-                hidden = student.hidden(batch, batch.attention).cpu()
-                sizes = [len(row) - 1 for row in part]
-                for row, one in zip(part, torch.split(hidden, sizes), strict=True):
-                    kept[row.id] = one.clone()  # a part would keep the whole batch's
+        for part, hidden, _ in self.student.states(processes.share(rows)):
+            each = torch.split(hidden.cpu(), [len(row) - 1 for row in part])
+            # Copies: a part would keep the whole batch's in memory.
+            kept |= {row.id: one.clone() for row, one in zip(part, each, strict=True)}
         self.teacher = processes.collect(kept)
         if not any(_identifiers(row) for row in self.rows):
             self.stream.note(
