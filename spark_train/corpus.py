@@ -282,7 +282,7 @@ def read_matrix(path: Path) -> tuple[list[str], list[list[float | None]]]:
     """
     raw = io.BytesIO(read_bytes(path))
     try:
-        table = pd.read_csv(raw, index_col=0, float_precision="round_trip")
+        table = pd.read_csv(raw, index_col=0, dtype=str)
         if table.index.name != _AFTER:
             raise ValueError("its header is another")
         values = table.astype(np.float64).astype(object)
