@@ -159,6 +159,15 @@ EARLIER = "earlier"
 those of earlier tasks, as one of their ranks together (O-LoRA)."""
 
 
+def switch(model: Any, name: str = ADAPTER) -> None:
+    """Switch on an adapter, and beside it the earlier one where there is one."""
+    if EARLIER not in model.peft_config:
+        model.set_adapter(name)
+        return
+    model.base_model.set_adapter([EARLIER, name])
+    model.set_requires_grad(EARLIER, requires_grad=False)
+
+
 def set_aside(model: Any, *, seed: int) -> None:
     """Freeze what was trained so far, and go on with a fresh adapter beside it.
 
@@ -202,8 +211,7 @@ def _set_earlier(model: Any, state: dict[str, torch.Tensor]) -> None:
         config = replace(own, r=rank, lora_alpha=alpha, inference_mode=False)
         model.add_adapter(EARLIER, config)
     set_peft_model_state_dict(model, state, adapter_name=EARLIER)
-    model.base_model.set_adapter([EARLIER, ADAPTER])
-    model.set_requires_grad(EARLIER, requires_grad=False)
+    switch(model)
 
 
 def _whole(model: Any) -> dict[str, torch.Tensor]:

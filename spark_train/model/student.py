@@ -1,4 +1,4 @@
-"""A causal LM with one adapter in training, and a streamed head.
+"""A causal LM with one adapter in training, frozen copies of it, and a streamed head.
 
 The output head sees only positions that a loss asks for, a bounded number at a time,
 so that a vocabulary of 152,000 costs no more memory than one of 1,000.
@@ -16,6 +16,7 @@ from torch import Tensor
 from spark_audit.scoring.passes.plain import own_head, unwrapped
 from spark_train.data import Batch, TrainRow, collate, pieces
 from spark_train.losses import wide
+from spark_train.model.lora import ADAPTER, copy_adapter, switch
 
 CPU_LOGITS, GPU_LOGITS = 2**22, 2**27
 """Logits that exist at a time, by device."""
@@ -33,7 +34,7 @@ class Student:
     ----------
     model
         A ``PeftModel`` with the adapter ``default``, or any transformers causal LM,
-        whose trainable weights are then trained themselves.
+        whose trainable weights are then trained themselves (no teachers).
     tokens
         Padded tokens that a forward pass may have; 0: by device.
 
@@ -198,6 +199,24 @@ class Student:
         return self.total(
             hidden[inside], lambda some, at: loss(self.logits(some), ids[at])
         )
+
+    # --- adapters -------------------------------------------------------------------
+
+    def freeze(self, name: str) -> None:
+        """Keep a frozen copy of the adapter as it is now, under a name."""
+        copy_adapter(self.model, ADAPTER, name)
+        switch(self.model)
+        self.model.set_requires_grad(name, requires_grad=False)
+
+    @contextmanager
+    def teacher(self, name: str) -> Iterator[None]:
+        """The frozen copy in place of the student, without gradients or dropout."""
+        with torch.no_grad(), self.still():
+            switch(self.model, name)
+            try:
+                yield
+            finally:
+                switch(self.model)
 
     @contextmanager
     def still(self) -> Iterator[None]:

@@ -19,14 +19,13 @@ from spark_train.stream import Stream
 
 ROLE = "correction"
 """Current and replayed rows are read together; a row's task tells them apart."""
+TEACHER = "teacher"
 
 
 def correction(stream: Stream, k: int) -> Phase:
     """The phase that follows the learning of task ``k`` (SPARK, Eq. "privacy").
 
-    The student starts from theta_k^task and is anchored to it: as the phase starts, the
-    hidden states of all rows that will come are kept (at the paper's settings and 7B
-    parameters some 0.7 GB of host memory), and the teacher is not asked again. All
+    The student starts from theta_k^task and is anchored to a frozen copy of it. All
     positions of a text count, the prompt's too. P are identifiers: those that rules
     find, as the paper has them, and beside them annotated ones, such as names
     **[ours]**. Q are the other positions of current rows, Q_old those of replayed rows
@@ -48,7 +47,6 @@ def correction(stream: Stream, k: int) -> Phase:
         choose=at_work.choose,
         loss=at_work.loss,
         start=at_work.start,
-        end=lambda: at_work.teacher.clear(),
         each=Each(settings.batch_size, at_work.of_row),
     )
 
@@ -62,7 +60,6 @@ class _Correction:
         self.task = stream.tasks[k]
         self.rows = stream.rows[self.task]
         self.current = _draws(stream, k)
-        self.teacher: dict[str, torch.Tensor] = {}
         self.old: list[TrainRow] = []
         if k and settings.old_anchor and settings.lambda_old:
             wanted = settings.steps * settings.old_batch_size
@@ -76,15 +73,8 @@ class _Correction:
         self.weights = {name: weight for name, weight in weights.items() if weight}
 
     def start(self) -> None:
-        """Keep what the teacher, the student as it is now, gives for each row."""
-        processes = self.stream.processes
-        rows = list({row.id: row for row in (*self.current, *self.old)}.values())
-        kept: dict[str, torch.Tensor] = {}
-        for part, hidden, _ in self.student.states(processes.share(rows)):
-            each = torch.split(hidden.cpu(), [len(row) - 1 for row in part])
-            # Copies: a part would keep the whole batch's in memory.
-            kept |= {row.id: one.clone() for row, one in zip(part, each, strict=True)}
-        self.teacher = processes.collect(kept)
+        """Freeze the teacher."""
+        self.student.freeze(TEACHER)
         if not any(_identifiers(row) for row in self.rows):
             self.stream.note(
                 f"{self.stream.label(self.k)}: no identifier is annotated, or found by "
@@ -128,7 +118,8 @@ class _Correction:
         student = self.student
         batch = collate(some).to(student.device)
         valid = batch.attention
-        before = torch.cat([self.teacher[row.id] for row in some]).to(student.device)
+        with student.teacher(TEACHER):
+            before = student.hidden(batch, valid)
         after = student.hidden(batch, valid)
         old = torch.tensor([row.task != self.task for row in some], device=valid.device)
         is_old, is_pii = (

@@ -167,6 +167,60 @@ def adapter_weights(model: Any, name: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_teacher_stays_where_the_student_was(
+    make_model: Callable[..., Any], kind: str
+) -> None:
+    model = adapted(make_model, kind)
+    student, batch, mask = Student(model), collate(ROWS), asked("all")
+
+    def logits() -> Tensor:
+        return student.logits(student.hidden(batch, mask))
+
+    with torch.no_grad():
+        before = plain(model, mask)
+    student.freeze("old")
+    moved(model, seed=2)
+    with torch.no_grad():
+        now = plain(model, mask)
+    assert (now - before).abs().max() > 0.1
+    model.train()
+    with student.teacher("old"):
+        assert not model.training  # GPT-2's dropout is off
+        assert not torch.is_grad_enabled()
+        taught = logits()
+        torch.testing.assert_close(taught, before)
+    assert model.training
+    assert not taught.requires_grad
+    model.eval()
+    torch.testing.assert_close(logits(), now)
+    with torch.no_grad():
+        torch.testing.assert_close(plain(model, mask), now)
+    # Exactly the student's adapter is trained, and no gradient reaches the teacher.
+    wanting = {name for name, w in model.named_parameters() if w.requires_grad}
+    assert wanting == set(student.trainable) == set(adapter_weights(model, "default"))
+    (logits().sum() + (logits() - taught).square().sum()).backward()
+    assert all(w.grad is not None for w in student.trainable.values())
+    old = adapter_weights(model, "old")
+    assert len(old) == len(student.trainable)
+    assert all(w.grad is None for w in old.values())
+
+    student.freeze("old")  # again: the copy of today
+    with student.teacher("old"):
+        torch.testing.assert_close(logits(), now)
+
+
+def test_a_teacher_is_put_away_after_an_error(make_model: Callable[..., Any]) -> None:
+    model = adapted(make_model)
+    student = Student(model)
+    student.freeze("old")
+    with pytest.raises(ZeroDivisionError), student.teacher("old"):
+        _ = 1 / 0
+    assert model.active_adapter == "default"
+    assert torch.is_grad_enabled()
+    assert all(w.requires_grad for w in student.trainable.values())
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_bfloat16(make_model: Callable[..., Any], kind: str) -> None:
     model = add_lora(make_model(kind).to(torch.bfloat16), r=4).eval()
     moved(model, seed=1, size=0.02)
@@ -187,6 +241,10 @@ def test_bfloat16(make_model: Callable[..., Any], kind: str) -> None:
     assert total.item() == pytest.approx(float(nll), rel=0.01)
     total.backward()
     assert any(w.grad is not None and w.grad.any() for w in student.trainable.values())
+    student.freeze("old")
+    with student.teacher("old"):
+        again = student.logits(student.hidden(collate(ROWS), mask))
+    torch.testing.assert_close(again, logits.detach())
 
 
 def test_a_model_without_adapter_trains_itself(
