@@ -13,7 +13,7 @@ forms, each a function of this file: :func:`sigmas` (token-level noise),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,12 +26,12 @@ from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
 from spark_train.methods.method import Method
-from spark_train.model.student import Student, targets
+from spark_train.model.student import Student
 from spark_train.phases.importance import Quadratic, fisher, relative
 from spark_train.phases.task import TASK, learning
+from spark_train.run_folder import keep, kept
 from spark_train.settings import Pecl
 from spark_train.stream import Stream
-from spark_train.task_state import keep, kept
 from spark_train.token_scores import keep_scores, scored
 
 UNLEARN = "unlearn"
@@ -85,9 +85,9 @@ def _phase(stream: Stream, k: int) -> Phase:
     memory: list[Quadratic] = []
 
     def start() -> None:
-        scores.update(scored(stream, k, rows))
-        for row in rows:
-            unlearned[row.id] = sensitive(row, scores[row.id], settings)
+        own = {r.id: s for part in scored(stream, k, rows) for r, s, _ in part}
+        scores.update(stream.processes.collect(own))
+        unlearned.update({r.id: sensitive(r, scores[r.id], settings) for r in rows})
         keep_scores(stream, k, rows, scores)
         if k:
             at = {n: w.detach().clone() for n, w in student.trainable.items()}
@@ -101,6 +101,22 @@ def _phase(stream: Stream, k: int) -> Phase:
         chosen = plain.choose(step)
         return replace(chosen, terms={**chosen.terms, **term(chosen.rows[TASK])})
 
+    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
+        batch = collate(some).to(student.device)
+        scope = stream.settings.loss.scope
+        learned = batch.attention if scope == "full" else batch.response
+        forgotten, score = (
+            padded([values[row.id] for row in some], batch.ids.shape).to(student.device)
+            for values in (unlearned, scores)
+        )
+        mask = learned | forgotten
+        with _noisy(student, sigmas(score, settings)):
+            hidden = student.hidden(batch, mask)
+        return {
+            TASK: student.summed(hidden, batch, mask, learned, token_nll),
+            UNLEARN: student.summed(hidden, batch, mask, forgotten, unlikelihood),
+        }
+
     def penalty() -> Sums:
         if not memory:
             return {}
@@ -108,14 +124,10 @@ def _phase(stream: Stream, k: int) -> Phase:
 
     def end() -> None:
         if k + 1 < len(stream.tasks):  # else no later task asks for it
-            importance = relative(fisher(stream, k, rows=settings.rows))
-            if k:
-                old = kept(stream, k - 1)["importance"]
-                importance = {
-                    name: (k * old[name] + new) / (k + 1)
-                    for name, new in importance.items()
-                }
-            keep(stream, k, {"importance": importance})
+            new = relative(fisher(stream, k, rows=settings.rows))
+            old = kept(stream, k - 1)["importance"] if k else new
+            mean = {n: (k * old[n] + new[n]) / (k + 1) for n in new}
+            keep(stream, k, {"importance": mean})
 
     assert plain.each is not None
     terms = plain.each.terms
@@ -126,39 +138,11 @@ def _phase(stream: Stream, k: int) -> Phase:
         plain,
         start=start,
         choose=choose,
-        loss=lambda role, some: _loss(stream, some, scores, unlearned),
+        loss=loss,
         penalty=penalty,
         end=end,
         each=each,
     )
-
-
-def _loss(
-    stream: Stream,
-    rows: Sequence[TrainRow],
-    scores: Mapping[str, np.ndarray],
-    unlearned: Mapping[str, np.ndarray],
-) -> Sums:
-    """Sums over what is learned and what is unlearned, under noise."""
-    student, settings = stream.student, stream.settings
-    batch = collate(rows).to(student.device)
-    learned = batch.attention if settings.loss.scope == "full" else batch.response
-    shape, device = batch.ids.shape, student.device
-    forgotten = padded([unlearned[row.id] for row in rows], shape).to(device)
-    score = padded([scores[row.id] for row in rows], shape)
-    mask = learned | forgotten
-    with _noisy(student, sigmas(score, settings.pecl).to(device)):
-        hidden = student.hidden(batch, mask)
-    ids = targets(batch, mask)
-
-    def summed(part: Tensor, value: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        inside = part[:, 1:][mask[:, 1:]]
-        goal = ids[inside]
-        return student.total(
-            hidden[inside], lambda some, at: value(student.logits(some), goal[at])
-        )
-
-    return {TASK: summed(learned, token_nll), UNLEARN: summed(forgotten, unlikelihood)}
 
 
 @contextmanager

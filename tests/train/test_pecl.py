@@ -22,25 +22,12 @@ from plain_training import (
 
 from spark_train.loop import run_phase
 from spark_train.methods import METHODS
-from spark_train.methods.pecl import held, sensitive
+from spark_train.methods.pecl import held
 from spark_train.phases.importance import fisher
 from spark_train.settings import Pecl
 
 ROWS = make_rows(a=6, b=5, c=4)
 FEW = ("epochs=2", "batch_size=3", "lr=0.01")
-
-
-def test_what_is_unlearned() -> None:
-    row = ROWS["a"][0]
-    score = np.linspace(1.0, 0.0, len(row), dtype=np.float32)
-    score[-1] = 0.9
-    found = sensitive(row, score, Pecl(theta=0.6))
-    assert found.tolist() == [t > 0 and score[t] > 0.6 for t in range(len(row))]
-    assert found[-1]
-    prompt = sensitive(row, score, Pecl(theta=0.6, unlearn="prompt"))
-    assert prompt.tolist() == (found & ~row.response).tolist()
-    assert not prompt[-1]
-    assert not sensitive(row, np.full(len(row), 0.6), Pecl()).any()  # not above
 
 
 def test_importance_is_bounded() -> None:
@@ -112,7 +99,7 @@ def test_a_step_without_noise_is_its_three_terms(
         for name, value in seen.plain.items():
             assert seen.record[name] == pytest.approx(value.item(), rel=1e-6)
         same(seen.gradients, seen.plain_gradients)
-        stream.student.load(before)
+        stream.student.model.load_state_dict(before, strict=False)
         run_phase(stream.student, phase, seed=0)
         found = fisher(stream, k)
         every = torch.cat([value.reshape(-1) for value in found.values()])
