@@ -18,10 +18,9 @@ from spark_audit.sentences import render
 from spark_audit.terminal.console import keep_apart, show_facts, show_line, tell
 from spark_audit.terminal.flags import BatchSize, Flag, Json, Only, Quiet, Verbose
 
-BRIEF = ("what can be judged", "effects to expect")
-"""Tables of a manifest that are shown first."""
 SHOWN = {
-    "balance": ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
+    "balance": ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after"),
+    "canaries": ("part", "dose", "held_out", "canaries", "rankable", "reasons"),
 }
 """Columns of a table of more than fit a terminal; --json has all."""
 OPENED = (
@@ -101,16 +100,13 @@ def show(*, manifest: File, verbose: Verbose = False, json: Json = False) -> Non
         tell(render("overview.more"))
         return
     for title, records in description.tables.items():
-        if records and title not in BRIEF:
+        if records:
             names = SHOWN.get(title, (*records[0],))
             show_records([{n: r[n] for n in names} for r in records], title=title)
     tell()
-    show_facts(
-        {
-            name.replace("_", " "): "-" if value is None else value
-            for name, value in description.facts.items()
-        }
-    )
+    for name, value in description.facts.items():
+        shown = f"{value:.4g}" if isinstance(value, float) else value
+        show_line(f"{name.replace('_', ' ')}: {'-' if value is None else shown}")
 
 
 def verify(
@@ -151,9 +147,6 @@ def _show(described: Description) -> None:
     """What a reader must know first."""
     for text in described.summary:
         show_line(text)
-    for title in BRIEF:
-        if described.tables[title]:
-            show_records(described.tables[title], title=title)
     for note in described.notes:
         show_line(f"note: {note}")
 

@@ -15,7 +15,7 @@ from spark_audit.errors import NotEstimableError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.sentences import render
 from spark_audit.stats.balance import effective_clusters
-from spark_audit.stats.matching import NO_WINDOW, non_overlapping_windows
+from spark_audit.stats.matching import NO_WINDOW
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
 
 Record = dict[str, Any]
@@ -29,19 +29,7 @@ The reference says nothing about how checkpoints will spread, so this is an assu
 
 TOO_SHORT = "no eligible window of its length"
 HALF = 0.5
-"""Of a type with a smaller matched share is said why."""
-EDGE = 0.9
-"""Pairs farther apart than this share of the caliper stand at its edge."""
-
-
-COUNTS = tuple(
-    """examples tasks train test sources clusters largest_cluster rows_joined
-    joined_by_source joined_by_canary joined_by_string joined_by_near_duplicate
-    tokens tokens_scored texts_cut spans spans_of_canaries spans_partial spans_cut
-    pairs unmatched canaries canary_parts canary_parts_rankable canary_rows_cut
-    twins twins_lost members non_members rows_near_duplicate""".split()
-)
-"""The counts of a manifest in reading order."""
+"""A type with a smaller matched share is named first, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +57,7 @@ def describe(manifest: Manifest) -> Description:
     train = spans[spans["split"] == "train"]
     pairs = train[train["matched"]]
     reasons: Any = spans[~spans["matched"]].groupby(["reason", "type"]).size()
+    judged = _judged(spans)
     # None is no missing figure here.
     unset = {"canary_contexts": "all", "max_length": "no limit"}
     settings = manifest.settings.model_dump().items()
@@ -80,17 +69,11 @@ def describe(manifest: Manifest) -> Description:
             "reference": manifest.reference.name,
             "reference dtype": manifest.reference.dtype,
             **{k: unset.get(k) if v is None else v for k, v in settings},
-            # A file has them by the alphabet.
-            **{
-                name.replace("_", " "): manifest.counts[name]
-                for name in dict.fromkeys((*COUNTS, *manifest.counts))
-                if name in manifest.counts
-            },
-            **_pair_facts(pairs, edge=EDGE * manifest.settings.caliper),
-            **_gap_facts(manifest),
+            **{name.replace("_", " "): n for name, n in manifest.counts.items()},
+            **_pair_facts(pairs),
         },
         tables={
-            "what can be judged": _judged(spans),
+            "what can be judged": judged,
             "spans by task": _by_task(spans),
             "unmatched spans": reasons.reset_index(name="spans").to_dict("records"),
             "balance": [row.model_dump() for row in manifest.balance],
@@ -101,7 +84,7 @@ def describe(manifest: Manifest) -> Description:
             "canaries": _canaries(manifest),
         },
         notes=tuple(manifest.notes),
-        summary=tuple(_summary(manifest, train, len(spans) - len(train))),
+        summary=tuple(_summary(manifest, train, judged)),
     )
 
 
@@ -139,8 +122,8 @@ def _judged(spans: pd.DataFrame) -> list[Record]:
                 "trained": len(trained),
                 "held out": len(of) - len(trained),
                 "with control": int(trained["matched"].sum()),
-                "groups of rows": groups,
-                "effect to expect, nats": _change(groups),
+                "clusters": groups,
+                "smallest effect, nats": _change(groups),
             }
         )
     return rows
@@ -153,26 +136,38 @@ def _change(clusters: int) -> float | None:
     return _or_none(lambda: mde(CLUSTER_SD / math.sqrt(clusters), clusters=clusters))
 
 
-def _summary(manifest: Manifest, train: pd.DataFrame, held_out: int) -> Iterator[str]:
+def _summary(
+    manifest: Manifest, train: pd.DataFrame, judged: list[Record]
+) -> Iterator[str]:
+    """The trouble first, then what each type allows, then what to change."""
+    types = [row for row in judged if row["trained"]]
+
+    def share(row: Record) -> float:
+        return float(row["with control"] / row["trained"])
+
+    few = sorted((row for row in types if share(row) < HALF), key=share)
+    matched, held_out = train["matched"].sum(), sum(row["held out"] for row in judged)
+    total = {"type": "", "trained": len(train), "with control": matched}
     yield render(
-        "overview.trained" if len(train) else "overview.no_identifier",
+        "overview.trained" if types else "overview.no_identifier",
         name=manifest.name,
-        trained=len(train),
-        held_out=held_out,
-        matched=int(train["matched"].sum()),
-        share=train["matched"].mean(),
+        few=bool(few),
+        rows=few[:3] or [total],
     )
-    if len(train) and not held_out:
+    if types and not held_out:
         yield render("overview.no_held_out")
-    few: dict[str, list[str]] = {}
-    for kind, of in train.groupby("type"):
-        if of["matched"].mean() < HALF:
-            short = of["reason"] == TOO_SHORT
-            why = "window" if 2 * short.sum() > (~of["matched"]).sum() else "caliper"
-            few.setdefault(why, []).append(str(kind))
-    for why, types in few.items():
+    for row in types:
+        yield render("overview.type", row=row, effect=row["smallest effect, nats"])
+    if types:
+        yield render("overview.legend")
+    reasons: dict[str, list[str]] = {}
+    for row in few:
+        lost = train[(train["type"] == row["type"]) & ~train["matched"]]["reason"]
+        why = "window" if (lost == TOO_SHORT).mean() > HALF else "caliper"
+        reasons.setdefault(why, []).append(row["type"])
+    for why, names in reasons.items():
         caliper = f"{manifest.settings.caliper:g}"
-        yield render(f"overview.{why}", types=types, caliper=caliper)
+        yield render(f"overview.{why}", types=names, caliper=caliper)
     planted = {c.canary_id: c.held_out for c in manifest.canaries}
     out = sum(planted.values())
     said = "canaries" if planted else "no_canaries"
@@ -190,7 +185,7 @@ def _by_task(spans: pd.DataFrame) -> Any:
     return counts.rename_axis("group").reset_index().to_dict("records")
 
 
-def _pair_facts(pairs: pd.DataFrame, *, edge: float) -> dict[str, int | float | None]:
+def _pair_facts(pairs: pd.DataFrame) -> dict[str, int | float | None]:
     """Pairs of train rows: their clusters, and how well they match.
 
     Their Delta_sel on the reference is what matching has left of difficulty.
@@ -206,7 +201,6 @@ def _pair_facts(pairs: pd.DataFrame, *, edge: float) -> dict[str, int | float | 
         "distance p90": apart.quantile(0.9),
         "distance p95": apart.quantile(0.95),
         "distance max": apart.max(),
-        f"share of pairs farther than {EDGE:g} calipers": (apart > edge).mean(),
         "Delta_sel on the reference": gap,
     }
     return {
@@ -215,33 +209,6 @@ def _pair_facts(pairs: pd.DataFrame, *, edge: float) -> dict[str, int | float | 
         "clusters in them": len(tokens),
         "effective clusters": _or_none(lambda: effective_clusters(tokens)),
         **{k: None if pd.isna(v) else float(v) for k, v in figures.items()},
-    }
-
-
-def _gap_facts(manifest: Manifest) -> dict[str, float | None]:
-    """How much harder PII is than other text: regression to the mean grows with it."""
-    # Micro-nats and tokens: of PII, of other text, of PII less that of its windows.
-    pii, other, inside = sums = np.zeros((3, 2))
-    for example in () if manifest.redacted_from else manifest.examples:
-        spans = [tokens for span, tokens in example.identifiers if span.part is None]
-        if not spans or example.split != "train":
-            continue
-        eligible = example.unll[example.eligible]
-        other += eligible.sum(), len(eligible)
-        for start, end in spans:
-            length, total = end - start, example.unll[start:end].sum()
-            pii += total, length
-            windows = non_overlapping_windows(example.eligible, length)
-            if len(windows):
-                at = windows[:, None] + np.arange(length)
-                inside += total - length * example.unll[at].mean(), length
-    means = [total / count / 1e6 if count else None for total, count in sums.tolist()]
-    of_pii, of_other, of_inside = means
-    return {
-        "reference NLL of PII": of_pii,
-        "reference NLL of other text": of_other,
-        "gap": None if of_pii is None or of_other is None else of_pii - of_other,
-        "gap to windows of the same example and length": of_inside,
     }
 
 

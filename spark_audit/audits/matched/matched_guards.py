@@ -18,6 +18,8 @@ from spark_audit.stats.balance import effective_clusters, smd
 
 UNBALANCED = 0.25
 """Standardised mean difference from which readers are told (Stuart, 2010)."""
+FEW = 10
+"""Identifiers of a type from which its share with a control is judged."""
 BALANCE = "balance of annotated identifiers"
 
 
@@ -78,14 +80,22 @@ def pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     )
     if not (total := len(pii) + len(unmatched)):
         return
-    missing = unmatched["type"].value_counts().head(4)
+    identifiers = pd.concat([pii, unmatched])
+    matched = (identifiers["role"] == "pii").groupby(identifiers["type"])
+    shares = matched.mean().sort_values()
+    lost, sizes = unmatched["type"].value_counts(), matched.size()
     yield _warns(
         "matched share",
         "matched_share",
-        len(pii) / total >= 0.5,
+        # A type of a few identifiers says nothing about the others.
+        bool(len(pii) / total >= 0.5 and (shares[sizes >= FEW] >= 0.5).all()),
         matched=len(pii),
         identifiers=total,
-        without=[f"{count} {kind}" for kind, count in missing.items()],
+        without=[
+            f"{lost[kind]} of {sizes[kind]} {kind}"
+            for kind in shares.index[:4]
+            if kind in lost
+        ],
     )
     if not len(pii):
         return
