@@ -391,12 +391,10 @@ def read_bytes(path: Path, *, follow: bool = True, head: int | None = None) -> b
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """``(file:line, object)`` of each line of a JSON-lines file."""
-    lines, empty = byte_lines(path), True
+    empty = True
     # Only \n ends a row: str.splitlines would also split at U+2028 inside a text.
-    for place, line in lines:
+    for place, line in byte_lines(path):
         if not line.strip():
-            if empty and not any(other.strip() for _, other in lines):
-                break
             raise InputError("is a blank line", where=place, fix="remove it")
         empty = False
         row = parse_json(line, place=place)

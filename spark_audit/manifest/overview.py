@@ -57,6 +57,12 @@ def describe(manifest: Manifest) -> Description:
     train = spans[spans["split"] == "train"]
     pairs = train[train["matched"]]
     reasons: Any = spans[~spans["matched"]].groupby(["reason", "type"]).size()
+    by_task: Any = spans.groupby("task", as_index=False).agg(
+        spans=("matched", "size"),
+        matched=("matched", "sum"),
+        share=("matched", "mean"),
+        tokens_matched=("tokens", "sum"),
+    )
     judged = _judged(spans)
     # None is no missing figure here.
     unset = {"canary_contexts": "all", "max_length": "no limit"}
@@ -74,13 +80,12 @@ def describe(manifest: Manifest) -> Description:
         },
         tables={
             "what can be judged": judged,
-            "spans by task": _by_task(spans),
+            "spans by task": by_task.rename(columns={"task": "group"}).to_dict(
+                "records"
+            ),
             "unmatched spans": reasons.reset_index(name="spans").to_dict("records"),
             "balance": [row.model_dump() for row in manifest.balance],
-            "effects to expect": [
-                dict(zip(("figure", "n", "unit", "mde", "assumes"), row, strict=True))
-                for row in _effects(manifest, pairs["cluster"].nunique())
-            ],
+            "effects to expect": [*_effects(manifest, pairs["cluster"].nunique())],
             "canaries": _canaries(manifest),
         },
         notes=tuple(manifest.notes),
@@ -174,17 +179,6 @@ def _summary(
     yield render(f"overview.{said}", planted=len(planted) - out, held_out=out)
 
 
-def _by_task(spans: pd.DataFrame) -> Any:
-    """Matched and unmatched spans and PII tokens by task."""
-    counts = spans.groupby("task").agg(
-        spans=("matched", "size"),
-        matched=("matched", "sum"),
-        share=("matched", "mean"),
-        tokens_matched=("tokens", "sum"),
-    )
-    return counts.rename_axis("group").reset_index().to_dict("records")
-
-
 def _pair_facts(pairs: pd.DataFrame) -> dict[str, int | float | None]:
     """Pairs of train rows: their clusters, and how well they match.
 
@@ -212,22 +206,26 @@ def _pair_facts(pairs: pd.DataFrame) -> dict[str, int | float | None]:
     }
 
 
-def _effects(manifest: Manifest, count: int) -> Iterator[tuple[object, ...]]:
+def _effects(manifest: Manifest, count: int) -> Iterator[Record]:
     """Effects that a two-sided 5% test would find with 80% power, and under what.
-
-    Figure, number of units, unit, effect and assumption.
 
     Parameters
     ----------
     count
         Clusters of train rows with pairs.
     """
+    fields = ("figure", "n", "unit", "mde", "assumes")
+
+    def effect(*values: object) -> Record:
+        return dict(zip(fields, values, strict=True))
+
     enough = ", ".join(
         f"{clusters_needed(CLUSTER_SD, effect)} clusters for {effect:g}"
         for effect in (0.5, 0.2)
     )
     spread = f"an SD of {CLUSTER_SD:g} nats over clusters, as SPARK's interval implies"
-    yield "matched delta_sel, did", count, "nats", _change(count), f"{spread}; {enough}"
+    assumed = f"{spread}; {enough}"
+    yield effect("matched delta_sel, did", count, "nats", _change(count), assumed)
     for part in RANKED:
         planted = [
             len(c.candidates)
@@ -236,34 +234,28 @@ def _effects(manifest: Manifest, count: int) -> Iterator[tuple[object, ...]]:
         ]
         if planted:
             se = math.sqrt((planted[0] ** 2 - 1) / 12) / math.sqrt(len(planted))
-            figure = f"canary rank_mean {part}"
-            yield figure, len(planted), "ranks", mde_normal(se), "uniform ranks"
+            figure, least = f"canary rank_mean {part}", mde_normal(se)
+            yield effect(figure, len(planted), "ranks", least, "uniform ranks")
     members = len(manifest.membership.members)
     others = len(manifest.membership.non_members)
     if members and others:
         se = math.sqrt((members + others + 1) / (12 * members * others))
         rows = f"scores without a signal; {members} members, {others} non-members"
-        yield "mia auc", members + others, "AUC", mde_normal(se), rows
+        yield effect("mia auc", members + others, "AUC", mde_normal(se), rows)
 
 
 def _canaries(manifest: Manifest) -> Any:
     """Canaries by part, dose and whether they were held out."""
-    fields = "part dose held_out true_index n_tokens reason".split()
+    fields = "part dose held_out true_index reason".split()
     rows = [[getattr(c, name) for name in fields] for c in manifest.canaries]
-    canaries = pd.DataFrame(rows, columns=fields).astype({"n_tokens": "Int64"})
+    canaries = pd.DataFrame(rows, columns=fields)
     canaries["ok"] = canaries["true_index"].notna()
-    canaries["contexts"] = [len(c.contexts) for c in manifest.canaries]
-    canaries["contexts"] *= canaries["ok"]
     table = canaries.groupby(["part", "dose", "held_out"], as_index=False).agg(
         canaries=("ok", "size"),
         rankable=("ok", "sum"),
-        contexts=("contexts", "sum"),
-        tokens_min=("n_tokens", "min"),
-        tokens_median=("n_tokens", "median"),
-        tokens_max=("n_tokens", "max"),
         reasons=("reason", lambda held: "; ".join(sorted(held.dropna().unique()))),
     )
-    return table.astype(object).where(table.notna(), None).to_dict("records")
+    return table.to_dict("records")
 
 
 def _or_none(compute: Callable[[], float]) -> float | None:
