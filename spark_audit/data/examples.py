@@ -48,8 +48,8 @@ TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 """A type of identifiers: one of :data:`PII_TYPES`, or the user's own."""
 EMPTY_FIX = "give a file with rows: check what exported it"
 SPLIT_FIX = (
-    "give `--split train` or `--split test`, or import a folder whose files are named"
-    " train* and test* (or eval*, dev*)"
+    "give `--split train` or `--split test`, a column `split` with these words, or a "
+    "folder whose files are named train* and test* (or eval*, dev*)"
 )
 LINE_BYTES = 1 << 24
 """The longest line of a file of examples that is read."""
