@@ -80,21 +80,20 @@ def pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     )
     if not (total := len(pii) + len(unmatched)):
         return
-    identifiers = pd.concat([pii, unmatched])
-    matched = (identifiers["role"] == "pii").groupby(identifiers["type"])
-    shares = matched.mean().sort_values()
-    lost, sizes = unmatched["type"].value_counts(), matched.size()
+    lost = train["role"].eq("unmatched")[train["role"] != "control"]
+    types = lost.groupby(train["type"]).agg(["sum", "size", "mean"])
+    types = types.sort_values("mean", ascending=False)
+    half = types.loc[types["size"] >= FEW, "mean"] <= 0.5
     yield _warns(
         "matched share",
         "matched_share",
-        # A type of a few identifiers says nothing about the others.
-        bool(len(pii) / total >= 0.5 and (shares[sizes >= FEW] >= 0.5).all()),
+        bool(len(pii) / total >= 0.5 and half.all()),
         matched=len(pii),
         identifiers=total,
         without=[
-            f"{lost[kind]} of {sizes[kind]} {kind}"
-            for kind in shares.index[:4]
-            if kind in lost
+            f"{kind} {missing}/{count}"
+            for kind, missing, count, _ in types[:4].itertuples()
+            if missing
         ],
     )
     if not len(pii):
