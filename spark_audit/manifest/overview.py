@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.data.canaries import RANKED
-from spark_audit.errors import NotEstimableError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.sentences import render
 from spark_audit.stats.balance import effective_clusters
@@ -138,7 +137,7 @@ def _change(clusters: int) -> float | None:
     """Smallest change of NLL that so many clusters show, under :data:`CLUSTER_SD`."""
     if clusters < 2:
         return None
-    return _or_none(lambda: mde(CLUSTER_SD / math.sqrt(clusters), clusters=clusters))
+    return mde(CLUSTER_SD / math.sqrt(clusters), clusters=clusters)
 
 
 def _summary(
@@ -201,7 +200,7 @@ def _pair_facts(pairs: pd.DataFrame) -> dict[str, int | float | None]:
         "pairs in train rows": len(pairs),
         "tokens in them": sum(tokens),
         "clusters in them": len(tokens),
-        "effective clusters": _or_none(lambda: effective_clusters(tokens)),
+        "effective clusters": effective_clusters(tokens) if tokens else None,
         **{k: None if pd.isna(v) else float(v) for k, v in figures.items()},
     }
 
@@ -256,10 +255,3 @@ def _canaries(manifest: Manifest) -> Any:
         reasons=("reason", lambda held: "; ".join(sorted(held.dropna().unique()))),
     )
     return table.to_dict("records")
-
-
-def _or_none(compute: Callable[[], float]) -> float | None:
-    try:
-        return compute()
-    except NotEstimableError:
-        return None
