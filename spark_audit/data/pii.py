@@ -34,7 +34,7 @@ Hit = tuple[int, int, str]
 _SECONDS = 2.0
 """How long a user's own pattern may take on one text."""
 _CODE = re.compile(
-    r"(?<![\w.,$€£+#/-])(?!\d{4}(?:-\d\d){1,2}(?![\w-]))(?!\d{1,4}-\d{1,4}(?![\w-]))"
+    r"(?<!&#)(?<![\w.,$€£+/-])(?!\d{4}(?:-\d\d){1,2}(?![\w-]))(?!\d{1,4}-\d{1,4}(?![\w-]))"
     r"(?=(?:[A-Z-]*\d){5})[A-Z0-9][A-Z0-9-]{5,40}(?![\w%-]|[.,]\d)"
 )
 """What may be an order or a customer's number; dates, scores and ranges are none."""

@@ -281,11 +281,12 @@ def test_codes_of_no_type_are_counted():
     rows = [
         example("a", "order ORD-1234567, and 2004-10-12, 1914-1918, SSN 078-05-1120"),
         example("b", "codes AB123456 and 7788990 for $1234567"),
-        example("c", "nothing"),
+        example("c", "nothing, or &#128512;"),
+        example("d", "Order #4711234"),
     ]
-    assert unjudged(annotate_examples(rows)) == (3, 2)
+    assert unjudged(annotate_examples(rows)) == (4, 3)
     own = {"ORDER": "ORD-[0-9]{7}"}
-    assert unjudged(annotate_examples(rows, patterns=own)) == (2, 1)
+    assert unjudged(annotate_examples(rows, patterns=own)) == (3, 2)
 
 
 def test_existing_spans_win():
