@@ -116,8 +116,8 @@ def annotate(
     from spark_audit.data.pii import (
         NAMES_MISSED,
         annotate_examples,
-        detection,
         detector_of,
+        recall,
         unjudged,
     )
 
@@ -137,11 +137,11 @@ def annotate(
     ]
     title = "identifiers by type"
     if any(span.origin == "injected" for example in examples for span in example.spans):
-        title += ", and detection of the injected ones"
-        quality = detection(examples, **how)
-        none = dict(injected=0, found=0, precision=None, recall=None, exact=0)
+        title += ", and share of the injected ones that were found"
+        shares = recall(examples, **how)
         for record in records:
-            record |= quality.get(record["type"], none)
+            injected, share = shares.get(record["type"], (0, None))
+            record |= {"injected": injected, "recall": share}
     show_records(records, title=title, as_json=json)
     if detector in NAMES_MISSED:
         say(NAMES_MISSED[detector])

@@ -18,11 +18,8 @@ from spark_audit.sentences import render
 from spark_audit.terminal.console import keep_apart, show_facts, show_line, tell
 from spark_audit.terminal.flags import BatchSize, Flag, Json, Only, Quiet, Verbose
 
-SHOWN = {
-    "balance": ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after"),
-    "canaries": ("part", "dose", "held_out", "canaries", "rankable", "reasons"),
-}
-"""Columns of a table of more than fit a terminal; --json has all."""
+BALANCE = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
+"""Columns of the balance that fit a terminal; --json has all."""
 OPENED = (
     *("device", "dtype", "device_map"),
     *("tokenizer", "revision", "trust_remote_code"),
@@ -101,7 +98,7 @@ def show(*, manifest: File, verbose: Verbose = False, json: Json = False) -> Non
         return
     for title, records in description.tables.items():
         if records:
-            names = SHOWN.get(title, (*records[0],))
+            names = BALANCE if title == "balance" else (*records[0],)
             show_records([{n: r[n] for n in names} for r in records], title=title)
     tell()
     for name, value in description.facts.items():

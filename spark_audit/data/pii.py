@@ -8,7 +8,7 @@ behind a title or an introduction, and those that lists hold (``names.py``).
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
@@ -258,56 +258,48 @@ def annotate_examples(
     Nothing is annotated that touches a task's fixed wording: it is nobody's.
     """
     find, templates = detector_of(detector, patterns), task_templates(examples)
-    return [
-        replace(
-            example,
-            spans=tuple(resolved(own_hits(example, find, templates), example.spans)),
+
+    def spans(example: Example) -> list[Span]:
+        fixed = template_ranges(example, templates)
+        hits = (
+            (start, end, type)
+            for start, end, type in find(example.text)
+            if not any(start < high and low < end for low, high in fixed)
         )
-        for example in examples
-    ]
+        return resolved(hits, example.spans)
+
+    return [replace(example, spans=tuple(spans(example))) for example in examples]
 
 
-def detection(
+def recall(
     examples: Sequence[Example],
     *,
     detector: Detector = "rules",
     patterns: Mapping[str, str] | None = None,
-) -> dict[str, dict[str, int | float | None]]:
-    """How well a detector finds the injected identifiers of each type.
+) -> dict[str, tuple[int, float]]:
+    """How many identifiers of each type were injected, and what share is found.
 
-    ``injected`` of them there are, ``found`` counts the detector's, ``exact`` those
-    with the very characters; where a share has no denominator it is ``None``.
-    Spans that were annotated as natural are left out on both sides. Natural identifiers
-    that nobody annotated count against precision, and the frames of injected ones are
-    easier than natural text: neither figure tells how well natural ones are found.
+    A detector finds one if it marks some of its characters as the same type, in the
+    text as it stands. The sentences of injected ones are easier than natural text: the
+    share does not show how well natural ones are found.
     """
-    find, templates = detector_of(detector, patterns), task_templates(examples)
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for example in examples:
-        natural = [span for span in example.spans if span.origin == "natural"]
-        found = resolved(own_hits(example, find, templates), natural)
-        known = set(natural)
-        sides = {
-            side: {(s.start, s.end, s.type) for s in spans if s not in known}
-            for side, spans in (("found", found), ("injected", example.spans))
-        }
-        for side, other in (("found", "injected"), ("injected", "found")):
-            taken = {(type, at) for a, b, type in sides[other] for at in range(a, b)}
-            for one in sides[side]:
-                start, end, type = one
-                hit = any((type, at) in taken for at in range(start, end))
-                counts[type].update({side: 1, f"{side} hit": hit})
-                counts[type]["exact"] += side == "found" and one in sides[other]
-    return {
-        type: {
-            "injected": n["injected"],
-            "found": n["found"],
-            "precision": n["found hit"] / n["found"] if n["found"] else None,
-            "recall": n["injected hit"] / n["injected"] if n["injected"] else None,
-            "exact": n["exact"],
-        }
-        for type, n in counts.items()
-    }
+    known = [
+        tuple(span for span in example.spans if span.origin == "injected")
+        for example in examples
+    ]
+    bare = [
+        replace(example, spans=tuple(set(example.spans) - set(spans)))
+        for example, spans in zip(examples, known, strict=True)
+    ]
+    hits: dict[str, list[bool]] = defaultdict(list)
+    marked = annotate_examples(bare, detector=detector, patterns=patterns)
+    for spans, example in zip(known, marked, strict=True):
+        for one in spans:
+            touching = (
+                s for s in example.spans if s.start < one.end > one.start < s.end
+            )
+            hits[one.type].append(one.type in {s.type for s in touching})
+    return {type: (len(each), sum(each) / len(each)) for type, each in hits.items()}
 
 
 def unjudged(examples: Iterable[Example]) -> tuple[int, int]:
@@ -320,20 +312,6 @@ def unjudged(examples: Iterable[Example]) -> tuple[int, int]:
         for row in examples
     ]
     return sum(counts), sum(map(bool, counts))
-
-
-def own_hits(
-    example: Example,
-    find: Callable[[str], list[Hit]],
-    templates: dict[str, tuple[int, int]],
-) -> list[Hit]:
-    """What a detector finds in an example outside of the fixed wording."""
-    fixed = template_ranges(example, templates)
-    return [
-        (start, end, type)
-        for start, end, type in find(example.text)
-        if not any(start < high and low < end for low, high in fixed)
-    ]
 
 
 def resolved(hits: Iterable[Hit], existing: Iterable[Span]) -> list[Span]:

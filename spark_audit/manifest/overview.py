@@ -56,12 +56,6 @@ def describe(manifest: Manifest) -> Description:
     train = spans[spans["split"] == "train"]
     pairs = train[train["matched"]]
     reasons: Any = spans[~spans["matched"]].groupby(["reason", "type"]).size()
-    by_task: Any = spans.groupby("task", as_index=False).agg(
-        spans=("matched", "size"),
-        matched=("matched", "sum"),
-        share=("matched", "mean"),
-        tokens_matched=("tokens", "sum"),
-    )
     judged = _judged(spans)
     # None is no missing figure here.
     unset = {"canary_contexts": "all", "max_length": "no limit"}
@@ -79,13 +73,9 @@ def describe(manifest: Manifest) -> Description:
         },
         tables={
             "what can be judged": judged,
-            "spans by task": by_task.rename(columns={"task": "group"}).to_dict(
-                "records"
-            ),
             "unmatched spans": reasons.reset_index(name="spans").to_dict("records"),
             "balance": [row.model_dump() for row in manifest.balance],
             "effects to expect": [*_effects(manifest, pairs["cluster"].nunique())],
-            "canaries": _canaries(manifest),
         },
         notes=tuple(manifest.notes),
         summary=tuple(_summary(manifest, train, judged)),
@@ -241,17 +231,3 @@ def _effects(manifest: Manifest, count: int) -> Iterator[Record]:
         se = math.sqrt((members + others + 1) / (12 * members * others))
         rows = f"scores without a signal; {members} members, {others} non-members"
         yield effect("mia auc", members + others, "AUC", mde_normal(se), rows)
-
-
-def _canaries(manifest: Manifest) -> Any:
-    """Canaries by part, dose and whether they were held out."""
-    fields = "part dose held_out true_index reason".split()
-    rows = [[getattr(c, name) for name in fields] for c in manifest.canaries]
-    canaries = pd.DataFrame(rows, columns=fields)
-    canaries["ok"] = canaries["true_index"].notna()
-    table = canaries.groupby(["part", "dose", "held_out"], as_index=False).agg(
-        canaries=("ok", "size"),
-        rankable=("ok", "sum"),
-        reasons=("reason", lambda held: "; ".join(sorted(held.dropna().unique()))),
-    )
-    return table.to_dict("records")

@@ -2,7 +2,6 @@ import builtins
 import sys
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ from spark_audit.data import pii
 from spark_audit.data import presidio as detectors
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.names import names
-from spark_audit.data.pii import annotate, annotate_examples, unjudged
+from spark_audit.data.pii import annotate, annotate_examples, recall, unjudged
 from spark_audit.errors import InputError
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -347,54 +346,36 @@ def test_annotate_examples_merges_and_spares_the_template():
 # --- agreement ------------------------------------------------------------------------
 
 
-@pytest.fixture
-def quality(monkeypatch):
-    """Detection of texts' injected spans, where a detector finds others."""
-    return partial(_quality, monkeypatch)
-
-
-def _quality(monkeypatch, *pairs):
-    found = {f"text {i} of some length": got for i, (got, _) in enumerate(pairs)}
-    rows = [
-        example(f"{i}", text, spans=tuple(Span(*s, "injected") for s in truth))
-        for i, (text, (_, truth)) in enumerate(zip(found, pairs, strict=True))
-    ]
-    monkeypatch.setattr(pii, "_by_rules", lambda text: found[text.strip()])
-    return pii.detection(rows)
-
-
-def test_detection_counts(quality):
-    result = quality(
-        ([(0, 4, "NAME"), (6, 12, "SSN")], [(0, 4, "NAME"), (5, 9, "SSN")]),
-        ([(0, 3, "PHONE")], [(0, 3, "NAME")]),
-        ([(1, 2, "NAME")], []),
-    )
-    fields = ("injected", "found", "precision", "recall", "exact")
-    assert {type: tuple(one[f] for f in fields) for type, one in result.items()} == {
-        "NAME": (2, 2, 0.5, 0.5, 1),
-        "PHONE": (0, 1, 0.0, None, 0),
-        "SSN": (1, 1, 1.0, 1.0, 0),
+def test_recall_counts_injected_spans_of_the_same_type(monkeypatch):
+    texts = {
+        "first alpha one": [(0, 4, "NAME"), (6, 12, "SSN")],
+        "second beta two": [(0, 3, "PHONE")],
+        "third gamma 333": [(0, 5, "NAME")],
     }
+    truth = [
+        [(0, 4, "NAME"), (5, 9, "SSN")],
+        [(0, 3, "NAME")],
+        [(0, 2, "NAME"), (3, 5, "NAME"), (6, 9, "NAME")],
+    ]
+    rows = [
+        example(text, text, spans=tuple(Span(*s, "injected") for s in spans))
+        for text, spans in zip(texts, truth, strict=True)
+    ]
+    monkeypatch.setattr(pii, "_by_rules", lambda text: texts[text.removesuffix(" ok")])
+    assert recall(rows) == {"NAME": (5, 3 / 5), "SSN": (1, 1.0)}
 
 
-def test_one_span_over_two(quality):
-    one = quality(([(0, 5, "NAME")], [(0, 2, "NAME"), (3, 5, "NAME")]))["NAME"]
-    assert (one["precision"], one["recall"], one["exact"]) == (1.0, 1.0, 0)
-
-
-def test_detection_leaves_natural_spans_out():
+def test_recall_leaves_natural_spans_out():
     row = example(
         "a",
         "Mr. Lee, 078-05-1120, 212-555-0147, Zed",
         spans=(
-            Span(4, 7, "NAME"),  # natural: on neither side
+            Span(4, 7, "NAME"),  # natural: known already
             Span(9, 20, "SSN", "injected"),
             Span(36, 39, "NAME", "injected"),
         ),
     )
-    found = pii.detection([row])
-    counts = {k: (v["injected"], v["found"], v["recall"]) for k, v in found.items()}
-    assert counts == {"NAME": (1, 0, 0.0), "SSN": (1, 1, 1.0), "PHONE": (0, 1, None)}
+    assert recall([row]) == {"NAME": (1, 0.0), "SSN": (1, 1.0)}
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real task data is not here")
