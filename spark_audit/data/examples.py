@@ -48,8 +48,8 @@ TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 """A type of identifiers: one of :data:`PII_TYPES`, or the user's own."""
 EMPTY_FIX = "give a file with rows: check what exported it"
 SPLIT_FIX = (
-    "give `--split train` or `--split test`, or import a folder whose files are named"
-    " train* and test* (or eval*, dev*)"
+    "give `--split train` or `--split test`, a column `split` with these words, or a "
+    "folder whose files are named train* and test* (or eval*, dev*)"
 )
 LINE_BYTES = 1 << 24
 """The longest line of a file of examples that is read."""
@@ -391,12 +391,10 @@ def read_bytes(path: Path, *, follow: bool = True, head: int | None = None) -> b
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """``(file:line, object)`` of each line of a JSON-lines file."""
-    lines, empty = byte_lines(path), True
+    empty = True
     # Only \n ends a row: str.splitlines would also split at U+2028 inside a text.
-    for place, line in lines:
+    for place, line in byte_lines(path):
         if not line.strip():
-            if empty and not any(other.strip() for _, other in lines):
-                break
             raise InputError("is a blank line", where=place, fix="remove it")
         empty = False
         row = parse_json(line, place=place)

@@ -64,7 +64,11 @@ def example_records(
             "reference_unll": [
                 u if u >= 0 else None for u in texts.unll[part].tolist()
             ],
-            "excluded": _runs(excluded[part]),
+            "excluded": np.flatnonzero(
+                np.diff(np.concatenate([[False], excluded[part], [False]]))
+            )
+            .reshape(-1, 2)
+            .tolist(),
             "classes": classes[part],
             "low": np.flatnonzero(low[part]).tolist(),
         }
@@ -163,12 +167,6 @@ class Balance:
 def _close(files: Mapping[tuple[str, str], IO[bytes]]) -> None:
     for file in files.values():
         file.close()
-
-
-def _runs(mask: np.ndarray) -> list[list[int]]:
-    """The ranges of True tokens, end exclusive."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
-    return edges.reshape(-1, 2).tolist()
 
 
 def row_counts(rows: Sequence[Layout], unll: np.ndarray) -> Counter[str]:

@@ -230,34 +230,20 @@ class ManifestExample(_Part):
 
 
 class ById(Mapping[str, ManifestExample]):
-    """Examples by id: of each it holds the number, and what checks ask for.
-
-    Attributes
-    ----------
-    sizes
-        Id -> place among the examples, letters, tokens (0 where redacted) and split.
-    """
+    """Examples by id, each made when it is asked for; ``at`` is their place."""
 
     def __init__(self, examples: Sequence[ManifestExample]) -> None:
         self._examples = examples
-        self.sizes: dict[str, tuple[int, int, int, str]] = {}
-        for i, example in enumerate(examples):
-            if example.id in self.sizes:
-                raise ValueError(f"examples.{i} stands twice")
-            sizes = len(example.text), len(example.reference_unll)
-            self.sizes[example.id] = (i, *sizes, example.split)
+        self.at = {example.id: at for at, example in enumerate(examples)}
 
     def __getitem__(self, key: str) -> ManifestExample:
-        return self._examples[self.sizes[key][0]]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.sizes
+        return self._examples[self.at[key]]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.sizes)
+        return iter(self.at)
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.at)
 
 
 class PairSide(_Part):
