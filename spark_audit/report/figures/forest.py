@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from spark_audit.report.figures.panel import (
@@ -14,6 +15,7 @@ from spark_audit.report.figures.panel import (
     Axis,
     Band,
     Curve,
+    Label,
     Look,
     Panel,
     Value,
@@ -21,14 +23,12 @@ from spark_audit.report.figures.panel import (
     lines_of,
     plain,
 )
-from spark_audit.report.figures.picture import LETTERS, Picture
-from spark_audit.report.figures.theme import HOLLOW
+from spark_audit.report.figures.picture import LETTERS, WIDTH, Picture
+from spark_audit.report.figures.theme import HOLLOW, INK, MUTED
 from spark_audit.results import Row
 
 LANE = 0.16
 """Inches of a line's marks; twice that with marks below each other."""
-WIDTH = 3.0
-"""Inches: on a page a screen of 390 px, letters as the page's."""
 MISSING = "not estimable"
 MAIN: dict[str, Any] = {"size": 6.0, "width": 1.6}
 LIGHT: dict[str, Any] = {"size": 3.6, "width": 1.0, "alpha": 0.55}
@@ -49,8 +49,9 @@ def words_of(row: Row | None) -> str:
 class Line:
     """A line of a forest: a label, marks, a row whose interval is a band behind them.
 
-    ``text`` stands at its right. Marks stand below each other, the first one larger;
-    those that have a look (``joined``) side by side, with a thin line between them.
+    ``text`` stands at its right or below it; ``below`` the marks are further texts with
+    their colours. Marks stand below each other, the first one larger; those that have a
+    look (``joined``) side by side, with a thin line between them.
     """
 
     label: str
@@ -59,6 +60,8 @@ class Line:
     text: str
     behind: Row | None = None
     joined: Sequence[Look] = ()
+    below: Sequence[tuple[str, str]] = ()
+    colour: str = INK
 
     @property
     def several(self) -> bool:
@@ -125,11 +128,23 @@ class Section:
     def panel(self, lane: float, tall: float) -> Panel:
         """The section as a panel with lines of ``tall`` inches, ``lane`` for marks."""
         count, room = len(self.lines), lane / tall
-        curves, bands, words = [], [], []
+        columns = columns_of(self.lines)
+        below = LETTERS * rows_of(columns) / tall
+        curves, bands, labels = [], [], []
         for at, line in enumerate(self.lines):
-            place = at + 0.5 - room / 2
+            place = at + 0.5 - room / 2 - below
             curves += line.curves(place, room)
-            words.append((line.look, at - 0.5 + room / 5, above(line)))
+            top = at - 0.5 + 0.2 * room
+            left, right = above(line)
+            ink = MUTED if right[:1].isalpha() else INK
+            labels.append(Label(left, top, line.look, colour=line.colour))
+            labels.append(Label(right, top, line.look, 1.0, ink))
+            if not right and line.text:
+                step = LETTERS * lines_of([line.label]) / tall
+                labels.append(Label(line.text, top + step, line.look))
+            for (text, colour), (share, row) in zip(line.below, columns, strict=False):
+                under = place + room / 2 + row * LETTERS / tall
+                labels.append(Label(text, under, line.look, share, colour))
             if line.behind and line.behind.ends:
                 low, high = ([place + way * 0.36 * room] * 2 for way in (-1, 1))
                 bands.append(Band(line.behind.ends, low, high, look=line.look))
@@ -140,26 +155,42 @@ class Section:
             y=Axis(limits=(count - 0.45, -0.55), ticks={}),
             bands=bands,
             references=[("x", at, look) for at, look in self.references.items()],
-            words=words,
+            labels=[label for label in labels if label.text],
             tall=count * tall + 0.2 + LETTERS * lines_of([self.axis.label]),
         )
 
 
 def above(line: Line) -> tuple[str, str]:
-    """What stands above a line's marks, at the left and at the right."""
-    if inches([line.label]) + inches([line.text]) + 0.5 < WIDTH:
-        return line.label, line.text
-    return f"{line.label}\n{line.text}", ""
+    """What stands above a line's marks, at the left and at the right, if all fits."""
+    fits = inches([line.label]) + inches([line.text]) + 0.5 < WIDTH
+    return line.label, line.text if fits else ""
+
+
+def columns_of(lines: Sequence[Line]) -> list[tuple[float, int]]:
+    """Where what is below the marks stands: share of the width, and row."""
+    places, at, row = [], 0.0, 0
+    for texts in zip_longest(*([text for text, _ in line.below] for line in lines)):
+        width = inches(text for text in texts if text)
+        if places and at + width > WIDTH - 0.15:
+            at, row = 0.0, row + 1
+        places.append((at / (WIDTH - 0.15), row))
+        at += width + 0.08
+    return places
+
+
+def rows_of(columns: Sequence[tuple[float, int]]) -> float:
+    """Lines of text below the marks, and the room between two checkpoints."""
+    return columns[-1][1] + 1.4 if columns else 0.0
 
 
 def forest(sections: Sequence[Section], **facts: Any) -> Picture:
     """Sections below each other; ``facts`` are other fields of the picture."""
     lines = [line for section in sections for line in section.lines]
     lane = LANE * (1 + any(line.several for line in lines))
-    tall = lane + LETTERS * lines_of(above(line)[0] for line in lines)
+    texts = (f"{n.label}\n{n.text}" if not above(n)[1] else n.label for n in lines)
+    tall = lane + LETTERS * (lines_of(texts) + rows_of(columns_of(lines)))
     return Picture(
         panels=[section.panel(lane, tall) for section in sections],
-        width=WIDTH,
         most=1,
         grid="x",
         **facts,

@@ -9,6 +9,7 @@ from spark_audit.errors import InputError, choose
 from spark_audit.report.figures import (
     balance,
     exposure,
+    memory,
     roc,
     selectivity,
     stages,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 
 FIGURES: Mapping[str, Draw] = {
+    "memory": memory.draw,
     "balance": balance.draw,
     "selectivity": selectivity.draw,
     "stages": stages.draw,

@@ -215,12 +215,25 @@ class Band:
 
 
 @dataclass(frozen=True)
+class Label:
+    """Text in a panel: at a share of its width, its upper edge at a height.
+
+    It belongs to the checkpoint that ``look`` names.
+    """
+
+    text: str
+    top: float
+    look: Look
+    at: float = 0.0
+    colour: str = INK
+
+
+@dataclass(frozen=True)
 class Panel:
     """Curves on two axes, with bands behind them and lines of reference.
 
     ``references`` stand at an ``x`` or ``y``; a "diagonal" goes through that point.
-    A title may belong to an ``owner``. ``words`` are whose, at which height, and at the
-    left and right; with any there is no axis at the left.
+    A title may belong to an ``owner``. With ``labels`` there is no axis at the left.
     """
 
     curves: Sequence[Curve]
@@ -230,7 +243,7 @@ class Panel:
     y: Axis = field(default_factory=Axis)
     bands: Sequence[Band] = ()
     references: Sequence[tuple[str, float, Look]] = ()
-    words: Sequence[tuple[Look, float, tuple[str, str]]] = ()
+    labels: Sequence[Label] = ()
     tall: float = 1.75
 
     @property
@@ -289,30 +302,21 @@ class Panel:
                 axis.set_major_locator(LogLocator(subs=subs, numticks=6))
                 axis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.set_minor_locator(NullLocator())
-        axes.spines["left"].set_visible(not self.words)
-        for look, top, texts in self.words:
-            _say(axes, look, top, texts)
-
-
-def _say(axes: Axes, look: Look, top: float, texts: tuple[str, str]) -> None:
-    """A name and figures above marks, on the ground's own colour."""
-    for text, at, side in zip(texts, (0.0, 1.0), ("left", "right"), strict=True):
-        if not text:
-            continue
-        said = axes.text(
-            at,
-            top,
-            text,
-            transform=axes.get_yaxis_transform(),
-            ha=side,
-            va="top",
-            color=MUTED if side == "right" and text[:1].isalpha() else INK,
-            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5}
-            if text
-            else None,
-            zorder=2.4,
-        )
-        look.owns(said)
+        axes.spines["left"].set_visible(not self.labels)
+        for label in self.labels:
+            drawn = axes.text(
+                label.at,
+                label.top,
+                label.text,
+                transform=axes.get_yaxis_transform(),
+                ha="right" if label.at == 1.0 else "left",
+                va="top",
+                color=label.colour,
+                # On the ground's own colour, above the grid.
+                bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
+                zorder=2.4,
+            )
+            label.look.owns(drawn)
 
 
 def _curve(

@@ -25,10 +25,10 @@ from spark_audit.report.figures.theme import HOLLOW, Drawing
 from spark_audit.results import Report
 from spark_audit.sentences import optional, render
 
-WIDTH = 6.5
-"""Inches of a figure over both columns of a page."""
+WIDTH = 3.0
+"""Inches: on a page a screen of 390 px, letters as the page's."""
 ENTRY_WIDTH = 34
-"""Letters of a name in a line of the legend: two columns fit side by side."""
+"""Letters of a name in a line of the legend."""
 TITLE, LETTERS = 0.19, 0.15
 """Inches of a title's line, and of a line of other text."""
 MOST_TOLD = 40
@@ -61,8 +61,6 @@ class Picture:
         Of the sentences.
     names
         Looks that are named in the legend, and below them ``keys``, by their labels.
-    width
-        Inches.
     tells
         The point of a curve whose height the alt text tells, with ``digits`` decimals.
     dodge
@@ -78,10 +76,9 @@ class Picture:
     facts: Mapping[str, Any] = field(default_factory=dict)
     names: Sequence[Look] = ()
     keys: Mapping[str, Look] = field(default_factory=dict)
-    width: float = WIDTH
     digits: int = 3
     tells: int = -1
-    most: int = 3
+    most: int = 2
     dodge: float = 0.0
     grid: str = "both"
     apart: bool = False
@@ -114,18 +111,18 @@ class Picture:
     def _drawn(self, name: str, entries: Mapping[str, Look]) -> Figure:
         label, side = (optional(f"figure.{name}.{part}") for part in ("label", "side"))
         labels = [wrapped(label, width=ENTRY_WIDTH) for label in entries]
-        columns = max(1, min(int((self.width - 0.3) / (inches(labels) + 0.65)), 4))
+        columns = max(1, min(int((WIDTH - 0.3) / (inches(labels) + 0.65)), 4))
         legend = 0.03 + 0.16 * lines_of(labels)
         legend = 0.42 + 0.2 * bool(label) + legend * math.ceil(len(labels) / columns)
         down, across = grid_of(len(self.panels), most=self.most)
         rows = [self.panels[k * across : (k + 1) * across] for k in range(down)]
         titles = TITLE * lines_of(panel.title for panel in self.panels)
         talls = [max(panel.tall for panel in row) + titles for row in rows]
-        figure = Figure(figsize=(self.width, sum(talls) + legend))
+        figure = Figure(figsize=(WIDTH, sum(talls) + legend))
         figure.set_layout_engine(
             "constrained", w_pad=0.06, h_pad=0.05, wspace=0.04, hspace=0.04
         )
-        words = any(panel.words for panel in self.panels)
+        words = any(panel.labels for panel in self.panels)
         grid = figure.subplots(
             *(down, across),
             squeeze=False,
@@ -200,9 +197,9 @@ class Picture:
                     x, y, _, _ = curve.points[self.tells]
                     words = curve.words or plain(y, self.digits)
                     told.append((x if curve.words else y, label, words))
-            title = panel.title if len(self.panels) > 1 or not panel.words else ""
+            title = panel.title if len(self.panels) > 1 or not panel.labels else ""
             # A forest's titles break between words, others within.
-            title = title.replace("\n", " " if panel.words else "")
+            title = title.replace("\n", " " if panel.labels else "")
             panels += [(title, told)] if told else []
         many = sum(len(told) for _, told in panels) > MOST_TOLD
         parts = []

@@ -56,8 +56,7 @@ def draw(report: Report) -> Picture | None:
     resting = carriers(report.findings, "mia")
     look = looks(report, size=3.5)
     names = list(dict.fromkeys(points["entry"]))
-    across = grid_of(len(names), most=3)[1]
-    width = {1: 3.9, 2: 5.4}.get(across, WIDTH)
+    across = grid_of(len(names), most=2)[1]
     floor = max(LEAST, points["fpr"].min() * 0.8)
     panels, based = [], False
     for name in names:
@@ -70,10 +69,10 @@ def draw(report: Report) -> Picture | None:
         based |= not before.empty
         row = rows_of(report, "mia", "auc", of=score).get(name)
         n = f", n {row.n}" if row is not None and row.n else ""
-        told = wrapped(f"{translated('score', score)}{n}", width=28)
+        told = wrapped(f"{translated('score', score)}{n}", width=18, lines=3)
         panel = _panel(own, score, look[name], before, floor=floor)
-        title = f"{wrapped(name, width=24)}: \n{told}"
-        panels.append(replace(panel, title=title, tall=(width - 0.6) / across - 0.1))
+        title = f"{wrapped(name, width=18)}: \n{told}"
+        panels.append(replace(panel, title=title, tall=(WIDTH - 0.6) / across - 0.1))
     by_score: dict[str, list[str]] = {}
     for name, score in resting.items():
         by_score.setdefault(translated("score", score), []).append(name)
@@ -88,7 +87,6 @@ def draw(report: Report) -> Picture | None:
             for key, look in KEYS.items()
             if based or key != "base"
         },
-        width=width,
         apart=points["entry"].nunique() < points["checkpoint"].nunique(),
     )
 

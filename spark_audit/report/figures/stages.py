@@ -87,7 +87,6 @@ def _figure(
     return Picture(
         audit=audit,
         panels=panels,
-        most=4,
         dodge=0.3,
         grid="y",
         names=names,
@@ -113,7 +112,7 @@ def _panel(
 ) -> Panel:
     return Panel(
         curves,
-        wrapped(title, width=24),
+        wrapped(title, width=18),
         x=Axis(ticks={stage: str(stage) for stage in stages}),
         references=[*references, *(("x", at, DASHED) for at in trained)],
         tall=1.6,

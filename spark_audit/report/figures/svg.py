@@ -9,12 +9,14 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from spark_audit.report.figures.theme import (
+    ALARM,
     CHECKPOINT,
     GRID,
     INK,
     LIGHT,
     MUTED,
     PAPER,
+    WARN,
     Drawing,
     _matplotlib,
     styled,
@@ -32,6 +34,8 @@ _VARIABLES = {
     MUTED: "muted",
     GRID: "grid",
     PAPER: "paper",
+    ALARM: "alarm",
+    WARN: "warn",
     **{colour: f"c{i}" for i, colour in enumerate(LIGHT)},
 }
 _COLOUR = re.compile("|".join(map(re.escape, _VARIABLES)), re.IGNORECASE)

@@ -38,6 +38,11 @@ INK, MUTED, GRID, PAPER = "#222222", "#666666", "#d9d9d9", "#ffffff"
 """Colours of text and axes, of remarks and references, of grids, and of the ground."""
 
 
+ALARM, WARN = "#9c1c1c", "#7a4b00"
+"""Colours of what was found; both differ from ink in lightness, and signs go with
+them."""
+
+
 HOLLOW = ("invalid", "insensitive", "not_resolvable")
 """Statuses of figures that stand in the report but must not be read as found."""
 
@@ -107,12 +112,6 @@ class Drawing:
     caption: str
     alt: str
     figure: Figure
-
-    @property
-    def width(self) -> int:
-        """Its natural width on a page, in CSS pixels."""
-        # A point of print is 4/3 of a pixel; a page is read from further away.
-        return round(self.figure.get_figwidth() * 72 * 1.6)
 
 
 Drawn: TypeAlias = Callable[[], "Sequence[Drawing]"]

@@ -10,6 +10,7 @@ from typing import Any
 from spark_audit.errors import visible
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.cells import File, Rendering, Table
+from spark_audit.report.memory import SIGNS, Memory, memories
 from spark_audit.report.states import SHAPES, Standing, state_name
 from spark_audit.report.tables import definitions, further_tables, tables
 from spark_audit.report.writers.template import environment, facts
@@ -39,7 +40,12 @@ def render(
     further
         Tables that stand in sections of their own after the figures.
     """
-    shared = facts(report) | {
+    shared = facts(report)
+    found = memories(report, shared["standings"])
+    shared |= {
+        "memories": found,
+        "plots": _plots(found),
+        "signs": SIGNS,
         "of_report": OF_REPORT,
         "further": further,
         "definitions": list(definitions(report)),
@@ -77,6 +83,38 @@ def _rendered(name: str, facts: Mapping[str, Any]) -> str:
         table=lambda shown: table(shown.header, [line.texts for line in shown.rows]),
     )
     return re.sub(r"\n{3,}", "\n\n", made.get_template(name).render(facts)).lstrip("\n")
+
+
+def _plots(found: Sequence[Memory]) -> list[str]:
+    """The memory plot in letters: a scale of ``PLOT`` places for all checkpoints.
+
+    ``·`` is too small an effect to be detected, ``│`` none at all, ``─`` the interval.
+    """
+    rows = [one.row for one in found if one.row is not None and one.estimable]
+    ends = (end for row in rows for end in (row.value, row.low, row.high, row.mde))
+    most = max((abs(end) for end in ends if end is not None), default=0.0) or 1.0
+
+    def place(nats: float) -> int:
+        return round((PLOT - 1) * (1 - nats / most) / 2)
+
+    def drawn(one: Memory) -> str:
+        letters, row = [" "] * PLOT, one.row
+        for span, letter in ((row and row.mde, "·"), (row and row.ends, "─")):
+            if span is not None:
+                low, high = (-span, span) if isinstance(span, float) else span
+                for at in range(place(high), place(low) + 1):
+                    letters[at] = letter
+        letters[place(0.0)] = "│"
+        if row is not None and row.value is not None:
+            letters[place(row.value)] = SHAPES[one.standing.state]
+        # A reader of Markdown strips blanks at the ends.
+        return f"[{''.join(letters)}]"
+
+    return [drawn(one) for one in found]
+
+
+PLOT = 25
+"""Letters of a line of the memory plot."""
 
 
 def _stands(one: Standing) -> str:

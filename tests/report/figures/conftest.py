@@ -82,6 +82,8 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
         level = float(random.normal(0.4, 0.6))
         change = BASE_IS_REFERENCE if base else own | bare
         put(name, "matched", "delta_sel", level, unit="nats")
+        remembered = BASE_IS_REFERENCE if base else own | bare
+        put(name, "matched", "memory", -level / 3, unit="nats", mde=0.2, **remembered)
         put(name, "matched", "delta_sel", level - 0.05, of="change", **change)
         mechanism = BASE_IS_REFERENCE if base else {}
         put(name, "matched", "rtm_bias", 0.1, of="change", **mechanism)

@@ -51,7 +51,7 @@ def entries(report: Report) -> list[str]:
 def test_a_full_report_has_every_figure_in_order(made: Made) -> None:
     _, found = made(4)
     assert set(found) == ALL
-    assert list(found)[:2] == ["balance", "selectivity"]
+    assert next(iter(found)) == "memory"
     for name, drawing in found.items():
         assert drawing.name == name
         assert drawing.alt.endswith(".")

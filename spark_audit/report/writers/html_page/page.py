@@ -18,7 +18,6 @@ from typing import Any
 from markupsafe import Markup
 
 from spark_audit import sentences
-from spark_audit.audits import about
 from spark_audit.names import entry_of
 from spark_audit.report.attachments import read_cases
 from spark_audit.report.cells import FURTHER, VOID, File, Line, Rendering, Table
@@ -34,6 +33,8 @@ from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shad
 from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import OF_REPORT, Report, Status, by_severity
 
+FIRST = "memory"
+"""The figure on the first screen."""
 HEADING, LEAD = 60, 240
 """Characters up to which checkpoints are named in the heading, and below it."""
 
@@ -69,8 +70,8 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
     how
         ``further`` are tables of a section "Beside the paper".
     """
-    colours = palette(report)
-    sections = list(_sections(report, how.drawn()))
+    colours, drawn = palette(report), how.drawn()
+    sections = list(_sections(report, [d for d in drawn if d.name != FIRST]))
     shared = facts(report)
     first = shared["glance"]
     made = environment(
@@ -111,6 +112,7 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
             for name, (colour, marker) in colours.items()
             if entry_of(name) == name
         ],
+        "first": [drawing for drawing in drawn if drawing.name == FIRST],
         "sections": sections,
         "heat": heat,
         "entries": {name: entry_of(name) for name in (*colours, *heat.checkpoints)},
@@ -160,8 +162,6 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
     for name in grids:
         if not grids[name] and not pictures[name]:
             continue
-        # In sight first is the first table, where nothing is drawn.
-        order = sorted(grids[name], key=lambda grid: grid.folded)
         terms = [*sentences.terms(f"definition.{name}"), *general(report)]
         yield {
             "name": name,
@@ -170,12 +170,7 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
             "question": sentences.optional(f"audit.{name}.question"),
             "said": by_severity(f for f in report.findings if f.audit == name),
             "pictures": pictures[name],
-            # Open is the first picture, where the audit claims anything.
-            "unfolded": 1 if about(name).claims else 0,
-            "grids": [
-                replace(grid, folded=bool(pictures[name]) or k > 0)
-                for k, grid in enumerate(order)
-            ],
+            "grids": [replace(grid, folded=True) for grid in grids[name]],
             "definitions": terms if name in audits else (),
             "scope": sentences.under(f"scope.{name}."),
         }

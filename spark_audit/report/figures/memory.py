@@ -1,0 +1,116 @@
+"""The memory plot: what each checkpoint remembers of the identifiers it was trained on.
+
+One line per checkpoint: its state, the figure with its interval, the effects that are
+too small to be detected as a band, and what the other attacks found.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import replace
+
+from spark_audit.report.figures.forest import Line, Section, forest
+from spark_audit.report.figures.panel import AREA, Axis, Look, wrapped
+from spark_audit.report.figures.picture import Picture
+from spark_audit.report.figures.theme import ALARM, INK, MUTED, WARN
+from spark_audit.report.memory import SIGNS, Memory, memories
+from spark_audit.report.states import SHAPES, State, standings, state_name
+from spark_audit.results import Report, Row
+from spark_audit.sentences import render
+
+STATES: dict[State, Look] = {
+    "LEAKS": Look(colour=ALARM, marker="^"),
+    "DETECTABLE": Look(colour=WARN, marker="D"),
+    "NO LEAK FOUND": Look(colour=INK, marker="o", hollow=True),
+    "NOT TESTED": Look(colour=MUTED, marker="x"),
+}
+"""Shape and colour of each state."""
+ATTACKS = {
+    "found": Look(colour=ALARM, marker="o", dashes="none"),
+    "not_found": Look(colour=INK, marker="o", dashes="none", hollow=True),
+    "void": Look(colour=MUTED, marker="x", dashes="none"),
+    "not_tested": Look(colour=MUTED, marker="_", dashes="none"),
+}
+"""What the other attacks came to, as the legend names it."""
+RATIOS = (0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 100.0, 1000.0)
+STEPS = (1, 2, 5, 10, 20, 50)
+"""Per cent between two ticks of an axis that ends below twice as likely."""
+
+
+def draw(report: Report) -> Picture | None:
+    """One line per checkpoint, the worst first."""
+    found = memories(report, standings(report))
+    if not found:
+        return None
+    sides = {one.sides for one in found if one.estimable}
+    facts = {"sides": sides.pop() if len(sides) == 1 else ()}
+    lines = [_line(one, alike=bool(facts["sides"])) for one in found]
+    section = Section(lines, render("figure.memory.sides", **facts), Axis())
+    limits = section.span()
+    ticks = _ticks(*limits)
+    label = wrapped(render("figure.memory.axis"), width=42)
+    section = replace(section, axis=Axis(label, limits=limits, ticks=ticks))
+    keys = {render("figure.memory.band"): AREA}
+    signs = {SIGNS[tried.outcome] for one in found for tried in one.attacks}
+    for (name, look), sign in zip(ATTACKS.items(), "●○×–", strict=True):
+        if sign in signs:
+            keys[render(f"figure.memory.{name}")] = look
+    return forest([section], audit="memory", facts=facts, keys=keys)
+
+
+def _line(one: Memory, *, alike: bool) -> Line:
+    state = one.standing.state
+    look = replace(STATES[state], name=one.standing.name)
+    who = f"{SHAPES[state]} {state_name(state)}  {one.standing.name}"
+    sides = () if alike else one.sides
+    text = render("figure.memory.figure", row=one.row, sides=sides)
+    text = textwrap.fill(text.replace("-", "\N{MINUS SIGN}"), 44)
+    below = [
+        (
+            f"{SIGNS[tried.outcome]} {tried.attack}",
+            ALARM if tried.outcome == "FOUND" else MUTED,
+        )
+        for tried in one.attacks
+    ]
+    mark, band = None, None
+    if one.row is not None and one.row.value is not None:
+        mark, mde = _turned(one.row), one.row.mde
+        band = mde and one.row.model_copy(update={"low": -mde, "high": mde})
+    return Line(
+        wrapped(who, lines=3),
+        look,
+        [mark],
+        text,
+        band or None,
+        below=below,
+        colour=look.colour,
+    )
+
+
+def _turned(row: Row) -> Row:
+    """A change of NLL as one of log-likelihood: above 0 is more likely."""
+    old = {"value": row.value, "low": row.high, "high": row.low}
+    turned = {k: None if value is None else -value for k, value in old.items()}
+    return row.model_copy(update=turned)
+
+
+def _ticks(low: float, high: float) -> dict[float, str]:
+    """Where -> how much more likely, with nats per token in brackets."""
+    if high - low > math.log(3):
+        ratios = [ratio for ratio in RATIOS if low <= math.log(ratio) <= high]
+    else:
+        ends = [100 * math.expm1(end) for end in (low, high)]
+        step = next((s for s in STEPS if ends[1] - ends[0] <= 5 * s), STEPS[-1])
+        first, last = math.ceil(ends[0] / step), math.floor(ends[1] / step)
+        ratios = [1 + step * k / 100 for k in range(first, last + 1)]
+    return {math.log(ratio): _tick(ratio) for ratio in ratios}
+
+
+def _tick(ratio: float) -> str:
+    nats = f"({math.log(ratio):.2f})".replace("-", "\N{MINUS SIGN}")
+    if ratio == 1:
+        return f"0\n{render('figure.memory.null')}"
+    if ratio >= 2:
+        return f"{ratio:g}×\n{nats}"
+    return f"{100 * (ratio - 1):+.3g}%\n{nats}".replace("-", "\N{MINUS SIGN}")
