@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import weighted_sums
-from spark_audit.stats.weights import Weights
+from spark_audit.stats.bootstrap import cluster_sums, weighted_sums
+from spark_audit.stats.weights import Blocks, Weights
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""
@@ -284,13 +284,19 @@ def replicates_of(
     parts = {k: one for k, one in estimands.items() if isinstance(one, Estimand)}
     if not parts:
         return {}
-    sums = np.concatenate([one.sums for one in parts.values()], axis=1)
-    ends = np.cumsum([one.sums.shape[1] for one in parts.values()])
+    sums = [one.sums for one in parts.values()]
+    if isinstance(weights, Blocks):
+        # Before columns are compared: so many rows take longer than all else.
+        size, block = weights.drawn.shape[1], weights.block
+        sums = [cluster_sums(each, block, size) for each in sums]
+        weights = weights.drawn
+    ends = np.cumsum([each.shape[1] for each in sums])
     # Checkpoints share most columns: what is counted, and figures of the reference.
-    distinct, places = np.unique(sums, axis=1, return_inverse=True)
+    distinct, places = np.unique(np.hstack(sums), axis=1, return_inverse=True)
     # Each sum in one piece of memory, as the statistics read it.
     totals = weighted_sums(weights, distinct).T.copy()
-    columns = np.split(totals[places], ends[:-1])
+    # NumPy 2.0.0 gives the places a second axis.
+    columns = np.split(totals[places.ravel()], ends[:-1])
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             key: one.statistic(part.T)
