@@ -152,8 +152,9 @@ class OtherPairs:
         cluster = np.array([e.cluster for e in manifest.examples], dtype=object)
         name = np.array([e.id for e in manifest.examples], dtype=object)
         for of, pairs in self.rematched.items():
-            units = {"cluster": cluster[pairs["example"]], "n_tokens": pairs["length"]}
-            yield pd.DataFrame(units).assign(role="rematched", type=of)
+            units = pd.DataFrame({"n_tokens": pairs["length"]})
+            held = cluster[pairs["example"]]
+            yield units.assign(cluster=held, role="rematched", type=of)
         for of, pairs in self.placebos.items():
             units = pairs.groupby("draw")["length"].sum().reset_index()
             units = units.rename(columns={"length": "n_tokens", "draw": "start"})
