@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Tables
-from spark_audit.audits.ratio_rows import direction
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
@@ -271,5 +270,5 @@ def _transfer(row: Row) -> str:
 
 def contrast_finding(row: Contrast) -> Finding:
     """How the final accuracy differs from the baseline's."""
-    says = f"utility.change_{direction(row, up='higher', down='lower')}"
+    says = f"utility.change_{row.direction(up='higher', down='lower')}"
     return Finding.on(row, "moved", says, facts={"change": row})
