@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.checkpoint import Checkpoint, Part
-from spark_audit.checkpoints.formats.bare_weights import config_of
+from spark_audit.checkpoints.formats import config_of
 from spark_audit.checkpoints.loaded import SIZES
 from spark_audit.checkpoints.locate import (
     WORDS_BYTES,
