@@ -24,7 +24,7 @@ from transformers.pytorch_utils import Conv1D
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checksums import BLANK, fact, sealed
 from spark_audit.errors import InputError, OutputError
-from spark_audit.files import write_atomically, write_text
+from spark_audit.files import alone, write_atomically, write_text
 from spark_audit.provenance import sha256_file
 
 _ATTENTION = re.compile(r"attn|attention")
@@ -328,27 +328,29 @@ def replaced(folder: Path) -> Iterator[Path]:
     place = folder.resolve()  # "." has no name of its own, a link another folder
     stays = place.is_dir() and not any(place.glob("[!.]*"))
     part = (place if stays else place.parent) / f".{place.name}.part"
-    try:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        yield part
-        if stays:
-            # What makes the folder a checkpoint comes last.
-            for file in sorted(part.iterdir(), key=lambda path: path.name in LAST):
-                os.replace(file, place / file.name)
-        else:
-            shutil.rmtree(place, ignore_errors=True)
-            os.replace(part, place)
-    except (OSError, SafetensorError) as error:
-        # Another library's own text may name a machine's paths.
-        why = getattr(error, "strerror", None) or type(error).__name__
-        raise OutputError(
-            f"cannot be written ({why})",
-            where=str(folder),
-            fix="check the folder's permissions and free space, then run again",
-        ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    # Of the same command at once, one writes after the other.
+    with alone(part.with_suffix(".lock")):
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            yield part
+            if stays:
+                # What makes the folder a checkpoint comes last.
+                for file in sorted(part.iterdir(), key=lambda path: path.name in LAST):
+                    os.replace(file, place / file.name)
+            else:
+                shutil.rmtree(place, ignore_errors=True)
+                os.replace(part, place)
+        except (OSError, SafetensorError) as error:
+            # Another library's own text may name a machine's paths.
+            why = getattr(error, "strerror", None) or type(error).__name__
+            raise OutputError(
+                f"cannot be written ({why})",
+                where=str(folder),
+                fix="check the folder's permissions and free space, then run again",
+            ) from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _saying(data: bytes, more: dict[str, str]) -> bytes:
