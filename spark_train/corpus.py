@@ -258,9 +258,11 @@ def write_matrix(
     OutputError
         If the file cannot be written.
     """
-    labels = pd.Index((order if after is None else after)[: len(matrix)])
-    table = pd.DataFrame(matrix, labels, dtype=np.float64)
-    table = table.reindex(columns=range(len(order))).set_axis(list(order), axis=1)
+    table = pd.DataFrame(
+        np.nan, index=list(after or order)[: len(matrix)], columns=list(order)
+    )
+    for t, row in enumerate(matrix):
+        table.iloc[t, : len(row)] = np.array(row, dtype=np.float64)
     write_text(path, table.to_csv(index_label=_AFTER))
 
 

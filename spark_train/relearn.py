@@ -275,10 +275,7 @@ def _record(
         },
         "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
         "settings": {
-            "steps": request.steps,
-            "lr": request.lr,
-            "batch_size": request.batch_size,
-            "seed": request.seed,
+            **{n: getattr(request, n) for n in ("steps", "lr", "batch_size", "seed")},
             "dtype": request.loading.dtype,
             "adapter": "fresh, merged" if full else "trained on",
             "lora_targets": sorted(request.lora_targets),

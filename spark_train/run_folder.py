@@ -234,14 +234,14 @@ class Folder:
         one, other = ({**run.identity, **run.settings} for run in (old, new))
         if old.method != new.method:
             # Settings that only one of the methods has say nothing more.
-            one, other = {k: one[k] for k in one if k in other}, other
-            other = {k: other[k] for k in one}
+            one = {name: one[name] for name in one if name in other}
+            other = {name: other[name] for name in one}
         differences = [
             f"{name} {_brief(one.get(name))} -> {_brief(other.get(name))}"
             for name in sorted(one.keys() | other.keys())
             if one.get(name) != other.get(name) and name not in (*FREE, _DATA)
         ]
-        if one[_DATA] != other[_DATA]:
+        if one.get(_DATA) != other.get(_DATA):
             differences.append(f"{_DATA}: other files or contents")
         if differences:
             raise InputError(
