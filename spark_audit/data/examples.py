@@ -372,10 +372,12 @@ def read_bytes(path: Path) -> bytes:
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """``(file:line, object)`` of each line of a JSON-lines file."""
-    empty = True
+    lines, empty = byte_lines(path), True
     # Only \n ends a row: str.splitlines would also split at U+2028 inside a text.
-    for place, line in byte_lines(path):
+    for place, line in lines:
         if not line.strip():
+            if empty and not any(other.strip() for _, other in lines):
+                break
             raise InputError("is a blank line", where=place, fix="remove it")
         empty = False
         row = parse_json(line, place=place)
