@@ -19,7 +19,7 @@ from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, data_files, read_bytes, read_examples
 from spark_audit.errors import InputError
 from spark_audit.files import write_text
-from spark_audit.manifest.items import PromptRow, row_prompts
+from spark_audit.manifest.items import row_prompts
 from spark_audit.provenance import sha256_file
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
@@ -196,15 +196,15 @@ def answer_prompts(
         If the tokenizer gives no offsets, or a prompt does not fit the context with
         its answer.
     """
-    rows: list[PromptRow] = []
-    asked: dict[str, list[str]] = {example.task: [] for example in examples}
+    asked: dict[str, list[str]] = {}
     encodings = encode(tokenizer, [example.text for example in examples])
-    for one, encoding in zip(examples, encodings, strict=True):
-        first = encoding.reaching(len(one.prompt))
-        rows.append(PromptRow(one.id, one.task, encoding, first, one.response))
-        test = one.split == "test" and one.canary is None
-        if test and one.response.strip() and first > 0:
-            asked[one.task].append(one.id)
+    rows = [*zip(examples, encodings, strict=True)]
+    for example, encoding in rows:
+        keys = asked.setdefault(example.task, [])
+        test = example.split == "test" and example.canary is None
+        before = encoding.reaching(len(example.prompt))
+        if test and example.response.strip() and before > 0:
+            keys.append(example.id)
     return {
         task: row_prompts(rows, keys, limit=max_positions)
         for task, keys in asked.items()

@@ -280,14 +280,6 @@ def from_row(row: Mapping[str, Any], *, place: str) -> Example:
         raise located(place, error) from error
 
 
-def text_field(row: Mapping[str, Any], field: str) -> str:
-    """A field that must be there and be text."""
-    value = row.get(field)
-    if not isinstance(value, str):
-        raise bad_field(field, "is missing" if value is None else "is not text")
-    return value
-
-
 def spans_field(row: Mapping[str, Any]) -> tuple[Span, ...]:
     """The field ``spans``; absent or null: none."""
     spans = row.get("spans")
@@ -372,29 +364,20 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def read_bytes(path: Path, *, follow: bool = True, head: int | None = None) -> bytes:
-    """A file's bytes; what cannot be read is an ``OutputError``.
-
-    Parameters
-    ----------
-    follow
-        Links out of the folder: data may lie anywhere.
-    head
-        So many bytes of its beginning only.
-    """
+def read_bytes(path: Path) -> bytes:
+    """A file's bytes, wherever it lies; what cannot be read is an ``OutputError``."""
     with reading(path):
-        if head is None:
-            return read_regular(path, follow=follow, most=data_bytes())
-        with open_regular(path, follow=follow) as file:
-            return file.read(head)
+        return read_regular(path, follow=True, most=data_bytes())
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """``(file:line, object)`` of each line of a JSON-lines file."""
-    empty = True
+    lines, empty = byte_lines(path), True
     # Only \n ends a row: str.splitlines would also split at U+2028 inside a text.
-    for place, line in byte_lines(path):
+    for place, line in lines:
         if not line.strip():
+            if empty and not any(other.strip() for _, other in lines):
+                break
             raise InputError("is a blank line", where=place, fix="remove it")
         empty = False
         row = parse_json(line, place=place)

@@ -31,7 +31,6 @@ from spark_audit.data.examples import (
     from_row,
     located,
     spans_field,
-    text_field,
     unique_ids,
     write_examples,
 )
@@ -307,9 +306,11 @@ def _value(row: Row, column: str) -> str:
     """A column's text; whole numbers, as label columns hold them, become text."""
     if column not in row:
         raise bad_field(column, "is no column")
-    if type(row[column]) is int:
-        return str(row[column])
-    value = text_field(row, column)
+    value = row[column]
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, str):
+        raise bad_field(column, "is missing" if value is None else "is not text")
     if not value.strip():
         raise bad_field(column, "is blank", fix="leave the row out")
     return value

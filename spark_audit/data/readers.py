@@ -78,7 +78,8 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
         )
     if format != "auto":
         return named[format]
-    head = read_bytes(path, head=64)
+    with reading(path), open_regular(path, follow=True) as file:
+        head = file.read(64)
     if head.startswith(b"PAR1"):
         return _parquet
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()

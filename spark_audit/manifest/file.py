@@ -21,6 +21,7 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.schema import (
     MOST,
+    ById,
     Manifest,
     ManifestCanary,
     ManifestExample,
@@ -146,6 +147,8 @@ def check_joined(manifest: Manifest) -> None:
         if whole and not (letters and tokens):
             raise ValueError(f"examples.{i} has no text or no tokens")
         sizes[example.id] = letters, tokens, example.split
+    # To go through a large manifest again for its ids would take seconds.
+    manifest.__dict__["by_id"] = ById(manifest.examples, sizes)
     for i, pair in enumerate(manifest.pairs):
         for side in (pair.pii, pair.control):
             inside(f"pairs.{i}", pair.example, side)

@@ -8,7 +8,7 @@ it, so the content is validated when a file is read, and nothing behind checks a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
@@ -232,9 +232,9 @@ class ManifestExample(_Part):
 class ById(Mapping[str, ManifestExample]):
     """Examples by id, each made when it is asked for; ``at`` is their place."""
 
-    def __init__(self, examples: Sequence[ManifestExample]) -> None:
+    def __init__(self, examples: Sequence[ManifestExample], ids: Iterable[str]) -> None:
         self._examples = examples
-        self.at = {example.id: at for at, example in enumerate(examples)}
+        self.at = {key: at for at, key in enumerate(ids)}
 
     def __getitem__(self, key: str) -> ManifestExample:
         return self._examples[self.at[key]]
@@ -419,4 +419,4 @@ class Manifest(Shown, _Part):
     @cached_property
     def by_id(self) -> ById:
         """Examples by id, in their order."""
-        return ById(self.examples)
+        return ById(self.examples, (example.id for example in self.examples))
