@@ -75,8 +75,15 @@ class Cell:
         words = self.before
         if self.value is not None:
             words += shown(self.value)
-            if self.low is not None or self.high is not None:
+            if self.low is not None and self.high is not None:
                 words += f" [{shown(self.low)}, {shown(self.high)}]"
+            elif self.low is not None or self.high is not None:
+                end = (
+                    f"≥ {shown(self.low)}"
+                    if self.high is None
+                    else f"≤ {shown(self.high)}"
+                )
+                words += f" [{end}]"
         elif self.row is not None:
             words += "withheld" if self.row.withheld else "not estimable"
         return words + " " * bool(self.void), self.void, self.after

@@ -730,6 +730,7 @@ def test_checkpoints_are_switched_in_tables_drawings_and_heat_map(
     opened.open(page.url.partition("report.html")[2])
     assert opened.count("tr[data-checkpoint]") == 0
     page.locator("#all").click()
+    unfold(page)
     assert opened.count(rows) > 3
     assert "off=" not in page.url
 
@@ -752,6 +753,7 @@ def test_a_link_inside_the_page_keeps_what_was_chosen(
     assert "#guards&" in page.url
     # An address that somebody mended by hand does no harm.
     opened.open("#off=%E0%A4&theme=pink&left=&right&off=nobody&=")
+    unfold(page)
     assert opened.count("tr[data-checkpoint]") > 10
     # Skipping is the first thing that the keyboard reaches.
     opened.open("")
@@ -876,6 +878,7 @@ def test_without_script_all_is_there(open_page: Callable[..., Opened]) -> None:
     assert opened.count(".side") == 0
     page.locator("#tokens > details > summary").click()
     assert opened.count(".side") == 4
+    page.locator("details:has(.pictures) > summary").first.click()
     assert opened.count("svg") > 0
     for control in ("#bar", "#theme", "#choosers", ".sort", ".readout"):
         assert opened.count(control) == 0

@@ -22,6 +22,7 @@ from spark_audit.report.figures.panel import (
     Value,
     looks,
     spanned,
+    wrapped,
 )
 from spark_audit.report.figures.picture import Picture
 from spark_audit.results import Report, Row
@@ -63,7 +64,7 @@ def draw(report: Report) -> Picture | None:
         panels=[
             replace(
                 _panel(own, look, [*places]),
-                title=optional(f"figure.exposure.{part}") or str(part),
+                title=_title(str(part)),
                 references=marked,
             )
             for part, own in frame.groupby("part", sort=False)
@@ -75,6 +76,10 @@ def draw(report: Report) -> Picture | None:
         keys=keys,
         digits=1,
     )
+
+
+def _title(part: str) -> str:
+    return wrapped(optional(f"figure.exposure.{part}") or part, width=34)
 
 
 def _panel(own: pd.DataFrame, look: dict[str, Look], places: Sequence[float]) -> Panel:

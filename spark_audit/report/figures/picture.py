@@ -27,15 +27,15 @@ from spark_audit.sentences import optional, render
 
 WIDTH = 3.0
 """Inches: on a page a screen of 390 px, letters as the page's."""
-ENTRY_WIDTH = 34
-"""Letters of a name in a line of the legend."""
+ENTRY_WIDTH = 17
+"""Letters of a line of a name in the legend: two columns fit side by side."""
 TITLE, LETTERS = 0.19, 0.15
 """Inches of a title's line, and of a line of other text."""
 MOST_TOLD = 40
 """Values up to which the alt text tells all; of more, each panel's ends."""
 OVER = ("sources", "seeds", "both")
-SIDE = 42
-"""Letters of a line of a label beside all panels."""
+SIDE = 38
+"""Letters of a line of a label of all panels."""
 
 
 def grid_of(count: int, *, most: int) -> tuple[int, int]:
@@ -110,10 +110,14 @@ class Picture:
 
     def _drawn(self, name: str, entries: Mapping[str, Look]) -> Figure:
         label, side = (optional(f"figure.{name}.{part}") for part in ("label", "side"))
-        labels = [wrapped(label, width=ENTRY_WIDTH) for label in entries]
-        columns = max(1, min(int((WIDTH - 0.3) / (inches(labels) + 0.65)), 4))
+        labels = [wrapped(label, width=ENTRY_WIDTH, lines=3) for label in entries]
+        columns = max(1, min(int((WIDTH - 0.2) / (inches(labels) + 0.5)), 4))
         legend = 0.03 + 0.16 * lines_of(labels)
-        legend = 0.42 + 0.2 * bool(label) + legend * math.ceil(len(labels) / columns)
+        legend = (
+            0.42
+            + 0.18 * lines_of([wrapped(label, width=SIDE)])
+            + legend * math.ceil(len(labels) / columns)
+        )
         down, across = grid_of(len(self.panels), most=self.most)
         rows = [self.panels[k * across : (k + 1) * across] for k in range(down)]
         titles = TITLE * lines_of(panel.title for panel in self.panels)
@@ -148,10 +152,10 @@ class Picture:
                 loc="outside lower center",
                 ncols=min(columns, len(labels)),
                 frameon=False,
-                handlelength=2.6,
-                columnspacing=1.6,
+                handlelength=2.0,
+                columnspacing=1.0,
                 labelspacing=0.45 if columns > 1 else 0.8,
-                title=label or None,
+                title=wrapped(label, width=SIDE) or None,
                 title_fontsize=FONT,
                 alignment="center",
             )

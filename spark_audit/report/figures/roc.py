@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAST = 1e-4
+TICKS = {10.0**k: f"{10.0**k:g}" for k in (-4, -3, -2, -1, 0)}
 FEW = 0.05
 """False positive rate of the tables' true positive rates."""
 DIAGONAL = Look(width=0.9)
@@ -69,9 +70,9 @@ def draw(report: Report) -> Picture | None:
         based |= not before.empty
         row = rows_of(report, "mia", "auc", of=score).get(name)
         n = f", n {row.n}" if row is not None and row.n else ""
-        told = wrapped(f"{translated('score', score)}{n}", width=18, lines=3)
+        told = wrapped(f"{translated('score', score)}{n}", width=14, lines=4)
         panel = _panel(own, score, look[name], before, floor=floor)
-        title = f"{wrapped(name, width=18)}: \n{told}"
+        title = f"{wrapped(name, width=11, lines=5)}: \n{told}"
         panels.append(replace(panel, title=title, tall=(WIDTH - 0.6) / across - 0.1))
     by_score: dict[str, list[str]] = {}
     for name, score in resting.items():
@@ -108,7 +109,7 @@ def _panel(
             for _, run in part.groupby(["of", "checkpoint"], sort=False)
         ],
         owner=look,
-        x=Axis(scale="log", limits=(floor, 1.0)),
+        x=Axis(scale="log", limits=(floor, 1.0), ticks=TICKS),
         y=Axis(scale="log", limits=(floor, 1.15)),
         bands=[Band([*chance["fpr"]], [*low], [*high], "post")] if len(chance) else [],
         references=[("diagonal", floor, DIAGONAL), ("x", FEW, DOTTED)],

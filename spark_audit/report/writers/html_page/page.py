@@ -186,8 +186,10 @@ def _grids(table: Table, *, id: str, title: str = "") -> list[Grid]:
     told = [[cell for cell in column if not cell.missing] for column in columns]
     numeric = [bool(one) and all(cell.numeric for cell in one) for one in told]
     classes = " ".join(f"n{k}" for k, n in enumerate(numeric, 1) if n and k > 1)
-    pooled = [line for line in table.rows if line.group == "pooled"]
-    groups = [line for line in table.rows if line.group != "pooled"]
+    # Why a figure is missing stands below the table.
+    rows = [one for one in table.rows if not _hopeless(one)] or table.rows
+    pooled = [line for line in rows if line.group == "pooled"]
+    groups = [line for line in rows if line.group != "pooled"]
     whole = Grid(id, title, header, pooled, classes, table.remarks, bool(table.key))
     if not groups:
         return [whole]
@@ -195,6 +197,12 @@ def _grids(table: Table, *, id: str, title: str = "") -> list[Grid]:
     if not pooled:
         return [parts]
     return [whole, replace(parts, title=f"{title}, by group", remarks=())]
+
+
+def _hopeless(line: Line) -> bool:
+    """Whether every figure of a line is not estimable."""
+    rows = [cell.row for cell in line.cells if cell.row is not None]
+    return bool(rows) and all(row.value is None and not row.withheld for row in rows)
 
 
 def _slug(name: str) -> str:
