@@ -29,7 +29,7 @@ from spark_audit.stats.chance_ranks import (
     null_mean,
     null_moments,
 )
-from spark_audit.stats.intervals import jackknife_of
+from spark_audit.stats.intervals import ratio_estimate
 
 Record = dict[str, Any]
 
@@ -53,7 +53,9 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
         for dose in sorted(set(doses)):
             chosen = whole[doses == dose]
             size, n = int(chosen["n_candidates"].iloc[0]), len(chosen)
-            ends = _mean_limits(chosen["exposure"].to_numpy(), size=size)
+            mean = ratio_estimate(
+                chosen["exposure"], np.ones(n), bounds=(0.0, float(np.log2(size)))
+            )
             low, high = null_mean(chosen["n_candidates"].to_numpy()).band(LEVEL)
             record: Record = {
                 "checkpoint": name,
@@ -65,8 +67,8 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
                 "nll_mean": _mean_of_several(chosen["nll_mean"]),
                 "rank_mean": float(chosen["mid"].mean()),
                 "exposure_mean": float(chosen["exposure"].mean()),
-                "exposure_low": ends[0],
-                "exposure_high": ends[1],
+                "exposure_low": mean.low,
+                "exposure_high": mean.high,
                 "exposure_most": float(np.log2(size)),
                 "chance_exposure": null_moments(size).exposure_mean,
                 "chance_exposure_low": low,
@@ -88,17 +90,6 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
 def _mean_of_several(values: pd.Series) -> float | None:
     # Of one canary it would be the score of a string, and tell it.
     return float(values.mean()) if len(values) > 1 else None
-
-
-def _mean_limits(
-    exposures: np.ndarray, *, size: int
-) -> tuple[float, float] | tuple[None, None]:
-    """Jackknife t interval of a mean exposure; none of one canary, or of equal ones."""
-    if len(exposures) < 2 or np.ptp(exposures) == 0:
-        return None, None
-    sums = np.column_stack([exposures, np.ones(len(exposures))])
-    found = jackknife_of(sums, lambda s: s[..., 0] / s[..., 1], level=LEVEL)
-    return max(found.low, 0.0), min(found.high, float(np.log2(size)))
 
 
 def trend_table(frame: pd.DataFrame, *, seed: int) -> list[Record]:

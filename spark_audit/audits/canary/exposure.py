@@ -24,8 +24,6 @@ from spark_audit.audits.canary.canary_rows import (
     METRICS,
     TOP,
     canary_figures,
-    without_control,
-    without_ranks,
 )
 from spark_audit.audits.canary.canary_tables import (
     Record,
@@ -38,12 +36,12 @@ from spark_audit.audits.canary.canary_tables import (
 )
 from spark_audit.audits.canary.candidates import canary_frame, plan, rank_evidence
 from spark_audit.audits.canary.epsilon import epsilon_table, one_run_table
-from spark_audit.audits.canary.rank_tests import Judged, ranked, trained
+from spark_audit.audits.canary.rank_tests import Judged, marked, ranked, trained
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
-from spark_audit.results import AuditResult, Guard, Row
+from spark_audit.results import AuditResult, Contrast, Guard, Row
 from spark_audit.results.evidence import Evidence
 
 
@@ -111,7 +109,21 @@ UNSCORED = "the candidates of canaries were not scored"
 
 def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
     """The rows, with the status that what holds of all canaries gives them."""
-    return without_ranks(without_control(rows, judged.sensitive), judged.tied)
+
+    def uncontrolled(row: Row) -> str | None:
+        # A change of likelihood itself needs no positive control.
+        change = isinstance(row, Contrast) and row.metric == "nll"
+        known = change or row.of.partition("/")[0] in judged.sensitive
+        return None if known else row.note
+
+    def unranked(row: Row) -> str | None:
+        part = row.of.partition("/")[0]
+        sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
+        why = (judged.tied.get((name, part)) for name in sides)
+        return None if row.metric == "nll" else next(filter(None, why), None)
+
+    rows = marked(rows, "insensitive", uncontrolled)
+    return marked(rows, "not_resolvable", unranked)
 
 
 def _tables(

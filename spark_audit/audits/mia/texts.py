@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import scipy
@@ -25,6 +25,7 @@ ENOUGH = 20
 
 
 R = TypeVar("R")
+Record: TypeAlias = "dict[str, Any]"
 
 
 def remembered(function: Callable[..., R]) -> Callable[..., R]:
@@ -62,14 +63,6 @@ class Blind(NamedTuple):
     null_high: float
     permutations: int
     rows: int
-
-
-class Shift(NamedTuple):
-    """One covariate of members against non-members."""
-
-    ks: float
-    p: float
-    smd: float | None
 
 
 def both_sides(sides: Design) -> list[np.ndarray]:
@@ -142,11 +135,11 @@ def doses(groups: np.ndarray, member: np.ndarray) -> np.ndarray:
     return found
 
 
-def shift(members: np.ndarray, non_members: np.ndarray) -> Shift | None:
+def shift(members: np.ndarray, non_members: np.ndarray) -> Record | None:
     """Two-sample check of one covariate; ``None`` where a side is too small.
 
-    Kolmogorov-Smirnov with rows taken as independent, and the mean difference over
-    the pooled SD (``None`` where that is 0).
+    ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as independent, and ``smd``,
+    the mean difference over the pooled SD (``None`` where that is 0).
     """
     x, y = (side[np.isfinite(side)] for side in (members, non_members))
     if len(x) < 2 or len(y) < 2:
@@ -154,7 +147,7 @@ def shift(members: np.ndarray, non_members: np.ndarray) -> Shift | None:
     test = scipy.stats.ks_2samp(x, y)
     spread = np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2)
     apart = smd(x, y, sd=float(spread)) if spread > 0 else None
-    return Shift(float(test.statistic), float(test.pvalue), apart)
+    return {"ks": float(test.statistic), "p": float(test.pvalue), "smd": apart}
 
 
 def label_test(
