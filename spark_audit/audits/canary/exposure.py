@@ -37,7 +37,7 @@ from spark_audit.audits.canary.rank_tests import Judged, marked, ranked, trained
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.prompts import canary_key
-from spark_audit.manifest.schema import CanaryContext, Manifest, ManifestCanary
+from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
@@ -53,21 +53,6 @@ VALUES = (
     *("rank", "ties", "nll_sum", "nll_mean", "posterior_bits"),
     *("extrapolated", "extrapolated_ks", "extrapolated_clipped"),
 )
-
-
-def plan(manifest: Manifest, *, paper: bool) -> Plan:
-    """Candidates of every canary that can be ranked.
-
-    A canary is ranked in its first row by id, with ``paper`` in all that the manifest
-    lists.
-    """
-    keys = [
-        canary_key(canary.canary_id, canary.part, context.example)
-        for canary in manifest.canaries
-        if canary.candidates
-        for context in _contexts(canary, paper=paper)
-    ]
-    return {CANDIDATES: sorted(keys)} if keys else {}
 
 
 def rank_evidence(tables: Tables, manifest: Manifest, *, paper: bool) -> Evidence:
@@ -130,15 +115,11 @@ def _keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
     """Key of the candidates in each context; none if it cannot be ranked."""
     if not canary.candidates or canary.true_index is None:
         return {}
+    rows = sorted(context.example for context in canary.contexts)
     return {
-        context.example: canary_key(canary.canary_id, canary.part, context.example)
-        for context in _contexts(canary, paper=paper)
+        row: canary_key(canary.canary_id, canary.part, row)
+        for row in (rows if paper else rows[:1])
     }
-
-
-def _contexts(canary: ManifestCanary, *, paper: bool) -> list[CanaryContext]:
-    contexts = sorted(canary.contexts, key=lambda context: context.example)
-    return contexts if paper else contexts[:1]
 
 
 def _scores(
@@ -307,7 +288,14 @@ class CanaryRank(Audit):
     frameworks = "AITG-DAT-01"
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        return plan(manifest, paper=paper)
+        """Candidates of every canary that can be ranked.
+
+        A canary is ranked in its first row by id, with ``paper`` in all that the
+        manifest lists.
+        """
+        every = (_keys(canary, paper=paper) for canary in manifest.canaries)
+        keys = sorted(key for keys in every for key in keys.values())
+        return {CANDIDATES: keys} if keys else {}
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
