@@ -100,7 +100,8 @@ def label_codes(manifest: Manifest, ids: Sequence[str]) -> np.ndarray:
     """
     labels: dict[str, set[str]] = {}
     # Not the examples themselves: each takes 12 KB.
-    own = [(one.task, _label(one)) for one in map(manifest.by_id.__getitem__, ids)]
+    rows = map(manifest.by_id.__getitem__, ids)
+    own = [(one.task, one.response.strip().casefold()) for one in rows]
     for task, label in own:
         labels.setdefault(task, set()).add(label)
     codes = {
@@ -243,10 +244,6 @@ def blind_classifier(
         len(nulls),
         len(drawn),
     )
-
-
-def _label(example: ManifestExample) -> str:
-    return example.response.strip().casefold()
 
 
 def clusters_by_side(sides: Design) -> tuple[int, int]:
