@@ -193,12 +193,12 @@ def test_shift() -> None:
     rng = np.random.default_rng(0)
     found = shift(rng.normal(0, 1, 400), rng.normal(0.5, 1, 300))
     assert found is not None
-    assert found.p < 1e-4
-    assert found.smd == pytest.approx(-0.5, abs=0.15)
+    assert found["p"] < 1e-4
+    assert found["smd"] == pytest.approx(-0.5, abs=0.15)
     assert shift(np.array([1.0]), np.array([1.0, 2.0])) is None
     flat = shift(np.ones(5), np.ones(5))
     assert flat is not None
-    assert flat.smd is None
+    assert flat["smd"] is None
 
 
 # --- permuting sides ------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -122,19 +123,13 @@ class AboveTexts(NamedTuple):
 
     def rows(self, name: str, attack: str) -> dict[str, Row]:
         """Its figures as rows: ``score``, ``texts`` and what is ``beyond``."""
-        n, clusters = self.difference.n, self.difference.clusters
-        score, texts = (
-            Estimate(value, n=n, clusters=clusters)
-            for value in (self.score, self.texts)
-        )
-        columns = {"audit": "mia", "checkpoint": name}
+        size = {"n": self.difference.n, "clusters": self.difference.clusters}
+        made = partial(Row.of_estimate, audit="mia", checkpoint=name)
+        score, texts = (Estimate(value, **size) for value in (self.score, self.texts))
         return {
-            key: Row.of_estimate(estimate, metric=metric, of=of, **columns)
-            for key, metric, of, estimate in (
-                ("score", "auc", attack, score),
-                ("texts", "auc", "texts", texts),
-                ("beyond", "beyond_texts", attack, self.difference),
-            )
+            "score": made(score, metric="auc", of=attack),
+            "texts": made(texts, metric="auc", of="texts"),
+            "beyond": made(self.difference, metric="beyond_texts", of=attack),
         }
 
 
@@ -225,11 +220,9 @@ class Group:
 
     def chance(self, name: str, attack: str, metric: str) -> dict[str, float | None]:
         """Chance value of a TPR as columns of a row."""
-        drawn = self.drawn(self.known.of(name, attack))
-        band = self.band(drawn, FPRS[metric])
-        if band is None:
-            return {}
-        return {"null": band.mean, "null_low": band.low, "null_high": band.high}
+        band = self.band(self.drawn(self.known.of(name, attack)), FPRS[metric])
+        names = ("null", "null_low", "null_high")
+        return {} if band is None else dict(zip(names, band, strict=True))
 
     def band(self, drawn: Drawn, fpr: float) -> Band | None:
         """TPR at a budget of a score that knows nothing; ``None``: no such band."""

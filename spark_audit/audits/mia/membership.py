@@ -19,11 +19,7 @@ import pandas as pd
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.estimates import NO_ROWS, Group, Known, rows_by_group
-from spark_audit.audits.mia.membership_guards import (
-    covariate_table,
-    findings,
-    guard,
-)
+from spark_audit.audits.mia.membership_guards import covariate_table, findings, guard
 from spark_audit.audits.mia.membership_rows import (
     all_rows_table,
     contrasts_of,

@@ -104,8 +104,7 @@ def covariate_table(facts: pd.DataFrame, label_p: float | None) -> list[dict[str
                 for side in (True, False)
             )
             if (apart := shift(ours, theirs)) is not None:
-                row = {"task": task, "covariate": name}
-                found.append(row | {"ks": apart.ks, "p": apart.p, "smd": apart.smd})
+                found.append({"task": task, "covariate": name, **apart})
     if label_p is not None:
         row = {"task": "all", "covariate": "label"}
         found.append(row | {"ks": None, "p": label_p, "smd": None})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import scipy
@@ -25,6 +25,7 @@ ENOUGH = 20
 
 
 R = TypeVar("R")
+Record: TypeAlias = "dict[str, Any]"
 
 
 def remembered(function: Callable[..., R]) -> Callable[..., R]:
@@ -64,14 +65,6 @@ class Blind(NamedTuple):
     rows: int
 
 
-class Shift(NamedTuple):
-    """One covariate of members against non-members."""
-
-    ks: float
-    p: float
-    smd: float | None
-
-
 def both_sides(sides: Design) -> list[np.ndarray]:
     """Rows of each task that has both sides."""
     rows = [np.flatnonzero(sides.task == task) for task in np.unique(sides.task)]
@@ -107,7 +100,8 @@ def label_codes(manifest: Manifest, ids: Sequence[str]) -> np.ndarray:
     """
     labels: dict[str, set[str]] = {}
     # Not the examples themselves: each takes 12 KB.
-    own = [(one.task, _label(one)) for one in map(manifest.by_id.__getitem__, ids)]
+    rows = map(manifest.by_id.__getitem__, ids)
+    own = [(one.task, one.response.strip().casefold()) for one in rows]
     for task, label in own:
         labels.setdefault(task, set()).add(label)
     codes = {
@@ -142,11 +136,11 @@ def doses(groups: np.ndarray, member: np.ndarray) -> np.ndarray:
     return found
 
 
-def shift(members: np.ndarray, non_members: np.ndarray) -> Shift | None:
+def shift(members: np.ndarray, non_members: np.ndarray) -> Record | None:
     """Two-sample check of one covariate; ``None`` where a side is too small.
 
-    Kolmogorov-Smirnov with rows taken as independent, and the mean difference over
-    the pooled SD (``None`` where that is 0).
+    ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as independent, and ``smd``,
+    the mean difference over the pooled SD (``None`` where that is 0).
     """
     x, y = (side[np.isfinite(side)] for side in (members, non_members))
     if len(x) < 2 or len(y) < 2:
@@ -154,7 +148,7 @@ def shift(members: np.ndarray, non_members: np.ndarray) -> Shift | None:
     test = scipy.stats.ks_2samp(x, y)
     spread = np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2)
     apart = smd(x, y, sd=float(spread)) if spread > 0 else None
-    return Shift(float(test.statistic), float(test.pvalue), apart)
+    return {"ks": float(test.statistic), "p": float(test.pvalue), "smd": apart}
 
 
 def label_test(
@@ -250,10 +244,6 @@ def blind_classifier(
         len(nulls),
         len(drawn),
     )
-
-
-def _label(example: ManifestExample) -> str:
-    return example.response.strip().casefold()
 
 
 def clusters_by_side(sides: Design) -> tuple[int, int]:
