@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
@@ -215,15 +216,16 @@ def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_file_that_is_swept_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, swept = files.fcntl.flock, []
+    swept: list[Path] = []
+    lock = fcntl.flock
 
-    def flock(file: object, kind: int) -> None:
+    def flock(file: IO[bytes], kind: int) -> None:
         if not swept:
             swept.extend(tmp_path.iterdir())
             swept[0].unlink()
-        lock(file, kind)  # type: ignore[arg-type]
+        lock(file, kind)
 
-    monkeypatch.setattr(files.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     files.write_text(tmp_path / "f.json", "whole")
     assert len(swept) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
