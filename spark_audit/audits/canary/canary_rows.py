@@ -15,7 +15,6 @@ from spark_audit.audits.base import Context
 from spark_audit.audits.canary.rank_tests import hits_of, resolved, tied
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.ratio_rows import ratio_figures, sums_of_frame
-from spark_audit.data.canaries import RANKED
 from spark_audit.results import Contrast, Row
 from spark_audit.stats.candidate_ranks import top_k_credit
 from spark_audit.stats.chance_ranks import (
@@ -25,30 +24,14 @@ from spark_audit.stats.chance_ranks import (
     top_k_mde,
 )
 
-OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
-
-_ranked = partial(Metric, variants=OFS, missing=RANKED)
-METRICS = (
-    _ranked("nll", "nats", bounds=(0.0, np.inf), learned=-1),
-    _ranked("rank_mean", "ranks", bounds=(1.0, np.inf), learned=-1),
-    _ranked(
-        "exposure_mean",
-        "bits",
-        bounds=(0.0, np.inf),
-        learned=1,
-        glance=("full",),
-        headline=("full",),
-    ),
-    *(_ranked(f"top{k}_rate", rate=True, learned=1) for k in (1, 10)),
-)
-"""Ranks and exposures are bounded by the number of candidates, once it is known."""
-
-
 TOP = {"top1_rate": 1, "top10_rate": 10}
 
 
 def canary_figures(
-    once: pd.DataFrame, often: pd.DataFrame, context: Context
+    once: pd.DataFrame,
+    often: pd.DataFrame,
+    context: Context,
+    metrics: Sequence[Metric],
 ) -> tuple[list[Row], list[Contrast]]:
     """Rows with their values by chance, and contrasts.
 
@@ -57,9 +40,9 @@ def canary_figures(
     """
     size = int(once["n_candidates"].iloc[0])
     tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
-    metrics = {
+    known = {
         each.name: replace(each, bounds=tops.get(each.name, each.bounds))
-        for each in METRICS
+        for each in metrics
     }
     ofs = [once["part"], often["part"] + "/annotation"]
     frame = pd.concat([once, often], ignore_index=True)
@@ -76,12 +59,12 @@ def canary_figures(
         [sums_of_frame("pooled", frame, columns, context)],
         context,
         audit="canary",
-        metrics=metrics,
+        metrics=known,
         # A percentile interval of a mean rank covers far too rarely: never a decision.
         heavy=("rank_mean",),
         alone=("top1_rate",),
     )
-    order = {metric: i for i, metric in enumerate(metrics)}
+    order = {metric: i for i, metric in enumerate(known)}
     # Cut once for the rows of all metrics.
     first, each = (cache(partial(_of_part, ranks)) for ranks in (once, often))
     rows = [

@@ -9,6 +9,7 @@ that stand in no trained row. The idea is that of natural identifiers, ICLR 2026
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -16,17 +17,38 @@ import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import identifier_facts
-from spark_audit.audits.twins.twin_findings import findings
-from spark_audit.audits.twins.twin_rows import METRICS, figures, ranked
+from spark_audit.audits.metric import Metric
 from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest, ManifestTwins
 from spark_audit.results import AuditResult, Guard, Hits
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.candidate_ranks import candidate_ranks
-from spark_audit.stats.duplicates import connected_components
 
 CANDIDATES = Pass("candidates")
+SIDES = ("trained", "never-trained")
+_of_sides = partial(Metric, learned=1, variants=SIDES, missing=SIDES[:1])
+METRICS = (
+    _of_sides(
+        "rise",
+        "bits",
+        null=0.0,
+        panel="rises",
+        counted=("trained",),
+        glance=("trained",),
+        headline=("trained",),
+    ),
+    Metric(
+        "beyond",
+        "bits",
+        partner="rise",
+        learned=1,
+        null=0.0,
+        variants=("rise", "exposure"),
+        panel="rises",
+    ),
+    _of_sides("exposure_mean", "bits", bounds=(0.0, np.inf)),
+    _of_sides("top1_rate", rate=True),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +82,8 @@ class Twins(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
+        from spark_audit.stats.candidate_ranks import candidate_ranks
+
         every = manifest.twins
         units = pd.DataFrame(
             {
@@ -90,8 +114,11 @@ class Twins(Audit):
         return Evidence.of(units, measured(), lost)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        from spark_audit.audits.twins.twin_findings import findings
+        from spark_audit.audits.twins.twin_rows import figures, ranked
+
         frame = ranked(evidence.frame().astype({"rank": np.int64, "ties": np.int64}))
-        rows, contrasts = figures(frame, context)
+        rows, contrasts = figures(frame, context, METRICS)
         guards = []
         if lost := evidence.facts["lost"]:
             hits = Hits(count=lost, of=lost + len(evidence.units))
@@ -136,6 +163,8 @@ def _nll(table: TokenTable, one: ManifestTwins) -> np.ndarray:
 
 def _clusters(manifest: Manifest) -> list[str]:
     """A label for each set; contexts of one identifier may lie in several clusters."""
+    from spark_audit.stats.duplicates import connected_components
+
     rows = [
         [manifest.by_id[context.example].cluster for context in one.contexts]
         for one in manifest.twins

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,32 +31,6 @@ LABELS = {
     NEVER: "identifiers never trained on",
 }
 
-_of_sides = partial(Metric, learned=1, variants=SIDES, missing=(TRAINED,))
-METRICS = (
-    _of_sides(
-        "rise",
-        "bits",
-        null=0.0,
-        panel="rises",
-        counted=(TRAINED,),
-        glance=(TRAINED,),
-        headline=(TRAINED,),
-    ),
-    Metric(
-        "beyond",
-        "bits",
-        partner="rise",
-        learned=1,
-        null=0.0,
-        variants=("rise", "exposure"),
-        panel="rises",
-    ),
-    _of_sides("exposure_mean", "bits", bounds=(0.0, np.inf)),
-    _of_sides("top1_rate", rate=True),
-)
-
-
-KNOWN = {metric.name: metric for metric in METRICS}
 CONTROL = 5
 """Clusters never trained on that a comparison needs; fewer show nothing."""
 TIED = f"nearly all strings are tied: {COLLAPSED}"
@@ -100,12 +73,14 @@ def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
             yield name, ours[names == name]
 
 
-def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Contrast]]:
+def figures(
+    frame: pd.DataFrame, context: Context, metrics: Sequence[Metric]
+) -> tuple[list[Row], list[Contrast]]:
     """All rows and contrasts, those of a collapsed model marked."""
     most = float(np.log2(frame["n_candidates"].max()))
-    metrics = by_name(
+    known = by_name(
         replace(one, bounds=(0.0, most)) if one.name == "exposure_mean" else one
-        for one in METRICS
+        for one in metrics
     )
     columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
     cells = frame.assign(of=frame["side"])
@@ -117,20 +92,20 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
         (sums_of_frame(*group, columns, context) for group in groups(cells)),
         context,
         audit="twins",
-        metrics=metrics,
+        metrics=known,
         # The rise against a baseline is the difference of exposures.
         alone=("rise",),
     )
     rows = beside_base_exposure(rows)
     names = list(dict.fromkeys(frame["checkpoint"]))
     if not (frame["side"] == TRAINED).any():
-        rows += missing_rows("twins", names, METRICS, NO_TRAINED)
+        rows += missing_rows("twins", names, metrics, NO_TRAINED)
     elif "rise" not in frame:
-        rows += missing_rows("twins", names, [KNOWN["rise"]], NO_BASE)
+        rows += missing_rows("twins", names, [known["rise"]], NO_BASE)
     for name in names:
         if name != BASE:
             rows += _beyond_rows(name, frame[frame["checkpoint"] == name])
-    order = {name: i for i, name in enumerate(KNOWN)}
+    order = {name: i for i, name in enumerate(known)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
     return marked(rows, frame), marked(contrasts, frame)
 
