@@ -597,7 +597,8 @@ def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band
     size = np.floor(held.sum(axis=0) ** 2 / np.maximum((held**2).sum(axis=0), 1) + 1e-9)
     pairs = size.astype(np.int64).reshape(-1, 2).tolist()
     if len(pairs) == 1:
-        return chance_band(*pairs[0], fpr)
+        n1, n0 = pairs[0]
+        return chance_band(n1, n0, fpr)
     rng = np.random.default_rng(seed)
     mean, drawn = 0.0, np.zeros(draws)
     for n1, n0 in pairs:

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import spark_audit as sa
 from spark_audit.audits import all_audits
 from spark_audit.data.examples import read_examples
 from spark_audit.data.pii import annotate

@@ -123,9 +123,12 @@ class AboveTexts(NamedTuple):
 
     def rows(self, name: str, attack: str) -> dict[str, Row]:
         """Its figures as rows: ``score``, ``texts`` and what is ``beyond``."""
-        size = {"n": self.difference.n, "clusters": self.difference.clusters}
+        n, clusters = self.difference.n, self.difference.clusters
         made = partial(Row.of_estimate, audit="mia", checkpoint=name)
-        score, texts = (Estimate(value, **size) for value in (self.score, self.texts))
+        score, texts = (
+            Estimate(value, n=n, clusters=clusters)
+            for value in (self.score, self.texts)
+        )
         return {
             "score": made(score, metric="auc", of=attack),
             "texts": made(texts, metric="auc", of="texts"),

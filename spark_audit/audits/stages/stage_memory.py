@@ -18,6 +18,7 @@ from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.spans import Sums, audited_spans, plan_of_identifiers
+from spark_audit.audits.utility.series import check_order, listed, tasks_in_order
 from spark_audit.data.occurrences import folded, standing
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY, CheckpointName
@@ -59,8 +60,6 @@ class Stages(Audit):
     ] = None
 
     def __post_init__(self) -> None:
-        from spark_audit.audits.utility.series import check_order
-
         check_order(self.order)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
@@ -69,8 +68,6 @@ class Stages(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        from spark_audit.audits.utility.series import listed, tasks_in_order
-
         if self.order is not None:
             tasks_in_order(manifest, self.order)
         named = [CheckpointName.parse(n) for n, p in tables.items() if Pass() in p]
