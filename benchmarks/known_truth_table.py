@@ -33,7 +33,9 @@ def read(lines: Path) -> list[Line]:
             line = json.loads(text)
         except ValueError:
             continue
-        found.append(line | {"state": FORMERLY.get(line["state"], line["state"])})
+        if "state" in line:  # `membership.py` writes none
+            line["state"] = FORMERLY.get(line["state"], line["state"])
+        found.append(line)
     return found
 
 

@@ -185,7 +185,8 @@ def _figures(
 ) -> tuple[Any, Any]:
     """Rates of our scores, from the evidence, and of the published ones."""
     known = Evidence.read(out / "scores" / "mia.parquet")
-    frame = known.frame("ours").set_index("example")
+    frame = known.whole("ours").dropna(subset=[*known.values], how="all")
+    frame = frame.set_index("example")
     member = frame["member"].to_numpy(bool)
     ours = {of: rates(frame[of].to_numpy(np.float64), member) for of in ATTACKS}
     other = pd.DataFrame(theirs, index=[row.id for row in rows]).loc[frame.index]

@@ -37,8 +37,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from spark_train.data import TrainRow
-from spark_train.loop import Phase, State, pieces, run_phase
+from spark_train.data import TrainRow, pieces
+from spark_train.loop import Phase, State, run_phase
 from spark_train.methods import METHODS
 from spark_train.methods.er import er
 from spark_train.methods.spark import spark
@@ -175,6 +175,10 @@ def ours(student: Student, phase: Phase) -> list[float]:
     return losses
 
 
+def weights_of(student: Student) -> dict[str, torch.Tensor]:
+    return {name: w.detach().clone() for name, w in student.trainable.items()}
+
+
 def measure_loop(shape: Shape, *, steps: int, rounds: int) -> None:
     settings = Settings(epochs=1)
     student = Student(add_lora(model(shape)))
@@ -185,7 +189,7 @@ def measure_loop(shape: Shape, *, steps: int, rounds: int) -> None:
         task_type="CAUSAL_LM",
     )
     plain = get_peft_model(model(shape), config)
-    start = student.weights()
+    start = weights_of(student)
     count = steps * settings.batch_size
     some = rows(count, "t", vocabulary=shape.vocabulary, seed=0)
     phase = learning(Stream(student, {"t": some}, settings), 0)
@@ -201,7 +205,7 @@ def measure_loop(shape: Shape, *, steps: int, rounds: int) -> None:
     for turn in range(rounds + 1):  # the first warms up
         losses = {}
         for name, run in runs.items():
-            student.load(start)
+            student.model.load_state_dict(start, strict=False)
             plain.load_state_dict(start, strict=False)
             began = CLOCK()
             losses[name] = run()
@@ -263,7 +267,7 @@ def one_round(streams: dict[str, Stream], start: dict[str, Any]) -> dict[str, Sp
     found = {name: Spent() for name in streams}
     phases = {}
     for name, stream in streams.items():
-        stream.student.load(start)
+        stream.student.model.load_state_dict(start, strict=False)
         phases[name] = METHODS[name].phases(stream)
     for k in range(len(ROWS)):
         for name, stream in streams.items():
@@ -281,7 +285,7 @@ def measure_spark(shape: Shape, *, scale: float, rounds: int) -> None:
     settings = Settings(ptpc=Ptpc(steps=steps))
     # Methods are registered by the files that are imported above.
     streams = {run.__name__: stream_of(shape, settings, scale) for run in (er, spark)}
-    start = streams["er"].student.weights()
+    start = weights_of(streams["er"].student)
     if DEVICE != "cpu":  # its kernels are chosen at the first call
         one_round(streams, start)
     turns = [one_round(streams, start) for _ in range(rounds)]

@@ -16,14 +16,13 @@ _PLACES = {
     "data.pii": ("annotate_examples",),
     "manifest.build": ("build_manifest",),
     "manifest.file": ("load_manifest", "write_manifest"),
-    "manifest.items": ("items_for", "manifest_items"),
+    "manifest.items": ("items_for", "manifest_items", "score"),
     "manifest.schema": ("Manifest",),
+    "pipeline.compare": ("compare",),
     "pipeline.request": ("Request",),
-    "pipeline.run": ("run",),
+    "pipeline.run": ("audit", "run"),
     "report.folder": ("read_report",),
-    "report.states": ("standings",),
     "results": ("AuditResult", "Estimate", "Report"),
-    "scoring.score": ("score",),
     "scoring.table": ("Pass", "TokenTable"),
 }
 _OF = {name: module for module, names in _PLACES.items() for name in names}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -19,9 +21,7 @@ from typing import IO, Any
 
 from spark_audit.errors import InputError, OutputError
 
-TEMPORARY = re.compile(
-    r"\.spark-(?P<host>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{12}\.part"
-)
+TEMPORARY = re.compile(r"\.spark-(?P<system>[0-9a-f]{8})-[0-9a-f]{12}\.part")
 """Names of files that are being written."""
 SETTINGS_BYTES = 1 << 24
 """The largest file of settings that is read; the largest real ones are 10 MB."""
@@ -203,59 +203,61 @@ def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
 def temporary(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
     """A file of mode 0600 under a name of its own; gone in the end, unless renamed.
 
-    The name says which process writes it: :func:`sweep` leaves it alone as long as that
-    lives.
+    Its writer holds a lock on it: :func:`sweep` leaves it alone as long as that lives.
 
     Raises
     ------
     OSError
         If it cannot be made.
     """
-    name = f".spark-{_host()}-{os.getpid()}-{secrets.token_hex(6)}.part"
-    path = folder / name
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-        try:
-            yield path, file
-        finally:
-            path.unlink(missing_ok=True)
+    while True:
+        path = folder / f".spark-{_system()}-{secrets.token_hex(6)}.part"
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            # Before it was locked, a sweep may have taken it for a left one.
+            if path.exists():
+                try:
+                    yield path, file
+                finally:
+                    path.unlink(missing_ok=True)
+                return
 
 
 def sweep(folder: Path) -> None:
     """Remove what killed commands left half-written in a folder.
 
-    That are regular files of this user under the names of :func:`temporary` whose
-    process is gone. Those of another machine, whose processes are not seen from here,
-    are left alone for ``ELSEWHERE`` seconds.
+    That are regular files of this user under the names of :func:`temporary` on which
+    nobody holds a lock: an ended process holds none, and containers of one machine see
+    each other's. Locks of another machine may not be seen from here: its files are left
+    alone for ``ELSEWHERE`` seconds.
     """
     for path in folder.glob(".spark-*.part"):
         name = TEMPORARY.fullmatch(path.name)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # locked, or gone
             state = path.lstat()
             ours = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
-            if name is None or not ours:
+            young = time.time() - state.st_mtime < ELSEWHERE
+            if name is None or not ours or (name["system"] != _system() and young):
                 continue
-            if name["host"] != _host():
-                living = time.time() - state.st_mtime < ELSEWHERE
-            else:
-                living = _lives(int(name["process"]))
-            if not living:
+            with open_regular(path) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
 
 
-def _lives(process: int) -> bool:
+@functools.cache
+def _system() -> str:
+    """A mark of the running system in names of temporary files, 8 hexadecimal digits.
+
+    Of its start, where that has an identifier (Linux): containers share it, and names
+    of hosts need not differ.
+    """
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # another user's
-    return True
-
-
-def _host() -> str:
-    """A machine's mark in the names of its temporary files, 8 hexadecimal digits."""
-    return hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]
+        mark = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        mark = os.uname().nodename
+    return hashlib.sha256(mark.encode()).hexdigest()[:8]
 
 
 _swept: set[str] = set()

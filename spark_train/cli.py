@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,6 +45,7 @@ AUDITING = tuple(
 """Commands of `spark-audit`, which people look for here."""
 FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 """What a run's end tells of its accuracy matrix."""
+READS = {"summary": "what it does", "reads": "settings"}
 
 Opened = Annotated[Opening, Only(OPENED)]
 
@@ -116,17 +117,13 @@ def train_run(
         # Methods that learn all tasks at once have one row.
         at_once = len(outcome.matrix) < len(outcome.tasks)
         names = ["all"] if at_once else outcome.tasks
+        rows = zip(names, outcome.matrix, strict=False)
         show_table(
             "accuracy",
             ("after", *outcome.tasks),
-            [
-                (name, *map(_cell, accuracies))
-                for name, accuracies in zip(names, outcome.matrix, strict=False)
-            ],
+            [(name, *map(_cell, accuracies)) for name, accuracies in rows],
             remarks=[
-                f"{FIGURES[name]} {value:.3f}"
-                for name, value in figures.items()
-                if value is not None
+                f"{FIGURES[k]} {v:.3f}" for k, v in figures.items() if v is not None
             ],
         )
         tell()
@@ -163,10 +160,8 @@ def methods(*, json: Json = False) -> None:
         from spark_train.privacy import PRIVACY
         from spark_train.privacy import groups as privacy_groups
 
-    tables: tuple[tuple[str, Mapping[str, Any], Callable[[str], Sequence[str]]], ...]
-    tables = ("methods", METHODS, groups), ("privacy", PRIVACY, privacy_groups)
-    listed = {
-        title: [
+    def listed(choices: Mapping[str, Any], reads: Any) -> list[dict[str, Any]]:
+        return [
             {
                 "name": name,
                 "summary": (choice.summary or "").partition("\n")[0],
@@ -174,33 +169,36 @@ def methods(*, json: Json = False) -> None:
             }
             for name, choice in choices.items()
         ]
-        for title, choices, reads in tables
+
+    tables = {
+        "methods": listed(METHODS, groups),
+        "privacy": listed(PRIVACY, privacy_groups),
+        "settings": describe(),
     }
-    settings = describe()
     if json:
-        show_facts({**listed, "settings": settings}, as_json=True)
+        show_facts(tables, as_json=True)
         return
-    for title, name, of, remarks in (
-        ("methods", "name", "methods", []),
-        ("privacy options", "--dp", "privacy", ["Each goes with every method."]),
+    for key, title, columns, remarks in (
+        ("methods", "methods", {"name": "name", **READS}, []),
+        (
+            "privacy",
+            "privacy options",
+            {"name": "--dp", **READS},
+            ["Each goes with every method."],
+        ),
+        (
+            "settings",
+            "settings",
+            {name: name for name in ("name", "default", "meaning", "source")},
+            ["Settings without a dot in their name are every method's."],
+        ),
     ):
-        show_table(
-            title,
-            (name, "what it does", "settings"),
-            [
-                (str(e["name"]), str(e["summary"]), ", ".join(e["reads"]))
-                for e in listed[of]
-            ],
-            remarks=remarks,
-            figures=False,
-        )
-    show_table(
-        "settings",
-        ("name", "default", "meaning", "source"),
-        [(s["name"], s["default"], s["meaning"], s["source"]) for s in settings],
-        remarks=["Settings without a dot in their name are every method's."],
-        figures=False,
-    )
+        cells = [
+            [", ".join(v) if isinstance(v := row[k], list) else v for k in columns]
+            for row in tables[key]
+        ]
+        header = list(columns.values())
+        show_table(title, header, cells, remarks=remarks, figures=False)
 
 
 def relearn(
@@ -224,12 +222,8 @@ def relearn(
     if not _first():
         return
     if json:
-        facts = {
-            "checkpoint": str(left.folder),
-            "rows": left.rows,
-            "left_out": left.left_out,
-            "losses": list(left.losses),
-        }
+        facts = {"checkpoint": str(left.folder), **asdict(left)}
+        facts.pop("folder")
     else:
         facts = {
             "rows without identifiers": left.rows,
@@ -309,18 +303,16 @@ def _check_scores(output: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    what, fix = "", "give another -o"
     if output.suffix != ".parquet":
         what, fix = "is no name of a table of scores", "give -o FILE.parquet"
-    elif output.exists():
-        try:
+        raise InputError(what, where=str(output), fix=fix)
+    if output.exists():
+        names: set[str] = set()
+        with suppress(OSError, pa.ArrowException):
             names = {*pq.read_schema(output).names}
-        except (OSError, pa.ArrowException):
-            names = set()
         if not {"example", "position", "score", "pii"} <= names:
             what = "is there already, and no table of scores"
-    if what:
-        raise InputError(what, where=str(output), fix=fix)
+            raise InputError(what, where=str(output), fix="give another -o")
 
 
 def _cell(value: Any) -> str:

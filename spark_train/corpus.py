@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from spark_audit.checkpoints.from_module import undisturbed
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, data_files, read_bytes, read_examples
 from spark_audit.errors import InputError
 from spark_audit.files import write_text
-from spark_audit.manifest.items import PromptRow, row_prompts
+from spark_audit.manifest.items import row_prompts
 from spark_audit.provenance import sha256_file
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
@@ -75,8 +77,8 @@ class Corpus:
         progress: Callable[[str, int, int], None],
     ) -> dict[str, list[TrainRow]]:
         """Task -> its train rows as tokens; ``max_length`` 0: the model's context."""
-        bounds = [max_length or None, loaded.max_positions]
-        longest = min((b for b in bounds if b is not None), default=None)
+        bounds = (max_length, loaded.max_positions)
+        longest = min((bound for bound in bounds if bound), default=None)
         trained = [
             example
             for example in self.examples
@@ -87,7 +89,9 @@ class Corpus:
         if loaded.tokenizer.eos_token_id is None:
             note("the tokenizer has no EOS token: no response ends with one")
         progress("tokenising", len(trained), len(trained))
-        by_task = {task: [r for r in rows if r.task == task] for task in self.tasks}
+        by_task: dict[str, list[TrainRow]] = {task: [] for task in self.tasks}
+        for row in rows:
+            by_task[row.task].append(row)
         for task, some in by_task.items():
             if cut := sum(row.cut for row in some):
                 lost = sum(row.lost for row in some)
@@ -133,38 +137,31 @@ def _content(path: Path) -> str:
 
 def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ...]:
     """The tasks to train on, by the names that the data gives them."""
-    there = {e.task for e in examples if e.split == "train"}
-    listed = ", ".join(sorted(there))
-    if not there:
-        raise InputError(
-            "holds no train row", where="--data", fix="see `data import --split train`"
-        )
+    there = sorted({e.task for e in examples if e.split == "train"})
+    listed = ", ".join(there)
+    what = fix = ""
     if order in ORDERS:
-        by_name = {task.lower(): task for task in sorted(there)}
+        by_name = {task.lower(): task for task in there}
         tasks = tuple(by_name[name] for name in ORDERS[order] if name in by_name)
         missing = [name for name in ORDERS[order] if name not in by_name]
         if not tasks:
-            raise InputError(
-                f"has none of the tasks of order {order}; it has: {listed}",
-                where="--data",
-                fix="name them in order: --order t1,t2",
-            )
-        if missing:
+            what = f"has none of the tasks of order {order}; it has: {listed}"
+            fix = "name them in order: --order t1,t2"
+        elif missing:
             note(f"order {order}: not in the data: {', '.join(missing)}")
     else:
         tasks = tuple(name.strip() for name in order.split(",") if name.strip())
-        for name in tasks:
-            if name not in there:
-                raise InputError(
-                    f"{name!r} is no task with train rows; there are: {listed}",
-                    where="--order",
-                    fix=f"name some of them, or {', '.join(ORDERS)}",
-                )
-        if len(set(tasks)) < len(tasks) or not tasks:
-            raise InputError(
-                "names no task, or one twice", where="--order", fix="name each once"
-            )
-    if left := sorted(there - set(tasks)):
+        if unknown := [name for name in tasks if name not in there]:
+            what = f"{unknown[0]!r} is no task with train rows; there are: {listed}"
+            fix = f"name some of them, or {', '.join(ORDERS)}"
+        elif len(set(tasks)) < len(tasks) or not tasks:
+            what, fix = "names no task, or one twice", "name each once"
+    if not there:
+        what, fix = "holds no train row", "see `data import --split train`"
+    if what:
+        where = "--data" if order in ORDERS or not there else "--order"
+        raise InputError(what, where=where, fix=fix)
+    if left := [task for task in there if task not in tasks]:
         note(f"not trained on, for the order does not name them: {', '.join(left)}")
     return tasks
 
@@ -199,17 +196,14 @@ def answer_prompts(
         If the tokenizer gives no offsets, or a prompt does not fit the context with
         its answer.
     """
-    rows: list[PromptRow] = []
     asked: dict[str, list[str]] = {}
     encodings = encode(tokenizer, [example.text for example in examples])
-    for example, encoding in zip(examples, encodings, strict=True):
-        first = encoding.reaching(len(example.prompt))
-        rows.append(
-            PromptRow(example.id, example.task, encoding, first, example.response)
-        )
+    rows = [*zip(examples, encodings, strict=True)]
+    for example, encoding in rows:
         keys = asked.setdefault(example.task, [])
         test = example.split == "test" and example.canary is None
-        if test and example.response.strip() and first > 0:
+        before = encoding.reaching(len(example.prompt))
+        if test and example.response.strip() and before > 0:
             keys.append(example.id)
     return {
         task: row_prompts(rows, keys, limit=max_positions)
@@ -264,13 +258,12 @@ def write_matrix(
     OutputError
         If the file cannot be written.
     """
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([_AFTER, *order])
-    for label, values in zip(order if after is None else after, matrix, strict=False):
-        cells = ["" if value is None else repr(float(value)) for value in values]
-        rows.writerow([label, *cells, *[""] * (len(order) - len(values))])
-    write_text(path, text.getvalue())
+    table = pd.DataFrame(
+        np.nan, index=list(after or order)[: len(matrix)], columns=list(order)
+    )
+    for t, row in enumerate(matrix):
+        table.iloc[t, : len(row)] = np.array(row, dtype=np.float64)
+    write_text(path, table.to_csv(index_label=_AFTER))
 
 
 def read_matrix(path: Path) -> tuple[list[str], list[list[float | None]]]:
@@ -289,12 +282,13 @@ def read_matrix(path: Path) -> tuple[list[str], list[list[float | None]]]:
     OutputError
         If it cannot be read.
     """
-    raw = read_bytes(path)
+    raw = io.BytesIO(read_bytes(path))
     try:
-        (first, *order), *lines = csv.reader(io.StringIO(raw.decode()))
-        matrix = [[float(cell) if cell else None for cell in row[1:]] for row in lines]
-        if first != _AFTER or any(len(row) != len(order) for row in matrix):
-            raise ValueError("its header is another, or a row is of another length")
-    except (ValueError, csv.Error) as error:
+        table = pd.read_csv(raw, index_col=0, dtype=str)
+        if table.index.name != _AFTER:
+            raise ValueError("its header is another")
+        values = table.astype(np.float64).astype(object)
+    except ValueError as error:
         raise InputError("is no accuracy matrix", where=str(path)) from error
-    return order, matrix
+    order = [str(task) for task in table]
+    return order, values.where(table.notna(), None).to_numpy().tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from spark_audit.data.examples import Example, Ranges
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.sensitivity_score import stop_word_ranges
 from spark_audit.data.templates import task_templates, template_ranges
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, at
 
 
 @dataclass(frozen=True)
@@ -125,21 +125,36 @@ def _row(
     eos: int | None,
     max_length: int | None,
 ) -> TrainRow:
-    border = len(example.prompt)
+    border, where = len(example.prompt), f"example {example.id!r}"
     if encoding.span(border, len(example.text)) is None:
         raise InputError(
             "its response is blank: there is nothing to learn",
-            where=f"example {example.id!r}",
+            where=where,
             fix="give it one, or leave the row out",
         )
     # From the first token on that reaches into the response, as generation continues:
     # an all-blank token in front of the label has to be learned, too.
     response = (encoding.end > border) & ~encoding.special
-    room = None if max_length is None else max_length - (eos is not None)
     private = identifier_ranges(example)
     places = [encoding.span(*place) for place in private]
     spans = [(span.start, span.end) for span in places if span is not None]
-    kept = _kept(example, encoding, response, spans, room=room, max_length=max_length)
+    with at(where):
+        # Whatever counts as an identifier is kept whole or cut whole.
+        kept = kept_range(
+            encoding,
+            max_length=None if max_length is None else max_length - (eos is not None),
+            response_start=border,
+            spans=spans,
+        )
+    first = int(np.argmax(response))
+    no_prompt = kept[0] >= first > encoding.leading
+    if no_prompt or kept[0] > first or kept[1] < encoding.text_end:
+        raise InputError(
+            f"its response takes {response.sum()} tokens, and max_length {max_length} "
+            "leaves too few for it and some prompt, without cutting an identifier",
+            where=where,
+            fix="give a larger max_length, or leave the row out",
+        )
     ids, positions = encoding.fed(kept)
     masks = [
         mask[positions]
@@ -155,8 +170,6 @@ def _row(
         ends = (True, False, False, True)
         masks = [np.append(mask, end) for mask, end in zip(masks, ends, strict=True)]
     answer, pii, fixed, special = masks
-    at = tuple(np.flatnonzero(special).tolist())
-    lost = sum(start < kept[0] or end > kept[1] for start, end in set(spans))
     return TrainRow(
         example.id,
         example.task,
@@ -164,49 +177,10 @@ def _row(
         answer,
         pii,
         fixed,
-        at,
+        tuple(np.flatnonzero(special).tolist()),
         cut=kept[0] > 0,
-        lost=lost,
+        lost=sum(start < kept[0] or end > kept[1] for start, end in set(spans)),
     )
-
-
-def _kept(
-    example: Example,
-    encoding: Encoding,
-    response: np.ndarray,
-    spans: Sequence[tuple[int, int]],
-    *,
-    room: int | None,
-    max_length: int | None,
-) -> tuple[int, int]:
-    """The tokens that are fed, all of the response and some prompt among them."""
-    first, size = int(np.argmax(response)), int(response.sum())
-    has_prompt = first > encoding.leading
-    place = f"example {example.id!r}"
-    fix = "give a larger max_length, or leave the row out"
-    free = None if room is None else room - encoding.leading - has_prompt
-    if free is not None and size > free:
-        raise InputError(
-            f"its response takes {size} tokens, and max_length {max_length} leaves it "
-            f"{max(free, 0)}",
-            where=place,
-            fix=fix,
-        )
-    # Whatever counts as an identifier is kept whole or cut whole.
-    kept = kept_range(
-        encoding,
-        max_length=room,
-        response_start=len(example.prompt),
-        spans=spans,
-    )
-    if has_prompt and kept[0] >= first:
-        raise InputError(
-            f"its response takes {size} tokens, and max_length {max_length} leaves "
-            f"{free}: no prompt fits before it without cutting an identifier",
-            where=place,
-            fix=fix,
-        )
-    return kept
 
 
 def padded(values: Sequence[np.ndarray], shape: Sequence[int]) -> Tensor:
@@ -220,13 +194,19 @@ def padded(values: Sequence[np.ndarray], shape: Sequence[int]) -> Tensor:
 def collate(rows: Sequence[TrainRow]) -> Batch:
     """Pad rows on the right to the longest; padding is masked, so its id is free."""
     shape = (len(rows), max(map(len, rows)))
-    ids, attention, response, pii = (
-        padded(values, shape)
-        for values in (
-            [row.ids for row in rows],
-            [np.ones(len(row), dtype=np.bool_) for row in rows],
-            [row.response for row in rows],
-            [row.pii for row in rows],
-        )
+    attention = [np.ones(len(row), dtype=np.bool_) for row in rows]
+    return Batch(
+        padded([row.ids for row in rows], shape).long(),
+        padded(attention, shape),
+        padded([row.response for row in rows], shape),
+        padded([row.pii for row in rows], shape),
     )
-    return Batch(ids.long(), attention, response, pii)
+
+
+def pieces(rows: Sequence[TrainRow], tokens: int) -> Iterator[list[TrainRow]]:
+    """Rows of similar length together, the longest first, padded to ``tokens``."""
+    left = sorted(rows, key=len, reverse=True)
+    while left:
+        size = max(tokens // len(left[0]), 1)
+        yield left[:size]
+        left = left[size:]

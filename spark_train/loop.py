@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_train.data import TrainRow
+from spark_train.data import TrainRow, pieces
 from spark_train.distributed import Processes
 from spark_train.model.student import Student
 
@@ -31,7 +32,7 @@ After = Callable[[dict[str, Any], Callable[[], "State"]], None]
 class Term:
     """A term of the loss: ``weight`` times the mean over ``count`` positions.
 
-    A term without positions is 0; one of weight 0 is only logged.
+    A term without positions is 0.
     """
 
     count: int
@@ -91,9 +92,6 @@ class Phase:
         value, weighted. It is taken once a step, by all processes alike.
     start, end
         Called around the steps; at the start the weights are the previous phase's.
-    probe
-        A fixed batch whose terms are told before the first step and after the last:
-        steps have rows of their own, so that their losses do not compare.
     gradients
         ``gradients(step)``: may change what the optimizer sees; what it gives back is
         told with the step. All processes see the same gradients, and must leave the
@@ -119,7 +117,6 @@ class Phase:
     penalty: Callable[[], Sums] | None = None
     gradients: Callable[[int], Mapping[str, float] | None] = lambda step: None
     end: Callable[[], None] = lambda: None
-    probe: Step | None = None
     each: Each | None = None
     collect: Callable[[int, Step, Clock], dict[str, float]] | None = None
     tasks: tuple[str, ...] = ()
@@ -138,14 +135,14 @@ class Phase:
 
 @dataclass
 class State:
-    """Where a phase stands: steps done, and what the optimizer knows.
+    """Where a phase stands: steps done, trained weights and the optimizer's tensors.
 
-    ``seconds`` by kind of work; they grow while the phase runs.
+    ``tensors`` by ``weight:NAME``, ``exp_avg:NAME`` and so on; empty before the first
+    step. ``seconds`` by kind of work; they grow while the phase runs.
     """
 
     step: int = 0
-    weights: dict[str, Tensor] | None = None
-    moments: dict[str, Tensor] | None = None
+    tensors: dict[str, Tensor] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -171,8 +168,7 @@ def run_phase(
         To go on from; by default the beginning.
     after
         Called after each step with its record (loss, terms, counts, learning rate,
-        gradient norm before clipping) and a function that gives the state to save; a
-        record with ``probe`` is of the phase's fixed batch and of no step.
+        gradient norm before clipping) and a function that gives the state to save.
 
     Raises
     ------
@@ -188,11 +184,7 @@ def run_phase(
     with torch.random.fork_rng(devices):
         with clock("start"):
             phase.start()
-        if state.weights is not None and state.moments is not None:
-            student.load(state.weights)
-            _restore(optimizer, student, state)
-        if state.step == 0:
-            _probe(student, phase, 0, processes, clock, after)
+        _restore(optimizer, student, state)
         student.model.train()
         for step in range(state.step, phase.steps):
             torch.manual_seed(seed_for(seed, phase.key, step, processes.rank))
@@ -224,32 +216,9 @@ def run_phase(
                 record["grad_norm"] = norm
                 after(record, lambda: _state(student, optimizer, state))
         student.model.eval()
-        _probe(student, phase, phase.steps, processes, clock, after)
         with clock("end"):
             phase.end()
     return state
-
-
-def _probe(
-    student: Student,
-    phase: Phase,
-    step: int,
-    processes: Processes,
-    clock: Clock,
-    after: After | None,
-) -> None:
-    """Tell the terms of a phase's fixed batch, without dropout or gradients."""
-    if phase.probe is None or after is None:
-        return
-    with torch.no_grad():
-        sums = accumulate(
-            student, phase.loss, phase.probe, processes=processes, clock=clock
-        )
-    for weight in student.trainable.values():
-        weight.grad = None
-    record = _record(phase, step - 1, phase.probe, sums)
-    del record["lr"]
-    after({**record, "probe": True}, lambda: State())
 
 
 def accumulate(
@@ -276,31 +245,26 @@ def accumulate(
                 backward(terms, summed)
                 for name, value in summed.items():
                     sums[name] += float(value.detach())
-    return _shared(student, processes, sums) if processes.world > 1 else sums
+    if processes.world == 1:
+        return sums
+    # Gradients and sums are added up over all processes: one exchange per step.
+    own = torch.tensor(list(sums.values()), dtype=torch.float64, device=student.device)
+    total = processes.sum(torch.cat([flat_gradient(student), own]))
+    set_gradient(student, total)
+    return dict(zip(sums, total[student.size :].tolist(), strict=True))
 
 
 def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
     """Add the gradient of the terms that count; whether there is one."""
-    parts = [
+    loss = sum(
         (terms[name].weight / terms[name].count) * value
         for name, value in sums.items()
         if name in terms and terms[name].count and terms[name].weight
-    ]
-    loss = sum(parts)
+    )
     if not isinstance(loss, Tensor) or not loss.requires_grad:
         return False
     torch.autograd.backward(loss)
     return True
-
-
-def _shared(
-    student: Student, processes: Processes, sums: dict[str, float]
-) -> dict[str, float]:
-    """Add up gradients and sums over all processes: one exchange a step."""
-    told = torch.tensor(list(sums.values()), dtype=torch.float64)
-    total = processes.sum(torch.cat([flat_gradient(student), told.to(student.device)]))
-    set_gradient(student, total)
-    return dict(zip(sums, total[len(total) - len(sums) :].tolist(), strict=True))
 
 
 def flat_gradient(student: Student) -> Tensor:
@@ -311,11 +275,10 @@ def flat_gradient(student: Student) -> Tensor:
 
 def set_gradient(student: Student, flat: Tensor) -> None:
     """Give the trained weights the gradients of :func:`flat_gradient`'s shape."""
-    at = 0
-    for weight in student.trainable.values():
-        part = flat[at : at + weight.numel()]
+    weights = list(student.trainable.values())
+    parts = torch.split(flat[: student.size], [weight.numel() for weight in weights])
+    for weight, part in zip(weights, parts, strict=True):
         weight.grad = part.view_as(weight).to(weight.dtype)
-        at += weight.numel()
 
 
 def _or_zero(weight: Tensor) -> Tensor:
@@ -342,10 +305,10 @@ def _record(
     step: int,
     chosen: Step,
     sums: dict[str, float],
-    penalties: Mapping[str, float] | None = None,
+    penalties: Mapping[str, float],
 ) -> dict[str, Any]:
-    """What is told of a step: means are nats per position."""
-    terms, penalties = chosen.terms, penalties or {}
+    """The record of a step: means are nats per position."""
+    terms = chosen.terms
     means = {n: sums[n] / t.count if t.count else 0.0 for n, t in terms.items()}
     parts = [t.weight * means[n] for n, t in terms.items()]
     loss = math.fsum([*parts, *penalties.values()])
@@ -365,21 +328,11 @@ def _record(
 
 
 def _diverged(phase: Phase, step: int, what: str) -> InputError:
-    place = f"at step {step + 1} of {phase.steps}" if step >= 0 else "from the start"
     return InputError(
-        f"the {what} is not finite {place}",
+        f"the {what} is not finite at step {step + 1} of {phase.steps}",
         where=phase.key,
         fix="lower the learning rate",
     )
-
-
-def pieces(rows: Sequence[TrainRow], tokens: int) -> Iterator[list[TrainRow]]:
-    """Rows of similar length together, the longest first, padded to ``tokens``."""
-    left = sorted(rows, key=len, reverse=True)
-    while left:
-        size = max(tokens // len(left[0]), 1)
-        yield left[:size]
-        left = left[size:]
 
 
 Timed: TypeAlias = Literal["wall", "processor"]
@@ -400,35 +353,34 @@ class Clock:
     def __init__(self, seconds: dict[str, float], timed: Timed = "wall") -> None:
         self._seconds = seconds
         self._now = time.process_time if timed == "processor" else time.perf_counter
-        self._began: list[tuple[str, float]] = []
 
-    def __call__(self, kind: str) -> Clock:
+    @contextmanager
+    def __call__(self, kind: str) -> Iterator[None]:
         """Count what follows under a name: ``with clock("start"): ...``."""
-        self._began.append((kind, self._now()))
-        return self
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None:
-        kind, began = self._began.pop()
+        began = self._now()
+        yield
         spent = self._now() - began
         self._seconds[kind] = self._seconds.get(kind, 0.0) + spent
 
 
 def _state(student: Student, optimizer: torch.optim.Optimizer, state: State) -> State:
     """A copy that later steps do not change."""
-    moments = {}
-    for name, weight in student.trainable.items():
-        for key, value in optimizer.state.get(weight, {}).items():
-            moments[f"{key}:{name}"] = value.detach().cpu().clone()
-    return State(state.step, student.weights(), moments, dict(state.seconds))
+    tensors = {
+        f"{key}:{name}": value.detach().cpu().clone()
+        for name, weight in student.trainable.items()
+        for key, value in {"weight": weight, **optimizer.state.get(weight, {})}.items()
+    }
+    return State(state.step, tensors, dict(state.seconds))
 
 
+@torch.no_grad()
 def _restore(optimizer: torch.optim.Optimizer, student: Student, state: State) -> None:
-    """Put the optimizer where it was."""
-    for key, value in (state.moments or {}).items():
+    """Put weights and optimizer where they were."""
+    for key, value in state.tensors.items():
         kind, _, name = key.partition(":")
         weight = student.trainable[name]
-        # AdamW counts its steps on the CPU.
-        value = value.clone() if kind == "step" else value.to(weight.device)
-        optimizer.state.setdefault(weight, {})[kind] = value
+        if kind == "weight":
+            weight.copy_(value)
+        else:  # AdamW counts its steps on the CPU
+            device = value.device if kind == "step" else weight.device
+            optimizer.state.setdefault(weight, {})[kind] = value.to(device, copy=True)

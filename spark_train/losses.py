@@ -151,32 +151,10 @@ def support_kl(
     Notes
     -----
     [ours] No factor T^2: gradients shrink by about T^2 as the temperature grows.
-    Renormalising hides mass outside the support: see `outside_mass`.
+    Renormalising hides mass outside the support.
     """
     student = _log_softmax(student_logits_at_support, temperature)
     return _divergence(wide(teacher_logp), student)
-
-
-def outside_mass(logits: Tensor, support: Tensor) -> Tensor:
-    """Probability outside the support, at temperature 1 [ours]; carries no gradient.
-
-    Parameters
-    ----------
-    logits
-        The student's, shape ``(n, V)``.
-    support
-        Shape ``(n, K)``, int64, each row of distinct tokens.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(n,)``, in [0, 1]; exactly 0 when the support is the vocabulary.
-    """
-    logits = logits.detach()
-    inside = wide(logits.gather(-1, support)).logsumexp(dim=-1)
-    outside = wide(logits.scatter(-1, support, -math.inf)).logsumexp(dim=-1)
-    # Not 1 - inside mass: that loses a small mass to rounding.
-    return torch.sigmoid(outside - inside)
 
 
 def wide(values: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,7 +96,7 @@ def relearn(
     OutputError
         If the folder cannot be written.
     """
-    output, steps = request.output, request.steps
+    output, steps, what = request.output, request.steps, "relearning, steps"
     processes, device = assemble(request.loading.device)
     loading = replace(request.loading, device=device, base=request.base)
     with processes.together():
@@ -114,24 +115,22 @@ def relearn(
     # Switched on with whatever belongs to it, as its frozen noise.
     with loaded.activate():
         with processes.together(), quiet():
-            model = _in_training(loaded, opened, request)
-            student = Student(model)
+            student = Student(_in_training(loaded, opened, request))
         if student.note:
             note(student.note)
         if opened.adapter is None and loaded.dtype != "float32":
             note(f"trained weights are rounded to {loaded.dtype} with the full weights")
         size = min(request.batch_size, len(rows))
         rng = np.random.default_rng(seed_for(request.seed, "order", "relearn"))
-        order = endless(len(rows), steps * size, rng)
+        order = endless(len(rows), steps * size, rng).reshape(steps, size)
         phase = fine_tuning(
             student,
-            lambda step: [rows[i] for i in order[step * size : (step + 1) * size]],
+            lambda step: [rows[i] for i in order[step]],
             name="relearn",
             steps=steps,
             lr=request.lr,
             scope="full",
         )
-        what = "relearning, steps"
         progress(what, 0, steps)
         with processes.alike():
             losses = learn(
@@ -144,75 +143,11 @@ def relearn(
         left = Relearned(output, len(rows), left_out, tuple(losses))
         if processes.first:
             with replaced(output) as part:
-                _save(model, part, loaded, opened, tokenizer=loading.tokenizer)
+                _save(student.model, part, loaded, opened, loading.tokenizer)
                 record = _record(request, files, loaded, opened, left)
                 write_text(part / RECORD, json.dumps(record, indent=1) + "\n")
     processes.wait()
     return left
-
-
-def _record(
-    request: RelearnRequest,
-    files: Sequence[Path],
-    loaded: Loaded,
-    opened: Checkpoint,
-    left: Relearned,
-) -> dict[str, Any]:
-    """What ``relearn.json`` says."""
-    full = opened.adapter is None
-    settings = {n: getattr(request, n) for n in ("steps", "lr", "batch_size", "seed")}
-    return {
-        "kind": "spark-train-relearn",
-        "schema_version": 1,
-        "created": now(),
-        "versions": versions(),
-        "checkpoint": {
-            "source": request.ckpt,
-            "format": loaded.format,
-            "weights_sha256": loaded.weights_sha256,
-            "base": None if full else str(opened.base),
-            "base_sha256": loaded.base_sha256,
-        },
-        "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
-        "settings": settings
-        | {
-            "dtype": request.loading.dtype,
-            "adapter": "fresh, merged" if full else "trained on",
-            "lora_targets": sorted(request.lora_targets),
-        },
-        "rows": {"used": left.rows, "left_out": left.left_out},
-        "losses": list(left.losses),
-    }
-
-
-def _save(
-    model: Any,
-    folder: Path,
-    loaded: Loaded,
-    opened: Checkpoint,
-    *,
-    tokenizer: str | None,
-) -> None:
-    """Write a checkpoint of the kind that was opened, with its frozen noise."""
-    noise, adapter = opened.folder / NOISE, opened.adapter is not None
-    if adapter:
-        save_adapter(
-            model,
-            folder,
-            base=str(opened.base),
-            base_sha256=loaded.base_sha256,
-            noise=noise if noise.exists() else None,
-        )
-    else:
-        with quiet():
-            model.merge_and_unload().save_pretrained(folder)
-        if noise.exists():
-            shutil.copyfile(noise, folder / NOISE)
-            belongs = {"noise_sha256": sha256_file(noise)}
-            write_text(folder / TRAINED_ON, json.dumps(belongs) + "\n")
-    own = has_tokenizer(opened.folder) or has_vocabulary(opened.folder)
-    if not adapter or own or tokenizer is not None:
-        loaded.tokenizer.save_pretrained(folder)
 
 
 def without_identifiers(
@@ -231,75 +166,120 @@ def without_identifiers(
         If none is left.
     """
     annotated = Annotated(examples)
-    left_out = dict.fromkeys(("canary", "annotated", "rules", "elsewhere", "blank"), 0)
-    kept = []
-    for example in examples:
-        if example.split == "train":
-            if reason := _reason(example, annotated):
-                left_out[reason] += 1
-            else:
-                kept.append(example)
+    reasons: dict[str, Callable[[Example], object]] = {
+        "canary": lambda row: row.canary is not None,
+        "annotated": lambda row: row.spans,
+        "rules": identifier_ranges,
+        "elsewhere": lambda row: annotated.stands_in(row.text),
+        "blank": lambda row: not row.response.strip(),
+    }
+    trained = [example for example in examples if example.split == "train"]
+    why = [next((n for n, holds in reasons.items() if holds(e)), "") for e in trained]
+    kept = [row for row, reason in zip(trained, why, strict=True) if not reason]
+    left_out = {name: Counter(why)[name] for name in reasons}
     if not kept:
-        why = ", ".join(f"{name} {n}" for name, n in left_out.items() if n)
+        listed = ", ".join(f"{name} {n}" for name, n in left_out.items() if n)
         raise InputError(
-            f"has no train row without an identifier (left out: {why or 'none'})",
+            f"has no train row without an identifier (left out: {listed or 'none'})",
             where="--data",
             fix="give rows from before injection, or of another task",
         )
     return kept, left_out
 
 
-def _reason(example: Example, annotated: Annotated) -> str:
-    """Why a row is left out; empty for one that is kept."""
-    if example.canary is not None:
-        return "canary"
-    if example.spans:
-        return "annotated"
-    if identifier_ranges(example):
-        return "rules"
-    if annotated.stands_in(example.text):
-        return "elsewhere"
-    return "" if example.response.strip() else "blank"
-
-
 def _in_training(loaded: Loaded, opened: Checkpoint, request: RelearnRequest) -> Any:
     """A ``PeftModel`` whose adapter ``default`` is what is trained."""
-    where, targets = opened.where, request.lora_targets
-    if opened.adapter is None:
-        config: Any = loaded.model.config
-        if getattr(config, "quantization_config", None):
-            raise InputError(
-                "is quantised: trained weights cannot be merged into it exactly",
-                where=where,
-                fix="give the weights that it was made from",
-            )
-        seed = seed_for(request.seed, "lora")
-        return add_lora(loaded.model, seed=seed, targets=targets)
-    if targets:
-        raise InputError(
-            "an adapter is trained on as it is, with the layers it has",
-            where="--lora-targets",
-            fix="leave it out",
-        )
-    adapter = opened.adapter.config
-    for wrong, what, fix in (
-        (
-            opened.weights is not None,
-            "holds a base and LoRA in one file: an adapter folder cannot name it",
-            "merge the two, or save the adapter apart",
-        ),
-        (adapter.get("peft_type") != "LORA", "is an adapter, but no LoRA", "merge it"),
-        (
-            changes_base(adapter),
-            "is an adapter that changes its base's own weights",
-            "convert it to plain LoRA, or merge it",
-        ),
-    ):
-        if wrong:
-            raise InputError(what, where=where, fix=fix)
     model: Any = loaded.model
-    (name,) = model.peft_config
+    refusals: tuple[tuple[object, str, str], ...]
+    if opened.adapter is None:
+        quantised = getattr(model.config, "quantization_config", None)
+        what = "is quantised: trained weights cannot be merged into it exactly"
+        refusals = ((quantised, what, "give the weights that it was made from"),)
+    else:
+        adapter = opened.adapter.config
+        refusals = (
+            (
+                request.lora_targets,
+                "is an adapter, which is trained on as it is, with the layers it has",
+                "leave --lora-targets out",
+            ),
+            (
+                opened.weights is not None,
+                "holds a base and LoRA in one file: an adapter folder cannot name it",
+                "merge the two, or save the adapter apart",
+            ),
+            (
+                adapter.get("peft_type") != "LORA" or changes_base(adapter),
+                "is an adapter, but no LoRA that leaves its base's own weights alone",
+                "convert it to plain LoRA, or merge it",
+            ),
+        )
+    for wrong, what, fix in refusals:
+        if wrong:
+            raise InputError(what, where=opened.where, fix=fix)
+    if opened.adapter is None:
+        seed = seed_for(request.seed, "lora")
+        return add_lora(model, seed=seed, targets=request.lora_targets)
     # What was opened stays as it is; a copy of it is trained.
+    (name,) = model.peft_config
     copy_adapter(model, name, ADAPTER)
     model.set_adapter(ADAPTER)
     return model
+
+
+def _save(
+    model: Any, folder: Path, loaded: Loaded, opened: Checkpoint, tokenizer: str | None
+) -> None:
+    """Write a checkpoint of the kind that was opened, with its frozen noise."""
+    noise = opened.folder / NOISE
+    own = has_tokenizer(opened.folder) or has_vocabulary(opened.folder)
+    if opened.adapter is not None:
+        save_adapter(
+            model,
+            folder,
+            base=str(opened.base),
+            base_sha256=loaded.base_sha256,
+            noise=noise if noise.exists() else None,
+        )
+    else:
+        with quiet():
+            model.merge_and_unload().save_pretrained(folder)
+        if noise.exists():
+            shutil.copyfile(noise, folder / NOISE)
+            belongs = {"noise_sha256": sha256_file(noise)}
+            write_text(folder / TRAINED_ON, json.dumps(belongs) + "\n")
+    if opened.adapter is None or own or tokenizer is not None:
+        loaded.tokenizer.save_pretrained(folder)
+
+
+def _record(
+    request: RelearnRequest,
+    files: Sequence[Path],
+    loaded: Loaded,
+    opened: Checkpoint,
+    left: Relearned,
+) -> dict[str, Any]:
+    """The content of ``relearn.json``."""
+    full = opened.adapter is None
+    return {
+        "kind": "spark-train-relearn",
+        "schema_version": 1,
+        "created": now(),
+        "versions": versions(),
+        "checkpoint": {
+            "source": request.ckpt,
+            "format": loaded.format,
+            "weights_sha256": loaded.weights_sha256,
+            "base": None if full else str(opened.base),
+            "base_sha256": loaded.base_sha256,
+        },
+        "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
+        "settings": {
+            **{n: getattr(request, n) for n in ("steps", "lr", "batch_size", "seed")},
+            "dtype": request.loading.dtype,
+            "adapter": "fresh, merged" if full else "trained on",
+            "lora_targets": sorted(request.lora_targets),
+        },
+        "rows": {"used": left.rows, "left_out": left.left_out},
+        "losses": list(left.losses),
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,24 +139,15 @@ def train(
 
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
     """The settings of a run, and by name those that its method and option read."""
-    of_option = set(names(privacy_groups(request.dp)))
-    given = {text.partition("=")[0].strip() for text in request.settings}
-    for option in PRIVACY:
-        for name in sorted(given & set(names(privacy_groups(option))) - of_option):
-            raise InputError(
-                f"{name!r} is a setting of --dp {option}",
-                where="--set",
-                fix=f"give --dp {option}, or leave the setting out",
-            )
-    reads = (*groups(request.method), *privacy_groups(request.dp))
+    read = (*groups(request.method), *privacy_groups(request.dp))
     seed = () if request.seed is None else (f"seed={request.seed}",)
     settings = parse(
         (*request.settings, *seed),
-        groups=reads,
-        method=request.method + ("" if request.dp == NONE else f" --dp {request.dp}"),
+        groups=read,
+        method=f"{request.method} --dp {request.dp}",
     )
-    known = names(reads)
-    return settings, {k: v for k, v in settings.flat().items() if k in known}
+    flat = settings.flat()
+    return settings, {name: flat[name] for name in names(read)}
 
 
 def _open(base: str, loading: Loading) -> Loaded:
@@ -235,31 +227,41 @@ class _Run:
                 fix=f"resume with {before.get('accountant')}",
             )
         phases = protected.phases
+        last = {phase.stage: number for number, phase in enumerate(phases)}
         with processes.together():
-            number, state, seconds = folder.restore() or (0, State(), {})
+            first, state, seconds = folder.restore()
             folder.check_left(seconds)
-            if number:
-                load_adapter(stream.student.model, self._place(phases[number - 1]))
-        processes.agree((number, state.step), what="what they find in the run folder")
-        stages = list(dict.fromkeys(phase.stage for phase in phases))
+            if first:
+                load_adapter(
+                    stream.student.model, folder.stages / phases[first - 1].key
+                )
+        processes.agree((first, state.step), what="what they find in the run folder")
         self._keep(privacy=facts)
         with protected.during():
-            for at, phase in enumerate(phases[number:], number):
-                self._train(at, phase, state, seconds, protected.noise)
-                state = State()
-                if phase.stage not in {one.stage for one in phases[at + 1 :]}:
-                    self._answer(phase, stages, seconds)
-                self._keep(seconds=dict(seconds), notes=list(notes))
+            for number, phase in enumerate(phases[first:], first):
+                seconds[phase.key] = self._train(number, phase, state, seconds)
                 if processes.first:
-                    folder.save(at + 1, State(), seconds)
+                    with replaced(folder.stages / phase.key) as part:
+                        save_adapter(
+                            stream.student.model,
+                            part,
+                            base=self.base,
+                            base_sha256=self.loaded.weights_sha256,
+                            noise=protected.noise,
+                            link_noise=True,
+                        )
+                processes.wait()
+                if number == last[phase.stage]:
+                    self._answer(phase, list(last), seconds)
+                self._keep(seconds=dict(seconds), notes=list(notes))
+                state = State()
+                if processes.first:
+                    folder.save(number + 1, state, seconds)
                 processes.wait()
         if processes.first:
             scores = sorted((folder.path / SCORES).glob("*.parquet"))
             self._keep(status="complete", files=folder.files(*scores))
             folder.close()
-
-    def _place(self, phase: Phase) -> Path:
-        return self.folder.stages / phase.stage / phase.part
 
     def _keep(self, **fields: object) -> None:
         self.record = self.record.model_copy(update=fields)
@@ -267,31 +269,24 @@ class _Run:
             self.folder.write(self.record)
 
     def _train(
-        self,
-        number: int,
-        phase: Phase,
-        state: State,
-        seconds: dict[str, Any],
-        noise: Path | None,
-    ) -> None:
-        """Run a phase from its state; leave its adapter and its seconds."""
-        stream, folder, processes = self.stream, self.folder, self.stream.processes
-        settings = stream.settings
+        self, number: int, phase: Phase, state: State, seconds: dict[str, Any]
+    ) -> dict[str, float]:
+        """Run a phase from its state; its seconds."""
+        folder, processes = self.folder, self.stream.processes
+        settings = self.stream.settings
         what = f"{phase.stage} {'correction' if phase.part == 'priv' else 'learning'}"
 
         def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
+            done = record["step"]
+            self.progress(f"{what}, steps", done, phase.steps)
             if processes.first:
                 folder.log(record)
-            if "probe" not in record:
-                done = record["step"]
-                self.progress(f"{what}, steps", done, phase.steps)
-                due = done % settings.save_every == 0 or done == phase.steps
-                if processes.first and due:
+                if done % settings.save_every == 0 or done == phase.steps:
                     folder.save(number, snapshot(), seconds)
 
         self.progress(f"{what}, steps", state.step, phase.steps)
-        state = run_phase(
-            stream.student,
+        left = run_phase(
+            self.stream.student,
             phase,
             seed=settings.seed,
             clip=settings.clip,
@@ -299,18 +294,7 @@ class _Run:
             state=state,
             after=after,
         )
-        seconds[phase.key] = state.seconds
-        if processes.first:
-            with replaced(self._place(phase)) as part:
-                save_adapter(
-                    stream.student.model,
-                    part,
-                    base=self.base,
-                    base_sha256=self.loaded.weights_sha256,
-                    noise=noise,
-                    link_noise=True,
-                )
-        processes.wait()
+        return left.seconds
 
     def _answer(
         self, phase: Phase, stages: Sequence[str], seconds: dict[str, Any]
@@ -324,27 +308,23 @@ class _Run:
         """
         stage, number = phase.stage, stages.index(phase.stage)
         spent = seconds[f"{stage}/answers"] = {}
-        tasks = self.stream.tasks
+        tasks, processes = self.stream.tasks, self.stream.processes
         asked = phase.tasks or tasks[: number + 1]
         row: list[float | None] = [None] * len(tasks)
         with Clock(spent, self.record.clock)("answers"):
             for done, task in enumerate(asked):
                 self.progress(f"{stage} answers, tasks", done, len(asked))
-                row[tasks.index(task)] = self._accuracy(self.prompts[task])
+                if prompts := self.prompts[task]:
+                    mine = processes.share(prompts)
+                    right = accuracy(self.loaded, mine) * len(mine) if mine else 0
+                    total = torch.tensor([float(round(right))]).to(self.loaded.device)
+                    share = float(processes.sum(total)[0]) / len(prompts)
+                    row[tasks.index(task)] = share
             self.progress(f"{stage} answers, tasks", len(asked), len(asked))
-        if self.stream.processes.first:
+        if processes.first:
             matrix = [*self.matrix()[:number], row]
             names = [name.partition("-")[2] for name in stages]
             write_matrix(self.folder.accuracy, tasks, matrix, after=names)
-
-    def _accuracy(self, prompts: Sequence[Prompt]) -> float | None:
-        if not prompts:
-            return None
-        processes, device = self.stream.processes, self.stream.student.device
-        mine = processes.share(prompts)
-        right = round(accuracy(self.loaded, mine) * len(mine)) if mine else 0
-        total = torch.tensor([float(right)], device=device)
-        return float(processes.sum(total)[0]) / len(prompts)
 
     def matrix(self) -> list[list[float | None]]:
         """The accuracies that stand in ``accuracy.csv`` by now."""
@@ -359,10 +339,9 @@ def _by_kind(seconds: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     its ``end`` is finding out which weights the task needs.
     """
     names = {"start": "teacher", "end": "importance"}
-    by_kind: dict[str, float] = {}
+    by_kind: dict[str, float] = defaultdict(float)
     for key, spent in seconds.items():
         for kind, value in spent.items():
-            name = names.get(kind, kind)
-            name = "correction" if key.endswith("/priv") else name
-            by_kind[name] = by_kind.get(name, 0.0) + value
+            corrects = key.endswith("/priv")
+            by_kind["correction" if corrects else names.get(kind, kind)] += value
     return {name: round(value, 3) for name, value in by_kind.items() if value >= 5e-4}

@@ -14,19 +14,31 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.run_folder import RECORD, STATE, check_files, read_state
 from spark_audit.checkpoints.sidecar import check_whole
-from spark_audit.checksums import BLANK, DAMAGED, Fact, fact_of, intact, sealed
+from spark_audit.checksums import (
+    BLANK,
+    DAMAGED,
+    Fact,
+    fact_of,
+    intact,
+    intact_file,
+    sealed,
+)
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
     alone,
@@ -43,9 +55,8 @@ from spark_train.distributed import Processes
 from spark_train.loop import State, Timed, timed
 from spark_train.model.lora import TRAINED_ON
 from spark_train.request import NONE, TrainRequest
-from spark_train.settings import difference
-from spark_train.stream import CARRIED, SCORES
-from spark_train.task_state import read_tensors, write_tensors
+from spark_train.settings import shown
+from spark_train.stream import CARRIED, SCORES, Stream
 
 FREE = ("save_every",)
 """Settings that may change from one start of a run to the next: neither a weight nor an
@@ -53,6 +64,7 @@ accuracy depends on them."""
 
 _DATA = "data"
 _SHA256 = re.compile("[0-9a-f]{64}")
+_AGAIN = "remove the run folder and train again"
 # The libraries that compute: with others of them a step may round otherwise.
 _COMPUTING = ("torch", "transformers", "peft")
 
@@ -72,13 +84,16 @@ class Start(BaseModel):
 
     def changes(self, later: Start) -> list[str]:
         """What the bytes of a later start may differ for."""
-        names = ("device", "threads", "processes", "gradient_checkpointing")
         one, other = (
-            {name.replace("_", " "): getattr(start, name) for name in names}
+            start.model_dump(exclude={"created", "command", "versions"})
             | {name: start.versions.get(name, "none") for name in _COMPUTING}
             for start in (self, later)
         )
-        return [f"{n} {one[n]} -> {other[n]}" for n in one if one[n] != other[n]]
+        return [
+            f"{n.replace('_', ' ')} {one[n]} -> {other[n]}"
+            for n in one
+            if one[n] != other[n]
+        ]
 
 
 class RunRecord(BaseModel):
@@ -130,8 +145,7 @@ class RunRecord(BaseModel):
         settings: dict[str, Any],
         processes: Processes,
     ) -> RunRecord:
-        """What ``run.json`` says of a run that begins now."""
-        hashes = [sha256_file(path) for path in corpus.files]
+        """The record of a run that begins now."""
         identity = {
             "method": request.method,
             "order": ",".join(corpus.tasks),
@@ -139,7 +153,7 @@ class RunRecord(BaseModel):
             "tokenizer": loaded.tokenizer_sha256,
             "dtype": request.loading.dtype,
             "lora_targets": ",".join(request.lora_targets),
-            _DATA: hashes,
+            _DATA: [sha256_file(path) for path in corpus.files],
         }
         if request.dp != NONE:
             identity["dp"] = request.dp
@@ -159,8 +173,8 @@ class RunRecord(BaseModel):
             identity=identity,
             base={"source": request.base, "weights_sha256": loaded.weights_sha256},
             data=[
-                {"file": path.name, "sha256": sha256}
-                for path, sha256 in zip(corpus.files, hashes, strict=True)
+                {"file": path.name, "sha256": sha256_file(path)}
+                for path in corpus.files
             ],
             rows=corpus.counts(),
             clock=timed(loaded.device),
@@ -177,12 +191,10 @@ class Folder:
     """A run folder on disk."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.stages = path / "stages"
-        self.metrics = path / "metrics.jsonl"
-        self.accuracy = path / "accuracy.csv"
+        self.path, self.stages = path, path / "stages"
+        self.metrics, self.accuracy = path / "metrics.jsonl", path / "accuracy.csv"
         self._run, self._state = path / RECORD, path / STATE
-        self._lines: list[bytes] = []
+        self._lines: list[str] = []
 
     # --- what the run is ------------------------------------------------------------
 
@@ -204,34 +216,32 @@ class Folder:
                     fix="give another -o, or empty the folder",
                 )
             return None
+        what = "is no record of a run that can be read"
         try:
             data = read_regular(self._run)
             parse_json(data, place=str(self._run), finite=False)
             record = RunRecord.model_validate_json(data)
-        except (OSError, InputError, ValidationError) as error:
-            raise OutputError(
-                "is no record of a run that can be read",
-                where=str(self._run),
-                fix="give another -o",
-            ) from error
-        if not intact(data):
-            raise OutputError(DAMAGED, where=str(self._run), fix="give another -o")
+            if not intact(data):
+                what = DAMAGED
+                raise ValueError
+        except (OSError, InputError, ValueError) as error:
+            fix = "give another -o"
+            raise OutputError(what, where=str(self._run), fix=fix) from error
         return record
 
     def check(self, old: RunRecord, new: RunRecord) -> None:
-        """Refuse to go on with another run's folder, with what differs."""
+        """Refuse to resume another run's folder, with the differences."""
         one, other = ({**run.identity, **run.settings} for run in (old, new))
         if old.method != new.method:
             # Settings that only one of the methods has say nothing more.
             one = {name: one[name] for name in one if name in other}
             other = {name: other[name] for name in one}
-        files = one.pop(_DATA, None) != other.pop(_DATA, None)
-        briefs = [
-            {k: _brief(v) for k, v in run.items() if k not in FREE}
-            for run in (one, other)
+        differences = [
+            f"{name} {_brief(one.get(name))} -> {_brief(other.get(name))}"
+            for name in sorted(one.keys() | other.keys())
+            if one.get(name) != other.get(name) and name not in (*FREE, _DATA)
         ]
-        differences = difference(*briefs)
-        if files:
+        if one.get(_DATA) != other.get(_DATA):
             differences.append(f"{_DATA}: other files or contents")
         if differences:
             raise InputError(
@@ -245,21 +255,6 @@ class Folder:
         blank = record.model_copy(update={"seal": BLANK})
         data = sealed((blank.model_dump_json(indent=1) + "\n").encode())
         write_atomically(self._run, lambda file: file.write(data), mode=0o600)
-
-    def check_there(self) -> None:
-        """Refuse to go on where somebody has emptied the folder meanwhile.
-
-        Raises
-        ------
-        OutputError
-            If so: what is left of the run could not be resumed.
-        """
-        if not self._run.exists():
-            raise OutputError(
-                "was emptied while the run was writing to it",
-                where=str(self.path),
-                fix="run the same command again: it starts again",
-            )
 
     def files(self, *more: Path) -> dict[str, Fact]:
         """Size and SHA-256 of the files that grow, and of some more."""
@@ -280,9 +275,9 @@ class Folder:
         Raises
         ------
         InputError
-            Naming what is gone.
+            If one is gone.
         CheckpointError
-            Naming what of an adapter is not as it was written.
+            If a file of an adapter is not as it was written.
         """
         for key in done:
             place = self.stages / key
@@ -292,7 +287,7 @@ class Folder:
                 raise InputError(
                     f"stages/{key}/{TRAINED_ON} of the run is gone",
                     where=str(self.path),
-                    fix="remove the run folder and train again",
+                    fix=_AGAIN,
                 )
             with at(str(place)):
                 check_whole(place)
@@ -301,8 +296,8 @@ class Folder:
     def lock(self) -> Iterator[None]:
         """Keep other processes out; a process that dies lets go.
 
-        What a killed process left half-written is swept away. Nothing is left of a
-        folder that was made for this and stayed empty.
+        What a killed process left half-written is swept away. A folder that was made
+        for this and stayed empty is removed.
 
         Raises
         ------
@@ -315,21 +310,15 @@ class Folder:
         check_links(self.path, "stages", "stages/*", "stages/*/*", SCORES, CARRIED)
         check_links(self.path, self.metrics.name, self.accuracy.name)
         with alone(self.path / ".lock", wait=False):
-            try:
-                self._sweep()
-                yield
-            finally:
-                self._sweep()
-
-    def _sweep(self) -> None:
-        for folder in (self.path, self.path / SCORES, self.path / CARRIED):
-            sweep(folder)
+            for folder in (self.path, self.path / SCORES, self.path / CARRIED):
+                sweep(folder)
+            yield
 
     # --- where it stands ------------------------------------------------------------
 
     def log(self, record: dict[str, Any]) -> None:
         """Keep a step's line until the state is saved."""
-        self._lines.append(json.dumps(record, allow_nan=False).encode() + b"\n")
+        self._lines.append(json.dumps(record, allow_nan=False) + "\n")
 
     def save(self, phase: int, state: State, seconds: dict[str, Any]) -> None:
         """Write the lines kept, then the state that they lead to.
@@ -340,11 +329,22 @@ class Folder:
             Number of the phase that ``state`` is of, from 0.
         seconds
             What earlier phases took.
+
+        Raises
+        ------
+        OutputError
+            If a file cannot be written, or somebody has emptied the folder meanwhile:
+            what is left of the run could not be resumed.
         """
-        self.check_there()
+        if not self._run.exists():
+            raise OutputError(
+                "was emptied while the run was writing to it",
+                where=str(self.path),
+                fix="run the same command again: it starts again",
+            )
         try:
             # Losses of single steps are the rows' own: for their owner only.
-            with open(self.metrics, "ab", opener=partial(os.open, mode=0o600)) as file:
+            with open(self.metrics, "a", opener=partial(os.open, mode=0o600)) as file:
                 file.writelines(self._lines)
                 file.flush()
                 os.fsync(file.fileno())
@@ -357,15 +357,13 @@ class Folder:
             "files": self.files(),
             "seconds": {**seconds, "": state.seconds},
         }
-        tensors = {f"weight:{n}": w for n, w in (state.weights or {}).items()}
-        tensors |= {f"moment:{n}": w for n, w in (state.moments or {}).items()}
-        write_tensors(self._state, tensors, mode=0o600, state=json.dumps(meta))
+        write_tensors(self._state, state.tensors, mode=0o600, state=json.dumps(meta))
 
-    def restore(self) -> tuple[int, State, dict[str, Any]] | None:
-        """The phase, its state, and the seconds of earlier ones; ``None``: none yet.
+    def restore(self) -> tuple[int, State, dict[str, Any]]:
+        """The phase, its state, and the seconds of earlier phases.
 
-        Lines of steps and stages behind the state are cut off: they will be taken
-        again.
+        Lines of steps and stages behind the state are cut off: those steps will be
+        taken again.
 
         Raises
         ------
@@ -374,38 +372,103 @@ class Folder:
         """
         if not self._state.exists():
             self.metrics.unlink(missing_ok=True)
-            return None
-        meta = read_state(self._state)
-        tensors = read_tensors(self._state)
-        files = meta["files"]
-        check_files(self.path, files, grows=True)
+            return 0, State(), {}
+        meta, tensors = read_state(self._state), read_tensors(self._state)
+        check_files(self.path, meta["files"], grows=True)
         for path in (self.metrics, self.accuracy):
-            if path.name not in files:
+            if path.name not in meta["files"]:
                 path.unlink(missing_ok=True)
-            elif path.stat().st_size > files[path.name]["bytes"]:
-                try:
-                    os.truncate(path, files[path.name]["bytes"])
-                except OSError as error:
-                    raise cannot_write(path, error) from error
+                continue
+            try:
+                os.truncate(path, meta["files"][path.name]["bytes"])
+            except OSError as error:
+                raise cannot_write(path, error) from error
         seconds = dict(meta["seconds"])
-        weights, moments = (
-            {
-                name.removeprefix(prefix): tensor
-                for name, tensor in tensors.items()
-                if name.startswith(prefix)
-            }
-            for prefix in ("weight:", "moment:")
-        )
-        state = State(meta["step"], weights or None, moments or None, seconds.pop(""))
-        return meta["phase"], state, seconds
+        return meta["phase"], State(meta["step"], tensors, seconds.pop("")), seconds
 
     def close(self) -> None:
-        """The run is complete: there is nothing to go on from."""
+        """Remove what an interrupted run resumes from: the run is complete."""
         shutil.rmtree(self.path / CARRIED, ignore_errors=True)
         self._state.unlink(missing_ok=True)
 
 
-def _brief(value: Any) -> Any:
-    """The beginning of a hash, which is enough to see that two differ."""
+def _brief(value: Any) -> str:
+    """A value in a message; of a hash the beginning, enough to see that two differ."""
     is_hash = isinstance(value, str) and _SHA256.fullmatch(value)
-    return value[:16] if is_hash else value
+    return shown(value[:16] if is_hash else value)
+
+
+# --- tensors --------------------------------------------------------------------------
+
+
+def keep(stream: Stream, k: int, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Keep groups of tensors, one tensor for each weight, after task ``k``.
+
+    Importances and the like follow from rows and weights, but computing them again on
+    resume would cost what they cost the first time: they are kept until the run ends.
+    The file of the task before stays until the next one: a run that is killed now
+    begins with the end of task ``k`` again.
+    """
+    if stream.processes.first:
+        tensors = {
+            f"{group}:{name}": value.detach().cpu().contiguous()
+            for group, some in groups.items()
+            for name, value in some.items()
+        }
+        write_tensors(_carried(stream, k), tensors, mode=0o600)
+        if k > 1:
+            _carried(stream, k - 2).unlink(missing_ok=True)
+    stream.processes.wait()
+
+
+def kept(stream: Stream, k: int) -> dict[str, dict[str, Tensor]]:
+    """What was kept after task ``k``, on the student's device.
+
+    Raises
+    ------
+    OutputError
+        If the file is gone, cannot be read, or is damaged.
+    """
+    tensors = read_tensors(_carried(stream, k), device=stream.student.device)
+    groups: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        group, _, name = key.partition(":")
+        groups.setdefault(group, {})[name] = value
+    return groups
+
+
+def _carried(stream: Stream, k: int) -> Path:
+    assert stream.folder is not None
+    return stream.folder / CARRIED / f"{stream.label(k)}.safetensors"
+
+
+def write_tensors(
+    path: Path, tensors: dict[str, Tensor], *, mode: int = 0o644, **about: str
+) -> None:
+    """Write tensors, and texts about them, whole or not at all, with a checksum.
+
+    Raises
+    ------
+    OutputError
+        If they cannot be written.
+    """
+    data = sealed(save_tensors(tensors, metadata={**about, "seal": BLANK}))
+    write_atomically(path, lambda file: file.write(data), mode=mode)
+
+
+def read_tensors(
+    path: Path, *, device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    """Tensors of :func:`write_tensors`, on a device.
+
+    Raises
+    ------
+    OutputError
+        If the file is gone, cannot be read, or is damaged.
+    """
+    try:
+        if not intact_file(path):
+            raise ValueError("other bytes than were written")
+        return dict(load_file(path, device=str(device)))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise OutputError("is gone or damaged", where=str(path), fix=_AGAIN) from error

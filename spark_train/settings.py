@@ -275,7 +275,7 @@ def describe() -> list[dict[str, str]]:
         {
             "group": name.rpartition(".")[0],
             "name": name,
-            "default": _shown(value),
+            "default": shown(value),
             "meaning": field.description or "",
             "source": field.json_schema_extra["source"],
         }
@@ -283,17 +283,8 @@ def describe() -> list[dict[str, str]]:
     ]
 
 
-def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What two runs' settings differ in, a line each."""
-    names = sorted(old.keys() | new.keys())
-    return [
-        f"{name} {_shown(old.get(name))} -> {_shown(new.get(name))}"
-        for name in names
-        if old.get(name) != new.get(name)
-    ]
-
-
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A setting's value as people write it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)

@@ -7,9 +7,9 @@ identifiers is said by ``TrainRow.pii``, never by ``score == 1``: the formula ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +24,9 @@ from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
 from spark_audit.scoring.table import Pass, write_parquet
-from spark_train.data import TrainRow, collate, encode_rows
+from spark_train.data import TrainRow, encode_rows
 from spark_train.known_identifiers import Annotated
-from spark_train.loop import pieces
 from spark_train.losses import token_nll
-from spark_train.model.student import targets
 from spark_train.stream import SCORES, Stream
 
 if TYPE_CHECKING:
@@ -77,15 +75,16 @@ def row_scores(
         If an NLL is NaN.
     """
     second = score2([*counts.values()])
-    scores = [np.zeros(len(row), dtype=np.float32) for row in rows]
-    for row, first, whole in zip(rows, nll, scores, strict=True):
-        whole[1:] = sensitivity(
+    scores = []
+    for row, first in zip(rows, nll, strict=True):
+        some = sensitivity(
             first,
             second[row.ids[1:]],
             alpha=alpha,
             pii_mask=row.pii[1:],
             zero_mask=row.fixed[1:],
         )
+        scores.append(np.append(np.float32(0), some.astype(np.float32)))
     return scores
 
 
@@ -125,60 +124,34 @@ def write_scores(
 # --- in training --------------------------------------------------------------------
 
 
-def seen_counts(stream: Stream, k: int) -> dict[str, np.ndarray]:
-    """Token counts of the tasks up to ``k``, by task: the N of Score_2 **[ours]**.
+Scored: TypeAlias = tuple[TrainRow, np.ndarray, Tensor]
+"""A row, its scores, and the hidden states ``(T - 1, H)`` at its predicted tokens."""
 
-    All of their rows count, whatever a memory keeps of them.
+
+@torch.no_grad()
+def scored(stream: Stream, k: int, rows: Sequence[TrainRow]) -> Iterator[list[Scored]]:
+    """The share of this process in some rows, with scores as task ``k`` begins.
+
+    The rows of a list were read together. The N of Score_2 are the tasks up to ``k``
+    **[ours]**, of which all rows count, whatever a memory keeps of them.
     """
-    return {
-        task: task_counts(stream.rows[task], vocab_size=stream.student.vocabulary)
+    student, processes = stream.student, stream.processes
+    counts = {
+        task: task_counts(stream.rows[task], vocab_size=student.vocabulary)
         for task in stream.tasks[: k + 1]
     }
-
-
-def batch_scores(
-    stream: Stream,
-    rows: Sequence[TrainRow],
-    hidden: Tensor,
-    ids: Tensor,
-    counts: dict[str, np.ndarray],
-) -> list[np.ndarray]:
-    """Scores of rows that were read together.
-
-    Parameters
-    ----------
-    hidden, ids
-        The student's hidden states at, and the tokens of, all predicted positions.
-    """
-    student = stream.student
-    nll = torch.cat(
-        [
-            token_nll(student.logits(hidden[at]), ids[at]).cpu()
-            for at in student.chunks(len(hidden))
-        ]
-    )
-    sizes = [len(row) - 1 for row in rows]
-    return row_scores(
-        rows,
-        np.split(nll.double().numpy(), np.cumsum(sizes)[:-1]),
-        counts,
-        alpha=stream.settings.sensitivity.alpha,
-    )
-
-
-def scored(stream: Stream, k: int, rows: Sequence[TrainRow]) -> dict[str, np.ndarray]:
-    """Scores of rows while task ``k`` is learned, by id, the same in all processes."""
-    student, processes = stream.student, stream.processes
-    counts = seen_counts(stream, k)
-    by_row: dict[str, np.ndarray] = {}
-    with torch.no_grad(), student.still():
-        for part in pieces(processes.share(rows), student.tokens):
-            batch = collate(part).to(student.device)
-            hidden = student.hidden(batch, batch.attention)
-            ids = targets(batch, batch.attention)
-            scores = batch_scores(stream, part, hidden, ids, counts)
-            by_row |= {row.id: one for row, one in zip(part, scores, strict=True)}
-    return processes.collect(by_row)
+    for part, hidden, ids in student.states(processes.share(rows)):
+        nll = torch.cat(
+            [
+                token_nll(student.logits(hidden[at]), ids[at]).cpu()
+                for at in student.chunks(len(hidden))
+            ]
+        )
+        sizes = [len(row) - 1 for row in part]
+        alpha = stream.settings.sensitivity.alpha
+        each = [one.double().numpy() for one in torch.split(nll, sizes)]
+        scores = row_scores(part, each, counts, alpha=alpha)
+        yield list(zip(part, scores, torch.split(hidden, sizes), strict=True))
 
 
 def keep_scores(
@@ -186,11 +159,8 @@ def keep_scores(
 ) -> None:
     """Leave the scores that a stage worked with in the run folder."""
     if stream.folder is not None and stream.processes.first:
-        write_scores(
-            stream.folder / SCORES / f"{stream.label(k)}.parquet",
-            rows,
-            [scores[row.id] for row in rows],
-        )
+        path = stream.folder / SCORES / f"{stream.label(k)}.parquet"
+        write_scores(path, rows, [scores[row.id] for row in rows])
 
 
 # --- for people ---------------------------------------------------------------------
@@ -212,31 +182,30 @@ class Inspected(NamedTuple):
     def shown(self, tokenizer: Any, *, show_text: bool) -> dict[str, Any]:
         """The row as records; of identifiers the types, unless text is asked for."""
         row = self.row
-        # A figure depends on all that stands before its token, and the one beside what
+        types = [None if show_text else type for type in self.hidden]
+        # A figure depends on all that stands before its token, and the one before what
         # is hidden may on how it is cut: there the figures end.
-        hidden = [t for t, type in enumerate(self.hidden) if type and not show_text]
-        known = min(hidden) - 1 if hidden else len(row)
-        records = []
-        for t in range(len(row)):
-            # In the order of precedence.
-            kinds = (
-                ("special", t in row.special),
-                ("pii", row.pii[t]),
-                ("template or stop word", row.fixed[t]),
-                ("response", row.response[t]),
-                ("text", True),
-            )
-            type = None if show_text else self.hidden[t]
-            text = f"[{type}]" if type else tokenizer.decode([int(row.ids[t])])
-            records.append(
-                {
-                    "position": t,
-                    "text": text,
-                    "kind": next(kind for kind, holds in kinds if holds),
-                    "nll": float(self.nll[t - 1]) if 0 < t < known else None,
-                    "score": float(self.score[t]) if t < known else None,
-                }
-            )
+        end = next((t - 1 for t, type in enumerate(types) if type), len(row))
+        kinds = np.select(  # in the order of precedence
+            [
+                np.isin(np.arange(len(row)), row.special),
+                row.pii,
+                row.fixed,
+                row.response,
+            ],
+            ["special", "pii", "template or stop word", "response"],
+            "text",
+        )
+        records = [
+            {
+                "position": t,
+                "text": f"[{type}]" if type else tokenizer.decode([int(row.ids[t])]),
+                "kind": str(kinds[t]),
+                "nll": float(self.nll[t - 1]) if 0 < t < end else None,
+                "score": float(self.score[t]) if t < end else None,
+            }
+            for t, type in enumerate(types)
+        ]
         return {"example": row.id, "task": row.task, "tokens": records}
 
 
@@ -263,21 +232,20 @@ def score_examples(
     Raises
     ------
     InputError
-        If there is no train row, or ``alpha`` is outside ``[0, 1]``.
+        If there is no train row.
     CheckpointError
         If logits are NaN or infinite.
     """
-    if not 0 <= alpha <= 1:
-        raise InputError(f"{alpha} is not between 0 and 1", where="--alpha")
     trained = [example for example in examples if example.split == "train"]
     if not trained:
         raise InputError("there is no train row to score", where="data")
     rows = encode_rows(trained, loaded.tokenizer, max_length=loaded.max_positions)
+    by_task: dict[str, list[TrainRow]] = {}
+    for row in rows:
+        by_task.setdefault(row.task, []).append(row)
     counts = {
-        task: task_counts(
-            [row for row in rows if row.task == task], vocab_size=len(loaded.usable)
-        )
-        for task in sorted({row.task for row in rows})
+        task: task_counts(some, vocab_size=len(loaded.usable))
+        for task, some in sorted(by_task.items())
     }
     rows = rows[:limit]
     items = [Item(row.id, row.ids, np.arange(len(row), dtype=np.int32)) for row in rows]
@@ -307,12 +275,10 @@ def _hidden(
         text = np.setdiff1d(np.arange(len(row)), row.special)
         read = np.flatnonzero(~encoding.special)[-len(text) :]
         types: list[str | None] = ["OTHER" if pii else None for pii in row.pii]
-        places = [
-            *((p.start, p.end, p.type) for p in annotate(example.text)),
-            *known.places(example.text),
-            *((p.start, p.end, p.type) for p in example.spans),
-        ]
-        for start, end, type in places:  # of several the annotated one is told
+        found = [(s.start, s.end, s.type) for s in annotate(example.text)]
+        annotated = [(s.start, s.end, s.type) for s in example.spans]
+        # Of several the annotated one is told.
+        for start, end, type in (*found, *known.places(example.text), *annotated):
             for t in text[encoding.mask([(start, end)])[read]]:
                 types[t] = type
         hidden.append(tuple(types))

@@ -88,6 +88,11 @@ def make_stream(
     return Stream(Student(model, tokens=tokens), rows, settings, **options)
 
 
+def weights_of(student: Student) -> dict[str, Tensor]:
+    """A copy of the trained weights."""
+    return {name: w.detach().clone() for name, w in student.trainable.items()}
+
+
 def logits_of(model: Any, row: TrainRow) -> Tensor:
     """Shape (T, V); position t predicts token t + 1."""
     ids = torch.tensor(row.ids[None].astype(np.int64))
@@ -200,7 +205,7 @@ def one_step(
             }
 
     hooks = {"start": start, "choose": choose, "gradients": gradients}
-    once = replace(phase, steps=1, probe=None, **hooks)
+    once = replace(phase, steps=1, **hooks)
     run_phase(
         student, once, seed=0, after=lambda record, _: setattr(seen, "record", record)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -167,3 +168,27 @@ def test_links_lead_somewhere(name: str) -> None:
     anchors = {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in titles}
     for target in re.findall(r"\]\(#([^)]+)\)", text):
         assert target in anchors, target
+
+
+def notebook(text: str) -> dict[str, Any]:
+    """A page as a notebook: its Python is code, all else is text."""
+    parts = re.split(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)
+    cells: list[dict[str, Any]] = []
+    for place, part in enumerate(parts):
+        if not part.strip():
+            continue
+        cell = {"id": f"cell-{place}", "metadata": {}}
+        cell["source"] = part.strip().splitlines(keepends=True)
+        code = {"cell_type": "code", "execution_count": None, "outputs": []}
+        cells.append(cell | (code if place % 2 else {"cell_type": "markdown"}))
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel}
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def test_the_notebook_is_the_tutorial(pytestconfig: pytest.Config) -> None:
+    made = json.dumps(notebook(PAGES["tutorial.md"]), indent=1) + "\n"
+    kept = ROOT / "docs" / "tutorial.ipynb"
+    if pytestconfig.getoption("--accept"):
+        kept.write_text(made, encoding="utf-8")
+    assert kept.read_text(encoding="utf-8") == made

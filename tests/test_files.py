@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
@@ -183,13 +184,10 @@ def test_what_a_killed_command_was_writing_is_swept_when_it_is_dead(
 
 def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with files.temporary(tmp_path) as (path, _):
-        living = path.name
-    host = living.split("-")[1]
-    ended = 2**22 + 1  # larger than that of any process
-    ours = living.replace(f"-{os.getpid()}-", f"-{ended}-")
-    other = ours.replace(host, "00000000")
+        ours = path.name
+    system = ours.split("-")[1]
+    other = ours.replace(system, "00000000")
     for name in (
-        living,
         ours,
         other,
         f"{ours}.bak",
@@ -198,9 +196,9 @@ def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ".x.json.ab12_xyz",
     ):
         (tmp_path / name).write_text("")
-    (tmp_path / f".spark-{host}-{ended}-{'a' * 12}.part").mkdir()
+    (tmp_path / f".spark-{system}-{'a' * 12}.part").mkdir()
     (tmp_path / "target").write_text("")
-    link = tmp_path / f".spark-{host}-{ended}-{'b' * 12}.part"
+    link = tmp_path / f".spark-{system}-{'b' * 12}.part"
     link.symlink_to(tmp_path / "target")
     before = {path.name for path in tmp_path.iterdir()}
     with monkeypatch.context() as patch:
@@ -213,6 +211,24 @@ def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     os.utime(tmp_path / other, (0, 0))
     files.sweep(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == before - {ours, other}
+
+
+def test_a_file_that_is_swept_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: list[Path] = []
+    lock = fcntl.flock
+
+    def flock(file: IO[bytes], kind: int) -> None:
+        if not swept:
+            swept.extend(tmp_path.iterdir())
+            swept[0].unlink()
+        lock(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    files.write_text(tmp_path / "f.json", "whole")
+    assert len(swept) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
 
 
 def test_versions_name_what_figures_depend_on() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.strata import strata
 from spark_audit.data.injection import FRAMES
 from spark_audit.data.occurrences import doses, folded
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
@@ -98,6 +97,8 @@ def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
                 cue = int(natural[-1].pop("third"))
             found[row.id, span.start, span.end] = Facts(dose, form, cue)
     if natural:
+        from spark_audit.audits.strata import strata
+
         spans = pd.DataFrame.from_records(natural, index="key")
         for key, stratum, auc in strata(spans).itertuples(name=None):
             found[key] = replace(found[key], stratum=stratum, text_auc=auc)

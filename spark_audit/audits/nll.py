@@ -9,21 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
 from spark_audit.audits.metric import Metric, by_name
-from spark_audit.audits.ratio_rows import (
-    Group,
-    Key,
-    Sums,
-    beside_base,
-    direction,
-    groups_of,
-    ratio_figures,
-)
 from spark_audit.audits.spans import Places
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
@@ -96,20 +88,19 @@ class NLL(Audit):
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        units = evidence.units
+        from spark_audit.audits.ratio_rows import (
+            beside_base,
+            groups_of,
+            ratio_figures,
+            sums_of_units,
+        )
+
+        units, names = evidence.units, evidence.checkpoints
         den, of = units["den"].to_numpy(), units["of"].to_numpy()
-
-        def cells(group: Group) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
-            at = group.units
-            for i, name in enumerate(evidence.checkpoints):
-                num = evidence.values["num"][i][at]
-                for kind in dict.fromkeys(of[at]):
-                    chosen = np.where(of[at] == kind, num, np.nan)
-                    yield (name, "nll", kind), chosen, den[at]
-
-        # Group by group: of many rows their sums would not fit in memory together.
+        scores = dict(zip(names, evidence.values["num"], strict=True))
+        sums = partial(sums_of_units, groups_of(units), scores, context)
         rows, contrasts = ratio_figures(
-            (Sums.of(group, cells(group), context) for group in groups_of(units)),
+            sums(metrics={"nll": np.asarray}, of=of, den=den),
             context,
             audit="nll",
             metrics=by_name(METRICS),
@@ -117,7 +108,6 @@ class NLL(Audit):
         kinds = {*of[(units["split"] == "train").to_numpy()]}
         absent = tuple(which for which in KINDS if which not in kinds)
         missing = [replace(metric, missing=absent) for metric in METRICS]
-        names = evidence.checkpoints
         return AuditResult(
             rows=[
                 *beside_base(rows),
@@ -163,5 +153,5 @@ def _findings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _contrast_finding(row: Contrast) -> Finding:
-    says = f"nll.change_{direction(row, up='less', down='more')}"
+    says = f"nll.change_{row.direction(up='less', down='more')}"
     return Finding.on(row, "moved", says, facts={"change": row})

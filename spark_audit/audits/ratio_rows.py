@@ -117,6 +117,40 @@ class Sums:
         return cls(group.name, nums, dens, ratios)
 
 
+def sums_of_units(
+    groups: Iterable[Group],
+    scores: Mapping[str, np.ndarray],
+    context: Context,
+    *,
+    metrics: Mapping[str, Callable[[np.ndarray], np.ndarray]],
+    of: np.ndarray,
+    den: np.ndarray | None = None,
+) -> Iterator[Sums]:
+    """Sums of scores of all units, group by group: of many units all would not fit.
+
+    Parameters
+    ----------
+    scores
+        By checkpoint, shape ``(units,)``; NaN: not scored.
+    metrics
+        What is summed of the scores, by metric.
+    of, den
+        Variant and denominator of each unit, shape ``(units,)``; by default 1.
+    """
+
+    def cells(at: np.ndarray) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
+        counts = np.ones(len(at)) if den is None else den[at]
+        for metric, value_of in metrics.items():
+            for name, own in scores.items():
+                values = value_of(own[at])
+                for kind in dict.fromkeys(of[at]):
+                    chosen = np.where(of[at] == kind, values, np.nan)
+                    yield (name, metric, kind), chosen, counts
+
+    for group in groups:
+        yield Sums.of(group, cells(group.units), context)
+
+
 def sums_of_frame(
     group: str, frame: pd.DataFrame, metrics: Mapping[str, str], context: Context
 ) -> Sums:
@@ -253,22 +287,6 @@ def with_nulls(
     return made
 
 
-def direction(row: Contrast, *, up: str, down: str) -> str:
-    """Where a contrast's interval lies: ``missing``, ``still``, or either side of 0."""
-    if row.value is None or row.ends is None:
-        return "missing"
-    if row.ends[0] <= 0 <= row.ends[1]:
-        return "still"
-    return up if row.value > 0 else down
-
-
-def moved(row: Contrast) -> bool:
-    """Whether a change may be claimed: its interval and its test agree on one."""
-    if row.ends is None or row.p is None:
-        return False
-    return not row.ends[0] <= 0 <= row.ends[1] and row.p <= 1 - row.level
-
-
 def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contrast]:
     """The contrasts; those of rates within [-1, 1], which a difference cannot leave.
 
@@ -282,7 +300,7 @@ def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contr
                 for name in ("low", "high", "parity_low", "parity_high")
                 if (end := getattr(row, name)) is not None
             }
-            if not row.ends[0] <= 0 <= row.ends[1] and not moved(row):
+            if not row.ends[0] <= 0 <= row.ends[1] and not row.moved:
                 told = "the interval and the sign-flip test disagree: no change"
                 change["note"] = "; ".join(filter(None, (row.note, told)))
             row = row.model_copy(update=change)

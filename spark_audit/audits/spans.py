@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Plan
+from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums
@@ -37,7 +38,7 @@ class Sums:
 
     @classmethod
     def of_table(cls, manifest: Manifest, table: TokenTable) -> Sums:
-        """Of a checkpoint; NaN where the table lacks an example."""
+        """Of a checkpoint; sums over an example that the table lacks are refused."""
 
         def whole(example: ManifestExample) -> np.ndarray:
             if example.id not in table:
@@ -57,9 +58,21 @@ class Sums:
     def __call__(
         self, example: np.ndarray, start: np.ndarray, length: np.ndarray
     ) -> np.ndarray:
-        """Summed NLL in nats, shape of the arguments; float64."""
+        """Summed NLL in nats, shape of the arguments; float64.
+
+        Raises
+        ------
+        InputError
+            If an example was not scored.
+        """
         first = self._first[example] + start
-        return np.asarray(self._prefix[first + length] - self._prefix[first])
+        found = np.asarray(self._prefix[first + length] - self._prefix[first])
+        if np.isnan(found).any():
+            raise InputError(
+                "the score table lacks an item of the manifest",
+                fix="score again with the same manifest",
+            )
+        return found
 
     def of_tokens(self, example: int, tokens: Sequence[int]) -> float:
         """Summed NLL in nats of one example's tokens, wherever they stand."""

@@ -17,14 +17,16 @@ import scipy
 from spark_audit.audits.mia.competitor import characters
 from spark_audit.audits.mia.texts import (
     FOLDS,
-    Sides,
+    both_sides,
     clusters_by_side,
     dealt,
+    permuted,
     remembered,
     subsample,
     word_features,
 )
 from spark_audit.provenance import seed_for
+from spark_audit.stats.roc import Design
 
 FEWEST = 2
 """Held-out clusters that a stratum needs."""
@@ -156,7 +158,7 @@ def told_apart(spans: pd.DataFrame) -> tuple[float, float]:
         spans["string"].to_list(),
         spans["context"].str[-CONTEXT:].to_list(),
         spans["context"].str.len().to_numpy(),
-        Sides(
+        Design(
             (spans["side"] == 1).to_numpy(),
             pd.factorize(spans["cluster"])[0],
             pd.factorize(spans["stratum"])[0],
@@ -166,14 +168,14 @@ def told_apart(spans: pd.DataFrame) -> tuple[float, float]:
 
 @remembered
 def _told_apart(
-    strings: Sequence[str], contexts: Sequence[str], prefix: np.ndarray, sides: Sides
+    strings: Sequence[str], contexts: Sequence[str], prefix: np.ndarray, sides: Design
 ) -> tuple[float, float]:
     # By the text: with one seed for all, folds that happen to split trained from
     # held-out rows unevenly would do so for every data set of that size.
     rng = np.random.default_rng(seed_for(0, *strings))
     drawn = subsample(sides, rng)
     used = sides.take(drawn)
-    if not used.tasks() or min(clusters_by_side(used)) < ENOUGH:
+    if not both_sides(used) or min(clusters_by_side(used)) < ENOUGH:
         return np.nan, np.nan
     same = np.zeros(len(drawn), np.int64)
     before = [contexts[i] for i in drawn]
@@ -181,8 +183,8 @@ def _told_apart(
     place = np.log1p(prefix[drawn])[:, None] / np.log(1000)
     context = [characters(before), word_features(before, same, same), place]
     # Whole clusters swap sides, whatever the strata of their identifiers.
-    pool = Sides(used.member, used.cluster, same)
-    dealt_anew = [pool.permuted(rng) for _ in range(PERMUTATIONS)]
+    pool = Design(used.member, used.cluster, same)
+    dealt_anew = [permuted(pool, rng) for _ in range(PERMUTATIONS)]
     members = np.stack([used.member, *dealt_anew], axis=1)
     # Folds that know no side, so that those that were dealt anew are no worse off.
     fold = dealt(pool, same, rng.permutation(len(np.unique(used.cluster))))

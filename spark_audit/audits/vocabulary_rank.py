@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -22,15 +22,6 @@ from spark_audit.audits.identifier_facts import (
     sides_of,
 )
 from spark_audit.audits.metric import Metric, by_name
-from spark_audit.audits.ratio_rows import (
-    Group,
-    Key,
-    Sums,
-    direction,
-    groups_of,
-    ratio_figures,
-    with_nulls,
-)
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
@@ -39,6 +30,9 @@ from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import median_replicates
 from spark_audit.stats.intervals import median_estimate
 from spark_audit.stats.memory import memory
+
+if TYPE_CHECKING:
+    from spark_audit.audits.ratio_rows import Group
 
 FACTS = ["set", "split", "task", "type", "cluster", "dose", "form", "cue", "stratum"]
 TAKEN = {"rank": "rank_lo", "ties": "ties"}
@@ -139,29 +133,24 @@ class Rank(Audit):
         return Evidence.of(tokens.reset_index(drop=True), measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        units, which = evidence.units, evidence.units["set"].to_numpy()
-        names, ranks = evidence.checkpoints, evidence.values["rank"]
+        from spark_audit.audits.ratio_rows import (
+            groups_of,
+            ratio_figures,
+            sums_of_units,
+            with_nulls,
+        )
 
-        def cells(group: Group) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
-            at, ones = group.units, np.ones(len(group.units))
-            for metric, value_of in PER_TOKEN.items():
-                for name, of_name in zip(names, ranks, strict=True):
-                    values = value_of(of_name[at])
-                    for of in dict.fromkeys(which[at]):
-                        chosen = np.where(which[at] == of, values, np.nan)
-                        yield (name, metric, of), chosen, ones
-
-        groups = [*groups_of(units)]
+        which, names = evidence.units["set"].to_numpy(), evidence.checkpoints
+        ranks = dict(zip(names, evidence.values["rank"], strict=True))
+        groups = [*groups_of(evidence.units)]
         rows, contrasts = ratio_figures(
-            (Sums.of(group, cells(group), context) for group in groups),
+            sums_of_units(groups, ranks, context, metrics=PER_TOKEN, of=which),
             context,
             audit="rank",
             metrics=by_name(METRICS),
         )
         rows += [
-            row
-            for group in groups
-            for row in _medians(group, names, ranks, which, context)
+            row for group in groups for row in _medians(group, ranks, which, context)
         ]
         rows = with_nulls(
             rows, lambda place: (*place[:3], "control") if place[3] == "pii" else None
@@ -218,14 +207,10 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
 
 
 def _medians(
-    group: Group,
-    names: Sequence[str],
-    ranks: np.ndarray,
-    which: np.ndarray,
-    context: Context,
+    group: Group, ranks: Mapping[str, np.ndarray], which: np.ndarray, context: Context
 ) -> Iterator[Row]:
     weights = group.weights(context)
-    for name, of_name in zip(names, ranks, strict=True):
+    for name, of_name in ranks.items():
         for of in dict.fromkeys(which[group.units]):
             values = np.where(which[group.units] == of, of_name[group.units], np.nan)
             held = ~np.isnan(values)
@@ -341,6 +326,6 @@ def _control(row: Contrast, contrasts: Sequence[Contrast]) -> Contrast | None:
 
 
 def _contrast_finding(row: Contrast, control: Contrast | None) -> Finding:
-    says = f"rank.change_{direction(row, up='away', down='towards')}"
+    says = f"rank.change_{row.direction(up='away', down='towards')}"
     facts = {"change": row, "control": control}
     return Finding.on(row, "moved", says, facts=facts)

@@ -135,13 +135,8 @@ class AdapterHost:
             what = f"{no_fit}: it is for {layers} layers or more, the base has {here}"
             raise CheckpointError(what, fix=OTHER_BASE)
         refuse_differences(
-            missing=expected.keys() - state.keys(),
-            unexpected=state.keys() - expected.keys(),
-            mismatched=[
-                (key, state[key].shape, expected[key].shape)
-                for key in state.keys() & expected.keys()
-                if state[key].shape != expected[key].shape
-            ],
+            {key: tensor.shape for key, tensor in state.items()},
+            {key: tensor.shape for key, tensor in expected.items()},
             tensor=f"{no_fit}: adapter tensor",
             fix=f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
             "merge adapter and base where they were trained, and give the result",

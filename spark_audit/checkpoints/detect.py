@@ -6,18 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
+from spark_audit.checkpoints import task_series
 from spark_audit.checkpoints.checkpoint import Checkpoint, Stage
-from spark_audit.checkpoints.formats import task_series
-from spark_audit.checkpoints.formats.bare_weights import bare_weights
-from spark_audit.checkpoints.formats.folders import (
-    hf_folder,
-    is_adapter,
-    is_model,
-    peft_adapter,
-)
-from spark_audit.checkpoints.formats.gguf_file import gguf_file
+from spark_audit.checkpoints.formats import bare_weights, hf_folder, peft_adapter
+from spark_audit.checkpoints.gguf_file import gguf_file
 from spark_audit.checkpoints.locate import (
     HUB,
     WEIGHT_SUFFIXES,
@@ -29,13 +22,10 @@ from spark_audit.checkpoints.locate import (
 from spark_audit.checkpoints.server import is_server
 from spark_audit.checkpoints.sidecar import NOISE, written_down
 from spark_audit.checkpoints.specs import Loading, Spec, split_stage
-from spark_audit.checkpoints.weight_files import CONFIGURATIONS, lone_file
+from spark_audit.checkpoints.weight_files import CONFIGURATIONS, has_weights, lone_file
 from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.names import BASE, CheckpointName, seeds_of
 from spark_audit.terminal.suggestions import instead
-
-Detect: TypeAlias = Callable[[Path], Path | None]
-Read: TypeAlias = Callable[[Path, Loading], Checkpoint]
 
 
 def read_headers(source: str, loading: Loading) -> Checkpoint:
@@ -49,7 +39,7 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
     text, number = split_stage(source)
     path = loading.locate(text)
     with at(source), readable():
-        places = _formats(path)
+        places = formats_of(path)
         if len(places) != 1:
             raise _no_checkpoint(path, [*places])
         ((name, place),) = places.items()
@@ -68,7 +58,7 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
             raise CheckpointError(what)
         if place != path:
             check_inside(place)
-        made = FORMATS[name][1](place, loading)
+        made = READERS[name](place, loading)
         # The file of an adapter's folder is what the folder is.
         files = [file for part in made.parts for file in part.files]
         trained_on, noise_sha256 = written_down(made.folder, files)
@@ -87,7 +77,7 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
 def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
     what = f"reads as {' and as '.join(formats)}" if formats else "is no checkpoint"
     children = sorted(path.iterdir()) if path.is_dir() else []
-    inside = [one.name for one in children if one.is_dir() and _formats(one)]
+    inside = [one.name for one in children if one.is_dir() and formats_of(one)]
     if inside:
         what += f" (these folders in it are: {', '.join(inside[:5])})"
     otherwise = (
@@ -98,24 +88,26 @@ def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
 
 
 SERIES = "task-series"
-FORMATS: Mapping[str, tuple[Detect, Read]] = {
-    "bare-weights": (
-        lambda path: lone_file(path, WEIGHT_SUFFIXES, CONFIGURATIONS),
-        bare_weights,
-    ),
-    "gguf-file": (
-        lambda path: lone_file(path, (".gguf",), CONFIGURATIONS[:1]),
-        gguf_file,
-    ),
-    "hf-folder": (lambda path: path if is_model(path) else None, hf_folder),
-    "peft-adapter": (lambda path: path if is_adapter(path) else None, peft_adapter),
+READERS: Mapping[str, Callable[[Path, Loading], Checkpoint]] = {
+    "bare-weights": bare_weights,
+    "gguf-file": gguf_file,
+    "hf-folder": hf_folder,
+    "peft-adapter": peft_adapter,
 }
-"""By name: what is read where a path is of the format, and how it is put together."""
+"""By the format's name: how a path of it is put together."""
 
 
-def _formats(path: Path) -> dict[str, Path]:
-    places = {name: detect(path) for name, (detect, _) in FORMATS.items()}
-    places[SERIES] = path if task_series.detect(path) else None
+def formats_of(path: Path) -> dict[str, Path]:
+    """The formats that a path is of, by its content, each with what is read for it."""
+    model, adapter = ((path / name).exists() for name in CONFIGURATIONS)
+    full = has_weights(path)
+    places = {
+        "bare-weights": lone_file(path, WEIGHT_SUFFIXES, CONFIGURATIONS),
+        "gguf-file": lone_file(path, (".gguf",), CONFIGURATIONS[:1]),
+        "hf-folder": path if model and (full or not adapter) else None,
+        "peft-adapter": path if adapter and not full else None,
+        SERIES: path if task_series.detect(path) else None,
+    }
     return {name: place for name, place in places.items() if place is not None}
 
 

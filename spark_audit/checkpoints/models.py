@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -34,11 +34,6 @@ class Architecture:
 
     config: Any
     cls: Any
-
-    @property
-    def attention(self) -> str:
-        """``sdpa`` where the class supports it, else ``eager``."""
-        return "sdpa" if getattr(self.cls, "_supports_sdpa", False) else "eager"
 
     @property
     def quantised(self) -> bool:
@@ -197,7 +192,8 @@ def build(
         what = "a weights file alone does not work with a model's own code"
         raise CheckpointError(what, fix="give the folder that holds its code")
     if architecture.cls is not None:
-        options["attn_implementation"] = architecture.attention
+        sdpa = getattr(architecture.cls, "_supports_sdpa", False)
+        options["attn_implementation"] = "sdpa" if sdpa else "eager"
     with foreign("transformers cannot load it"):
         model, info = cls.from_pretrained(
             folder,
@@ -211,21 +207,20 @@ def build(
             weights_only=True,
             **options,
         )
-    refuse_differences(
-        missing=info["missing_keys"],
-        unexpected=info["unexpected_keys"],
-        mismatched=[(n, tuple(a), tuple(b)) for n, a, b in info["mismatched_keys"]],
-    )
+    theirs = dict.fromkeys(info["unexpected_keys"], torch.Size())
+    ours = dict.fromkeys(info["missing_keys"], torch.Size())
+    for name, there, here in info["mismatched_keys"]:
+        theirs[name], ours[name] = there, here
+    refuse_differences(theirs, ours)
     for message in info["error_msgs"]:
         raise CheckpointError(str(message).split("\n")[0])
     return model.eval()
 
 
 def refuse_differences(
+    theirs: Mapping[str, Sequence[int]],
+    ours: Mapping[str, Sequence[int]],
     *,
-    missing: Any,
-    unexpected: Any,
-    mismatched: Any,
     tensor: str = "tensor",
     fix: str = f"{_ITS_OWN}, or save the whole model again",
 ) -> None:
@@ -233,19 +228,19 @@ def refuse_differences(
 
     Parameters
     ----------
-    missing, unexpected
-        Names of tensors; one that is missing would be random.
-    mismatched
-        Names with the shape in the file and in the model.
+    theirs, ours
+        Shapes of tensors by name, in the file and in the model. One that the file lacks
+        would be random.
     tensor, fix
         Words of the error.
     """
     shapes = [
-        f"{shown(name)} has shape {[*theirs]}, the model needs {[*ours]}"
-        for name, theirs, ours in sorted(mismatched)
+        f"{shown(name)} has shape {[*theirs[name]]}, the model needs {[*ours[name]]}"
+        for name in sorted(theirs.keys() & ours.keys())
+        if tuple(theirs[name]) != tuple(ours[name])
     ]
-    lacking = [f"{shown(name)} is missing" for name in sorted(missing)]
-    further = [f"{shown(name)} is unexpected" for name in sorted(unexpected)]
+    lacking = [f"{shown(name)} is missing" for name in sorted(ours.keys() - theirs)]
+    further = [f"{shown(name)} is unexpected" for name in sorted(theirs.keys() - ours)]
     for wrong in (lacking, further, shapes):
         if wrong:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""

@@ -123,8 +123,8 @@ def _damaged(path: Path, what: str) -> OutputError:
 def trained_order(path: Path) -> tuple[str, ...]:
     """The tasks of a run as it learned them; nothing where the folder is no run."""
     tasks = read_run(path).get("tasks")
-    known = isinstance(tasks, list) and all(isinstance(task, str) for task in tasks)
-    return tuple(tasks or ()) if known else ()
+    listed = tasks if isinstance(tasks, list) else ()
+    return tuple(listed) if all(isinstance(task, str) for task in listed) else ()
 
 
 def _home(path: Path) -> Path:

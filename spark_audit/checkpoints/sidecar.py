@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.locate import check_inside, read_json
+from spark_audit.checkpoints.models import refuse_differences
 from spark_audit.checkpoints.weight_files import (
     check_finite,
     check_floats,
-    read_tensors,
+    merged,
     safetensors_file,
 )
 from spark_audit.checksums import DAMAGED, fault, intact
@@ -111,18 +112,17 @@ def frozen_noise(
         what = "is missing: it was trained with noise on its input embeddings"
         raise CheckpointError(f"{NOISE} {what}", fix=fix)
     check_inside(path)
-    state = read_tensors(path)
-    if set(state) != {"noise"}:
-        raise CheckpointError(f"{NOISE} holds more than 'noise'")
-    noise: torch.Tensor = state["noise"]
+    state = merged((path,))
     check_floats(state)
-    if list(noise.shape) != list(shape):
-        raise CheckpointError(
-            f"{NOISE} has shape {list(noise.shape)}, the embeddings {list(shape)}",
-            fix="give the base it was drawn for by --base",
-        )
+    given = {name: tensor.shape for name, tensor in state.items()}
+    refuse_differences(
+        given,
+        {"noise": torch.Size(shape)},
+        tensor=f"{NOISE}: tensor",
+        fix="give the base it was drawn for by --base",
+    )
     check_finite(state)
     if sha256 is not None and sha256_file(path) != sha256:
         what = "is not the file that it was trained with"
         raise CheckpointError(f"{NOISE} {what}", fix=fix)
-    return noise
+    return state["noise"]

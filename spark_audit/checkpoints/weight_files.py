@@ -211,11 +211,9 @@ def check_stored(files: Iterable[Path]) -> None:
     Of parameters only: a buffer that no model uses may hold infinity. Other files are
     not read: they take decoding, or are held whole.
     """
-    for path in files:
-        if path.suffix == ".safetensors":
-            state = read_tensors(path)
-            kept = [name for name in state if name.endswith((".weight", ".bias"))]
-            check_finite({name: state[name] for name in kept})
+    state = merged(path for path in files if path.suffix == ".safetensors")
+    kept = [name for name in state if name.endswith((".weight", ".bias"))]
+    check_finite({name: state[name] for name in kept})
 
 
 def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:

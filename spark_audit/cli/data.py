@@ -113,37 +113,35 @@ def annotate(
     json: Json = False,
 ) -> None:
     """Find identifiers; reports the share of injected ones that were found."""
-    from spark_audit.data.detection import Agreement, detection
-    from spark_audit.data.pii import NAMES_MISSED, annotate_examples, unjudged
+    from spark_audit.data.pii import (
+        NAMES_MISSED,
+        annotate_examples,
+        detector_of,
+        recall,
+        unjudged,
+    )
 
     form = "TYPE=PATTERN, such as ORDER='ORD-[0-9]{7}'"
-    how: dict[str, Any] = {
-        "detector": detector,
-        "patterns": _pairs(pattern, where="--pattern", form=form) or {},
-    }
+    own = _pairs(pattern, where="--pattern", form=form) or {}
+    how: dict[str, Any] = {"detector": detector, "patterns": own}
+    detector_of(detector, own)  # a mistake is told before anything is read
     files = data_files([data])
     _check_file(output, files)
     examples = read_examples(*files)
     annotated = annotate_examples(examples, **how)
     _write(output, annotated)
-    quality = detection(examples, **how)
     counts = Counter(span.type for example in annotated for span in example.spans)
     records: list[dict[str, Any]] = [
         {"type": kind, "annotated": counts[kind]}
-        for kind in dict.fromkeys((*PII_TYPES, *how["patterns"], *sorted(counts)))
+        for kind in dict.fromkeys((*PII_TYPES, *own, *sorted(counts)))
     ]
     title = "identifiers by type"
-    if any(one.truth for one in quality.values()):
-        title += ", and detection of the injected ones"
+    if any(span.origin == "injected" for example in examples for span in example.spans):
+        title += ", and share of the injected ones that were found"
+        shares = recall(examples, **how)
         for record in records:
-            one = quality.get(record["type"], Agreement(0, 0, 0, 0, 0))
-            record |= {
-                "injected": one.truth,
-                "found": one.found,
-                "precision": one.precision,
-                "recall": one.recall,
-                "exact": one.exact,
-            }
+            injected, share = shares.get(record["type"], (0, None))
+            record |= {"injected": injected, "recall": share}
     show_records(records, title=title, as_json=json)
     if detector in NAMES_MISSED:
         say(NAMES_MISSED[detector])

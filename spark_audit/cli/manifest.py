@@ -18,12 +18,8 @@ from spark_audit.sentences import render
 from spark_audit.terminal.console import keep_apart, show_facts, show_line, tell
 from spark_audit.terminal.flags import BatchSize, Flag, Json, Only, Quiet, Verbose
 
-BRIEF = ("what can be judged", "effects to expect")
-"""Tables of a manifest that are shown first."""
-SHOWN = {
-    "balance": ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
-}
-"""Columns of a table of more than fit a terminal; --json has all."""
+BALANCE = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
+"""Columns of the balance that fit a terminal; --json has all."""
 OPENED = (
     *("device", "dtype", "device_map"),
     *("tokenizer", "revision", "trust_remote_code"),
@@ -101,16 +97,13 @@ def show(*, manifest: File, verbose: Verbose = False, json: Json = False) -> Non
         tell(render("overview.more"))
         return
     for title, records in description.tables.items():
-        if records and title not in BRIEF:
-            names = SHOWN.get(title, (*records[0],))
+        if records:
+            names = BALANCE if title == "balance" else (*records[0],)
             show_records([{n: r[n] for n in names} for r in records], title=title)
     tell()
-    show_facts(
-        {
-            name.replace("_", " "): "-" if value is None else value
-            for name, value in description.facts.items()
-        }
-    )
+    for name, value in description.facts.items():
+        shown = f"{value:.4g}" if isinstance(value, float) else value
+        show_line(f"{name.replace('_', ' ')}: {'-' if value is None else shown}")
 
 
 def verify(
@@ -151,9 +144,6 @@ def _show(described: Description) -> None:
     """What a reader must know first."""
     for text in described.summary:
         show_line(text)
-    for title in BRIEF:
-        if described.tables[title]:
-            show_records(described.tables[title], title=title)
     for note in described.notes:
         show_line(f"note: {note}")
 

@@ -159,7 +159,7 @@ def compare(
         keep_apart([output], folders)
         check_writable(output)
     content = compared(
-        folders,
+        *folders,
         baseline=baseline,
         preset=preset,
         seed=seed,

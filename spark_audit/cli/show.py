@@ -8,6 +8,7 @@ from typing import Any
 
 from spark_audit import sentences
 from spark_audit.audits import about
+from spark_audit.report.attacks import attack_table, attacks
 from spark_audit.report.cells import Table, records_table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.states import (
@@ -72,6 +73,9 @@ def _show_standings(report: Report, stand: Sequence[Standing]) -> None:
         style = "bold" if one.detections else None
         show_line(f"{line} {sentences.capitalised(one.outcomes)}.", style=style)
     show_line(sentences.render("terminal.level", level=level(report)))
+    tested = attack_table(attacks(report, stand))
+    for attack, _, on, _, least in (line.texts for line in tested.rows):
+        show_line(f"{attack}: {on}; {tested.header[-1]}: {least}")
     for state, text in advice(stand).items():
         show_line(f"{SHAPES[state]} {text}")
     rules = sentences.render("page.without_rules")

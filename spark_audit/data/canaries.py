@@ -153,11 +153,6 @@ def draw_parts(seed: int, own: Sequence[str] = ()) -> dict[Part, str]:
     return parts
 
 
-def _of_pieces(pool: Sequence[str], rng: np.random.Generator, n: int) -> list[str]:
-    order = rng.permuted(np.tile(np.arange(len(pool)), (n, 1)), axis=1)
-    return [" ".join(pool[i] for i in row) for row in order[:, :PIECES]]
-
-
 def share_pieces(
     pieces: Sequence[str], names: Sequence[str], *, seed: int
 ) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -248,7 +243,8 @@ def redrawn(
 
     def column(of: str) -> list[str]:
         if of == "password" and pool:
-            return _of_pieces(pool, rng, size)
+            order = rng.permuted(np.tile(np.arange(len(pool)), (size, 1)), axis=1)
+            return [" ".join(pool[i] for i in row) for row in order[:, :PIECES]]
         return _DRAW[PARTS[of]](rng, size)  # type: ignore[index]
 
     if part != "full":

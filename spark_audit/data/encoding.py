@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,29 +61,23 @@ class Encoding:
         over = np.flatnonzero((self.end > border) & ~self.special)
         return int(over[0]) if len(over) else self.text_end
 
-    @cached_property
-    def _words(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens that show text, and their first and last characters, both rising."""
-        at = np.flatnonzero(self.start < self.end)
-        return at, self.start[at], self.end[at]
-
     def _hit(
         self, starts: np.ndarray, ends: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which character ranges touch any token; their first and last tokens."""
-        at, first, last = self._words
-        low = np.searchsorted(last, starts, side="right")
-        high = np.searchsorted(first, ends, side="left") - 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """First and last tokens of the character ranges that touch any."""
+        at = np.flatnonzero(self.start < self.end)  # tokens that show text
+        low = np.searchsorted(self.end[at], starts, side="right")
+        high = np.searchsorted(self.start[at], ends, side="left") - 1
         hit = low <= high
-        return hit, at[low[hit]], at[high[hit]]
+        return at[low[hit]], at[high[hit]]
 
     def span(self, start: int, end: int) -> TokenSpan | None:
         """Tokens that overlap the characters ``start:end``; ``None`` if none does.
 
         A blank token belongs to a span only when it stands between two of its words.
         """
-        hit, first, last = self._hit(np.array([start]), np.array([end]))
-        if not hit[0]:
+        first, last = self._hit(np.array([start]), np.array([end]))
+        if not len(first):
             return None
         low, high = int(first[0]), int(last[0])
         partial = bool(self.start[low] < start or self.end[high] > end)
@@ -93,7 +86,7 @@ class Encoding:
     def mask(self, ranges: Sequence[tuple[int, int]]) -> np.ndarray:
         """Shape ``(T,)``, bool: tokens of :meth:`span` of any of the ranges."""
         places = np.array(ranges, dtype=np.int64).reshape(-1, 2)
-        _, first, last = self._hit(places[:, 0], places[:, 1])
+        first, last = self._hit(places[:, 0], places[:, 1])
         # Where ranges open and close; open ones reach over the tokens between.
         edges = np.bincount(first, minlength=len(self) + 1)
         edges -= np.bincount(last + 1, minlength=len(self) + 1)

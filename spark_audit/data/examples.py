@@ -48,8 +48,8 @@ TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 """A type of identifiers: one of :data:`PII_TYPES`, or the user's own."""
 EMPTY_FIX = "give a file with rows: check what exported it"
 SPLIT_FIX = (
-    "give `--split train` or `--split test`, or import a folder whose files are named"
-    " train* and test* (or eval*, dev*)"
+    "give `--split train` or `--split test`, a column `split` with these words, or a "
+    "folder whose files are named train* and test* (or eval*, dev*)"
 )
 LINE_BYTES = 1 << 24
 """The longest line of a file of examples that is read."""
@@ -280,14 +280,6 @@ def from_row(row: Mapping[str, Any], *, place: str) -> Example:
         raise located(place, error) from error
 
 
-def text_field(row: Mapping[str, Any], field: str) -> str:
-    """A field that must be there and be text."""
-    value = row.get(field)
-    if not isinstance(value, str):
-        raise bad_field(field, "is missing" if value is None else "is not text")
-    return value
-
-
 def spans_field(row: Mapping[str, Any]) -> tuple[Span, ...]:
     """The field ``spans``; absent or null: none."""
     spans = row.get("spans")
@@ -372,21 +364,10 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def read_bytes(path: Path, *, follow: bool = True, head: int | None = None) -> bytes:
-    """A file's bytes; what cannot be read is an ``OutputError``.
-
-    Parameters
-    ----------
-    follow
-        Links out of the folder: data may lie anywhere.
-    head
-        So many bytes of its beginning only.
-    """
+def read_bytes(path: Path) -> bytes:
+    """A file's bytes, wherever it lies; what cannot be read is an ``OutputError``."""
     with reading(path):
-        if head is None:
-            return read_regular(path, follow=follow, most=data_bytes())
-        with open_regular(path, follow=follow) as file:
-            return file.read(head)
+        return read_regular(path, follow=True, most=data_bytes())
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -31,7 +31,6 @@ from spark_audit.data.examples import (
     from_row,
     located,
     spans_field,
-    text_field,
     unique_ids,
     write_examples,
 )
@@ -104,7 +103,7 @@ def import_file(
         empty string: new ids, no prompt, no response. Lines of plain text, which
         files named .txt hold, have none.
     progress
-        Called with a stage's name, the rows done and their number (0: not known yet).
+        Called with a stage's name, the rows done and 0 (their number is not known).
 
     Returns
     -------
@@ -120,10 +119,11 @@ def import_file(
     """
     rows = _Import(str(source), task, format, split, template, dict(columns or {}))
     counts = Counter[Split]()
-    total, ids = rows.prepare(progress), array("q")
+    rows.prepare(progress)
+    ids = array("q")
 
     def examples() -> Iterator[Example]:
-        for _, example in _counted(rows.read(), "rows written", total, progress):
+        for _, example in _counted(rows.read(), "rows written", progress):
             counts[example.split] += 1
             ids.append(hash(example.id))
             yield rows.worded(example)
@@ -137,18 +137,12 @@ def import_file(
 
 
 def _counted(
-    rows: Iterable[T],
-    what: str,
-    total: int,
-    progress: Callable[[str, int, int], None] | None,
+    rows: Iterable[T], what: str, progress: Callable[[str, int, int], None] | None
 ) -> Iterator[T]:
-    done = 0
     for done, row in enumerate(rows, start=1):
         yield row
         if progress is not None and done % _EVERY == 0:
-            progress(what, done, total)
-    if progress is not None and total > _EVERY:
-        progress(what, done, total)
+            progress(what, done, 0)
 
 
 @dataclass
@@ -191,19 +185,11 @@ class _Import:
         named = (column for _, column in self.pieces or ())
         self.asked = {*self.columns.values(), *named}
 
-    def prepare(self, progress: Callable[[str, int, int], None] | None) -> int:
-        """Read all rows for what their prompts share; how many there are, if read."""
-        if self.pieces is None:
-            return 0
-        rows, read = Counter[str](), self.read()
-
-        def examples() -> Iterator[Example]:
-            for _, example in _counted(read, "rows read", 0, progress):
-                rows["all"] += 1
-                yield example
-
-        self.common = task_templates(examples())
-        return rows["all"]
+    def prepare(self, progress: Callable[[str, int, int], None] | None) -> None:
+        """Read all rows for what the prompts of a template share."""
+        if self.pieces is not None:
+            read = _counted(self.read(), "rows read", progress)
+            self.common = task_templates(example for _, example in read)
 
     def worded(self, example: Example) -> Example:
         """The example of a template, with what all prompts share as fixed wording."""
@@ -251,7 +237,11 @@ class _Import:
         response = _value(row, wanted["response"]) if wanted["response"] else ""
         if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
             response = f" {response}"
-            spans = tuple(_moved(span, len(prompt)) for span in spans)
+            at = len(prompt)  # of the blank
+            spans = tuple(
+                replace(s, start=s.start + (s.start >= at), end=s.end + (s.end > at))
+                for s in spans
+            )
         made = f"{self.task}-{split}-{counts[split]:06d}"
         name = _cell(row, wanted.get("id")) or made
         return Example(
@@ -289,12 +279,6 @@ class _Import:
         raise bad_field(field, "has no column of a usual name", fix=fix)
 
 
-def _moved(span: Span, place: int) -> Span:
-    """The span after one blank was put in at ``place``."""
-    start, end = span.start + (span.start >= place), span.end + (span.end > place)
-    return replace(span, start=start, end=end)
-
-
 def _listed(row: Row, asked: Collection[str | None]) -> str:
     """The row's columns, unless they may be text (a CSV without a first line).
 
@@ -308,7 +292,9 @@ def _listed(row: Row, asked: Collection[str | None]) -> str:
     word = r"[a-z]+(_[a-z]+)*" if isinstance(row, Cells) else r"[A-Za-z_][\w-]*"
     if known or all(re.fullmatch(word, name) for name in names):
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-        return f"columns: {', '.join(map(_short, names[:20]))}{more}"
+        shown = (name if name.isprintable() else ascii(name) for name in names[:20])
+        short = ", ".join(n if len(n) <= 40 else f"{n[:37]}..." for n in shown)
+        return f"columns: {short}{more}"
     count = f"{len(names)} column{'s' * (len(names) != 1)}"
     return (
         f"{count}, not shown as their names may be data, and none of "
@@ -316,18 +302,15 @@ def _listed(row: Row, asked: Collection[str | None]) -> str:
     )
 
 
-def _short(name: str) -> str:
-    told = name if name.isprintable() else ascii(name)
-    return told if len(told) <= 40 else f"{told[:37]}..."
-
-
 def _value(row: Row, column: str) -> str:
     """A column's text; whole numbers, as label columns hold them, become text."""
     if column not in row:
         raise bad_field(column, "is no column")
-    if type(row[column]) is int:
-        return str(row[column])
-    value = text_field(row, column)
+    value = row[column]
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, str):
+        raise bad_field(column, "is missing" if value is None else "is not text")
     if not value.strip():
         raise bad_field(column, "is blank", fix="leave the row out")
     return value

@@ -325,12 +325,15 @@ def _unranked(
     """Parts that find too few candidates in the words around them, and the reason."""
     # The sentence last: it is the longest, and hardly ever what fails.
     for part in reversed(RANKED):
+        start, end = canary_ranges(row)[part]
+        # Tokens far away do not change; whole rows would take three times as long.
+        first = row.text.rfind(" ", 0, max(0, start - 60)) + 1
         reason = candidates(
             canary.format,
             parts,
             part,
             encode=encode,
-            contexts=[_around(row, *canary_ranges(row)[part])],
+            contexts=[Context(row.text[first : end + 60], start - first, end - first)],
             seed=seed_for(canary.seed, part),
             max_draws=max_draws,
             pool=canary.pool,
@@ -338,12 +341,6 @@ def _unranked(
         ).reason
         if reason:
             yield part, reason
-
-
-def _around(row: Example, start: int, end: int) -> Context:
-    # Tokens far away do not change; whole rows would take three times as long.
-    first = row.text.rfind(" ", 0, max(0, start - 60)) + 1
-    return Context(row.text[first : end + 60], start - first, end - first)
 
 
 def _with_identifier(plan: _Plan, name: str, type: str, used: set[str]) -> Example:
@@ -392,7 +389,7 @@ def _inserted(plan: _Plan, name: str, sentence: str, spans: list[Span]) -> Examp
     added = left + sentence + right
 
     def shift(start: int) -> int:
-        return len(added) if start >= place else 0
+        return len(added) * (start >= place)
 
     old = (span.moved(shift(span.start)) for span in example.spans)
     first = place + len(left)

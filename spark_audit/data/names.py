@@ -169,7 +169,7 @@ def _reversed(text: str, lists: _Lists) -> Iterator[Range]:
         surname, first = (_written(word) for word in pair.groups())
         listed = surname in lists.surnames and first in lists.given
         both = (surname, first)
-        plain = not any(_ordinary(w, lists) or w in lists.places for w in both)
+        plain = not any(w.lower() in lists.ordinary or w in lists.places for w in both)
         if listed and plain and not _before(text, pair.start())[:1].isupper():
             yield pair.span()
 
@@ -210,7 +210,7 @@ def _before(text: str, at: int) -> str:
 def _name_end(words: list[Word], i: int, lists: _Lists, *, role: bool) -> int:
     """Where a name that begins with word i ends (exclusive); 0 if none does."""
     first, n = words[i][2], len(words) - i
-    if _ordinary(first, lists) or first.lower() in _ROLES:
+    if first.lower() in lists.ordinary or first.lower() in _ROLES:
         return 0
     j = i + 1
     while j < len(words) and (_initial(words[j][2]) or words[j][2].islower()):
@@ -219,7 +219,7 @@ def _name_end(words: list[Word], i: int, lists: _Lists, *, role: bool) -> int:
         j += 1
         # A second surname, but not in a headline, where every word has its capital.
         second = words[j][2] if j < len(words) < 5 else ""
-        return j + (second in lists.surnames and not _ordinary(second, lists))
+        return j + (second in lists.surnames and second.lower() not in lists.ordinary)
     if len(words) == 1 and first not in lists.places and not _initial(first):
         # "The driver PGgTYdDl": a code has its capitals anywhere.
         plain = first in lists.surnames or first == first.capitalize()
@@ -230,7 +230,7 @@ def _name_end(words: list[Word], i: int, lists: _Lists, *, role: bool) -> int:
 def _surname(word: str, first: str, lists: _Lists, *, role: bool, n: int) -> bool:
     """Whether a word is the surname behind a first one, of n words that are left."""
     headline = n > 4
-    if _ordinary(word, lists):
+    if word.lower() in lists.ordinary:
         # "Sandra Price": a usual name with a usual surname, which is a word too.
         usual = first in lists.alone - lists.places and word in lists.english
         return usual and not headline and word.lower() not in _NOT_NAMES | _FIRMS
@@ -252,15 +252,11 @@ def _again(
         part
         for start, end in found
         for part in re.findall(r"[^\W\d_]{3,}", text[start:end])
-        if part[0].isupper() and not _ordinary(part, lists)
+        if part[0].isupper() and part.lower() not in lists.ordinary
     }
     for word in re.finditer(r"(?<![\w-])[^\W\d_]{3,}(?![\w-])", text):
         if word[0] in known and not taken[word.start()]:
             yield word.span()
-
-
-def _ordinary(word: str, lists: _Lists) -> bool:
-    return word.lower() in lists.ordinary
 
 
 def _initial(word: str) -> bool:

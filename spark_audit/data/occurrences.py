@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -88,7 +88,11 @@ def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
     return lambda text: set(held(text))
 
 
-def doses(texts: Sequence[str], annotated: Sequence[Collection[str]]) -> Counter[str]:
+def doses(
+    texts: Iterable[str],
+    annotated: Iterable[Collection[str]],
+    known: Collection[str] | None = None,
+) -> Counter[str]:
     """In how many trained rows each identifier stands, annotated there or not.
 
     Parameters
@@ -97,12 +101,16 @@ def doses(texts: Sequence[str], annotated: Sequence[Collection[str]]) -> Counter
         Of all rows; of one that is not trained on, an empty one.
     annotated
         The identifiers that are annotated in each row, as :func:`folded` gives them.
+    known
+        All of them, if they are known: then rows are gone through once.
     """
-    known = set[str]().union(*annotated) - {""}
-    found: Counter[str] = Counter()
-    for text, stands, own in zip(texts, standing(texts, known), annotated, strict=True):
+    if known is None:
+        annotated = [*annotated]
+        known = set[str]().union(*annotated)
+    find, found = finder(known), Counter[str]()
+    for text, own in zip(texts, annotated, strict=True):
         if text:
-            found.update(stands | set(own))
+            found.update(find(folded(text)).union(own) - {""})
     return found
 
 

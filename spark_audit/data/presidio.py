@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 from spark_audit.errors import InputError
 
@@ -47,7 +46,18 @@ def by_presidio(*, names: bool) -> Callable[[str], list[tuple[int, int, str]]]:
     recognisers = [
         (getattr(predefined_recognizers, name)(), type) for name, type in _RECOGNISERS
     ]
-    model = _language_model() if names else None
+    model = None
+    if names:
+        import spacy
+
+        installed = [name for name in _MODELS if spacy.util.is_package(name)]
+        if not installed:
+            raise InputError(
+                "Presidio finds names by a spaCy model, and none is installed",
+                where="option --detector",
+                fix="python -m spacy download en_core_web_lg, or use presidio-patterns",
+            )
+        model = spacy.load(installed[0])
 
     def find(text: str) -> list[tuple[int, int, str]]:
         hits = []
@@ -62,16 +72,3 @@ def by_presidio(*, names: bool) -> Callable[[str], list[tuple[int, int, str]]]:
         return hits
 
     return find
-
-
-def _language_model() -> Any:
-    import spacy
-
-    for name in _MODELS:
-        if spacy.util.is_package(name):
-            return spacy.load(name)
-    raise InputError(
-        "Presidio finds names by a spaCy model, and none is installed",
-        where="option --detector",
-        fix="python -m spacy download en_core_web_lg, or use presidio-patterns",
-    )

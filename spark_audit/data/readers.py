@@ -78,7 +78,8 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
         )
     if format != "auto":
         return named[format]
-    head = read_bytes(path, head=64)
+    with reading(path), open_regular(path, follow=True) as file:
+        head = file.read(64)
     if head.startswith(b"PAR1"):
         return _parquet
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -90,10 +91,7 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
 
 
 def _json_list(path: Path) -> Iterator[tuple[str, Row]]:
-    raw = read_bytes(path)
-    if not raw.strip():
-        raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
-    rows = parse_json(raw, place=str(path))
+    rows = parse_json(read_bytes(path), place=str(path))
     if not isinstance(rows, list):
         raise InputError("is not a JSON list", where=str(path))
     for number, row in enumerate(rows, start=1):
@@ -147,19 +145,14 @@ def _csv(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _text(path: Path) -> Iterator[tuple[str, Row]]:
-    empty = True
     for place, line in byte_lines(path):
         try:
             text = line.decode("utf-8-sig").strip()
         except UnicodeDecodeError as error:
-            raise InputError(
-                "is not UTF-8", where=place, fix="save as UTF-8"
-            ) from error
+            fix = "save as UTF-8"
+            raise InputError("is not UTF-8", where=place, fix=fix) from error
         if text:
-            empty = False
             yield place, Line(text=text)
-    if empty:
-        raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Row]]:

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from spark_audit.data.encoding import token_ids
-from spark_audit.data.examples import Example
+from spark_audit.data.examples import Example, unique_ids
 from spark_audit.errors import InputError
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.covariates import SCORES
@@ -170,15 +169,8 @@ def checked(examples: Sequence[Example]) -> Sequence[Example]:
         raise InputError("there are no examples", where="data", fix="give some")
     if isinstance(examples, Table):  # of stored rows, which are sorted and unique
         return examples
-    found = sorted(examples, key=lambda example: example.id)
-    for one, other in pairwise(found):
-        if one.id == other.id:
-            raise InputError(
-                "the id occurs twice",
-                where=f"example {one.id!r}",
-                fix="give every row a unique id",
-            )
-    return found
+    ordered = sorted(examples, key=lambda example: example.id)
+    return unique_ids((f"example {one.id!r}", one) for one in ordered)
 
 
 # --- slices of rows -------------------------------------------------------------------

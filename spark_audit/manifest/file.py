@@ -21,6 +21,7 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.schema import (
     MOST,
+    ById,
     Manifest,
     ManifestCanary,
     ManifestExample,
@@ -124,7 +125,9 @@ def check_joined(manifest: Manifest) -> None:
     ValueError
         With the part that does not fit.
     """
-    sizes, whole = manifest.by_id.sizes, manifest.redacted_from is None
+    whole = manifest.redacted_from is None
+    # Letters, tokens (0 where redacted) and split: an example itself takes 10 KB.
+    sizes: dict[str, tuple[int, int, str]] = {}
     seen: set[tuple[object, ...]] = set()
 
     def once(part: str, i: int, *key: object) -> None:
@@ -136,16 +139,21 @@ def check_joined(manifest: Manifest) -> None:
         if key not in sizes:
             raise ValueError(f"{field} names an example that is not here")
         at = place.char_start, place.char_end
-        check_inside(field, [at], sizes[key][1] or MOST)
+        check_inside(field, [at], sizes[key][0] or MOST)
 
-    for i, letters, tokens, _ in sizes.values():
+    for i, example in enumerate(manifest.examples):
+        once("examples", i, example.id)
+        letters, tokens = len(example.text), len(example.reference_unll)
         if whole and not (letters and tokens):
             raise ValueError(f"examples.{i} has no text or no tokens")
+        sizes[example.id] = letters, tokens, example.split
+    # To go through a large manifest again for its ids would take seconds.
+    manifest.__dict__["by_id"] = ById(manifest.examples, sizes)
     for i, pair in enumerate(manifest.pairs):
         for side in (pair.pii, pair.control):
             inside(f"pairs.{i}", pair.example, side)
             at = side.token_start, side.token_end
-            check_inside(f"pairs.{i}", [at], sizes[pair.example][2] or MOST)
+            check_inside(f"pairs.{i}", [at], sizes[pair.example][1] or MOST)
             if whole and (side.nll is None or pair.distance is None):
                 raise ValueError(f"pairs.{i} has no nll or no distance")
         once("pairs", i, pair.example, pair.pii.token_start, pair.pii.token_end)
@@ -161,7 +169,7 @@ def check_joined(manifest: Manifest) -> None:
                 inside(f"{part}.{i}.contexts", one.example, one)
     for part, split in (("members", "train"), ("non_members", "test")):
         for i, key in enumerate(getattr(manifest.membership, part)):
-            if key not in sizes or sizes[key][3] != split:
+            if key not in sizes or sizes[key][2] != split:
                 raise ValueError(f"membership.{part} holds no {split} row's id")
             once(f"membership.{part}", i, key)
 

@@ -7,7 +7,6 @@ these functions turn keys into items of ``scoring`` with the checkpoint's tokeni
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spark_audit.data.encoding import TOGETHER, Encoding, encode
+from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.prompts import (
@@ -25,8 +25,9 @@ from spark_audit.manifest.prompts import (
     slots,
 )
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.scoring import score as scoring
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
-from spark_audit.scoring.score import item
+from spark_audit.scoring.score import Scored
 from spark_audit.scoring.table import ITEMS, Pass
 
 if TYPE_CHECKING:
@@ -82,6 +83,28 @@ def manifest_items(
     return [*plain_items(_Encodings(manifest, loaded), keys)]
 
 
+def score(
+    loaded: Loaded | str | Path, texts: Manifest | str | Path | Any, **options: Any
+) -> Scored:
+    """Score all texts of a manifest, or items; :func:`spark_audit.scoring.score.score`.
+
+    Parameters
+    ----------
+    loaded
+        The checkpoint, or its path.
+    texts
+        A manifest or its path: all its examples. Or items that were made of one.
+    options
+        ``passes``, ``store``, ``batch_size``, ``progress``.
+    """
+    from spark_audit.checkpoints.open import open_checkpoint
+
+    loaded = open_checkpoint(loaded)
+    if isinstance(texts, Manifest | str | Path):
+        texts = manifest_items(texts, loaded)
+    return scoring.score(loaded, texts, **options)
+
+
 def token_places(
     manifest: Manifest, loaded: Loaded, keys: Sequence[str]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -97,7 +120,7 @@ def token_places(
 def plain_items(encodings: _Encodings, keys: Sequence[str]) -> Iterator[Item]:
     """Whole examples, by id: for the plain pass and for noise."""
     for example, encoding in encodings.each(keys):
-        yield item(example.id, encoding, example.kept)
+        yield scoring.item(example.id, encoding, example.kept)
 
 
 def labels_key(example: str) -> str:
@@ -147,52 +170,23 @@ def prompt_items(
     InputError
         Naming the example, if it has no response or nothing before it.
     """
-    rows = (
-        PromptRow(
-            key=example.id,
-            task=example.task,
-            encoding=encoding,
-            response_token=example.response_token,
-            response=example.response,
-        )
-        for example, encoding in encodings.each([*manifest.by_id])
-    )
+    rows = encodings.each([*manifest.by_id])
     return row_prompts(rows, keys, limit=_limit(manifest, loaded))
 
 
-@dataclass(frozen=True)
-class PromptRow:
-    """What a prompt is made of: a row's text and where its response begins.
-
-    Attributes
-    ----------
-    key
-        What the prompt is called (an example id).
-    encoding
-        The joint tokenisation of prompt and response.
-    response_token
-        First token of the response (``Encoding.reaching``).
-    response
-        The expected answer.
-    """
-
-    key: str
-    task: str
-    encoding: Encoding
-    response_token: int
-    response: str
-
-
 def row_prompts(
-    rows: Iterable[PromptRow], keys: Sequence[str], *, limit: int | None
+    rows: Iterable[tuple[Example | ManifestExample, Encoding]],
+    keys: Sequence[str],
+    *,
+    limit: int | None,
 ) -> list[Prompt]:
     """The prompts of some rows, as :func:`prompt_items` describes them.
 
     Parameters
     ----------
     rows
-        All rows of the tasks, of either split: the longest response of a task bounds
-        the answers to all of its prompts.
+        All rows of the tasks, of either split, with their joint tokenisation: the
+        longest response of a task bounds the answers to all of its prompts.
     keys
         Which rows are asked, in the order of the result.
     limit
@@ -206,30 +200,31 @@ def row_prompts(
     """
     longest: dict[str, int] = {}
     responses: dict[str, set[str]] = {}
-    wanted, by_key = {*keys}, dict[str, PromptRow]()
-    for row in rows:
+    wanted, asked = {*keys}, dict[str, tuple[str, str, np.ndarray, int]]()
+    for row, encoding in rows:
         known = responses.setdefault(row.task, set())
         if len(known) <= MOST_LABELS:
             known.add(row.response)
-        size = row.encoding.text_end - row.response_token
+        first = encoding.reaching(len(row.prompt))
+        size = encoding.text_end - first
         longest[row.task] = max(longest.get(row.task, 1), size)
-        if row.key in wanted:
-            by_key[row.key] = row
+        if row.id in wanted:
+            before = encoding.ids[:first]
+            asked[row.id] = row.task, row.response, before, encoding.leading
     labels = {
         task: tuple(sorted(known)) if len(known) <= MOST_LABELS else ()
         for task, known in responses.items()
     }
     found = []
     for key in keys:
-        row = by_key[key]
-        if not row.response.strip():
+        task, response, ids, leading = asked[key]
+        if not response.strip():
             raise InputError("has no response", where=f"example {key!r}")
-        new = longest[row.task] + MORE_TOKENS
+        new = longest[task] + MORE_TOKENS
         if limit is not None:  # free text longer than half the context
             new = max(min(new, limit // 2), 1)
-        ids = row.encoding.ids[: row.response_token]
-        prefix = _cut(ids, row.encoding.leading, limit, new, key)
-        found.append(Prompt(key, prefix, row.response, new, labels[row.task]))
+        prefix = _cut(ids, leading, limit, new, key)
+        found.append(Prompt(key, prefix, response, new, labels[task]))
     return found
 
 

@@ -78,10 +78,8 @@ class Layout:
     @property
     def was_cut(self) -> bool:
         """Whether text was left out."""
-        text = np.flatnonzero(~self.encoding.special)
-        return bool(len(text)) and not (
-            self.kept[0] <= text[0] and text[-1] < self.kept[1]
-        )
+        first, end = self.encoding.leading, self.encoding.text_end
+        return first < self.kept[0] or self.kept[1] < end
 
     def within(self, span: TokenSpan) -> bool:
         """Whether all of a span is kept."""

@@ -64,7 +64,11 @@ def example_records(
             "reference_unll": [
                 u if u >= 0 else None for u in texts.unll[part].tolist()
             ],
-            "excluded": _runs(excluded[part]),
+            "excluded": np.flatnonzero(
+                np.diff(np.concatenate([[False], excluded[part], [False]]))
+            )
+            .reshape(-1, 2)
+            .tolist(),
             "classes": classes[part],
             "low": np.flatnonzero(low[part]).tolist(),
         }
@@ -165,27 +169,6 @@ def _close(files: Mapping[tuple[str, str], IO[bytes]]) -> None:
         file.close()
 
 
-def _runs(mask: np.ndarray) -> list[list[int]]:
-    """The ranges of True tokens, end exclusive."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
-    return edges.reshape(-1, 2).tolist()
-
-
-def row_counts(rows: Sequence[Layout], unll: np.ndarray) -> Counter[str]:
-    """What a manifest counts of rows and their tokens."""
-    spans = [(span, at) for row in rows for span, at in _spans(row)]
-    return Counter(
-        {
-            "tokens": len(unll),
-            "tokens_scored": int((unll >= 0).sum()),
-            "texts_cut": sum(row.was_cut for row in rows),
-            "spans": len(spans),
-            "spans_of_canaries": sum(span.part is not None for span, _ in spans),
-            "spans_partial": sum(bool(at and at.partial) for _, at in spans),
-        }
-    )
-
-
 def _spans(row: Layout) -> Iterator[tuple[Span, TokenSpan | None]]:
     return zip(row.example.spans, row.spans, strict=True)
 
@@ -251,9 +234,15 @@ class Found:
             ("unmatched", pairs.unmatched),
         ):
             self.lists[name] += packed(records)
-        self.counted.update(row_counts(rows, texts.unll))
+        spans = [(span, tokens) for row in rows for span, tokens in _spans(row)]
         self.counted.update(
             {
+                "tokens": len(texts.unll),
+                "tokens_scored": int((texts.unll >= 0).sum()),
+                "texts_cut": sum(row.was_cut for row in rows),
+                "spans": len(spans),
+                "spans_of_canaries": sum(span.part is not None for span, _ in spans),
+                "spans_partial": sum(bool(at and at.partial) for _, at in spans),
                 "pairs": len(pairs.pairs),
                 "unmatched": len(pairs.unmatched),
                 "spans_cut": sum(u["reason"] == CUT_OFF for u in pairs.unmatched),

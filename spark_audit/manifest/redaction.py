@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +106,10 @@ def hidden_ranges(
         if word[0].casefold() in parts | secrets.names:
             ranges.append(word.span())
     ranges += rewritten(text, ranges)
-    return [(start, end, _type(start, end, typed)) for start, end in ranges]
+    return [
+        (low, high, next((t for s, e, t in typed if s < high and low < e), "HIDDEN"))
+        for low, high in ranges
+    ]
 
 
 def rewritten(
@@ -134,10 +137,6 @@ def _squeezed(text: str) -> tuple[str, list[int]]:
         if sign.isalnum()
     ]
     return "".join(sign for sign, _ in found), [place for _, place in found]
-
-
-def _type(start: int, end: int, typed: Iterable[tuple[int, int, str]]) -> str:
-    return next((t for s, e, t in typed if s < end and start < e), "HIDDEN")
 
 
 _BLANK: Mapping[str, Any] = {

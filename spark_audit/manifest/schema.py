@@ -8,7 +8,7 @@ it, so the content is validated when a file is read, and nothing behind checks a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
@@ -230,34 +230,20 @@ class ManifestExample(_Part):
 
 
 class ById(Mapping[str, ManifestExample]):
-    """Examples by id: of each it holds the number, and what checks ask for.
+    """Examples by id, each made when it is asked for; ``at`` is their place."""
 
-    Attributes
-    ----------
-    sizes
-        Id -> place among the examples, letters, tokens (0 where redacted) and split.
-    """
-
-    def __init__(self, examples: Sequence[ManifestExample]) -> None:
+    def __init__(self, examples: Sequence[ManifestExample], ids: Iterable[str]) -> None:
         self._examples = examples
-        self.sizes: dict[str, tuple[int, int, int, str]] = {}
-        for i, example in enumerate(examples):
-            if example.id in self.sizes:
-                raise ValueError(f"examples.{i} stands twice")
-            sizes = len(example.text), len(example.reference_unll)
-            self.sizes[example.id] = (i, *sizes, example.split)
+        self.at = {key: at for at, key in enumerate(ids)}
 
     def __getitem__(self, key: str) -> ManifestExample:
-        return self._examples[self.sizes[key][0]]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.sizes
+        return self._examples[self.at[key]]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.sizes)
+        return iter(self.at)
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.at)
 
 
 class PairSide(_Part):
@@ -433,4 +419,4 @@ class Manifest(Shown, _Part):
     @cached_property
     def by_id(self) -> ById:
         """Examples by id, in their order."""
-        return ById(self.examples)
+        return ById(self.examples, (example.id for example in self.examples))

@@ -8,7 +8,7 @@ other token of its rows.
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -17,7 +17,7 @@ import numpy as np
 
 from spark_audit.data.canaries import Encode
 from spark_audit.data.examples import Example
-from spark_audit.data.occurrences import dose_group, finder, folded
+from spark_audit.data.occurrences import dose_group, doses, folded
 from spark_audit.data.twins import Forms
 from spark_audit.manifest.covariates import Corpus
 from spark_audit.manifest.layout import Layout, Rows
@@ -76,10 +76,11 @@ class Identifiers:
 
     def known(self, examples: Sequence[Example], seed: int) -> dict[str, _Identifier]:
         """Folded string -> identifier, of those that can be read on their side."""
-        doses = self._doses(examples)
+        texts = (example.text * (example.split == "train") for example in examples)
+        counts = doses(texts, map(_own, examples), self._types)
         found = {}
         for key in sorted(self._places):
-            side = "train" if doses[key] else "test"
+            side = "train" if counts[key] else "test"
             first: dict[str, tuple[Place, str]] = {}
             for place in zip(*[iter(self._places[key])] * 5, strict=True):
                 example = examples[place[0]]
@@ -91,23 +92,18 @@ class Identifiers:
                 text = first[names[0]][1]
                 alike = [first[name][0] for name in names if first[name][1] == text]
                 found[key] = _Identifier(
-                    self._types[key], text, doses[key], alike[:CONTEXTS]
+                    self._types[key], text, counts[key], alike[:CONTEXTS]
                 )
         return found
 
-    def _doses(self, examples: Sequence[Example]) -> Counter[str]:
-        """In how many trained rows each stands, annotated there or not."""
-        doses: Counter[str] = Counter()
-        find = finder(self._types)
-        for example in examples:
-            if example.split == "train":
-                strings = {
-                    folded(example.text[span.start : span.end].strip())
-                    for span in example.spans
-                    if span.part is None
-                }
-                doses.update((find(folded(example.text)) | strings) - {""})
-        return doses
+
+def _own(example: Example) -> set[str]:
+    """The strings annotated in a row that are no part of a canary, folded."""
+    return {
+        folded(example.text[span.start : span.end].strip())
+        for span in example.spans
+        if span.part is None
+    }
 
 
 def twin_sets(

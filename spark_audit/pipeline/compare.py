@@ -67,8 +67,7 @@ class Part:
 
 
 def compare(
-    folders: Sequence[Path],
-    *,
+    *folders: str | Path,
     baseline: str | None = None,
     preset: str | None = None,
     seed: int = 0,
@@ -102,7 +101,8 @@ def compare(
     """
     if output is not None:
         check_links(output, *FOLDERS)
-    parts = _parts(folders)
+    paths = [Path(folder) for folder in folders]
+    parts = _parts(paths)
     first = parts[0].report
     chosen = baseline or _default(parts[0].names)
     preset = preset or str(first.settings.get("preset"))
@@ -139,7 +139,7 @@ def compare(
         command=list(command),
         settings=first.settings
         | {"preset": preset, "seed": seed, "baseline": chosen, "matched.null": null}
-        | {"compared": [str(folder.name) for folder in folders]},
+        | {"compared": [path.name for path in paths]},
         manifest=first.manifest,
         checkpoints=facts,
         guards=_guards(parts, left_out),

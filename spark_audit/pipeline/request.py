@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,17 @@ def _path(value: str | Path) -> Path:
     return Path(value).expanduser()
 
 
+def _named(ckpt: Any) -> Any:
+    """Checkpoints by name, several of one name for seeds, as they are typed."""
+    if not isinstance(ckpt, Mapping):
+        return ckpt
+    several = {
+        name: [paths] if isinstance(paths, str | Path) else paths
+        for name, paths in ckpt.items()
+    }
+    return [f"{name}={path}" for name, paths in several.items() for path in paths]
+
+
 _LISTS: dict[str, Callable[[Any], Any]] = {
     "audits": lambda audit: find(audit)() if isinstance(audit, str) else audit,
     **dict.fromkeys(("ckpt", "formats"), str),
@@ -53,7 +64,8 @@ _LISTS: dict[str, Callable[[Any], Any]] = {
 class Request:
     """What is audited, how, and where the report goes.
 
-    From Python one text stands for a list of one, and text for a path.
+    From Python one text stands for a list of one, text for a path, and ``{name: path}``
+    for checkpoints (``{name: [path, ...]}`` for the seeds of one).
 
     Attributes
     ----------
@@ -154,6 +166,7 @@ class Request:
     command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "ckpt", _named(self.ckpt))
         for name, read in _LISTS.items():
             value = getattr(self, name)
             several = [value] if isinstance(value, str | Path | Audit) else value

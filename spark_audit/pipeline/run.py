@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from spark_audit.errors import IncompleteError
 from spark_audit.files import alone
@@ -19,6 +20,8 @@ from spark_audit.pipeline.request import Request
 from spark_audit.report.folder import read_report
 from spark_audit.results import Report
 from spark_audit.terminal.console import say
+from spark_audit.terminal.progress import awaited
+from spark_audit.terminal.progress import progress as shown
 
 LOCK = ".report.lock"
 """Held in a report folder by whoever writes the report."""
@@ -69,6 +72,41 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         report = conclude(job, job.noted(scored))
         keep_inputs(request, inputs, job.folder, report)
     return Outcome(job.folder, report)
+
+
+def audit(
+    ckpt: Any,
+    *,
+    audits: Any = ("matched",),
+    progress: bool | None = None,
+    **options: Any,
+) -> Report:
+    """Audit checkpoints against a manifest, write the report folder, return the report.
+
+    Parameters
+    ----------
+    ckpt
+        Path of a checkpoint, several of them, or ``{name: path}``.
+    audits
+        Names of audits, or audits with options (``sa.audits.Matched(...)``).
+    progress
+        Whether progress is shown; by default where a person waits.
+    options
+        The other fields of :class:`Request`: ``base``, ``manifest``, ``output``,
+        ``formats``, ``baseline`` ...
+
+    Raises
+    ------
+    SparkError
+        As :func:`run`.
+    """
+    request = Request(ckpt=ckpt, audits=audits, **options)
+    show_it = awaited() if progress is None else progress
+    with shown(quiet=not show_it) as show:
+        report = run(request, progress=show).report
+    if report is None:
+        raise IncompleteError("other workers have not scored their part")
+    return report
 
 
 def score(job: Job) -> list[Scored]:

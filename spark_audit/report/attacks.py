@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from spark_audit.audits import about
 from spark_audit.names import BASE
-from spark_audit.report.states import Outcome, Standing, Tried
+from spark_audit.report.cells import Cell, Line, Table
+from spark_audit.report.states import Outcome, Standing, Tried, outcome_name
 from spark_audit.results import Report
-from spark_audit.sentences import knows, optional, render, translated
+from spark_audit.sentences import capitalised, knows, optional, render, translated
 
 
 @dataclass(frozen=True)
@@ -19,23 +20,26 @@ class Attack:
 
     Attributes
     ----------
-    name, question, frames
-        What it is called, what it asks, where frameworks ask for it.
+    name, audit, question, frames
+        What it is called, its command, what it asks, where frameworks ask for it.
     state
         ``tested``, ``void``, ``not tested`` or ``not applicable``; ``why`` if not: an
         outcome, or in words.
-    on, least
-        On how much, and the smallest effect that would have been seen, in words.
+    on, null, least
+        On how much, what it finds without a leak, and the smallest effect that would
+        have been detected, in words.
     open
         Checkpoints without a result of this attack, and their outcome.
     """
 
     name: str
+    audit: str
     question: str
     frames: str
     state: str
     why: str
     on: str
+    null: str
     least: str
     open: list[tuple[list[str], Outcome]]
 
@@ -53,11 +57,13 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
         made.append(
             Attack(
                 name=tried.attack,
+                audit=tried.audit,
                 question=optional(f"audit.{tried.audit}.asks"),
                 frames=audit.frameworks,
                 state=state,
                 why=why,
                 on=_on(report, tried.audit) if state in ("tested", "void") else "",
+                null=optional(f"audit.{tried.audit}.null"),
                 least=_least(each, audit.unit),
                 open=_open(by_name) if state == "tested" else [],
             )
@@ -127,12 +133,36 @@ def _least(each: Sequence[Tried], unit: str) -> str:
     return ""
 
 
-def covered(tried: Sequence[Attack], found: Sequence[Standing]) -> dict[str, str]:
-    """What was tested, on how much, with which smallest effect; and what was not."""
-    facts = {
-        "attacks": tried,
-        "nothing": all(one.state != "tested" for one in tried),
-        "checks": list({guard.title: 0 for one in found for guard in one.faults}),
-    }
-    keys = {"not_tested": "states.uncovered", "tested": "states.covered"}
-    return {name: render(key, **facts) for name, key in keys.items()}
+def attack_table(tried: Sequence[Attack]) -> Table:
+    """One line per attack: what it asks, on how much it was tested, what it detects."""
+    columns = ("attack", "question", "on", "null", "least")
+    lines = [
+        Line(
+            tuple(
+                Cell(capitalised(text))
+                for text in (
+                    f"{one.name} ({one.audit})",
+                    one.question,
+                    one.on or f"{outcome_name('not tested')}: {one.why}",
+                    one.null,
+                    one.least if one.state == "tested" else "-",
+                )
+            )
+        )
+        for one in tried
+    ]
+    return Table(
+        title=render("attacks.title"),
+        header=tuple(render(f"attacks.{name}") for name in columns),
+        rows=tuple(lines),
+    )
+
+
+def uncovered(tried: Sequence[Attack], found: Sequence[Standing]) -> str:
+    """What was not tested."""
+    return render(
+        "states.uncovered",
+        attacks=tried,
+        nothing=all(one.state != "tested" for one in tried),
+        checks=list({guard.title: 0 for one in found for guard in one.faults}),
+    )

@@ -49,8 +49,6 @@ class Tried:
         ``void``: tried, but its figures say nothing.
     finding
         What the outcome rests on, if on one.
-    effect
-        The finding that states the smallest effect which would have been detected.
     ran
         Whether the report has this audit.
     """
@@ -58,7 +56,6 @@ class Tried:
     audit: str
     outcome: Outcome
     finding: Finding | None = None
-    effect: Finding | None = None
     ran: bool = True
 
     @property
@@ -68,13 +65,9 @@ class Tried:
 
     @property
     def shown(self) -> str:
-        """What it tries, and by how much it found that, or its smallest effect."""
-        return sentences.render(
-            "states.tried",
-            attack=self.attack,
-            finding=self.finding if self.outcome == "FOUND" else None,
-            effect=self.effect if self.outcome == "not shown" else None,
-        )
+        """What it tries, and by how much it found that."""
+        finding = self.finding if self.outcome == "FOUND" else None
+        return sentences.render("states.tried", attack=self.attack, finding=finding)
 
 
 @dataclass(frozen=True)
@@ -451,9 +444,6 @@ def _tried(audit: str, own: Sequence[Finding], *, scored: bool, ran: bool) -> Tr
         return Tried(audit, "confounded", confounded)
     shown = _least(tests)
     if shown is not None:
-        stated = (f for f in (shown, *own) if f.shows_effect and f.mde is not None)
         sound = shown.status == "ok"
-        return Tried(
-            audit, "not shown" if sound else "void", shown, effect=next(stated, None)
-        )
+        return Tried(audit, "not shown" if sound else "void", shown)
     return Tried(audit, "void" if scored else "not tested", first, ran=ran)

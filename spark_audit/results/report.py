@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, computed_field
@@ -24,6 +25,9 @@ from spark_audit.results.rows import Contrast, Count, Row, Strict, Text
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+    from spark_audit.report.gate import Finding as Judged
+    from spark_audit.report.states import Standing
 
 MOST_NAMED = 12
 """Checkpoints up to which a short description names them all."""
@@ -265,6 +269,48 @@ class Report(Strict):
         from spark_audit.report.figures.gallery import plot
 
         return plot(self, name)
+
+    @property
+    def standings(self) -> list[Standing]:
+        """The state of each checkpoint, with its evidence, the worst first."""
+        from spark_audit.report.states import standings
+
+        return standings(self)
+
+    def gate(self, rules: Sequence[str] = ()) -> list[Judged]:
+        """What rules come to on each checkpoint, as ``spark-audit gate`` has it.
+
+        Parameters
+        ----------
+        rules
+            As ``--fail-if`` has them; none: those of the command.
+
+        Raises
+        ------
+        InputError
+            If a rule is none, or names a checkpoint that the report has not.
+        """
+        from spark_audit.report.gate import DEFAULT, check, parse_rule
+
+        given = [rules] if isinstance(rules, str) else rules or DEFAULT
+        return check(self, [parse_rule(rule) for rule in given])
+
+    def save(
+        self, folder: str | Path, formats: Sequence[str] = (), **options: Any
+    ) -> list[Path]:
+        """Write it to a folder, as :func:`spark_audit.report.folder.write_report` does.
+
+        Parameters
+        ----------
+        formats
+            One or several; none: all that are not only on request.
+        options
+            ``manifest``, ``show_text``, ``language`` ...
+        """
+        from spark_audit.report.folder import write_report
+
+        formats = [formats] if isinstance(formats, str) else formats
+        return write_report(self, Path(folder), formats=formats, **options)
 
     @property
     def verdict(self) -> list[str]:

@@ -167,3 +167,17 @@ class Contrast(Row):
         default=None,
         description="p corrected (Holm) over the checkpoints of the family.",
     )
+
+    def direction(self, *, up: str, down: str) -> str:
+        """Where its interval lies: ``missing``, ``still``, or either side of 0."""
+        if self.value is None or self.ends is None:
+            return "missing"
+        if self.ends[0] <= 0 <= self.ends[1]:
+            return "still"
+        return up if self.value > 0 else down
+
+    @property
+    def moved(self) -> bool:
+        """Whether a change may be claimed: its interval and its test agree on one."""
+        apart = self.ends is not None and not self.ends[0] <= 0 <= self.ends[1]
+        return apart and self.p is not None and self.p <= 1 - self.level

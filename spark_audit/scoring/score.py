@@ -8,10 +8,12 @@ for all.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -22,7 +24,7 @@ from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.passes import Task
 from spark_audit.scoring.store import Keys, Store
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -73,7 +75,8 @@ def score(
         Items a batch at most; ``auto``: by a budget of tokens. Batches are halved
         where memory ends.
     progress
-        Called after every batch; ``True``: shown on stderr.
+        Called after every batch; ``True``: shown on stderr, as is the default where a
+        person waits.
 
     Returns
     -------
@@ -91,12 +94,14 @@ def score(
         If the store cannot be written; what was stored before stays valid.
     """
     from spark_audit.checkpoints.open import open_checkpoint
+    from spark_audit.terminal.progress import awaited
     from spark_audit.terminal.progress import progress as shown
 
     loaded = open_checkpoint(loaded)
     store = Store(None) if store is None else store
     tables: dict[Pass, TokenTable] = {}
     notes: dict[str, None] = {}
+    progress = awaited() if progress is None else progress
     with shown(quiet=progress is not True) as show:
         if isinstance(progress, bool):
             progress = partial(show, f"scoring {loaded.name}")
@@ -174,27 +179,23 @@ def score_keys(
 
 def _runner(loaded: Loaded, kind: Pass) -> Callable[[Sequence[Any], Task], None]:
     """What runs a pass; settings that cannot be used are refused."""
-    from spark_audit.scoring import served
-    from spark_audit.scoring.passes import candidates, generate, noise, plain
-
-    runs: dict[str, Callable[..., None]] = {
-        "plain": plain.run,
-        "prompted": plain.run,
-        "candidates": candidates.run,
-        "noise": noise.run,
-        "generate": generate.run,
-    }
-    if kind.kind not in runs:
-        fix = choose(kind.kind, list(runs))
+    if kind.kind not in LAYOUTS:
+        fix = choose(kind.kind, LAYOUTS)
         raise InputError(f"unknown pass {kind.kind!r}", fix=fix)
-    if kind.kind == "noise":
-        noise.check(kind)
+    if kind.kind == "noise" and not (math.isfinite(kind.sigma) and kind.sigma > 0):
+        raise InputError(
+            f"sigma must be a positive number, not {kind.sigma}", where="noise pass"
+        )
     if loaded.served is not None:
+        from spark_audit.scoring import served
+
         return partial(served.run, loaded)
+    file = "plain" if kind.kind == "prompted" else kind.kind
+    run = import_module(f"spark_audit.scoring.passes.{file}").run
 
     def here(items: Sequence[Any], task: Task) -> None:
         with _without_cudnn(), loaded.active() as model:
-            runs[kind.kind](loaded, model, items, task)
+            run(loaded, model, items, task)
 
     return here
 

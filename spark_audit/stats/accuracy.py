@@ -170,11 +170,7 @@ class Answers:
 
 
 def accuracy_estimate(
-    answers: Answers,
-    metric: str,
-    *,
-    drawn: np.ndarray | None = None,
-    level: float = 0.95,
+    answers: Answers, metric: str, *, drawn: np.ndarray | None = None
 ) -> Estimate:
     """One of :data:`METRICS` with intervals over clusters.
 
@@ -189,7 +185,7 @@ def accuracy_estimate(
     """
     stages, tasks = answers.shape
     reason = reason_against(metric, stages=stages, tasks=tasks)
-    estimate = _estimate([answers], metric, reason, drawn, level)
+    estimate = _estimate([answers], metric, reason, drawn)
     if estimate.value is None or metric not in LEVELS:
         return estimate
     events = estimate.value * estimate.n
@@ -199,7 +195,7 @@ def accuracy_estimate(
         )
     share = min(max(estimate.value, 0.0), 1.0)
     n = _effective(answers, metric, estimate)
-    low, high = clopper_pearson(share * n, n, level=level)
+    low, high = clopper_pearson(share * n, n)
     note = "" if estimate.note == NO_SPREAD else estimate.note
     return replace(estimate, low=low, high=high, interval="korn-graubard", note=note)
 
@@ -210,7 +206,6 @@ def accuracy_difference(
     metric: str,
     *,
     drawn: np.ndarray | None = None,
-    level: float = 0.95,
 ) -> Estimate:
     """A figure of one series minus that of another over the same questions.
 
@@ -222,7 +217,7 @@ def accuracy_difference(
     shapes = (ours.shape, theirs.shape)
     reasons = [reason_against(metric, stages=s, tasks=n) for s, n in shapes]
     reason = next((text for text in reasons if text is not None), None)
-    return _estimate([ours, theirs], metric, reason, drawn, level)
+    return _estimate([ours, theirs], metric, reason, drawn)
 
 
 def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
@@ -243,7 +238,6 @@ def _estimate(
     metric: str,
     reason: str | None,
     drawn: np.ndarray | None,
-    level: float,
 ) -> Estimate:
     trials = sides[0].trials
     n, clusters = round(float(trials.sum())), int(trials.any(axis=1).sum())
@@ -266,7 +260,7 @@ def _estimate(
         fit = _jackknife(sums, sides[0].strata(), statistic)
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
-    estimate = t_estimate(*fit, n=n, clusters=clusters, level=level)
+    estimate = t_estimate(*fit, n=n, clusters=clusters)
     if drawn is None or estimate.note == NO_SPREAD:
         return estimate
     with np.errstate(divide="ignore", invalid="ignore"):

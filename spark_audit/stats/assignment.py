@@ -13,7 +13,7 @@ of solving gives the same answer, and three of them share the work:
 * **Pruning.** A window of ``a`` tokens touches at most ``r`` disjoint windows of ``b``
   tokens. Once a span's cheapest windows hold more disjoint ones than all other windows
   of its group can touch together, one of them is always free and no dearer window is
-  ever used. And where a greedy assignment serves every span, no optimum costs more.
+  ever used.
 * **Dynamic programme** over window ends and masks. Past ``MAX_STATES`` masks a group
   goes to HiGHS through `scipy.optimize.milp`; among optima of equal cost the choice is
   then HiGHS's own.
@@ -114,12 +114,8 @@ def _best_alone(choices: Sequence[Choices]) -> list[Pick | None]:
     return [(int(choice.costs[best]), int(choice.starts[best]))]
 
 
-def _useful(choices: Sequence[Choices]) -> tuple[list[list[Pick]], int | None]:
-    """Windows that an optimum can use, by rising cost.
-
-    Also the most that the optimum can cost above every span's cheapest windows; None
-    where it is not sure that every span gets a window.
-    """
+def _useful(choices: Sequence[Choices]) -> list[list[Pick]]:
+    """Windows that an optimum can use, by rising cost."""
     kept: list[list[Pick]] = []
     for i, choice in enumerate(choices):
         touched = sum(
@@ -136,28 +132,7 @@ def _useful(choices: Sequence[Choices]) -> tuple[list[list[Pick]], int | None]:
                 disjoint.append(starts[n])
             n += 1
         kept.append(list(zip(costs[:n], starts[:n], strict=True)))
-    excess = _greedy_excess(choices, kept)
-    if excess is not None:
-        kept = [[w for w in ws if w[0] - ws[0][0] <= excess] for ws in kept]
-    return kept, excess
-
-
-def _greedy_excess(
-    choices: Sequence[Choices], kept: Sequence[list[Pick]]
-) -> int | None:
-    """What a greedy assignment costs above every span's cheapest; None if it fails."""
-    taken: list[tuple[int, int]] = []
-    excess = 0
-    for i in sorted(range(len(choices)), key=lambda i: -choices[i].length):
-        for cost, start in kept[i]:
-            end = start + choices[i].length
-            if all(end <= s or e <= start for s, e in taken):
-                taken.append((start, end))
-                excess += cost - kept[i][0][0]
-                break
-        else:
-            return None
-    return excess
+    return kept
 
 
 def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
@@ -167,16 +142,13 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     cost in the high bits and below it the starts, first span highest: ``<`` on values
     is the tie rule, and the starts are the back pointers.
     """
-    kept, excess = _useful(choices)
-    # Costs count from the span's cheapest where every span is sure to be served.
-    floor = [0 if excess is None else windows[0][0] for windows in kept]
-    if excess is None:
-        excess = sum(windows[-1][0] for windows in kept)
+    kept = _useful(choices)
+    most = sum(windows[-1][0] for windows in kept)
     field = max(int(choice.starts[-1]) for choice in choices).bit_length()
     shifts = [field * (len(choices) - 1 - i) for i in range(len(choices))]
     above = field * len(choices)
     events = sorted(
-        (start + choices[i].length, start, i, (cost - floor[i]) << above)
+        (start + choices[i].length, start, i, cost << above)
         for i, windows in enumerate(kept)
         for cost, start in windows
     )
@@ -197,7 +169,7 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
                 continue
             value += cost + (start << shifts[i])
             mask |= 1 << i
-            if value < now.get(mask, (excess + 1) << above):
+            if value < now.get(mask, (most + 1) << above):
                 now[mask] = value
     mask, value = min(
         best[-1].items(), key=lambda s: (-s[0].bit_count(), s[1] >> above, s[0])
@@ -212,7 +184,7 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
 
 def _integer_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     """The optimum by HiGHS: set packing in two steps, counts first, then cost."""
-    kept, _ = _useful(choices)
+    kept = _useful(choices)
     k = len(choices)
     owner = np.repeat(np.arange(k), [len(windows) for windows in kept])
     cost, start = np.array([w for windows in kept for w in windows]).T

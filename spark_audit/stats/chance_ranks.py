@@ -195,7 +195,6 @@ def top_k(
     k: int,
     n_candidates: int,
     ties: ArrayLike = 0,
-    level: float = 0.95,
 ) -> TopK:
     """How many of n canaries rank among the first k of N.
 
@@ -215,12 +214,10 @@ def top_k(
         raise ValueError("there is no rank")
     hits = round(float(np.sum(top_k_credit(checked, k=k, ties=ties))), 9)
     fewest, most = int(np.floor(hits)), int(np.ceil(hits))
-    low, _ = clopper_pearson(fewest, n, level=level)
-    _, high = clopper_pearson(most, n, level=level)
+    low, _ = clopper_pearson(fewest, n)
+    _, high = clopper_pearson(most, n)
     cdf = scipy.special.bdtr(np.arange(n + 1), n, chance)
-    null_low, null_high = (
-        int(np.searchsorted(cdf, q)) for q in (0.5 - level / 2, 0.5 + level / 2)
-    )
+    null_low, null_high = np.searchsorted(cdf, [0.025, 0.975]).tolist()
     p = 1.0 if fewest == 0 else float(scipy.special.bdtrc(fewest - 1, n, chance))
     return TopK(hits, hits / n, low, high, chance, null_low, null_high, p)
 

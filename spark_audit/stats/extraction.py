@@ -65,9 +65,11 @@ def n_p(logp: ArrayLike, *, p: float = 0.5) -> np.ndarray:
     """
     if not 0 < p < 1:
         raise ValueError("p must lie in (0, 1)")
-    values = _logp(logp)
+    values = np.asarray(logp, dtype=np.float64)
+    if np.isnan(values).any() or np.any(values > 0):
+        raise ValueError("a log probability is NaN or above 0")
     with np.errstate(divide="ignore", over="ignore"):
-        near = np.log1p(-p) / _log_failure(np.maximum(values, _SMALL))
+        near = np.log1p(-p) / np.log1p(-np.exp(np.maximum(values, _SMALL)))
         far = -np.log1p(-p) * np.exp(-values)
     tries = np.where(values < _SMALL, far, near)
     return np.asarray(np.maximum(np.ceil(tries), 1.0))
@@ -81,15 +83,3 @@ def n_p_counts(
     if np.isnan(values).any():
         raise ValueError("a number of tries is NaN")
     return {int(most): int(np.sum(values <= most)) for most in thresholds}
-
-
-def _log_failure(logp: np.ndarray) -> np.ndarray:
-    """``ln(1 - p_z)``: minus infinity for a certain span, 0 for an impossible one."""
-    return np.asarray(np.log1p(-np.exp(logp)))
-
-
-def _logp(logp: ArrayLike) -> np.ndarray:
-    values = np.asarray(logp, dtype=np.float64)
-    if np.isnan(values).any() or np.any(values > 0):
-        raise ValueError("a log probability is NaN or above 0")
-    return values

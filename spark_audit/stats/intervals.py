@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import weighted_sums
-from spark_audit.stats.weights import Weights
+from spark_audit.stats.bootstrap import cluster_sums, weighted_sums
+from spark_audit.stats.weights import Blocks, Weights
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""
@@ -31,15 +31,6 @@ FEW_EVENTS = 10
 
 _ZERO = 1e-12
 """Standard errors up to this share of the value (or of 1) are rounding."""
-
-
-class Jackknife(NamedTuple):
-    """A value with its jackknife standard error and t interval."""
-
-    value: float
-    se: float
-    low: float
-    high: float
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:
@@ -87,27 +78,6 @@ def left_out(sums: np.ndarray, statistic: Statistic) -> tuple[float, np.ndarray]
 def _too_few(clusters: int) -> str:
     one = "only 1 cluster holds data, an interval needs 2"
     return one if clusters else "no cluster holds data"
-
-
-def jackknife_of(
-    sums: np.ndarray, statistic: Statistic, *, level: float = 0.95
-) -> Jackknife:
-    """Cluster jackknife t interval of a function of summed columns.
-
-    ``V = (C-1)/C sum_c (value_(c) - value)^2`` over the C clusters with data, centred
-    at the value (CV3), and ``value +- t_{C-1} sqrt(V)``.
-
-    Raises
-    ------
-    NotEstimableError
-        See :func:`left_out`.
-    """
-    held = sums[sums.any(axis=1)]
-    value, values = left_out(held, statistic)
-    count = len(held)
-    se = float(np.sqrt((count - 1) / count * np.sum((values - value) ** 2)))
-    reach = float(scipy.special.stdtrit(count - 1, 0.5 + level / 2)) * se
-    return Jackknife(value, se, value - reach, value + reach)
 
 
 def percentile_interval(
@@ -158,14 +128,15 @@ def korn_graubard(
     events, trials
         Shape ``(C,)``: per-cluster counts (or credits), ``0 <= events <= trials``.
     """
-    sums = np.column_stack([events, trials])
-    share, se, *_ = jackknife_of(sums, ratio, level=level)
-    count, n = int(sums.any(axis=1).sum()), float(sums[:, 1].sum())
+    found = ratio_estimate(events, trials)
+    if (share := found.value) is None:
+        raise NotEstimableError(found.note)
+    n = float(np.sum(trials))
     if share in (0.0, 1.0):
-        n = float(count)
-    elif se > _ZERO:
-        t_n, t_c = scipy.special.stdtrit([n - 1, count - 1], 0.5 + level / 2)
-        n = min(n, float(share * (1 - share) / se**2 * (t_n / t_c) ** 2))
+        n = float(found.clusters)
+    elif found.se:
+        t_n, t_c = scipy.special.stdtrit([n - 1, found.clusters - 1], 0.5 + level / 2)
+        n = min(n, float(share * (1 - share) / found.se**2 * (t_n / t_c) ** 2))
     return clopper_pearson(share * n, n, level=level)
 
 
@@ -230,12 +201,14 @@ def estimate_of(
     except NotEstimableError as error:
         return Estimate.missing(error.what, n=n, clusters=clusters)
     squares = (values - value) ** 2
-    if scale is None:
-        se = float(np.sqrt((clusters - 1) / clusters * np.sum(squares)))
-    else:
-        se = float(np.sqrt(np.sum(scale * squares)))
+    # The cluster jackknife, centred at the value (CV3).
+    variance = (clusters - 1) / clusters * np.sum(squares)
+    if scale is not None:
+        variance = np.sum(scale * squares)
     freedom = clusters - 1 if df is None else df
-    estimate = t_estimate(value, se, freedom, n=n, clusters=clusters)
+    estimate = t_estimate(
+        value, float(np.sqrt(variance)), freedom, n=n, clusters=clusters
+    )
     if bounds is not None and estimate.low is not None and estimate.high is not None:
         low, high = max(estimate.low, bounds[0]), min(estimate.high, bounds[1])
         estimate = replace(estimate, low=low, high=high)
@@ -284,13 +257,19 @@ def replicates_of(
     parts = {k: one for k, one in estimands.items() if isinstance(one, Estimand)}
     if not parts:
         return {}
-    sums = np.concatenate([one.sums for one in parts.values()], axis=1)
-    ends = np.cumsum([one.sums.shape[1] for one in parts.values()])
+    sums = [one.sums for one in parts.values()]
+    if isinstance(weights, Blocks):
+        # Before columns are compared: so many rows take longer than all else.
+        size, block = weights.drawn.shape[1], weights.block
+        sums = [cluster_sums(each, block, size) for each in sums]
+        weights = weights.drawn
+    ends = np.cumsum([each.shape[1] for each in sums])
     # Checkpoints share most columns: what is counted, and figures of the reference.
-    distinct, places = np.unique(sums, axis=1, return_inverse=True)
+    distinct, places = np.unique(np.hstack(sums), axis=1, return_inverse=True)
     # Each sum in one piece of memory, as the statistics read it.
     totals = weighted_sums(weights, distinct).T.copy()
-    columns = np.split(totals[places], ends[:-1])
+    # NumPy 2.0.0 gives the places a second axis.
+    columns = np.split(totals[places.ravel()], ends[:-1])
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             key: one.statistic(part.T)

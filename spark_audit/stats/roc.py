@@ -1,12 +1,18 @@
 """How well a score tells members from non-members: AUC, TPR at a small FPR, chance.
 
-A larger score speaks for membership; ties count one half. Rows are independent here;
-``roc_clusters`` has the same for rows that come in clusters and tasks. What is
-undefined raises ``NotEstimableError``; nothing is NaN.
+A larger score speaks for membership; ties count one half. Rows come in clusters and
+tasks: the unit of every variance and resample is the cluster, and figures are averaged
+over tasks. The variance of an AUC is that of Obuchowski (1997), "Nonparametric analysis
+of clustered ROC curve data", which for clusters of one row is that of DeLong et al.
+(1988). What is undefined for plain rows raises ``NotEstimableError``; what cannot be
+estimated is an ``Estimate.missing`` with its reason.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +20,22 @@ import scipy
 from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
-from spark_audit.stats.intervals import NO_SPREAD
+from spark_audit.results import Estimate
+from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.intervals import (
+    FEW_EVENTS,
+    NO_SPREAD,
+    clopper_pearson,
+    korn_graubard,
+    percentile_interval,
+    with_parity,
+)
+from spark_audit.stats.weights import Blocks, Weights, draw_in_strata
 
 COARSE = 10
 """With fewer false positives than this allowed, a TPR says little."""
+ZERO = 1e-12
+_CHUNK = 1 << 20
 
 
 class Tpr(NamedTuple):
@@ -42,16 +60,7 @@ class Band(NamedTuple):
     high: float
 
 
-class Tost(NamedTuple):
-    """Two one-sided tests: ``equivalent`` when ``[low, high]`` lies in the margin."""
-
-    p: float
-    low: float
-    high: float
-    equivalent: bool
-
-
-# --- one row a cluster ----------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------
 
 
 def auc(members: ArrayLike, non_members: ArrayLike) -> float:
@@ -109,7 +118,7 @@ def allowed(n: int, fpr: float) -> int:
     return int(np.floor(fpr * n + 1e-9))
 
 
-def chance_band(n1: int, n0: int, fpr: float, *, level: float = 0.95) -> Band:
+def chance_band(n1: int, n0: int, fpr: float) -> Band:
     """TPR at a budget of false positives when the score knows nothing, exactly.
 
     The members above the (k+1)-th largest of ``n0`` exchangeable non-members follow
@@ -120,31 +129,12 @@ def chance_band(n1: int, n0: int, fpr: float, *, level: float = 0.95) -> Band:
     n1, n0
         Independent members and non-members.
     """
-    law = _chance(n1, n0, fpr)
-    low, high = law.ppf([0.5 - level / 2, 0.5 + level / 2])
+    if n1 < 1 or n0 < 1:
+        raise NotEstimableError("a side is empty")
+    k = allowed(n0, fpr)
+    law = scipy.stats.betabinom(n1, k + 1, n0 - k)
+    low, high = law.ppf([0.025, 0.975])
     return Band(float(law.mean()) / n1, float(low) / n1, float(high) / n1)
-
-
-def tost(
-    value: float,
-    se: float,
-    *,
-    low: float,
-    high: float,
-    df: float = np.inf,
-    alpha: float = 0.05,
-) -> Tost:
-    """Whether a figure lies inside a margin that was declared beforehand.
-
-    Two one-sided t tests (Schuirmann 1987) against ``low`` and ``high``; ``[low,
-    high]`` of the result is the ``1 - 2 alpha`` interval.
-    """
-    if not low < high or not se > 0:
-        raise ValueError("tost needs low < high and a positive standard error")
-    law = scipy.stats.t(df) if np.isfinite(df) else scipy.stats.norm()
-    p = max(law.sf((value - low) / se), law.cdf((value - high) / se))
-    reach = float(law.ppf(1 - alpha)) * se
-    return Tost(float(p), value - reach, value + reach, bool(p < alpha))
 
 
 def placements(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
@@ -158,23 +148,6 @@ def _ranks(values: np.ndarray, others: np.ndarray) -> np.ndarray:
     order = np.sort(others)
     below, upto = (order.searchsorted(values, side) for side in ("left", "right"))
     return np.asarray((below + upto) / 2)
-
-
-def logit_interval(value: float, variance: float, reach: float) -> tuple[float, float]:
-    """Interval on the logit scale: inside (0, 1) and around the value."""
-    if not 0 < value < 1:
-        raise NotEstimableError(NO_SPREAD)
-    centre = scipy.special.logit(value)
-    width = reach * np.sqrt(variance) / (value * (1 - value))
-    low, high = scipy.special.expit([centre - width, centre + width])
-    return float(low), float(high)
-
-
-def _chance(n1: int, n0: int, fpr: float) -> scipy.stats.distributions.rv_frozen:
-    if n1 < 1 or n0 < 1:
-        raise NotEstimableError("a side is empty")
-    k = allowed(n0, fpr)
-    return scipy.stats.betabinom(n1, k + 1, n0 - k)
 
 
 def _side(scores: ArrayLike, name: str) -> np.ndarray:
@@ -191,3 +164,446 @@ def checked(values: np.ndarray) -> np.ndarray:
     if np.isnan(values).any():
         raise NotEstimableError("a score is NaN")
     return values
+
+
+# --- clusters and tasks ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Design:
+    """Who is a member, in which cluster and in which task.
+
+    Parameters
+    ----------
+    member
+        Shape ``(n,)``, bool.
+    cluster, task
+        Shape ``(n,)``, integer codes from 0. Figures are taken by task and averaged
+        over tasks with equal weights; one task: all rows together.
+    """
+
+    member: np.ndarray
+    cluster: np.ndarray
+    task: np.ndarray
+
+    @classmethod
+    def of(
+        cls, member: ArrayLike, cluster: ArrayLike, task: ArrayLike | None = None
+    ) -> Design:
+        """Number the labels of clusters and tasks in sorted order."""
+        sides = np.asarray(member, dtype=bool)
+        labels = cluster, np.zeros(len(sides)) if task is None else task
+        codes = [np.unique(np.asarray(one), return_inverse=True)[1] for one in labels]
+        return cls(sides, *(code.astype(np.int64) for code in codes))
+
+    def __post_init__(self) -> None:
+        if not len(self.member) == len(self.cluster) == len(self.task):
+            raise ValueError("member, cluster and task must have one row each")
+
+    def take(self, rows: np.ndarray) -> Design:
+        """Some of the rows, with the codes that they have."""
+        return Design(self.member[rows], self.cluster[rows], self.task[rows])
+
+    @cached_property
+    def n_clusters(self) -> int:
+        """Number of clusters."""
+        return int(self.cluster.max(initial=-1)) + 1
+
+    @cached_property
+    def held(self) -> np.ndarray:
+        """Shape ``(C, 2 T)``: rows of each cluster among a task's members, others."""
+        cell = 2 * self.task + ~self.member
+        width = 2 * (int(self.task.max(initial=-1)) + 1)
+        return cluster_sums(np.eye(width)[cell], self.cluster, self.n_clusters)
+
+    def draw(self, *, replicates: int, seed: int) -> Weights:
+        """Bootstrap weights of the clusters, drawn within task and side.
+
+        Clusters with rows of several tasks or of both sides form one further stratum.
+
+        Returns
+        -------
+        Shape ``(replicates, C)``, int16.
+        """
+        present = self.held > 0
+        stratum = np.where(present.sum(axis=1) == 1, present.argmax(axis=1), -1)
+        return draw_in_strata(stratum, replicates=replicates, seed=seed)
+
+    @cached_property
+    def tasks(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Rows of members and of non-members, by task."""
+        return [
+            (np.flatnonzero(of & self.member), np.flatnonzero(of & ~self.member))
+            for of in (self.task == code for code in range(self.held.shape[1] // 2))
+        ]
+
+
+def auc_estimate(
+    design: Design, scores: ArrayLike, *, replicates: np.ndarray | None = None
+) -> Estimate:
+    """AUC, averaged over tasks, with the clustered DeLong interval.
+
+    The interval is taken on the logit scale with a t quantile, its degrees of freedom
+    by Satterthwaite's formula over sides and tasks. Where the score separates the
+    sides perfectly there is no variance: the bound is then the exact one for as many
+    disjoint pairs of clusters as there are.
+
+    Parameters
+    ----------
+    scores
+        Shape ``(n,)``.
+    replicates
+        Shape ``(B,)``, from :func:`auc_replicates`: also the percentile interval.
+    """
+    n, clusters = len(design.member), design.n_clusters
+    try:
+        value, parts = _influence(design, np.asarray(scores, dtype=np.float64))
+    except NotEstimableError as error:
+        return Estimate.missing(error.what, n=n, clusters=clusters)
+    variance, df = _variance(design, parts)
+    plain = Estimate(value, n=n, clusters=clusters)
+    if variance <= ZERO:
+        if not _perfect(value):
+            return plain.noting(NO_SPREAD)
+        pairs = _pairs(design)
+        low, high = clopper_pearson(round(value) * pairs, pairs)
+        return replace(plain, low=low, high=high, interval="clopper-pearson").noting(
+            f"perfect order: exact bound for {pairs} disjoint pairs of clusters"
+        )
+    if not 0 < value < 1:
+        raise NotEstimableError(NO_SPREAD)
+    # On the logit scale: inside (0, 1) and around the value.
+    centre, reach = scipy.special.logit(value), scipy.special.stdtrit(df, 0.975)
+    width = float(reach) * np.sqrt(variance) / (value * (1 - value))
+    low, high = scipy.special.expit([centre - width, centre + width]).tolist()
+    estimate = replace(
+        plain, low=low, high=high, interval="delong", se=float(np.sqrt(variance))
+    )
+    return estimate if replicates is None else with_parity(estimate, replicates)
+
+
+def auc_difference(
+    design: Design,
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    replicates: np.ndarray | None = None,
+) -> tuple[Estimate, float | None]:
+    """AUC of one score minus that of another over the same rows, and its p value.
+
+    Paired DeLong with clusters: the variance of the difference of both scores'
+    cluster components, t quantiles as in :func:`auc_estimate`. A perfect order has no
+    variance: p is then at least that of its exact test (:func:`auc_test`), and two
+    opposite perfect orders get the bounds of both exact intervals, each at half the
+    error.
+
+    Parameters
+    ----------
+    replicates
+        Shape ``(B,)``: difference of both scores' replicates from the same weights.
+    """
+    n, clusters = len(design.member), design.n_clusters
+    try:
+        a, ours = _influence(design, np.asarray(first, dtype=np.float64))
+        b, theirs = _influence(design, np.asarray(second, dtype=np.float64))
+    except NotEstimableError as error:
+        return Estimate.missing(error.what, n=n, clusters=clusters), None
+    variance, df = _variance(design, ours - theirs)
+    plain = Estimate(a - b, n=n, clusters=clusters)
+    least = _perfect_p(design) if any(_perfect(each) for each in (a, b)) else 0.0
+    if variance <= ZERO:
+        if abs(a - b) < 1 - ZERO:
+            return plain.noting("the two order all pairs alike: no spread"), None
+        pairs = _pairs(design)
+        reach = 2 * clopper_pearson(pairs, pairs, level=0.975)[0] - 1
+        ends = sorted([a - b, (a - b) * max(reach, -1.0)])
+        note = f"opposite perfect orders: exact bounds for {pairs} disjoint pairs of "
+        note += "clusters"
+        return replace(
+            plain, low=ends[0], high=ends[1], interval="clopper-pearson"
+        ).noting(note), least
+    se = float(np.sqrt(variance))
+    reach = float(scipy.special.stdtrit(df, 0.975)) * se
+    estimate = replace(
+        plain,
+        low=max(-1.0, a - b - reach),
+        high=min(1.0, a - b + reach),
+        interval="delong",
+        se=se,
+    )
+    p = max(least, float(2 * scipy.special.stdtr(df, -abs(a - b) / se)))
+    return estimate if replicates is None else with_parity(estimate, replicates), p
+
+
+def auc_test(design: Design, scores: ArrayLike) -> float | None:
+    """Two-sided p value of an AUC of 0.5, from the clustered variance.
+
+    Of a perfect order, that of the sign test which the exact bound of
+    :func:`auc_estimate` belongs to: ``2 / 2^k`` for ``k`` disjoint pairs of clusters.
+    ``None`` where :func:`auc_estimate` is missing or has no spread.
+    """
+    try:
+        value, parts = _influence(design, np.asarray(scores, dtype=np.float64))
+    except NotEstimableError:
+        return None
+    if _perfect(value):
+        return _perfect_p(design)
+    variance, df = _variance(design, parts)
+    if variance <= ZERO:
+        return None
+    # On the logit scale, so that p < 0.05 where the 95 % interval leaves 0.5 out.
+    distance = scipy.special.logit(value) * value * (1 - value) / np.sqrt(variance)
+    return float(2 * scipy.special.stdtr(df, -abs(distance)))
+
+
+def auc_components(design: Design, scores: ArrayLike) -> np.ndarray:
+    """What each cluster moves an AUC by, on each side of each task: flat.
+
+    Inner products of two scores' components are their AUCs' covariance, but for a
+    factor of nearly 1 (DeLong et al. 1988).
+    """
+    return _influence(design, np.asarray(scores, dtype=np.float64))[1].ravel()
+
+
+def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.ndarray:
+    """AUC, averaged over tasks, in every resample of clusters.
+
+    Parameters
+    ----------
+    weights
+        Shape ``(B, C)``, from :meth:`Design.draw`.
+
+    Returns
+    -------
+    Shape ``(B,)``; NaN where a resample lacks a side. One sort, then O(B n).
+    """
+    values = checked(np.asarray(scores, dtype=np.float64))
+    total = np.zeros(len(weights))
+    for x, y in design.tasks:
+        y = y[np.argsort(values[y], kind="stable")]
+        ends = [
+            np.searchsorted(values[y], values[x], side=side)
+            for side in ("left", "right")
+        ]
+        used, of_x, of_y = _renumbered(design, x, y)
+        # Cell (j, c): members of cluster c with j non-members below, ties half each.
+        place = scipy.sparse.csr_array(
+            (np.full(2 * len(x), 0.5), (np.concatenate(ends), np.tile(of_x, 2))),
+            (len(y) + 1, len(used)),
+        )
+        for columns, part in _resamples(weights, used, len(y)):
+            below = np.zeros((len(y) + 1, part.shape[1]))
+            np.cumsum(part[of_y], axis=0, out=below[1:])
+            above = place @ part
+            with np.errstate(invalid="ignore"):
+                total[columns] += np.einsum("jb,jb->b", below, above) / (
+                    below[-1] * above.sum(axis=0)
+                )
+    return total / len(design.tasks)
+
+
+def _renumbered(
+    design: Design, x: np.ndarray, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Clusters that some rows come from, and the rows' places among them."""
+    both = design.cluster[np.concatenate([x, y])]
+    used, place = np.unique(both, return_inverse=True)
+    return used, place[: len(x)], place[len(x) :]
+
+
+def _resamples(
+    weights: Weights, used: np.ndarray, rows: int
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Slices of replicates with some clusters' weights, ``(C, b)`` in float64."""
+    step = max(1, _CHUNK // max(rows, 1))
+    for start in range(0, len(weights), step):
+        part = slice(start, min(start + step, len(weights)))
+        if isinstance(weights, Blocks):
+            drawn = weights.drawn[part][:, weights.block[used]]
+        else:
+            drawn = weights[part][:, used]
+        yield part, drawn.T.astype(np.float64, order="C")
+
+
+def _influence(design: Design, scores: np.ndarray) -> tuple[float, np.ndarray]:
+    """AUC averaged over tasks and its components by cluster, shape ``(C, 2 T)``.
+
+    A component is ``(sum of V - rows * AUC) / all rows`` of the cluster in one task
+    and side, V being the share of the other side that a row is above of (members) or
+    below of (non-members).
+    """
+    values = checked(scores)
+    if values.shape != design.member.shape:
+        raise ValueError("one score a row is needed")
+    if not len(values):
+        raise NotEstimableError("there is no row")
+    if values.min() == values.max():
+        raise NotEstimableError("all scores are equal: they order nothing")
+    held = design.held
+    found = []
+    parts = np.zeros_like(held)
+    clusters = (held > 0).sum(axis=0)
+    for task, (x, y) in enumerate(design.tasks):
+        for side, count in zip(
+            ("members", "non-members"), clusters[2 * task : 2 * task + 2], strict=True
+        ):
+            if count < 2:
+                what = (
+                    f"only 1 cluster holds {side}" if count else f"there are no {side}"
+                )
+                raise NotEstimableError(f"{what}: an interval needs 2")
+        value, above, below = placements(values[x], values[y])
+        found.append(value)
+        for column, rows, part in ((2 * task, x, above), (2 * task + 1, y, below)):
+            sums = cluster_sums(part - value, design.cluster[rows], design.n_clusters)
+            parts[:, column] = sums / len(rows)
+    return float(np.mean(found)), parts / len(found)
+
+
+def _variance(design: Design, parts: np.ndarray) -> tuple[float, float]:
+    """Variance of a mean of AUCs and its Satterthwaite degrees of freedom."""
+    count = (design.held > 0).sum(axis=0)
+    products = parts.T @ parts
+    variances = np.diag(products) * count / (count - 1)
+    # Clusters of one row and side have no products across cells.
+    across = products.sum() - np.trace(products)
+    total = design.n_clusters
+    variance = float(variances.sum() + across * total / (total - 1))
+    squares = float(np.sum(variances**2 / (count - 1)))
+    df = float(variances.sum() ** 2 / squares) if squares > 0 else 1.0
+    return max(variance, 0.0), df
+
+
+def _perfect(value: float) -> bool:
+    return value <= ZERO or value >= 1 - ZERO
+
+
+def _pairs(design: Design) -> int:
+    """Disjoint pairs of a member cluster and another, in the task with the fewest."""
+    return int((design.held > 0).sum(axis=0).min())
+
+
+def _perfect_p(design: Design) -> float:
+    """Two-sided sign test where all disjoint pairs agree; never 0."""
+    # Beyond 1000 pairs the power is no normal number.
+    return 2 * 0.5 ** min(_pairs(design), 1000)
+
+
+def tpr_by_task(design: Design, scores: ArrayLike, fpr: float) -> list[Tpr]:
+    """:func:`tpr_at_fpr` of each task."""
+    values = np.asarray(scores, dtype=np.float64)
+    return [tpr_at_fpr(values[x], values[y], fpr) for x, y in design.tasks]
+
+
+def tpr_estimate(
+    design: Design, scores: ArrayLike, fpr: float, *, replicates: np.ndarray
+) -> Estimate:
+    """TPR at a budget of false positives, averaged over tasks, with its interval.
+
+    The interval resamples the clusters of both sides, so that the threshold's own
+    error is in it. With few members above the threshold it is widened to hold the
+    exact interval of the rate at the given threshold. Status ``not_resolvable`` where
+    the budget allows no false positive in some task.
+
+    Parameters
+    ----------
+    replicates
+        Shape ``(B,)``, from :func:`tpr_replicates` for this budget.
+    """
+    n, clusters = len(design.member), design.n_clusters
+    try:
+        if not (rates := tpr_by_task(design, scores, fpr)):
+            raise NotEstimableError("there is no row")
+        low, high = percentile_interval(replicates)
+    except NotEstimableError as error:
+        return Estimate.missing(error.what, n=n, clusters=clusters)
+    spread = high - low > ZERO
+    estimate = Estimate(
+        float(np.mean([tpr.value for tpr in rates])),
+        n=n,
+        clusters=clusters,
+        se=float(np.nanstd(replicates)) if spread else None,
+    ).between(low, high)
+    if not spread:
+        estimate = replace(estimate, parity_low=None, parity_high=None)
+    threshold = np.array([tpr.threshold for tpr in rates])[design.task]
+    events, trials = (
+        cluster_sums(rows & design.member, design.cluster, clusters)
+        for rows in (np.asarray(scores) > threshold, True)
+    )
+    hits, tried = events.sum(), trials.sum()
+    if min(hits, tried - hits) < FEW_EVENTS and np.count_nonzero(trials) > 1:
+        exact = korn_graubard(events, trials)
+        ends = [
+            x for x in (estimate.value, estimate.low, estimate.high) if x is not None
+        ]
+        low, high = min(*exact, *ends), max(*exact, *ends)
+        estimate = replace(estimate, low=low, high=high, interval="korn-graubard")
+    achieved = float(np.mean([tpr.fpr for tpr in rates]))
+    estimate = estimate.noting(f"achieved FPR {achieved:.4g}")
+    unresolved = [tpr for tpr in rates if not tpr.resolvable]
+    if unresolved:
+        estimate = replace(estimate, status="not_resolvable")
+    notes = [tpr.note for tpr in unresolved or rates if tpr.note]
+    return estimate.noting(notes[0]) if notes else estimate
+
+
+def tpr_replicates(
+    design: Design, scores: ArrayLike, fprs: Sequence[float], weights: Weights
+) -> np.ndarray:
+    """TPR at each budget, averaged over tasks, in every resample of clusters.
+
+    Parameters
+    ----------
+    fprs
+        ``F`` budgets of false positives.
+    weights
+        Shape ``(B, C)``, from :meth:`Design.draw`.
+
+    Returns
+    -------
+    Shape ``(F, B)``; NaN where a resample lacks a side.
+    """
+    values = checked(np.asarray(scores, dtype=np.float64))
+    total = np.zeros((len(fprs), len(weights)))
+    for x, y in design.tasks:
+        x, y = (side[np.argsort(-values[side], kind="stable")] for side in (x, y))
+        # Members strictly above each non-member, both from the largest score down.
+        over = np.searchsorted(-values[x], -values[y], side="left")
+        used, of_x, of_y = _renumbered(design, x, y)
+        for columns, part in _resamples(weights, used, len(x) + len(y)):
+            false = np.cumsum(part[of_y], axis=0)
+            true = np.zeros((len(x) + 1, part.shape[1]))
+            np.cumsum(part[of_x], axis=0, out=true[1:])
+            lacking = (false[-1] == 0) | (true[-1] == 0)
+            for row, fpr in enumerate(fprs):
+                budget = np.floor(fpr * false[-1] + 1e-9)
+                at = np.minimum((false <= budget).sum(axis=0), len(y) - 1)
+                hits = true[over[at], np.arange(part.shape[1])]
+                total[row, columns] += np.where(
+                    lacking, np.nan, hits / np.maximum(true[-1], 1)
+                )
+    return total / max(len(design.tasks), 1)
+
+
+def chance(design: Design, fpr: float, *, seed: int, draws: int = 20000) -> Band:
+    """TPR at a budget, averaged over tasks, of a score that knows nothing.
+
+    Exact for one task (:func:`chance_band`), else the mean of independent draws of
+    each task's law. Clusters of several rows count as the equally large clusters that
+    they are worth, ``(sum n)^2 / sum n^2``, rounded down.
+    """
+    held = design.held
+    size = np.floor(held.sum(axis=0) ** 2 / np.maximum((held**2).sum(axis=0), 1) + 1e-9)
+    pairs = size.astype(np.int64).reshape(-1, 2).tolist()
+    if len(pairs) == 1:
+        n1, n0 = pairs[0]
+        return chance_band(n1, n0, fpr)
+    rng = np.random.default_rng(seed)
+    mean, drawn = 0.0, np.zeros(draws)
+    for n1, n0 in pairs:
+        k = allowed(n0, fpr)
+        drawn += rng.binomial(n1, rng.beta(k + 1, n0 - k, draws)) / n1
+        mean += (k + 1) / (n0 + 1)
+    low, high = np.quantile(drawn / len(pairs), [0.025, 0.975])
+    return Band(mean / len(pairs), float(low), float(high))

@@ -26,6 +26,11 @@ PLAIN_EVERY = 10.0
 """Seconds between two progress lines when stderr is no terminal."""
 
 
+def awaited() -> bool:
+    """Whether a person waits for it: in a terminal, or in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
 @contextmanager
 def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
     """A callback ``(what, done, total)`` that shows a rate and the time left.

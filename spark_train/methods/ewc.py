@@ -14,8 +14,8 @@ from spark_train.loop import Phase, Sums
 from spark_train.methods.method import Method
 from spark_train.phases.importance import Quadratic, fisher
 from spark_train.phases.task import learning
+from spark_train.run_folder import keep, kept
 from spark_train.stream import Stream
-from spark_train.task_state import keep, kept
 
 
 def ewc(stream: Stream) -> list[Phase]:

@@ -60,6 +60,7 @@ def _phase(stream: Stream, k: int) -> Phase:
         table = torch.stack([*others, own])
         products = table @ table.T
         against = int((products[-1, :-1] < 0).sum())
+        set_gradient(student, own)
         if not against or not products.isfinite().all():
             return {"violated": against}  # the loop stops where one is not finite
         v = torch.zeros(k, dtype=torch.float64)
@@ -75,18 +76,10 @@ def _phase(stream: Stream, k: int) -> Phase:
 
 
 def _gradient_of(batch: Step, *, phase: Phase, stream: Stream) -> Tensor:
-    """The gradient of a batch that is not the step's, whose own stays: ``(P,)``."""
-    student = stream.student
-    weights = list(student.trainable.values())
-    own = [weight.grad for weight in weights]
-    try:
-        for weight in weights:
-            weight.grad = None
-        accumulate(student, phase.loss, batch, processes=stream.processes)
-        return flat_gradient(student)
-    finally:
-        for weight, gradient in zip(weights, own, strict=True):
-            weight.grad = gradient
+    """The gradient of a batch in place of the step's: ``(P,)``."""
+    stream.student.model.zero_grad(set_to_none=True)
+    accumulate(stream.student, phase.loss, batch, processes=stream.processes)
+    return flat_gradient(stream.student)
 
 
 def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:

@@ -3,17 +3,24 @@
 What stands here is **not compared with PeCL's own equations** (arXiv 2509.12958), whose
 code is not public. From SPARK's reproduction come the scalars: noise scale 0.01, MemReg
 scale 0.01 with lambda_max 10, lambda_unlearn 1.0 with theta 0.6. **[ours]** are all
-forms, each a function of this file: :func:`sigmas` (token-level noise),
-:func:`held` (MemReg), :func:`sensitive` (what is unlearned; by the unlikelihood
-``-log(1 - P)``), and that both scores and importance are computed once a task:
+forms, and that both scores and importance are computed once a task:
 
 ``L = L_task + lambda_unlearn L_unlearn + memreg_scale sum_j min(Omega_j, lambda_max)
 (theta_j - theta_j^{k-1})^2``, with the forward pass under noise.
+
+- Noise on each token's input embedding has sigma ``noise_scale Score_i``, so that a
+  token of Score 0 has none; with ``pecl.uniform`` noise_scale for every token.
+- Unlearned, by the unlikelihood ``-log(1 - P)``, are tokens of a Score above theta:
+  identifiers (Score 1) and surprising tokens of plain text. So are the response's,
+  which the same step learns; ``pecl.unlearn=prompt`` leaves those out.
+- MemReg holds weights where they were after the task before. Omega is the mean over the
+  tasks so far of their Fisher diagonals, each over its own mean: 1 is an average
+  weight's, and lambda_max bounds how much more one weight may count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,12 +33,11 @@ from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
 from spark_train.methods.method import Method
-from spark_train.model.student import Student, targets
+from spark_train.model.student import Student
 from spark_train.phases.importance import Quadratic, fisher, relative
 from spark_train.phases.task import TASK, learning
-from spark_train.settings import Pecl
+from spark_train.run_folder import keep, kept
 from spark_train.stream import Stream
-from spark_train.task_state import keep, kept
 from spark_train.token_scores import keep_scores, scored
 
 UNLEARN = "unlearn"
@@ -42,41 +48,6 @@ def pecl(stream: Stream) -> list[Phase]:
     return [_phase(stream, k) for k in range(len(stream.tasks))]
 
 
-def sigmas(scores: Tensor, settings: Pecl) -> Tensor:
-    """Standard deviation of the noise on each token's input embedding **[ours]**.
-
-    ``sigma_i = noise_scale Score_i``, so that a token of Score 0 has none; with
-    ``pecl.uniform`` noise_scale for every token. Shape ``(B, T)``, as the scores.
-    """
-    of_each = torch.ones_like(scores) if settings.uniform else scores
-    return settings.noise_scale * of_each
-
-
-def sensitive(row: TrainRow, score: np.ndarray, settings: Pecl) -> np.ndarray:
-    """The tokens that are unlearned, those of a Score above theta: ``(T,)`` **[ours]**.
-
-    Identifiers (Score 1) are among them, and surprising tokens of plain text. So are
-    the response's, which the same step learns; ``pecl.unlearn=prompt`` leaves those
-    out. The first token has no prediction.
-    """
-    above = score > settings.theta
-    above[0] = False
-    return above & ~row.response if settings.unlearn == "prompt" else above
-
-
-def held(
-    importance: Mapping[str, Tensor], at: Mapping[str, Tensor], settings: Pecl
-) -> Quadratic:
-    """MemReg: drift from the weights after the task before, by importance **[ours]**.
-
-    ``sum_j min(Omega_j, lambda_max) (theta_j - theta_j^{k-1})^2``. Omega is the mean
-    over the tasks so far of their Fisher diagonals, each over its own mean: 1 is an
-    average weight's, and lambda_max bounds how much more one weight may count.
-    """
-    bound = settings.lambda_max
-    return Quadratic.of({n: v.clamp(max=bound) for n, v in importance.items()}, at)
-
-
 def _phase(stream: Stream, k: int) -> Phase:
     student, settings = stream.student, stream.settings.pecl
     plain, rows = learning(stream, k), stream.rows[stream.tasks[k]]
@@ -85,13 +56,18 @@ def _phase(stream: Stream, k: int) -> Phase:
     memory: list[Quadratic] = []
 
     def start() -> None:
-        scores.update(scored(stream, k, rows))
-        for row in rows:
-            unlearned[row.id] = sensitive(row, scores[row.id], settings)
+        own = {r.id: s for part in scored(stream, k, rows) for r, s, _ in part}
+        scores.update(stream.processes.collect(own))
         keep_scores(stream, k, rows, scores)
+        for row in rows:  # the first token has no prediction, and a Score of 0
+            spared = row.response if settings.unlearn == "prompt" else False
+            unlearned[row.id] = (scores[row.id] > settings.theta) & ~np.array(spared)
         if k:
             at = {n: w.detach().clone() for n, w in student.trainable.items()}
-            memory[:] = [held(kept(stream, k - 1)["importance"], at, settings)]
+            old = kept(stream, k - 1)["importance"]
+            bound = settings.lambda_max
+            held = {name: omega.clamp(max=bound) for name, omega in old.items()}
+            memory[:] = [Quadratic.of(held, at)]
 
     def term(some: Sequence[TrainRow]) -> dict[str, Term]:
         count = sum(int(unlearned[row.id].sum()) for row in some)
@@ -101,21 +77,32 @@ def _phase(stream: Stream, k: int) -> Phase:
         chosen = plain.choose(step)
         return replace(chosen, terms={**chosen.terms, **term(chosen.rows[TASK])})
 
+    def loss(role: str, some: Sequence[TrainRow]) -> Sums:
+        batch = collate(some).to(student.device)
+        scope = stream.settings.loss.scope
+        learned = batch.attention if scope == "full" else batch.response
+        forgotten, score = (
+            padded([values[row.id] for row in some], batch.ids.shape).to(student.device)
+            for values in (unlearned, scores)
+        )
+        mask = learned | forgotten
+        spread = torch.ones_like(score) if settings.uniform else score
+        with _noisy(student, settings.noise_scale * spread):
+            hidden = student.hidden(batch, mask)
+        return {
+            TASK: student.summed(hidden, batch, mask, learned, token_nll),
+            UNLEARN: student.summed(hidden, batch, mask, forgotten, unlikelihood),
+        }
+
     def penalty() -> Sums:
-        if not memory:
-            return {}
         return {"memreg": settings.memreg_scale * memory[0].value(student.trainable)}
 
     def end() -> None:
         if k + 1 < len(stream.tasks):  # else no later task asks for it
-            importance = relative(fisher(stream, k, rows=settings.rows))
-            if k:
-                old = kept(stream, k - 1)["importance"]
-                importance = {
-                    name: (k * old[name] + new) / (k + 1)
-                    for name, new in importance.items()
-                }
-            keep(stream, k, {"importance": importance})
+            new = relative(fisher(stream, k, rows=settings.rows))
+            old = kept(stream, k - 1)["importance"] if k else new
+            mean = {n: (k * old[n] + new[n]) / (k + 1) for n in new}
+            keep(stream, k, {"importance": mean})
 
     assert plain.each is not None
     terms = plain.each.terms
@@ -126,39 +113,11 @@ def _phase(stream: Stream, k: int) -> Phase:
         plain,
         start=start,
         choose=choose,
-        loss=lambda role, some: _loss(stream, some, scores, unlearned),
-        penalty=penalty,
+        loss=loss,
+        penalty=penalty if k else None,
         end=end,
         each=each,
     )
-
-
-def _loss(
-    stream: Stream,
-    rows: Sequence[TrainRow],
-    scores: Mapping[str, np.ndarray],
-    unlearned: Mapping[str, np.ndarray],
-) -> Sums:
-    """Sums over what is learned and what is unlearned, under noise."""
-    student, settings = stream.student, stream.settings
-    batch = collate(rows).to(student.device)
-    learned = batch.attention if settings.loss.scope == "full" else batch.response
-    shape, device = batch.ids.shape, student.device
-    forgotten = padded([unlearned[row.id] for row in rows], shape).to(device)
-    score = padded([scores[row.id] for row in rows], shape)
-    mask = learned | forgotten
-    with _noisy(student, sigmas(score, settings.pecl).to(device)):
-        hidden = student.hidden(batch, mask)
-    ids = targets(batch, mask)
-
-    def summed(part: Tensor, value: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        inside = part[:, 1:][mask[:, 1:]]
-        goal = ids[inside]
-        return student.total(
-            hidden[inside], lambda some, at: value(student.logits(some), goal[at])
-        )
-
-    return {TASK: summed(learned, token_nll), UNLEARN: summed(forgotten, unlikelihood)}
 
 
 @contextmanager

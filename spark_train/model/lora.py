@@ -24,10 +24,11 @@ from transformers.pytorch_utils import Conv1D
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checksums import BLANK, fact, sealed
 from spark_audit.errors import InputError, OutputError
-from spark_audit.files import write_atomically, write_text
+from spark_audit.files import alone, write_atomically, write_text
 from spark_audit.provenance import sha256_file
 
 _ATTENTION = re.compile(r"attn|attention")
+_NO_ATTENTION = "no attention projections found to put LoRA on"
 
 
 def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str]:
@@ -51,25 +52,23 @@ def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str
     }
     head = getattr(model, "get_output_embeddings", lambda: None)()
     leaves = dict.fromkeys(_leaf(n) for n, layer in layers.items() if layer is not head)
+    missing = [one for one in targets if one not in map(_leaf, layers)]
     if targets:
         names = [name for name in layers if _leaf(name) in targets]
-        missing = [one for one in targets if one not in map(_leaf, names)]
-        problem = f"has no linear layer {missing[0]!r}" if missing else ""
     else:
         names = [n for n in layers if _ATTENTION.search(n.rpartition(".")[0])]
-        problem = "" if names else "no attention projections found to put LoRA on"
-    if problem:
+    if missing or not names:
+        what = f"has no linear layer {missing[0]!r}" if missing else _NO_ATTENTION
         raise InputError(
-            f"{problem}; its linear layers are: {', '.join(leaves) or 'none'}",
+            f"{what}; its linear layers are: {', '.join(leaves) or 'none'}",
             where=type(model).__name__,
             fix="name some with --lora-targets" if leaves else "choose a transformer",
         )
-    for name in names:
-        if layers[name] is head:
-            raise InputError(
-                f"{_leaf(name)!r} is the output head, which stays as it is",
-                where="--lora-targets",
-            )
+    if heads := [name for name in names if layers[name] is head]:
+        raise InputError(
+            f"{_leaf(heads[0])!r} is the output head, which stays as it is",
+            where="--lora-targets",
+        )
     return names
 
 
@@ -143,11 +142,14 @@ def copy_adapter(model: Any, source: str, name: str) -> None:
     if name not in model.peft_config:
         config = replace(model.peft_config[source], inference_mode=False)
         model.add_adapter(name, config)
-    own = dict(model.named_parameters())
-    with torch.no_grad():
-        for key, weight in own.items():
-            if f".{name}." in key:
-                weight.copy_(own[key.replace(f".{name}.", f".{source}.")])
+    set_peft_model_state_dict(model, _state(model, source), adapter_name=name)
+
+
+def _state(model: Any, name: str) -> dict[str, torch.Tensor]:
+    """The tensors of an adapter by PEFT's names in a file."""
+    return dict(
+        get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+    )
 
 
 # --- earlier adapters -----------------------------------------------------------------
@@ -163,9 +165,7 @@ def switch(model: Any, name: str = ADAPTER) -> None:
         model.set_adapter(name)
         return
     model.base_model.set_adapter([EARLIER, name])
-    for key, weight in model.named_parameters():
-        if f".{EARLIER}." in key:
-            weight.requires_grad_(False)
+    model.set_requires_grad(EARLIER, requires_grad=False)
 
 
 def set_aside(model: Any, *, seed: int) -> None:
@@ -220,17 +220,11 @@ def _whole(model: Any) -> dict[str, torch.Tensor]:
     Low-rank parts stand one below the other: ``A = [A_1; A_2]``, ``B = [B_1 B_2]``, so
     that ``B A = B_1 A_1 + B_2 A_2``.
     """
-    own, *rest = (
-        get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
-        for name in (ADAPTER, EARLIER)
-        if name in model.peft_config
-    )
-    if not rest:
-        return dict(own)
-    return {
-        name: torch.cat([rest[0][name], weight], dim=_axis(name))
-        for name, weight in own.items()
-    }
+    own = _state(model, ADAPTER)
+    if EARLIER not in model.peft_config:
+        return own
+    old = _state(model, EARLIER)
+    return {n: torch.cat([old[n], new], dim=_axis(n)) for n, new in own.items()}
 
 
 def _axis(name: str) -> int:
@@ -303,7 +297,12 @@ def save_adapter(
     data = save(state, metadata={"format": "pt"})
     trained_on = {} if base_sha256 is None else {"base_sha256": base_sha256}
     if noise is not None:
-        _put(noise, folder / NOISE, link=link_noise)
+        # Of large vocabularies it is a gigabyte: a second name will do.
+        with suppress(OSError):
+            if link_noise:
+                os.link(noise, folder / NOISE)
+        if not (folder / NOISE).exists():
+            shutil.copyfile(noise, folder / NOISE)
         about = {"noise_sha256": sha256_file(noise)}
         # In the weights' own header, too: they are often copied without the rest.
         data, trained_on = _saying(data, about), trained_on | about
@@ -329,27 +328,29 @@ def replaced(folder: Path) -> Iterator[Path]:
     place = folder.resolve()  # "." has no name of its own, a link another folder
     stays = place.is_dir() and not any(place.glob("[!.]*"))
     part = (place if stays else place.parent) / f".{place.name}.part"
-    try:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        yield part
-        if stays:
-            # What makes the folder a checkpoint comes last.
-            for file in sorted(part.iterdir(), key=lambda path: path.name in LAST):
-                os.replace(file, place / file.name)
-        else:
-            shutil.rmtree(place, ignore_errors=True)
-            os.replace(part, place)
-    except (OSError, SafetensorError) as error:
-        # Another library's own text may name a machine's paths.
-        why = getattr(error, "strerror", None) or type(error).__name__
-        raise OutputError(
-            f"cannot be written ({why})",
-            where=str(folder),
-            fix="check the folder's permissions and free space, then run again",
-        ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    # Of the same command at once, one writes after the other.
+    with alone(part.with_suffix(".lock")):
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            yield part
+            if stays:
+                # What makes the folder a checkpoint comes last.
+                for file in sorted(part.iterdir(), key=lambda path: path.name in LAST):
+                    os.replace(file, place / file.name)
+            else:
+                shutil.rmtree(place, ignore_errors=True)
+                os.replace(part, place)
+        except (OSError, SafetensorError) as error:
+            # Another library's own text may name a machine's paths.
+            why = getattr(error, "strerror", None) or type(error).__name__
+            raise OutputError(
+                f"cannot be written ({why})",
+                where=str(folder),
+                fix="check the folder's permissions and free space, then run again",
+            ) from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _saying(data: bytes, more: dict[str, str]) -> bytes:
@@ -363,15 +364,6 @@ def _saying(data: bytes, more: dict[str, str]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
-
-
-def _put(source: Path, target: Path, *, link: bool) -> None:
-    """A copy of a file, or a second name: of large vocabularies it is a gigabyte."""
-    if link:
-        with suppress(OSError):
-            os.link(source, target)
-            return
-    shutil.copyfile(source, target)
 
 
 def load_adapter(model: Any, folder: Path) -> None:

@@ -6,7 +6,7 @@ so that a vocabulary of 152,000 costs no more memory than one of 1,000.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spark_audit.scoring.passes.plain import own_head, unwrapped
-from spark_train.data import Batch
+from spark_train.data import Batch, TrainRow, collate, pieces
 from spark_train.losses import wide
 from spark_train.model.lora import ADAPTER, copy_adapter, switch
 
@@ -41,7 +41,8 @@ class Student:
     Attributes
     ----------
     trainable
-        Name -> weight of everything that an optimizer changes.
+        Name -> weight of everything that an optimizer changes; of them there are
+        ``size`` numbers.
     note
         Why the head is not streamed; empty when it is.
     """
@@ -54,6 +55,7 @@ class Student:
             for name, weight in model.named_parameters()
             if weight.requires_grad
         }
+        self.size = sum(weight.numel() for weight in self.trainable.values())
         weight = self._base.get_input_embeddings().weight
         self.device: torch.device = weight.device
         self.vocabulary = len(self._base.get_output_embeddings().weight)
@@ -65,15 +67,13 @@ class Student:
         if self._base.get_output_embeddings().weight.requires_grad:
             head = "the output head is trained"
         self._head = None
+        model.eval()  # a fresh adapter's wrapper and its base may be of two minds
         if not isinstance(head, str):
             # Of a head in half precision a float32 copy: V x H numbers more.
             weight, bias, transform = head
-            bias = None if bias is None else wide(bias)
-            self._head = wide(weight), bias, transform
-        model.eval()  # a fresh adapter's wrapper and its base may be of two minds
-        if self._head is not None and not self._agrees():
-            head = "the model's own logits differ from its head's"
-            self._head = None
+            self._head = wide(weight), None if bias is None else wide(bias), transform
+            if not self._agrees():
+                head, self._head = "the model's own logits differ from its head's", None
         self.note = ""
         if isinstance(head, str):
             self.note = f"the logits of whole batches are held in memory: {head}"
@@ -108,13 +108,26 @@ class Student:
             Shape ``(n, H)``, row by row; ``(n, V)`` logits where the head is not ours.
         """
         options = {"attention_mask": batch.attention.long(), "use_cache": False}
-        before = _before(mask)
         if self._head is not None:
             body = getattr(self._base, self._base.base_model_prefix)
             states: Tensor = body(input_ids=batch.ids, **options)[0]
-            return states[before]
-        logits: Tensor = self.model(input_ids=batch.ids, **options).logits
-        return logits[before]
+        else:
+            states = self.model(input_ids=batch.ids, **options).logits
+        return states[:, :-1][mask[:, 1:]]
+
+    @torch.no_grad()
+    def states(
+        self, rows: Sequence[TrainRow]
+    ) -> Iterator[tuple[list[TrainRow], Tensor, Tensor]]:
+        """Rows read in parts, with hidden states and ids of all predicted tokens.
+
+        Without dropout or gradients. Each part has states ``(n, H)`` and ids ``(n,)``.
+        """
+        with self.still():
+            for part in pieces(rows, self.tokens):
+                batch = collate(part).to(self.device)
+                ids = targets(batch, batch.attention)
+                yield part, self.hidden(batch, batch.attention), ids
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits ``(n, V)`` of hidden states ``(n, H)``, computed in float32 or wider.
@@ -138,9 +151,7 @@ class Student:
     def chunks(self, count: int, *, rows: int | None = None) -> list[slice]:
         """Slices of positions whose logits may exist at a time; none of 0."""
         size = rows or self.rows
-        return [
-            slice(start, min(start + size, count)) for start in range(0, count, size)
-        ]
+        return [slice(at, min(at + size, count)) for at in range(0, count, size)]
 
     def total(self, hidden: Tensor, value: Value, *, rows: int | None = None) -> Tensor:
         """Sum of per-position values, a bounded number of positions at a time.
@@ -166,15 +177,36 @@ class Student:
         total: Tensor = _Total.apply(hidden, value, chunks)  # type: ignore[no-untyped-call]
         return total
 
+    def summed(
+        self,
+        hidden: Tensor,
+        batch: Batch,
+        mask: Tensor,
+        part: Tensor,
+        loss: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """Sum of a loss of logits and tokens over the masked tokens in a part.
+
+        Parameters
+        ----------
+        hidden
+            Of :meth:`hidden` for the mask.
+        mask, part
+            Shape ``(B, T)``, bool over the predicted tokens.
+        """
+        inside = part[:, 1:][mask[:, 1:]]
+        ids = targets(batch, mask)[inside]
+        return self.total(
+            hidden[inside], lambda some, at: loss(self.logits(some), ids[at])
+        )
+
     # --- adapters -------------------------------------------------------------------
 
     def freeze(self, name: str) -> None:
         """Keep a frozen copy of the adapter as it is now, under a name."""
         copy_adapter(self.model, ADAPTER, name)
         switch(self.model)
-        for key, weight in self.model.named_parameters():
-            if f".{name}." in key:
-                weight.requires_grad_(False)
+        self.model.set_requires_grad(name, requires_grad=False)
 
     @contextmanager
     def teacher(self, name: str) -> Iterator[None]:
@@ -195,19 +227,6 @@ class Student:
             yield
         finally:
             self.model.train(training)
-
-    def weights(self) -> dict[str, Tensor]:
-        """A copy of the trained weights on the CPU."""
-        return {
-            name: weight.detach().cpu().clone()
-            for name, weight in self.trainable.items()
-        }
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        """Put weights of :meth:`weights` in place."""
-        with torch.no_grad():
-            for name, weight in self.trainable.items():
-                weight.copy_(weights[name])
 
 
 class _Total(torch.autograd.Function):
@@ -240,10 +259,3 @@ class _Total(torch.autograd.Function):
 def targets(batch: Batch, mask: Tensor) -> Tensor:
     """The masked tokens that are predicted: ``(n,)``, in the order of ``hidden``."""
     return batch.ids[:, 1:][mask[:, 1:]]
-
-
-def _before(mask: Tensor) -> Tensor:
-    """The mask of positions that predict the masked tokens."""
-    shifted = torch.zeros_like(mask)
-    shifted[:, :-1] = mask[:, 1:]
-    return shifted

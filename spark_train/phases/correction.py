@@ -21,10 +21,6 @@ ROLE = "correction"
 """Current and replayed rows are read together; a row's task tells them apart."""
 TEACHER = "teacher"
 
-PROBE = 5
-"""Rows of each kind (with identifiers, any, replayed) whose terms are told before the
-first step and after the last. Fewer would be too few to share their mean."""
-
 
 def correction(stream: Stream, k: int) -> Phase:
     """The phase that follows the learning of task ``k`` (SPARK, Eq. "privacy").
@@ -52,7 +48,6 @@ def correction(stream: Stream, k: int) -> Phase:
         loss=at_work.loss,
         start=at_work.start,
         each=Each(settings.batch_size, at_work.of_row),
-        probe=at_work.probe(),
     )
 
 
@@ -65,9 +60,8 @@ class _Correction:
         self.task = stream.tasks[k]
         self.rows = stream.rows[self.task]
         self.current = _draws(stream, k)
-        self.replays = k and settings.old_anchor and settings.lambda_old
         self.old: list[TrainRow] = []
-        if self.replays:
+        if k and settings.old_anchor and settings.lambda_old:
             wanted = settings.steps * settings.old_batch_size
             self.old = stream.replayed(k, wanted, purpose="anchor")
         weights = {
@@ -93,14 +87,6 @@ class _Correction:
         size, old_size = self.settings.batch_size, self.settings.old_batch_size
         again = self.old[step * old_size :][:old_size]
         return self.batch(self.current[step * size : (step + 1) * size], again)
-
-    def probe(self) -> Step:
-        """The fixed batch."""
-        stream, k = self.stream, self.k
-        again = stream.replayed(k, PROBE, purpose="probe") if self.replays else []
-        chosen = stream.drawn(k, _private(self.rows), PROBE, purpose="probe pii")
-        chosen += stream.drawn(k, self.rows, PROBE, purpose="probe all")
-        return self.batch(chosen, again)
 
     def batch(self, chosen: list[TrainRow], again: list[TrainRow]) -> Step:
         """Current and replayed rows as a step."""
@@ -135,9 +121,10 @@ class _Correction:
         with student.teacher(TEACHER):
             before = student.hidden(batch, valid)
         after = student.hidden(batch, valid)
-        replayed = torch.tensor([row.task != self.task for row in some])
-        replayed = replayed.to(student.device)[:, None].expand_as(valid)
-        is_old, is_pii = replayed[:, 1:][valid[:, 1:]], batch.pii[:, 1:][valid[:, 1:]]
+        old = torch.tensor([row.task != self.task for row in some], device=valid.device)
+        is_old, is_pii = (
+            mask[:, 1:][valid[:, 1:]] for mask in (old[:, None] & valid, batch.pii)
+        )
         sets = {
             "ul": is_pii & ~is_old,
             "dkl": is_pii & ~is_old,
@@ -166,24 +153,20 @@ class _Correction:
 def _draws(stream: Stream, k: int) -> list[TrainRow]:
     """The current rows of all steps, one after the other."""
     settings, rows = stream.settings.ptpc, stream.rows[stream.tasks[k]]
-    private = _private(rows)
-    size = settings.steps * settings.batch_size
-    every = stream.drawn(k, rows, size, purpose="all")
-    chosen = stream.drawn(k, private, size, purpose="pii")
+    size = settings.batch_size
+    private = [row for row in rows if _identifiers(row)] or rows
+    every, chosen = (
+        stream.drawn(k, some, settings.steps * size, purpose=purpose)
+        for some, purpose in ((rows, "all"), (private, "pii"))
+    )
     if settings.draw != "mixed":
         return chosen if settings.draw == "pii" else every
     drawn: list[TrainRow] = []
     for step in range(settings.steps):
         # Half of each list, so that both are gone through row by row.
-        at = step // 2 * settings.batch_size
         source = every if step % 2 else chosen
-        drawn += source[at : at + settings.batch_size]
+        drawn += source[step // 2 * size :][:size]
     return drawn
-
-
-def _private(rows: Sequence[TrainRow]) -> Sequence[TrainRow]:
-    """The rows with identifiers, or all where there are none."""
-    return [row for row in rows if _identifiers(row)] or rows
 
 
 def _identifiers(row: TrainRow) -> int:

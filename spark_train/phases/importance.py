@@ -41,16 +41,14 @@ def fisher(stream: Stream, k: int, *, rows: int = 0) -> dict[str, Tensor]:
     if 0 < rows < len(chosen):
         chosen = stream.drawn(k, chosen, rows, purpose="fisher")
     weights = student.trainable
-    size = sum(weight.numel() for weight in weights.values())
-    total = torch.zeros(size, dtype=torch.float64, device=student.device)
+    total = torch.zeros(student.size, dtype=torch.float64, device=student.device)
     scope = stream.settings.loss.scope
     with student.still(), torch.enable_grad():
         for row in processes.share(chosen):
             sums = response_loss(student, [row], scope=scope, name="nll")
             torch.autograd.backward(sums["nll"])
             total += flat_gradient(student).square()
-            for weight in weights.values():
-                weight.grad = None
+            student.model.zero_grad(set_to_none=True)
     total = processes.sum(total) / len(chosen)
     parts = torch.split(total, [weight.numel() for weight in weights.values()])
     return {

@@ -14,15 +14,12 @@ import numpy as np
 import torch
 
 from spark_train.data import TrainRow, collate, padded
-from spark_train.loop import Sums, Term, pieces
-from spark_train.losses import outside_mass, support_kl, token_nll, top_k
+from spark_train.loop import Sums, Term
+from spark_train.losses import support_kl, token_nll, top_k
 from spark_train.model.student import targets
 from spark_train.phases.task import Rehearsal
 from spark_train.stream import Stream
-from spark_train.token_scores import batch_scores, keep_scores, seen_counts
-
-WATCHED = 4
-"""Distilled positions of a row at which the mass outside the support is watched."""
+from spark_train.token_scores import Scored, keep_scores, scored
 
 CPU_GATHERED, GPU_GATHERED = 2**22, 2**27
 """Head weights gathered at a time for the support of some positions, by device."""
@@ -53,12 +50,6 @@ class Target:
         """Positions that are replayed."""
         return int(self.low.sum()) + int(self.high.sum())
 
-    @property
-    def watched(self) -> np.ndarray:
-        """Which of H are watched, spread evenly: indices into the support's rows."""
-        size = len(self.support)
-        return np.unique(np.linspace(0, size - 1, min(size, WATCHED)).astype(np.int64))
-
 
 class Distillation(Rehearsal):
     """What SPARK's first phase asks of replayed rows (Eqs. "replay_ce" to "replay").
@@ -72,9 +63,6 @@ class Distillation(Rehearsal):
     That is ``replay.weighting=count``. Two forms of our own: ``sequence``, the mean
     over rows of each row's mean over R and H together, and ``mean``, the mean over R
     plus the mean over H.
-
-    The student's mass outside the support is watched at a sample: at most
-    :data:`WATCHED` positions of a row.
     """
 
     def __init__(self, stream: Stream, k: int) -> None:
@@ -84,33 +72,29 @@ class Distillation(Rehearsal):
 
     def start(self, rows: Sequence[TrainRow], steps: int) -> None:
         """Score the rows and keep the teacher's distributions."""
-        stream, processes = self.stream, self.stream.processes
-        counts = seen_counts(stream, self._k)
+        stream = self.stream
         distinct = list({row.id: row for row in rows}.values())
         answers: dict[str, tuple[Target, np.ndarray]] = {}
-        with torch.no_grad(), stream.student.still():
-            for part in pieces(processes.share(distinct), stream.student.tokens):
-                answers |= self._ask(part, counts)
-        answers = processes.collect(answers)
+        for part in scored(stream, self._k, distinct):
+            answers |= self._ask(part)
+        answers = stream.processes.collect(answers)
         self._targets = {key: target for key, (target, _) in answers.items()}
         scores = {key: score for key, (_, score) in answers.items()}
         keep_scores(stream, self._k, distinct, scores)
         self._note([self._targets[row.id] for row in rows], steps)
 
-    def _ask(
-        self, rows: list[TrainRow], counts: dict[str, np.ndarray]
-    ) -> dict[str, tuple[Target, np.ndarray]]:
-        """The teacher's answer for a few rows, which are read together."""
+    @torch.no_grad()
+    def _ask(self, part: list[Scored]) -> dict[str, tuple[Target, np.ndarray]]:
+        """The teacher's answer for a few rows, which were read together."""
         student, settings = self.stream.student, self.stream.settings
-        batch = collate(rows).to(student.device)
-        mask = batch.attention
-        hidden, ids = student.hidden(batch, mask), targets(batch, mask)
-        scores = batch_scores(self.stream, rows, hidden, ids, counts)
-        # The first token has no prediction.
-        high = [score > settings.sensitivity.tau for score in scores]
-        for one in high:
-            one[0] = False
-        chosen = hidden[torch.from_numpy(np.concatenate([h[1:] for h in high]))]
+        # The first token has no prediction, and a Score of 0, which no tau is below.
+        high = [score > settings.sensitivity.tau for _, score, _ in part]
+        chosen = torch.cat(
+            [
+                hidden[torch.from_numpy(one[1:])]
+                for one, (*_, hidden) in zip(high, part, strict=True)
+            ]
+        )
         tops = [
             top_k(
                 student.logits(chosen[at]),
@@ -120,15 +104,17 @@ class Distillation(Rehearsal):
             # One empty slice where no position is high: a support of (0, K).
             for at in student.chunks(len(chosen)) or [slice(0, 0)]
         ]
-        support, logp = (torch.cat(parts).cpu() for parts in zip(*tops, strict=True))
-        answers, at = {}, 0
-        for row, score, one in zip(rows, scores, high, strict=True):
+        support, logp = (torch.cat(one).cpu() for one in zip(*tops, strict=True))
+        sizes = [int(one.sum()) for one in high]
+        answers = {}
+        parts = torch.split(support.int(), sizes), torch.split(logp, sizes)
+        for (row, score, _), one, tokens, values in zip(
+            part, high, *parts, strict=True
+        ):
             low = row.response & ~one
             low[0] = False
-            mine = slice(at, at := at + int(one.sum()))
-            # A copy: a part would keep the whole batch's in memory.
-            target = Target(low, one, support[mine].int(), logp[mine].clone())
-            answers[row.id] = target, score
+            # Copies: a part would keep the whole batch's in memory.
+            answers[row.id] = Target(low, one, tokens.clone(), values.clone()), score
         return answers
 
     def _note(self, kept: Sequence[Target], steps: int) -> None:
@@ -138,21 +124,17 @@ class Distillation(Rehearsal):
         replay, where lambda is 1, over all rows that are replayed.
         """
         replay, label = self.stream.settings.replay, self.stream.label(self._k)
-        sizes = np.array([[int(t.low.sum()), t.size] for t in kept], dtype=np.float64)
-        low, size = sizes.sum(0)
-        if not low:
+        low = np.array([target.low.sum() for target in kept], dtype=np.float64)
+        size = np.array([target.size for target in kept], dtype=np.float64)
+        if not low.sum():
             what = "replay learns no response: all its positions are distilled"
             return self.stream.note(f"{label}: {what}")
-        shares = sizes[:, 0] / np.maximum(sizes[:, 1], 1)
-        weight = (
-            replay.lambda_
-            * {
-                "mean": 1.0,
-                "count": float(low / size),
-                "sequence": float(shares.sum() / np.count_nonzero(sizes[:, 1])),
-            }[replay.weighting]
-        )
-        if weight <= 0.5:
+        share = {
+            "mean": 1.0,
+            "count": low.sum() / size.sum(),
+            "sequence": (low / size.clip(min=1)).sum() / np.count_nonzero(size),
+        }[replay.weighting]
+        if (weight := replay.lambda_ * float(share)) <= 0.5:
             self.stream.note(
                 f"{label}: a replayed response token weighs {weight:.2g} of its weight "
                 f"in er at lambda 1 (replay.weighting={replay.weighting}): {steps} "
@@ -164,7 +146,7 @@ class Distillation(Rehearsal):
         self._targets = {}
 
     def terms(self, rows: Sequence[TrainRow]) -> dict[str, Term]:
-        """CE and KL, weighted by their counts, and the watched mass."""
+        """CE and KL, weighted by their counts."""
         replay = self.stream.settings.replay
         kept = [self._targets[row.id] for row in rows]
         low = sum(int(target.low.sum()) for target in kept)
@@ -179,32 +161,32 @@ class Distillation(Rehearsal):
         return {
             "replay_ce": Term(sizes[0], replay.lambda_ * shares[0]),
             "replay_kl": Term(sizes[1], replay.lambda_ * shares[1] * scale),
-            "outside": Term(sum(len(target.watched) for target in kept), 0.0),
         }
 
     def loss(self, rows: Sequence[TrainRow]) -> Sums:
-        """Sums over R and over H, and the student's mass outside the support."""
+        """Sums over R and over H."""
         student, replay = self.stream.student, self.stream.settings.replay
         kept = [self._targets[row.id] for row in rows]
         batch = collate(rows).to(student.device)
         low, high = (
-            padded([getattr(target, name) for target in kept], batch.ids.shape)
+            padded([getattr(one, name) for one in kept], batch.ids.shape).to(
+                student.device
+            )
             for name in ("low", "high")
         )
-        both = (low | high).to(student.device)
+        both = low | high
         hidden = student.hidden(batch, both)
-        is_high = high[:, 1:][(low | high)[:, 1:]].to(student.device)
+        is_high = high[:, 1:][both[:, 1:]]
         ids = targets(batch, both)[~is_high]
-        support = torch.cat([target.support for target in kept]).long()
-        support = support.to(student.device)
-        logp = torch.cat([target.logp for target in kept]).to(student.device)
+        support = torch.cat([one.support for one in kept]).long().to(student.device)
+        logp = torch.cat([one.logp for one in kept]).to(student.device)
         # What each replayed position counts: all alike, or alike within their rows.
         sizes = torch.tensor([target.size for target in kept])
         shares = (
             1.0 / sizes if replay.weighting == "sequence" else torch.ones(len(kept))
         )
         weight = torch.repeat_interleave(shares, sizes).to(student.device)
-        of_low, of_high, at_high = weight[~is_high], weight[is_high], hidden[is_high]
+        of_low, of_high = weight[~is_high], weight[is_high]
         gathered = CPU_GATHERED if student.device.type == "cpu" else GPU_GATHERED
         per_chunk = gathered // max(support.shape[1] * hidden.shape[1], 1)
 
@@ -216,20 +198,9 @@ class Distillation(Rehearsal):
             temperature = replay.temperature
             return of_high[at] * support_kl(logp[at], logits, temperature=temperature)
 
-        sums = {
+        return {
             "replay_ce": student.total(hidden[~is_high], nll),
-            "replay_kl": student.total(at_high, divergence, rows=max(per_chunk, 8)),
+            "replay_kl": student.total(
+                hidden[is_high], divergence, rows=max(per_chunk, 8)
+            ),
         }
-        starts = np.cumsum([0, *(len(target.support) for target in kept)])
-        watched = torch.from_numpy(
-            np.concatenate(
-                [at + t.watched for at, t in zip(starts, kept, strict=False)]
-            )
-        ).to(student.device)
-        with torch.no_grad():
-            inside = support[watched]
-            sums["outside"] = student.total(
-                at_high.detach()[watched],
-                lambda part, at: outside_mass(student.logits(part), inside[at]),
-            )
-        return sums

@@ -15,7 +15,7 @@ from spark_train.data import TrainRow, collate
 from spark_train.distributed import Processes
 from spark_train.loop import Each, Phase, State, Step, Sums, Term, run_phase
 from spark_train.losses import token_nll
-from spark_train.model.student import Student, targets
+from spark_train.model.student import Student
 from spark_train.stream import Stream
 
 TASK, REPLAY = "task", "replay"
@@ -31,12 +31,8 @@ def response_loss(
     """The summed NLL of the tokens that a scope covers (Eq. "task")."""
     batch = collate(rows).to(student.device)
     mask = batch.response if scope == "response" else batch.attention
-    hidden, ids = student.hidden(batch, mask), targets(batch, mask)
-    return {
-        name: student.total(
-            hidden, lambda part, at: token_nll(student.logits(part), ids[at])
-        )
-    }
+    hidden = student.hidden(batch, mask)
+    return {name: student.summed(hidden, batch, mask, mask, token_nll)}
 
 
 def covered(rows: Sequence[TrainRow], scope: str) -> int:

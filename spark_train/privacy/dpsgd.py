@@ -60,7 +60,12 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     stretches: list[Stretch] = [
         (phase.steps, drawn) for phase in phases if (drawn := rates[phase.key])
     ]
-    reason = _unaccounted(stream, method, rates)
+    unaccounted = [key for key, drawn in rates.items() if drawn is None]
+    reason = method.no_epsilon
+    if not reason and stream.settings.replay.memory:
+        reason = "replay.memory keeps other rows of a task when one more is in it"
+    elif not reason and unaccounted:
+        reason = f"{unaccounted[0]} draws its rows otherwise than by Poisson sampling"
     sigma = settings.noise_multiplier
     if settings.target_epsilon:
         if "noise_multiplier" in settings.model_fields_set:
@@ -105,20 +110,6 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     return Protected([_private(stream, one, sigma) for one in phases], facts)
 
 
-def _unaccounted(
-    stream: Stream, method: Method, rates: Mapping[str, Mapping[str, float] | None]
-) -> str:
-    """Why no epsilon is claimed; empty where one is."""
-    if method.no_epsilon:
-        return method.no_epsilon
-    if stream.settings.replay.memory:
-        return "replay.memory keeps other rows of a task when one more is in it"
-    others = [key for key, drawn in rates.items() if drawn is None]
-    if others:
-        return f"{others[0]} draws its rows otherwise than by Poisson sampling"
-    return ""
-
-
 def clipped(gradient: Tensor, bound: float) -> Tensor:
     """A gradient ``(P,)`` of a norm of at most ``bound``; Opacus's factor."""
     factor: Tensor = bound / (torch.linalg.vector_norm(gradient) + 1e-6)
@@ -159,25 +150,19 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
                         own = flat_gradient(student)
                         over += int(torch.linalg.vector_norm(own) > bound)
                         total += clipped(own, bound)
-                    for weight in student.trainable.values():
-                        weight.grad = None
+                    student.model.zero_grad(set_to_none=True)
                     for name, value in summed.items():
                         sums[name] += float(value.detach())
-        counts = torch.tensor([*sums.values(), over], dtype=torch.float64)
-        total = processes.sum(torch.cat([total, counts.to(total)]))
-        total, counts = total[: -len(counts)], total[-len(counts) :]
+        counts = torch.tensor([*sums.values(), over], dtype=torch.float64).to(total)
+        exchanged = processes.sum(torch.cat([total, counts]))
+        total, counts = torch.split(exchanged, [len(total), len(counts)])
         with clock("noise"):
             # The same in all processes, and added to their sum: once.
-            noise = drawn(
-                len(total),
-                seed=stream.settings.seed,
-                run=stream.identity,
-                key=phase.key,
-                step=step,
-            )
-            total = total + sigma * bound * noise.to(total)
-            set_gradient(student, total / size)
-        *values, cut = (*counts[:-1].tolist(), int(counts[-1]))
+            seed, run = stream.settings.seed, stream.identity
+            noise = drawn(len(total), seed=seed, run=run, key=phase.key, step=step)
+            set_gradient(student, (total + sigma * bound * noise.to(total)) / size)
+        *values, over = counts.tolist()
+        cut = int(over)
         return dict(zip(sums, values, strict=True))
 
     def gradients(step: int) -> Mapping[str, float]:

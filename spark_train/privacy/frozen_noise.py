@@ -21,8 +21,8 @@ from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.provenance import seed_for
 from spark_train.methods.method import Method, Protected
+from spark_train.run_folder import read_tensors, write_tensors
 from spark_train.stream import CARRIED, Stream
-from spark_train.task_state import read_tensors, write_tensors
 
 NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
 

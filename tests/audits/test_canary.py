@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from audited import canary, evidence, plan
 
-from spark_audit.audits.canary.candidates import canary_frame
-from spark_audit.audits.canary.epsilon import one_run_table
+from spark_audit.audits.canary.canary_tables import one_run_table
+from spark_audit.audits.canary.exposure import canary_frame
 from spark_audit.audits.canary.rank_tests import COLLAPSED, ranked
-from spark_audit.audits.ratio_rows import bounded, moved
+from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest
@@ -73,7 +73,7 @@ class Planted:
 def quick_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fit beyond rank 1 takes most of the time; the golden report has it."""
     found = Extrapolated(7.0, 0.01, clipped=False)
-    where = "spark_audit.audits.canary.candidates.extrapolated_exposure"
+    where = "spark_audit.audits.canary.exposure.extrapolated_exposure"
     monkeypatch.setattr(where, lambda *_: found)
 
 
@@ -559,9 +559,9 @@ def test_a_change_of_a_rate_is_bounded_and_needs_its_test() -> None:
     (found,) = bounded([row], {"top10_rate"})
     assert (found.low, found.high) == (0.2, 1.0)
     assert "disagree" in found.note
-    assert not moved(found)
+    assert not found.moved
     sure = row.model_copy(update={"p": 0.01})
-    assert moved(sure)
+    assert sure.moved
     assert bounded([sure], {"top10_rate"})[0].note == ""
     assert bounded([row], {"greedy_rate"}) == [row]
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from audited import check, evidence, extract, plan
 
+from spark_audit.audits.extract.prompt_table import prompt_table
 from spark_audit.audits.extract.prompts import (
     NOT_ASKED,
     PROMPTED,
     graded,
     listed,
-    prompt_table,
     shown_prompts,
 )
 from spark_audit.errors import InputError

@@ -21,15 +21,16 @@ from spark_audit.audits.mia.scores import (
     membership_scores,
 )
 from spark_audit.audits.mia.texts import (
-    Sides,
     blind_classifier,
     crossing_duplicates,
     doses,
     label_test,
+    permuted,
     shift,
 )
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.duplicates import duplicate_groups
+from spark_audit.stats.roc import Design
 
 LP = np.array(
     [-0.1, -2.3, -0.5, -4, -1.2, -0.05, -3, -0.7, -0.2, -1.5, -0.9, -6]
@@ -192,12 +193,12 @@ def test_shift() -> None:
     rng = np.random.default_rng(0)
     found = shift(rng.normal(0, 1, 400), rng.normal(0.5, 1, 300))
     assert found is not None
-    assert found.p < 1e-4
-    assert found.smd == pytest.approx(-0.5, abs=0.15)
+    assert found["p"] < 1e-4
+    assert found["smd"] == pytest.approx(-0.5, abs=0.15)
     assert shift(np.array([1.0]), np.array([1.0, 2.0])) is None
     flat = shift(np.ones(5), np.ones(5))
     assert flat is not None
-    assert flat.smd is None
+    assert flat["smd"] is None
 
 
 # --- permuting sides ------------------------------------------------------------------
@@ -207,23 +208,23 @@ def test_permuted_sides_keep_clusters_and_tasks() -> None:
     rng = np.random.default_rng(0)
     cluster = np.repeat(np.arange(40), 3)
     task = cluster % 2
-    pure = Sides(cluster < 25, cluster, task)
+    pure = Design(cluster < 25, cluster, task)
     for _ in range(20):
-        found = pure.permuted(rng)
+        found = permuted(pure, rng)
         assert found.sum() == pure.member.sum()
         assert found[task == 0].sum() == pure.member[task == 0].sum()
         assert (found.reshape(-1, 3) == found[::3, None]).all(), "clusters stay whole"
-    mixed = Sides(np.tile([True, False, False], 40), cluster, task)
-    drawn = np.array([mixed.permuted(rng) for _ in range(50)])
+    mixed = Design(np.tile([True, False, False], 40), cluster, task)
+    drawn = np.array([permuted(mixed, rng) for _ in range(50)])
     assert (drawn.reshape(50, 40, 3).sum(axis=2) == 1).all()
     assert 0.2 < drawn[:, ::3].mean() < 0.5
     with pytest.raises(ValueError, match="one row each"):
-        Sides(np.ones(2, bool), np.zeros(3), np.zeros(2))
+        Design(np.ones(2, bool), np.zeros(3), np.zeros(2))
 
 
-def independent(n1: int, n0: int, tasks: int = 1) -> Sides:
+def independent(n1: int, n0: int, tasks: int = 1) -> Design:
     rows = np.arange(n1 + n0)
-    return Sides(rows < n1, rows, rows % tasks)
+    return Design(rows < n1, rows, rows % tasks)
 
 
 def test_label_test() -> None:
@@ -238,7 +239,7 @@ def test_label_test() -> None:
     assert label_test(sides, np.full(300, -1), seed=1) is None
     assert label_test(sides, np.zeros(300, int), seed=1) is None
     # Tasks of other sizes on both sides are no label shift.
-    uneven = Sides(
+    uneven = Design(
         np.arange(300) < 200, np.arange(300), (np.arange(300) % 10 > 2).astype(int)
     )
     p = label_test(uneven, uneven.task, seed=1)
@@ -251,7 +252,7 @@ VOCABULARY = np.array([f"w{i}" for i in range(600)])
 
 
 def texts_of(
-    sides: Sides, *, factor: float, seed: int, words: int = 30, copies: int = 1
+    sides: Design, *, factor: float, seed: int, words: int = 30, copies: int = 1
 ) -> list[str]:
     """Random texts; three words are ``factor`` times as frequent among members."""
     rng = np.random.default_rng(seed)
@@ -302,7 +303,7 @@ def test_blind_classifier_finds_a_shift_in_the_texts() -> None:
 def test_texts_that_repeat_within_a_cluster_give_nothing_away() -> None:
     """Copies in two folds would be recognised: folds keep clusters whole."""
     cluster = np.repeat(np.arange(50), 4)
-    sides = Sides(cluster < 25, cluster, np.zeros(200, int))
+    sides = Design(cluster < 25, cluster, np.zeros(200, int))
     texts = texts_of(sides, factor=1, seed=1, copies=4)
     found = blind_classifier(texts, np.zeros(200, int), sides, seed=0, permutations=60)
     assert found is not None
@@ -315,7 +316,7 @@ def test_uneven_tasks_are_no_shift() -> None:
     rng = np.random.default_rng(0)
     task = np.repeat([0, 1], 120)
     member = rng.random(240) < np.where(task == 0, 0.9, 0.2)
-    sides = Sides(member, np.arange(240), task)
+    sides = Design(member, np.arange(240), task)
     texts = [
         f"topic{t} {text}"
         for t, text in zip(task, texts_of(sides, factor=1, seed=2), strict=True)
@@ -333,7 +334,7 @@ def test_numbers_that_are_written_otherwise_are_told_apart_by_few_rows() -> None
         forms[row % 2].format(*rng.integers(100, 1000, 3).tolist()) for row in range(60)
     ]
     rows = np.arange(60)
-    sides = Sides(rows % 2 == 0, rows, rows * 0)
+    sides = Design(rows % 2 == 0, rows, rows * 0)
     score = best_guess(texts, np.zeros(60, np.int64), {}, sides, seed=0)
     assert score is not None
     assert roc_auc_score(sides.member, score) > 0.99
@@ -363,7 +364,7 @@ def test_blind_p_value_holds_its_level(rows: int) -> None:
     """Rejections of 5 % where nothing differs, clusters of equal texts included."""
     runs, rejected = 120, 0
     cluster = np.repeat(np.arange(90), rows)
-    sides = Sides(cluster < 60, cluster, np.zeros(len(cluster), int))
+    sides = Design(cluster < 60, cluster, np.zeros(len(cluster), int))
     for seed in range(runs):
         texts = texts_of(sides, factor=1, seed=seed, copies=rows)
         found = blind_classifier(

@@ -7,24 +7,29 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from audited import check, evidence, mia, plan
+from scipy.stats import norm
 
 import spark_audit.audits.mia.membership as mia_module
-from spark_audit.audits.mia.estimates import Group
+from spark_audit.audits.base import Context
+from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.membership_guards import (
     APART,
     TEXTS,
     UNGUARDED,
     UNTRAINED,
 )
+from spark_audit.audits.mia.membership_rows import all_rows_table
+from spark_audit.audits.mia.scores import ATTACKS
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.roc_clusters import Design, auc_difference
+from spark_audit.stats.roc import Design, auc_difference, auc_estimate
 
 PLAIN = Pass()
 WORDS = np.array([f"word{i}" for i in range(400)])
@@ -510,3 +515,22 @@ def test_options_are_refused() -> None:
         check("mia", blind_permutations=19)
     check("mia", blind_permutations=20)
     check("mia", blind_permutations=0)
+
+
+@pytest.mark.parametrize("n", [200, 600, 2000])
+def test_equivalence_to_chance_is_two_one_sided_tests(n: int) -> None:
+    """At 5% each (Schuirmann 1987), against an AUC of 0.45 and of 0.55."""
+    seen = set()
+    for shift in np.linspace(-0.2, 0.2, 9):
+        rng = np.random.default_rng(n)
+        member = np.arange(n) % 2 == 0
+        values = rng.normal(size=n) + shift * member
+        facts = pd.DataFrame({"member": member, "cluster": np.arange(n), "task": "t"})
+        scores = {"er": np.tile(values, (len(ATTACKS) + 2, 1))}
+        record = all_rows_table(Known(facts, scores, Context()), ["er"])[0]
+        found = auc_estimate(Design.of(member, np.arange(n)), values)
+        value, se = found.value or 0.0, found.se or 0.0
+        ps = norm.sf((value - 0.45) / se), norm.cdf((value - 0.55) / se)
+        assert record["equivalent_to_chance"] == (max(ps) < 0.05)
+        seen.add(record["equivalent_to_chance"])
+    assert seen == ({False} if n == 200 else {True, False})

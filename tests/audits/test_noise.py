@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from audited import check, evidence, noise, plan
 
-from spark_audit.audits.noise.embedding_noise import INSENSITIVE
+from spark_audit.audits.noise.perturbed import INSENSITIVE
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
+from audited import matched
 
 from spark_audit.audits.spans import Sums, audited_spans
+from spark_audit.errors import InputError
+from spark_audit.scoring.table import Pass, TokenTable
 
 Make = Callable[..., Any]
 
@@ -16,24 +20,16 @@ def doubled(key: str, nll: np.ndarray) -> np.ndarray:
     return 2 * nll
 
 
-def test_examples_that_were_not_scored_have_no_sum(make_case: Make) -> None:
+def test_a_table_that_lacks_an_example_is_refused(make_case: Make) -> None:
     case = make_case(sources=4, seed=2)
-    part = case.table(doubled)
-    kept = part.ids[:2]
-    from spark_audit.scoring.table import TokenTable
-
-    table = TokenTable.from_items(
-        [
-            (
-                key,
-                part.position[part.rows(key)],
-                {"nll": part.columns["nll"][part.rows(key)]},
-            )
-            for key in kept
-        ]
-    )
+    whole = case.table(doubled)
+    table = TokenTable.from_items(list(whole.items())[:2])
     sums = Sums.of_table(case.manifest, table)
-    assert np.isnan(sums(np.array([3]), np.array([1]), np.array([1])))
+    assert np.isfinite(sums(np.array([0]), np.array([1]), np.array([1]))).all()
+    with pytest.raises(InputError, match="the score table lacks an item"):
+        sums(np.array([3]), np.array([1]), np.array([1]))
+    with pytest.raises(InputError, match="the score table lacks an item"):
+        matched({"a": {Pass(): table}}, case.manifest)
 
 
 def test_audited_spans_are_the_matched_and_the_unmatched(make_case: Make) -> None:

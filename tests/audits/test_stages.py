@@ -13,7 +13,7 @@ from scipy import stats
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.stages.cells import Cell, Found
-from spark_audit.audits.stages.stage_memory import remembered
+from spark_audit.audits.stages.stage_findings import remembered
 from spark_audit.errors import InputError
 from spark_audit.results import AuditResult, Estimate, Row
 from spark_audit.stats.memory import Memory

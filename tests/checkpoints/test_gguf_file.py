@@ -35,9 +35,12 @@ def test_a_file_says_what_its_numbers_say(
     said: Callable[..., torch.Tensor],
     make_model: Callable[..., Any],
     tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     file = written(tmp_path / "m.gguf", base_model, tokens, kind)
+    capfd.readouterr()
     loaded = open_checkpoint(str(file), base=str(tiny_base), device="cpu")
+    assert capfd.readouterr().err == ""
     # The same numbers, rounded without a file, in the model as transformers has it.
     own = gguf.GGMLQuantizationType[kind]
     model = make_model("llama")

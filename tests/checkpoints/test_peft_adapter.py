@@ -526,9 +526,9 @@ def test_frozen_noise_is_added_to_input_embeddings_only(
     assert loaded.model_id != without.model_id
     assert any("frozen noise" in note for note in loaded.notes)
     save_file({"noise": noise[:, :5].clone()}, folder / "frozen_noise.safetensors")
-    refused(folder, base, "has shape [300, 5], the embeddings [300, 32]")
+    refused(folder, base, "tensor noise has shape [300, 5], the model needs [300, 32]")
     save_file({"other": noise}, folder / "frozen_noise.safetensors")
-    refused(folder, base, "frozen_noise.safetensors holds more than 'noise'")
+    refused(folder, base, "frozen_noise.safetensors: tensor noise is missing")
 
 
 def test_nothing_is_printed(

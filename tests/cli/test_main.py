@@ -128,7 +128,7 @@ def test_import_inject_annotate_from_the_command_line(
     arguments += ["-o", str(tmp_path / "a.jsonl"), "--json"]
     assert run(arguments) == 0, capsys.readouterr().err
     records = json.loads(capsys.readouterr().out)
-    assert {"type", "annotated", "precision", "recall"} <= set(records[0])
+    assert {"type", "annotated", "injected", "recall"} <= set(records[0])
     assert [one["type"] for one in records] == list(PII_TYPES)
 
 

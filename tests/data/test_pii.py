@@ -10,10 +10,9 @@ from importing import import_examples
 
 from spark_audit.data import pii
 from spark_audit.data import presidio as detectors
-from spark_audit.data.detection import Agreement, detection, precision_recall
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.names import names
-from spark_audit.data.pii import annotate, annotate_examples, unjudged
+from spark_audit.data.pii import annotate, annotate_examples, recall, unjudged
 from spark_audit.errors import InputError
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -281,11 +280,12 @@ def test_codes_of_no_type_are_counted():
     rows = [
         example("a", "order ORD-1234567, and 2004-10-12, 1914-1918, SSN 078-05-1120"),
         example("b", "codes AB123456 and 7788990 for $1234567"),
-        example("c", "nothing"),
+        example("c", "nothing, or &#128512;"),
+        example("d", "Order #4711234"),
     ]
-    assert unjudged(annotate_examples(rows)) == (3, 2)
+    assert unjudged(annotate_examples(rows)) == (4, 3)
     own = {"ORDER": "ORD-[0-9]{7}"}
-    assert unjudged(annotate_examples(rows, patterns=own)) == (2, 1)
+    assert unjudged(annotate_examples(rows, patterns=own)) == (3, 2)
 
 
 def test_existing_spans_win():
@@ -346,50 +346,36 @@ def test_annotate_examples_merges_and_spares_the_template():
 # --- agreement ------------------------------------------------------------------------
 
 
-def test_precision_recall_counts():
-    truth = [[Span(0, 4, "NAME"), Span(5, 9, "SSN")], [Span(0, 3, "NAME")], []]
-    got = [
-        [Span(0, 4, "NAME"), Span(6, 12, "SSN")],
-        [Span(0, 3, "PHONE")],
-        [Span(1, 2, "NAME")],
-    ]
-    result = precision_recall(got, truth)
-    assert result == {
-        "NAME": Agreement(truth=2, found=2, recalled=1, correct=1, exact=1),
-        "PHONE": Agreement(truth=0, found=1, recalled=0, correct=0, exact=0),
-        "SSN": Agreement(truth=1, found=1, recalled=1, correct=1, exact=0),
+def test_recall_counts_injected_spans_of_the_same_type(monkeypatch):
+    texts = {
+        "first alpha one": [(0, 4, "NAME"), (6, 12, "SSN")],
+        "second beta two": [(0, 3, "PHONE")],
+        "third gamma 333": [(0, 5, "NAME")],
     }
-    assert (result["NAME"].precision, result["NAME"].recall) == (0.5, 0.5)
-    assert (result["PHONE"].precision, result["PHONE"].recall) == (0.0, None)
-    assert Agreement(2, 0, 0, 0, 0).precision is None
+    truth = [
+        [(0, 4, "NAME"), (5, 9, "SSN")],
+        [(0, 3, "NAME")],
+        [(0, 2, "NAME"), (3, 5, "NAME"), (6, 9, "NAME")],
+    ]
+    rows = [
+        example(text, text, spans=tuple(Span(*s, "injected") for s in spans))
+        for text, spans in zip(texts, truth, strict=True)
+    ]
+    monkeypatch.setattr(pii, "_by_rules", lambda text: texts[text.removesuffix(" ok")])
+    assert recall(rows) == {"NAME": (5, 3 / 5), "SSN": (1, 1.0)}
 
 
-def test_one_span_over_two():
-    truth = [[Span(0, 2, "NAME"), Span(3, 5, "NAME")]]
-    (result,) = precision_recall([[Span(0, 5, "NAME")]], truth).values()
-    assert (result.precision, result.recall, result.exact) == (1.0, 1.0, 0)
-
-
-def test_annotations_of_different_texts():
-    with pytest.raises(InputError, match="1 annotated texts against 2"):
-        precision_recall([[]], [[], []])
-
-
-def test_detection_leaves_natural_spans_out():
+def test_recall_leaves_natural_spans_out():
     row = example(
         "a",
         "Mr. Lee, 078-05-1120, 212-555-0147, Zed",
         spans=(
-            Span(4, 7, "NAME"),  # natural: on neither side
+            Span(4, 7, "NAME"),  # natural: known already
             Span(9, 20, "SSN", "injected"),
             Span(36, 39, "NAME", "injected"),
         ),
     )
-    assert detection([row]) == {
-        "NAME": Agreement(truth=1, found=0, recalled=0, correct=0, exact=0),
-        "SSN": Agreement(truth=1, found=1, recalled=1, correct=1, exact=1),
-        "PHONE": Agreement(truth=0, found=1, recalled=0, correct=0, exact=0),
-    }
+    assert recall([row]) == {"NAME": (1, 0.0), "SSN": (1, 1.0)}
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real task data is not here")
@@ -540,7 +526,7 @@ def test_many_identifiers_in_one_row_take_no_longer_than_they_are() -> None:
     text = "me@example.org " * 20_000
     start = time.process_time()
     spans = annotate(text)
-    assert precision_recall([spans], [spans])["EMAIL"].exact == len(spans) == 20_000
+    assert len(spans) == 20_000
     assert annotate(text, existing=spans) == spans
     assert time.process_time() - start < 4
 

@@ -11,13 +11,12 @@ import pytest
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.canaries import RANKED, draw_parts, render
-from spark_audit.data.encoding import encode
+from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.examples import Canary, Example, Span
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.items import (
     MORE_TOKENS,
-    PromptRow,
     items_for,
     row_prompts,
 )
@@ -267,14 +266,16 @@ def test_labels_and_canaries_come_in_the_order_of_the_plan(
 # --- prompts without a manifest -------------------------------------------------------
 
 
-def prompt_rows(tokenizer: Any, *rows: tuple[str, str, str, str]) -> list[PromptRow]:
+def prompt_rows(
+    tokenizer: Any, *rows: tuple[str, str, str, str]
+) -> list[tuple[Example, Encoding]]:
     """Rows of ``(key, task, prompt, response)``."""
-    found = []
-    for key, task, prompt, response in rows:
-        (encoding,) = encode(tokenizer, [prompt + response])
-        start = encoding.reaching(len(prompt))
-        found.append(PromptRow(key, task, encoding, start, response))
-    return found
+    examples = [
+        Example(key, task, prompt, response, "train", key)
+        for key, task, prompt, response in rows
+    ]
+    texts = encode(tokenizer, [example.text for example in examples])
+    return [*zip(examples, texts, strict=True)]
 
 
 def test_prompts_of_plain_rows_are_those_of_a_manifest(
@@ -284,7 +285,7 @@ def test_prompts_of_plain_rows_are_those_of_a_manifest(
     rows = prompt_rows(
         loaded.tokenizer, *((e.id, e.task, e.prompt, e.response) for e in ROWS)
     )
-    starts = {row.key: row.response_token for row in rows}
+    starts = {row.id: text.reaching(len(row.prompt)) for row, text in rows}
     assert starts == {e.id: e.response_token for e in manifest.examples}
     keys = ["e", "a", "d"]
     found = row_prompts(rows, keys, limit=manifest.settings.max_length)
@@ -301,7 +302,7 @@ def test_rows_that_are_not_asked_bound_the_answers(tiny_tokenizer: Any) -> None:
         ("b", "t", "The news. Label:", " zzzzzzzz"),
         ("c", "u", "Label:", " good"),
     )
-    size = [len(row.encoding) - row.response_token for row in rows]
+    size = [len(text) - text.reaching(len(row.prompt)) for row, text in rows]
     assert size[1] > size[0] == size[2]
     (one,) = row_prompts(rows, ["a"], limit=None)
     assert one.labels == (" good", " zzzzzzzz")

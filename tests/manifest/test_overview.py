@@ -14,7 +14,6 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.overview import describe
 from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
-from spark_audit.stats.matching import non_overlapping_windows
 
 
 @pytest.fixture
@@ -23,33 +22,6 @@ def manifest(
 ) -> Manifest:
     return build_manifest(
         rows, reference, name="small", caliper=0.03, n_candidates=4, preset="paper"
-    )
-
-
-def test_gap_is_pii_minus_other_text(manifest: Manifest) -> None:
-    facts = describe(manifest).facts
-    pii: list[int] = []
-    other: list[int] = []
-    inside = tokens = 0.0
-    for example in manifest.examples:
-        if example.split != "train" or example.canary_id or not example.spans:
-            continue
-        other += example.unll[example.eligible].tolist()
-        for span in example.spans:
-            assert span.token_start is not None
-            assert span.token_end is not None
-            scores = example.unll[span.token_start : span.token_end]
-            pii += scores.tolist()
-            length = len(scores)
-            starts = non_overlapping_windows(example.eligible, length)
-            pool = [example.unll[s : s + length].mean() for s in starts]
-            inside += length * (scores.mean() - np.mean(pool))
-            tokens += length
-    assert facts["reference NLL of PII"] == pytest.approx(np.mean(pii) / 1e6)
-    assert facts["reference NLL of other text"] == pytest.approx(np.mean(other) / 1e6)
-    assert facts["gap"] == pytest.approx((np.mean(pii) - np.mean(other)) / 1e6)
-    assert facts["gap to windows of the same example and length"] == pytest.approx(
-        inside / tokens / 1e6
     )
 
 
@@ -75,16 +47,18 @@ def test_what_can_be_judged_is_counted_by_type(manifest: Manifest) -> None:
     split = {e.id: e.split for e in manifest.examples}
     train = [p for p in manifest.pairs if split[p.example] == "train"]
     lost = [s for s in manifest.unmatched if split[s.example] == "train"]
-    table = found.tables["what can be judged"]
+    table, lines = found.tables["what can be judged"], found.summary
     assert sum(row["with control"] for row in table) == len(train)
     assert sum(row["trained"] for row in table) == len(train) + len(lost)
     held_out = len(manifest.pairs) + len(manifest.unmatched) - len(train) - len(lost)
     assert sum(row["held out"] for row in table) == held_out
     for row in table:
-        effect, count = row["effect to expect, nats"], row["groups of rows"]
+        effect, count = row["smallest effect, nats"], row["clusters"]
         assert (effect is None) == (count < 2)
         assert effect is None or effect > 2.8016 * 1.43 / np.sqrt(count)
-    assert f"{len(train)} of {len(train) + len(lost)} identifiers" in found.summary[0]
+        if row["trained"]:
+            counted = f"{row['with control']} of {row['trained']} with a control"
+            assert any(line.startswith(f"{row['type']}: {counted}") for line in lines)
 
 
 def test_description_is_plain_data_without_text(
@@ -105,7 +79,7 @@ def test_a_redacted_manifest_tells_all_but_scores(manifest: Manifest) -> None:
     whole, rest = describe(manifest), describe(redact(manifest))
     assert rest.facts["redacted from"] == "not shown"
     differ = {k for k in whole.facts if whole.facts[k] != rest.facts[k]}
-    scores = ("distance", "share of pairs", "Delta_sel", "reference NLL", "gap")
+    scores = ("distance", "Delta_sel")
     assert all(rest.facts[k] is None for k in differ if k.startswith(scores))
     assert {k for k in differ if not k.startswith(scores)} == {
         "digest",
@@ -123,10 +97,35 @@ def test_a_manifest_without_pairs_has_no_figures(
 ) -> None:
     manifest = build_manifest([make_example("e", "cold food")], reference, name="none")
     found = describe(manifest)
-    for name in ("distance mean", "effective clusters", "gap", "reference NLL of PII"):
+    for name in ("distance mean", "effective clusters"):
         assert found.facts[name] is None
     assert found.facts["clusters in them"] == 0
     assert found.summary[0].startswith("none: no identifier is annotated")
     (effect,) = found.tables["effects to expect"]
     assert (effect["n"], effect["mde"]) == (0, None)
-    assert found.tables["balance"] == found.tables["canaries"] == []
+    assert found.tables["balance"] == []
+
+
+def test_the_first_line_names_the_types_that_are_hardly_matched(
+    manifest: Manifest,
+) -> None:
+    keys = [e.id for e in manifest.examples if e.split == "train"]
+    pair = manifest.pairs[0]
+
+    def of(kind: str, count: int, pairs: int) -> tuple[list[Any], list[Any]]:
+        side = pair.pii.model_copy(update={"type": kind})
+        lost = manifest.unmatched[0].model_copy(
+            update={"type": kind, "example": keys[0], "reason": "none within caliper"}
+        )
+        one = pair.model_copy(update={"pii": side, "example": keys[0]})
+        return [one] * pairs, [lost] * (count - pairs)
+
+    emails, lost_emails = of("EMAIL", 220, 17)
+    names, lost_names = of("NAME", 220, 200)
+    found = describe(
+        manifest.having(pairs=emails + names, unmatched=lost_emails + lost_names)
+    )
+    first = found.summary[0]
+    assert first.startswith("small: only 17 of 220 EMAIL (8%) in trained rows")
+    assert "NAME" not in first
+    assert any(line.startswith("EMAIL: fewer than half") for line in found.summary)

@@ -109,7 +109,7 @@ def test_contrasts_are_those_of_one_call(
         write("one", case, base=0.1, er=0.0),
         write("two", case, base=0.1, spark=0.6),
     ]
-    report = compare(folders)
+    report = compare(*folders)
     assert report.settings["baseline"] == "er"
     assert [one.name for one in report.checkpoints] == ["base", "er", "spark"]
     tables = case.tables(base=base, er=first, spark=second)
@@ -132,19 +132,19 @@ def test_ordinary_runs_of_another_report_are_a_null(
         write("one", case, base=0.1, er=0.0, again=0.9, third=1.4),
         write("two", case, base=0.1, spark=0.6),
     ]
-    report = compare(folders, baseline="er", null="again,third")
+    report = compare(*folders, baseline="er", null="again,third")
     assert report.settings["matched.null"] == "again,third"
     (finding,) = (
         f for f in report.findings if (f.checkpoint, f.metric) == ("spark", "did")
     )
     (without,) = (
         f
-        for f in compare(folders, baseline="er").findings
+        for f in compare(*folders, baseline="er").findings
         if (f.checkpoint, f.metric) == ("spark", "did")
     )
     assert (without.claim, finding.claim) == ("suppressed_kind", "nothing_shown")
     with pytest.raises(InputError, match="--null: 'nobody' is none of the checkpoints"):
-        compare(folders, baseline="er", null="nobody")
+        compare(*folders, baseline="er", null="nobody")
 
 
 def test_different_checkpoints_of_one_name_are_told_apart(
@@ -155,7 +155,7 @@ def test_different_checkpoints_of_one_name_are_told_apart(
         write("one", case, ours=0.0),
         write("two", case, ours=0.5),
     ]
-    report = compare(folders)
+    report = compare(*folders)
     assert [one.name for one in report.checkpoints] == ["one/ours", "two/ours"]
     assert {row.baseline for row in report.contrasts} == {"one/ours"}
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_paired_is_refused(
     one = write("one", case, a=0.0)
     two = write("two", case, b=0.5, **change)
     with pytest.raises(InputError, match=message):
-        compare([one, two])
+        compare(one, two)
 
 
 def test_baseline_must_be_known_and_chosen(
@@ -187,12 +187,12 @@ def test_baseline_must_be_known_and_chosen(
     one = write("one", case, a=0.0, b=0.1)
     two = write("two", case, c=0.5)
     with pytest.raises(InputError, match="choose one of: a, b"):
-        compare([one, two])
+        compare(one, two)
     with pytest.raises(InputError, match="'x' is none of the checkpoints"):
-        compare([one, two], baseline="x")
+        compare(one, two, baseline="x")
     with pytest.raises(InputError, match="at least two"):
-        compare([one])
-    found = compare([one, two], baseline="c").contrasts
+        compare(one)
+    found = compare(one, two, baseline="c").contrasts
     assert {row.checkpoint for row in found} == {"a", "b"}
 
 
@@ -203,14 +203,14 @@ def test_an_audit_that_one_report_lacks_is_left_out_aloud(
     one = write("one", case, a=0.0)
     two = write("two", case, b=0.5)
     (two / "scores" / "nll.parquet").unlink()
-    report = compare([one, two])
+    report = compare(one, two)
     assert {row.audit for row in report.results} == {"matched"}
     assert "nll (two)" in report.guards[0].detail
     shutil.rmtree(two / "scores")
     with pytest.raises(
         InputError, match="no audit can be compared: matched .two.; nll .two."
     ):
-        compare([one, two])
+        compare(one, two)
 
 
 def test_evidence_is_that_of_its_report(
@@ -221,7 +221,7 @@ def test_evidence_is_that_of_its_report(
         write("one", case, er=0.0),
         write("two", case, spark=0.8),
     ]
-    report = compare(folders, output=tmp_path / "both")
+    report = compare(*folders, output=tmp_path / "both")
     made = (tmp_path / "both" / "scores").glob("*.parquet")
     assert report.evidence == {path.name: sha256_file(path) for path in made}
     for path in (folders[1] / "scores").glob("*.parquet"):
@@ -231,7 +231,7 @@ def test_evidence_is_that_of_its_report(
         for damaged in (bytes(flipped), whole[:-1], b""):
             path.write_bytes(damaged)
             with pytest.raises(OutputError) as caught:
-                compare(folders)
+                compare(*folders)
             assert str(caught.value) == (
                 f"{path}: is not the file that the report was made from; "
                 "copy the report's folder again, or audit again"
@@ -255,7 +255,7 @@ def test_evidence_of_another_version_or_without_a_checksum_is_refused(
         write_report(told, two, formats=("json",))
         (two / "scores" / "nll.parquet").unlink(missing_ok=True)
         with pytest.raises(OutputError, match=said):
-            compare([one, two], baseline="er")
+            compare(one, two, baseline="er")
 
 
 def test_the_command_writes_a_report_that_can_be_gated(
@@ -308,13 +308,13 @@ def test_a_rounded_checkpoint_keeps_its_original(
     ]
     report = report.model_copy(update={"checkpoints": facts})
     write_report(report, two, formats=("json",))
-    found = compare([one, two])
+    found = compare(one, two)
     pairs = {(c.checkpoint, c.baseline, c.family) for c in found.contrasts}
     assert ("ours+int4", "ours", "exploratory") in pairs
     assert ("ours", "er", "primary") in pairs
     assert not any(c == "ours+int4" and b == "er" for c, b, _ in pairs)
     # A name with a plus is no rounded checkpoint by itself.
     three = write("three", case, **{"er+ptpc": 0.4})
-    found = compare([one, three])
+    found = compare(one, three)
     pairs = {(c.checkpoint, c.baseline, c.family) for c in found.contrasts}
     assert ("er+ptpc", "er", "primary") in pairs

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,10 +17,8 @@ from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import median_replicates, weighted_sums
 from spark_audit.stats.intervals import (
     NO_SPREAD,
-    Jackknife,
     clopper_pearson,
     estimate_of,
-    jackknife_of,
     korn_graubard,
     left_out,
     median_estimate,
@@ -43,8 +42,20 @@ def columns(num: ArrayLike, den: ArrayLike) -> np.ndarray:
     return np.stack([num, den], axis=-1).astype(np.float64)
 
 
-def jackknife_t(num: ArrayLike, den: ArrayLike, *, level: float = 0.95) -> Jackknife:
-    return jackknife_of(columns(num, den), ratio, level=level)
+class Jackknife(NamedTuple):
+    value: float
+    se: float
+    low: float
+    high: float
+
+
+def jackknife_t(num: ArrayLike, den: ArrayLike) -> Jackknife:
+    found = ratio_estimate(num, den)
+    if found.value is None:
+        raise NotEstimableError(found.note)
+    if found.low is None or found.high is None:
+        return Jackknife(found.value, 0.0, found.value, found.value)
+    return Jackknife(found.value, found.se or 0.0, found.low, found.high)
 
 
 def jackknife_values(num: ArrayLike, den: ArrayLike) -> np.ndarray:
@@ -95,11 +106,11 @@ class TestJackknife:
             without.append(num[rest].sum() / den[rest].sum())
         theta = num.sum() / den.sum()
         se = np.sqrt((count - 1) / count * sum((w - theta) ** 2 for w in without))
-        reach = stats.t.ppf(0.95, count - 1) * se
+        reach = stats.t.ppf(0.975, count - 1) * se
         np.testing.assert_allclose(jackknife_values(num, den), without, atol=1e-9)
         expected = (theta, se, theta - reach, theta + reach)
         np.testing.assert_allclose(
-            jackknife_t(num, den, level=0.9), expected, rtol=1e-7, atol=1e-9
+            jackknife_t(num, den), expected, rtol=1e-7, atol=1e-9
         )
 
     @given(st.floats(-5, 5), st.floats(-5, 5))

@@ -11,11 +11,19 @@ from sklearn import metrics
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.stats.roc import (
+    Design,
     auc,
+    auc_difference,
+    auc_estimate,
+    auc_replicates,
+    auc_test,
+    chance,
     chance_band,
-    tost,
     tpr_at_fpr,
+    tpr_estimate,
+    tpr_replicates,
 )
+from spark_audit.stats.weights import draw_weights
 
 RNG = np.random.default_rng
 
@@ -112,16 +120,6 @@ def test_chance_needs_both_sides() -> None:
         chance_band(0, 10, 0.05)
 
 
-def test_equivalence() -> None:
-    inside = tost(0.5173, 0.0094, low=0.45, high=0.55)
-    assert (inside.low, inside.high) == pytest.approx((0.5018, 0.5328), abs=5e-5)
-    assert inside.equivalent
-    assert not tost(0.5173, 0.0094, low=0.48, high=0.52).equivalent
-    assert tost(0.5, 0.01, low=0.48, high=0.52, df=3).p > (
-        tost(0.5, 0.01, low=0.48, high=0.52).p
-    )
-
-
 @pytest.mark.slow
 def test_chance_band_holds_its_level() -> None:
     rng = RNG(0)
@@ -135,3 +133,366 @@ def test_chance_band_holds_its_level() -> None:
     outside = np.mean((values < band.low - 1e-9) | (values > band.high + 1e-9))
     assert 0.025 < outside < 0.053
     assert values.mean() == pytest.approx(band.mean, abs=0.001)
+
+
+# --- clusters and tasks ---------------------------------------------------------------
+
+
+def split(y: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return s[y.astype(bool)], s[~y.astype(bool)]
+
+
+def rounded(m: int, n: int, seed: int, *, shift: float = 0.3) -> tuple[Any, Any]:
+    """Scores with ties."""
+    rng = RNG(seed)
+    return np.round(rng.normal(shift, 1, m), 1), np.round(rng.normal(0, 1, n), 1)
+
+
+def naive_obuchowski(
+    x: np.ndarray, y: np.ndarray, cx: np.ndarray, cy: np.ndarray
+) -> tuple[float, float]:
+    """AUC and variance: S10, S01, S11 of Obuchowski (1997) by loops over clusters."""
+    kernel = (x[:, None] > y) + 0.5 * (x[:, None] == y)
+    m, n = kernel.shape
+    theta = kernel.mean()
+    v10, v01 = kernel.mean(axis=1), kernel.mean(axis=0)
+    names = sorted(set(cx) | set(cy))
+    i10, i01, i = len(set(cx)), len(set(cy)), len(names)
+    s10 = s01 = s11 = 0.0
+    for name in names:
+        a = v10[cx == name].sum() - (cx == name).sum() * theta
+        b = v01[cy == name].sum() - (cy == name).sum() * theta
+        s10 += i10 / ((i10 - 1) * m) * a * a
+        s01 += i01 / ((i01 - 1) * n) * b * b
+        s11 += i / (i - 1) * a * b
+    return float(theta), float(s10 / m + s01 / n + 2 * s11 / (m * n))
+
+
+def clustered(
+    seed: int,
+    *,
+    sides: tuple[int, int] = (20, 15),
+    size: int = 3,
+    icc: float = 0.6,
+    shift: float = 0.3,
+) -> tuple[Design, np.ndarray]:
+    """Clusters of 1 to ``size`` rows that share a part of their scores."""
+    rng = RNG(seed)
+    member, cluster, scores = [], [], []
+    for side, count in zip((True, False), sides, strict=True):
+        for i in range(count):
+            rows = int(rng.integers(1, size + 1))
+            member += [side] * rows
+            cluster += [f"{'mn'[side]}{i}"] * rows
+            common = rng.normal(shift * side, np.sqrt(icc))
+            scores += list(common + rng.normal(0, np.sqrt(1 - icc), rows))
+    return Design.of(member, cluster), np.array(scores)
+
+
+def kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Shape ``(m, n)``: 1 above, one half tied, 0 below."""
+    return np.asarray((x[:, None] > y) + 0.5 * (x[:, None] == y))
+
+
+def test_the_published_example() -> None:
+    """AUC and DeLong variance that the README of the package pauc prints."""
+    y = np.array([0, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1], bool)
+    s = [0.1, 0.35, 0.24, 0.8, 0.2, 0.85, 0.13, 0.85, 0.74, 0.58, 0.71, 0.25]
+    found = auc_estimate(Design.of(y, np.arange(12)), s)
+    assert found.value == pytest.approx(0.7083333, abs=1e-7)
+    assert found.se == pytest.approx(np.sqrt(0.0284722), abs=1e-6)
+    # With normal quantiles it is [0.3288, 0.9233]; t quantiles are wider.
+    assert found.low < 0.3288 < 0.9233 < found.high  # type: ignore[operator]
+
+
+def test_single_rows_give_delong() -> None:
+    x, y = rounded(60, 40, 1)
+    design = Design.of(np.repeat([True, False], [60, 40]), np.arange(100))
+    found = auc_estimate(design, np.concatenate([x, y]))
+    psi = kernel(x, y)
+    variance = psi.mean(1).var(ddof=1) / 60 + psi.mean(0).var(ddof=1) / 40
+    assert found.value == pytest.approx(psi.mean())
+    assert found.se == pytest.approx(np.sqrt(variance))
+    assert (found.interval, found.n, found.clusters) == ("delong", 100, 100)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_clusters_give_obuchowski(mixed: bool) -> None:
+    """With clusters on one side, and with clusters on both."""
+    rng = RNG(2)
+    member = np.repeat([True, False], [50, 40])
+    cluster = rng.integers(0, 12, 90)
+    if not mixed:
+        cluster = cluster + 100 * member
+    scores = np.round(rng.normal(0, 1, 90) + cluster % 5 + 0.4 * member, 1)
+    value, variance = naive_obuchowski(
+        scores[member], scores[~member], cluster[member], cluster[~member]
+    )
+    found = auc_estimate(Design.of(member, cluster), scores)
+    assert found.value == pytest.approx(value)
+    assert found.se == pytest.approx(np.sqrt(variance))
+    assert found.clusters == len(set(cluster))
+
+
+def test_tasks_are_averaged() -> None:
+    parts = [clustered(seed, sides=(12, 9)) for seed in (1, 2, 3)]
+    single = [auc_estimate(design, scores) for design, scores in parts]
+    design = Design.of(
+        np.concatenate([d.member for d, _ in parts]),
+        np.concatenate([d.cluster + 100 * i for i, (d, _) in enumerate(parts)]),
+        np.repeat(["a", "b", "c"], [len(s) for _, s in parts]),
+    )
+    # Another scale in each task must not matter.
+    scores = np.concatenate([10.0 * i + (i + 1) * s for i, (_, s) in enumerate(parts)])
+    found = auc_estimate(design, scores)
+    assert found.value == pytest.approx(np.mean([e.value for e in single]))
+    ses = [e.se for e in single if e.se]
+    assert found.se == pytest.approx(np.sqrt(np.sum(np.square(ses))) / 3)
+    weights = design.draw(replicates=50, seed=0)
+    for i in range(3):
+        for side in (True, False):
+            at = np.unique(design.cluster[(design.task == i) & (design.member == side)])
+            assert (weights[:, at].sum(axis=1) == len(at)).all()
+
+
+def test_bootstrap_agrees_with_scipy() -> None:
+    """Rows as clusters: SciPy resamples both sides, as the strata do."""
+    x, y = rounded(80, 60, 6, shift=0.5)
+    design = Design.of(np.repeat([True, False], [80, 60]), np.arange(140))
+    replicates = auc_replicates(
+        design, np.concatenate([x, y]), design.draw(replicates=4000, seed=0)
+    )
+    found = auc_estimate(design, np.concatenate([x, y]), replicates=replicates)
+    reference = stats.bootstrap(
+        (x, y),
+        lambda a, b: auc(a, b),
+        vectorized=False,
+        n_resamples=2000,
+        method="percentile",
+        rng=RNG(0),
+    )
+    expected = tuple(reference.confidence_interval)
+    assert (found.parity_low, found.parity_high) == pytest.approx(expected, abs=0.008)
+    assert np.std(replicates) == pytest.approx(reference.standard_error, rel=0.06)
+    assert found.se == pytest.approx(reference.standard_error, rel=0.06)
+
+
+def test_clusters_on_both_sides_are_one_stratum() -> None:
+    member = np.tile([True, False], 10)
+    design = Design.of(member, np.repeat(np.arange(10), 2))
+    weights = design.draw(replicates=30, seed=3)
+    assert (weights == draw_weights(10, replicates=30, seed=3)).all()
+
+
+def test_difference_is_paired() -> None:
+    design, first = clustered(7)
+    second = first + RNG(1).normal(0, 0.3, len(first))
+    found, p = auc_difference(design, first, second)
+    a, b = (auc_estimate(design, s) for s in (first, second))
+    assert found.value == pytest.approx(a.value - b.value)  # type: ignore[operator]
+    assert found.se < np.hypot(a.se, b.se)  # type: ignore[operator,arg-type]
+    assert 0 < p <= 1  # type: ignore[operator]
+    same, none = auc_difference(design, first, 2 * first + 1)
+    assert (same.value, same.low, none) == (0.0, None, None)
+    assert "alike" in same.note
+
+
+def test_difference_equals_paired_delong_for_single_rows() -> None:
+    rng = RNG(8)
+    scores = rng.normal(0, 1, (90, 2)) + rng.normal(0, 1, (90, 1))
+    member = np.repeat([True, False], [50, 40])
+    found, _ = auc_difference(Design.of(member, np.arange(90)), *scores.T)
+    first, second = (kernel(s[member], s[~member]) for s in scores.T)
+    apart = first - second
+    variance = apart.mean(1).var(ddof=1) / 50 + apart.mean(0).var(ddof=1) / 40
+    assert found.value == pytest.approx(apart.mean())
+    assert found.se == pytest.approx(np.sqrt(variance))
+
+
+def test_perfect_order_has_an_exact_bound() -> None:
+    design = Design.of(np.repeat([True, False], [30, 20]), np.arange(50))
+    scores = np.where(design.member, 2.0, 1.0) + np.arange(50) / 1000
+    found = auc_estimate(design, scores)
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(0.025 ** (1 / 20))
+    assert found.interval == "clopper-pearson"
+    reverse = auc_estimate(design, -scores)
+    assert (reverse.value, reverse.low) == (0.0, 0.0)
+    assert reverse.high == pytest.approx(1 - 0.025 ** (1 / 20))
+
+
+@pytest.mark.parametrize("others", [5, 6, 20, 3000])
+def test_a_perfect_order_has_an_exact_p(others: int) -> None:
+    """Below 0.05 exactly where the exact interval leaves 0.5 out, and never 0."""
+    design = Design.of(
+        np.repeat([True, False], [3000, others]), np.arange(3000 + others)
+    )
+    scores = np.where(design.member, 2.0, 1.0)
+    for sign in (1, -1):
+        p = auc_test(design, sign * scores)
+        found = auc_estimate(design, sign * scores)
+        assert p > 0
+        if others < 1000:
+            assert p == pytest.approx(2 * 0.5**others)
+        assert (p < 0.05) == (not found.low <= 0.5 <= found.high)  # type: ignore[operator]
+
+
+def test_differences_of_perfect_orders_are_tested() -> None:
+    design = Design.of(np.repeat([True, False], [9, 7]), np.arange(16))
+    scores = np.where(design.member, 2.0, 1.0) + np.arange(16) / 1000
+    found, p = auc_difference(design, scores, -scores)
+    assert p == pytest.approx(2 * 0.5**7)
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(2 * 0.0125 ** (1 / 7) - 1)
+    back, _ = auc_difference(design, -scores, scores)
+    assert (back.value, back.low, back.high) == (-1.0, -1.0, -found.low)  # type: ignore[operator]
+    # The perfect one adds no variance: its exact p is the least.
+    nearly = -scores
+    nearly[0] = 0.0
+    _, least = auc_difference(design, scores, nearly)
+    assert least is not None
+    assert least >= 2 * 0.5**7
+    same, none = auc_difference(design, scores, 2 * scores)
+    assert (same.value, none) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("member", "cluster", "scores", "reason"),
+    [
+        ([], [], [], "there is no row"),
+        ([1, 1], [0, 1], [1.0, 2.0], "there are no non-members"),
+        ([1, 0, 0], [0, 1, 2], [1.0, 2.0, 3.0], "only 1 cluster holds members"),
+        ([1, 1, 0, 0], [0, 1, 2, 3], [1.0] * 4, "all scores are equal"),
+        ([1, 1, 0, 0], [0, 1, 2, 3], [1.0, 2, 3, np.nan], "a score is NaN"),
+    ],
+)
+def test_missing_estimates_give_their_reason(
+    member: Any, cluster: Any, scores: Any, reason: str
+) -> None:
+    design = Design.of(np.array(member, bool), np.array(cluster))
+    found = auc_estimate(design, np.array(scores, float))
+    assert found.status == "not_estimable"
+    assert reason in found.note
+    assert auc_difference(design, np.array(scores), np.array(scores))[0].value is None
+
+
+def tpr(design: Design, scores: np.ndarray, fpr: float, **options: Any) -> Any:
+    weights = design.draw(**{"replicates": 500, "seed": 0} | options)
+    (replicates,) = tpr_replicates(design, scores, [fpr], weights)
+    return tpr_estimate(design, scores, fpr, replicates=replicates)
+
+
+def test_tpr_estimate() -> None:
+    design, scores = clustered(9, sides=(120, 110), shift=1.0)
+    found = tpr(design, scores, 0.1)
+    x, y = split(design.member, scores)
+    plain = tpr_at_fpr(x, y, 0.1)
+    assert found.value == pytest.approx(plain.value)
+    assert found.low < found.value < found.high  # type: ignore[operator]
+    assert (found.interval, found.status) == ("percentile", "ok")
+    assert f"achieved FPR {plain.fpr:.4g}" in found.note
+    coarse = tpr(design, scores, 0.01)
+    assert coarse.status == "ok"
+    assert "coarse" in coarse.note
+    none = tpr(design, scores, 0.001)
+    assert none.status == "not_resolvable"
+    assert none.value is not None
+    assert "needs 1000 non-members" in none.note
+
+
+def test_a_rate_of_zero_has_an_interval() -> None:
+    design = Design.of(np.repeat([True, False], [30, 40]), np.arange(70))
+    scores = np.where(design.member, 0.0, 1.0) + np.arange(70) / 1000
+    found = tpr(design, scores, 0.1)
+    assert (found.value, found.low) == (0.0, 0.0)
+    assert found.high > 0.05  # type: ignore[operator]
+    assert found.interval == "korn-graubard"
+    assert found.parity_low is None, "resamples agree"
+
+
+def test_chance_of_a_design() -> None:
+    single = Design.of(np.repeat([True, False], [300, 300]), np.arange(600))
+    assert chance(single, 0.05, seed=0) == chance_band(300, 300, 0.05)
+    tasks = np.tile([0, 1, 2], 200)
+    several = Design.of(single.member, single.cluster, tasks)
+    found = chance(several, 0.05, seed=0)
+    part = chance_band(100, 100, 0.05)
+    assert found.mean == pytest.approx(part.mean)
+    assert found.high - found.low < 0.75 * (part.high - part.low)
+    assert found.low < found.mean < found.high
+    pairs = Design.of(single.member, np.arange(600) // 2)
+    assert chance(pairs, 0.05, seed=0) == chance_band(150, 150, 0.05)
+
+
+@pytest.mark.parametrize("fpr", [0.01, 0.1])
+def test_a_resample_without_a_side_has_no_rate(fpr: float) -> None:
+    design = Design.of([True, False, True, False], [0, 0, 1, 1])
+    weights = np.array([[2, 0], [0, 0]])
+    found = tpr_replicates(design, np.arange(4.0), [fpr], weights)
+    assert np.isnan(found).tolist() == [[False, True]]
+    assert np.isnan(auc_replicates(design, np.arange(4.0), weights)).tolist() == [
+        False,
+        True,
+    ]
+
+
+# --- simulations ----------------------------------------------------------------------
+
+
+def coverage(truth: float, runs: int, **options: Any) -> tuple[float, float]:
+    """Coverage of the decision and of the percentile interval."""
+    hits = np.zeros(2)
+    for seed in range(runs):
+        design, scores = clustered(seed, **options)
+        replicates = auc_replicates(
+            design, scores, design.draw(replicates=400, seed=seed)
+        )
+        found = auc_estimate(design, scores, replicates=replicates)
+        bounds = (found.low, found.high), (found.parity_low, found.parity_high)
+        hits += [low <= truth <= high for low, high in bounds]  # type: ignore[operator]
+    return tuple(hits / runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sides", "size", "icc", "shift"),
+    [((100, 60), 1, 0.5, 0.5), ((60, 40), 5, 0.7, 0.5), ((15, 10), 4, 0.7, 0.3)]
+    + [((100, 100), 1, 0.5, 2.5)],
+)
+def test_coverage_of_auc_intervals(
+    sides: tuple[int, int], size: int, icc: float, shift: float
+) -> None:
+    truth = float(stats.norm.cdf(shift / np.sqrt(2)))
+    ours, percentile = coverage(
+        truth, 1000, sides=sides, size=size, icc=icc, shift=shift
+    )
+    assert 0.93 < ours < 0.98
+    assert percentile > 0.85
+
+
+@pytest.mark.slow
+def test_null_rejection_and_power() -> None:
+    rejected = found = 0
+    runs = 1000
+    for seed in range(runs):
+        design, scores = clustered(seed, sides=(50, 40), shift=0.0, size=4)
+        rejected += auc_test(design, scores) < 0.05
+        design, scores = clustered(seed, sides=(50, 40), shift=0.0, size=4)
+        se = auc_estimate(design, scores).se
+        # An effect of twice the MDE, moved there on the scale of the scores.
+        shift = 2 * 2.86 * se * np.sqrt(4 * np.pi)  # type: ignore[operator]
+        found += auc_test(design, scores + shift * design.member) < 0.05
+    assert 0.03 < rejected / runs < 0.07
+    assert found / runs > 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_coverage_of_tpr_intervals(shift: float) -> None:
+    truth = float(stats.norm.sf(stats.norm.isf(0.05) - shift))
+    hits, runs = 0, 800
+    for seed in range(runs):
+        design, scores = clustered(seed, sides=(200, 300), size=1, shift=shift)
+        found = tpr(design, scores, 0.05, replicates=400, seed=seed)
+        hits += found.low <= truth <= found.high
+    assert hits / runs > 0.93

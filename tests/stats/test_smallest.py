@@ -22,7 +22,7 @@ from spark_audit.stats.candidate_ranks import exposure_bits
 from spark_audit.stats.chance_ranks import null_mean
 from spark_audit.stats.memory import Sides, least_p, memory, permutation_p
 from spark_audit.stats.power import smallest
-from spark_audit.stats.roc_clusters import Design, auc_difference
+from spark_audit.stats.roc import Design, auc_difference
 
 FAMILIES = (4, 24)
 

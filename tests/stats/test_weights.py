@@ -11,7 +11,7 @@ from spark_audit.stats.bootstrap import (
     weighted_sums,
 )
 from spark_audit.stats.intervals import ratio, ratio_estimate
-from spark_audit.stats.roc_clusters import Design, auc_replicates
+from spark_audit.stats.roc import Design, auc_replicates
 from spark_audit.stats.weights import Blocks, draw_in_strata, draw_weights
 
 CLUSTERS = 2000

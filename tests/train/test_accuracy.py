@@ -251,7 +251,7 @@ def test_a_run_in_progress_and_stages_of_other_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "task,a\n", "after,a,b\na,0.5\n", "after,a\na,0.5\nb,x\n"]
+    "text", ["", "task,a\n", "after,a\na,0.5,1\n", "after,a\na,0.5\nb,x\n"]
 )
 def test_what_is_no_matrix_is_not_read(text: str, tmp_path: Path) -> None:
     path = tmp_path / "accuracy.csv"

@@ -93,14 +93,12 @@ def test_a_response_that_does_not_fit_whole_is_an_error(
     assert len(row) == least
     assert text_of(tokenizer, row.ids[row.response]) == long.response + "</s>"
     assert row.response.tolist() == [False] * (bos + 1) + [True] * (size + 1)
-    for length, room in ((least - 1, size - 1), (bos + 3, 1), (1, 0)):
+    for length in (least - 1, bos + 3, 1):
         with pytest.raises(InputError) as caught:
             encode_rows([long], tokenizer, max_length=length)
-        assert str(caught.value) == (
-            f"example 'row 7': its response takes {size} tokens, and "
-            f"max_length {length} leaves it {room}; "
-            "give a larger max_length, or leave the row out"
-        )
+        assert caught.value.where == "example 'row 7'"
+    with pytest.raises(InputError, match=f"takes {size} tokens, and max_length"):
+        encode_rows([long], tokenizer, max_length=least - 1)
 
 
 @pytest.mark.parametrize("bos", [True, False])
@@ -124,14 +122,8 @@ def test_a_response_that_would_lose_all_of_its_prompt_is_an_error(
     least = 1 + name + size + 1
     (short,) = encode_rows([row], tokenizer, max_length=least)
     assert short.pii.sum() == name
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f"takes {size} tokens, and max_length"):
         encode_rows([row], tokenizer, max_length=least - 1)
-    assert str(caught.value) == (
-        f"example 'row 7': its response takes {size} tokens, and "
-        f"max_length {least - 1} leaves {least - 3 - bos}: no prompt "
-        "fits before it without cutting an identifier; "
-        "give a larger max_length, or leave the row out"
-    )
 
 
 @pytest.mark.parametrize(

@@ -236,19 +236,6 @@ def test_a_fault_is_one_line(
 # --- one process, as another sees it --------------------------------------------------
 
 
-def test_one_process_is_a_crew_of_its_own() -> None:
-    processes = Processes()
-    assert processes.first
-    assert processes.share([1, 2, 3]) == [1, 2, 3]
-    assert processes.collect({"a": 1}) == {"a": 1}
-    tensor = torch.ones(2)
-    assert processes.sum(tensor) is tensor
-    processes.wait()
-    processes.agree(3, what="three")
-    with pytest.raises(InputError, match="mine"), processes.together():
-        raise InputError("mine")
-
-
 def test_every_item_is_some_process_s() -> None:
     parts = [Processes(rank, 3).share(range(8)) for rank in range(3)]
     assert sorted(x for part in parts for x in part) == list(range(8))

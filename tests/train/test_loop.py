@@ -18,7 +18,6 @@ from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_train.data import TrainRow, encode_rows
 from spark_train.loop import Clock, Phase, State, Step, Term, run_phase, timed
-from spark_train.phases.correction import correction
 from spark_train.phases.task import Rehearsal, covered, fit, learning, response_loss
 
 ROWS = [
@@ -131,7 +130,7 @@ def run_through(
 
     def after(record: dict[str, Any], snapshot: Callable[[], State]) -> None:
         records.append(record)
-        if "probe" not in record and record["step"] == stop:
+        if record["step"] == stop:
             kept.append(snapshot())
             raise Stop
 
@@ -143,7 +142,7 @@ def run_through(
 
 
 def state_of(stream: Any) -> dict[str, torch.Tensor]:
-    return dict(stream.student.weights())
+    return plain.weights_of(stream.student)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -238,34 +237,6 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(
     with pytest.raises(InputError, match="the gradient is not finite at step 1 of"):
         run_through(stream, phase)
     assert all(torch.equal(before[name], w) for name, w in state_of(stream).items())
-
-
-def test_a_probe_is_told_before_and_after_and_changes_nothing(
-    make_model: Callable[..., Any],
-) -> None:
-    def run(probe: bool) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
-        stream = plain.make_stream(
-            plain.adapted(make_model), plain.make_rows(a=5, b=5), "ptpc.steps=6"
-        )
-        phase = correction(stream, 1)
-        if not probe:
-            phase = replace(phase, probe=None)
-        records, _ = run_through(stream, phase)
-        return records, state_of(stream)
-
-    records, weights = run(True)
-    plainly, same = run(False)
-    assert all(torch.equal(weights[name], same[name]) for name in weights)
-    assert [r for r in records if "probe" not in r] == plainly
-    first, last = (r for r in records if "probe" in r)
-    assert (records[0], records[-1]) == (first, last)
-    assert (first["step"], last["step"]) == (0, 6)
-    assert first["anchor"] == first["old"] == 0.0
-    assert first["dkl"] == pytest.approx(first["ul"], rel=1e-6)
-    assert last["loss"] < first["loss"]
-    assert {k: v for k, v in first.items() if k.startswith(("n_", "rows"))} == {
-        k: v for k, v in last.items() if k.startswith(("n_", "rows"))
-    }
 
 
 def test_one_thread_of_a_cpu_is_timed_by_the_processor() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from plain_training import adapted, make_rows, make_stream
+from plain_training import adapted, make_rows, make_stream, weights_of
 
 from spark_train import methods, request
 from spark_train.loop import Phase, run_phase
@@ -90,7 +90,7 @@ def run(
         run_phase(
             stream.student, phase, seed=0, after=lambda r, _, to=records: to.append(r)
         )
-        found[phase.key] = (stream.student.weights(), records)
+        found[phase.key] = (weights_of(stream.student), records)
     return found
 
 

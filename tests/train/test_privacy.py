@@ -24,6 +24,7 @@ SETTINGS = (
     "eval_rows=1",
     "save_every=1",
 )
+QUICK = ("spark", "er", "gem", "olora", "pecl", "mtl")
 SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=1",)}
 
 
@@ -41,7 +42,14 @@ class Killed(BaseException):
 # What fn changes is the base, the same for all methods.
 @pytest.mark.parametrize(
     ("method", "option"),
-    [(m, o) for m in METHODS for o in PRIVACY if o != "fn"]
+    [
+        # Of two phases, of no replay, of a penalty, of one stage; others are made of
+        # the same parts.
+        pytest.param(m, o, marks=() if m in QUICK else pytest.mark.slow)
+        for m in METHODS
+        for o in PRIVACY
+        if o != "fn"
+    ]
     + [("spark", "fn"), ("olora", "fn")],
 )
 def test_a_method_runs_and_resumes_under_an_option(

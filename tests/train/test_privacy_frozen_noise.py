@@ -144,7 +144,7 @@ def test_the_seed_decides_and_none_is_another_run(
         start(made, dp="none")
     with pytest.raises(InputError, match=r"fn.sigma 0.5 -> 0.25"):
         start(made, "fn.sigma=0.25")
-    with pytest.raises(InputError, match="'fn.sigma' is a setting of --dp fn"):
+    with pytest.raises(InputError, match="'fn.sigma' is no setting of method"):
         start(tmp_path / "x", "fn.sigma=1", dp="none")
     with pytest.raises(InputError, match="'nope' is unknown; did you mean 'none'"):
         start(tmp_path / "x", dp="nope")

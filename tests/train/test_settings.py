@@ -68,15 +68,6 @@ def test_assignments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [("on", True), ("off", False), ("true", True), ("false", False), ("ON", True)],
-)
-def test_switches(text: str, value: bool) -> None:
-    assert parse([f"ptpc.ul={text}"]).ptpc.ul is value
-    assert parse([f"replay.t_squared={text}"]).replay.t_squared is value
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "epochs=0",

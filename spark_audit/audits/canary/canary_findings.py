@@ -25,7 +25,6 @@ from spark_audit.audits.canary.rank_tests import (
     trained,
     two_ended,
 )
-from spark_audit.audits.ratio_rows import moved
 from spark_audit.data.canaries import RANKED
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Row
@@ -351,7 +350,7 @@ def contrast_findings(
         else:
             facts["p"] = wilcoxon.get((row.checkpoint, row.of))
             says = "no_change"
-            if moved(row):
+            if row.moved:
                 claim, says = "moved", "rose" if row.value > 0 else "fell"
         made.append(Finding.on(row, claim, f"canary.{says}", facts=facts))
     return made

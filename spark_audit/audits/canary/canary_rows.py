@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -150,33 +149,3 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         before = change.get("note", row.note)
         change["note"] = f"{before}; {remark}" if before else remark
     return row.model_copy(update=change)
-
-
-def without_control(rows: Sequence[Any], sensitive: Collection[str]) -> list[Any]:
-    """The rows, those of parts without their positive control marked.
-
-    A change of likelihood itself needs no positive control.
-    """
-    return [
-        row
-        if row.value is None
-        or row.of.partition("/")[0] in sensitive
-        or (isinstance(row, Contrast) and row.metric == "nll")
-        else row.model_copy(update={"status": "insensitive"})
-        for row in rows
-    ]
-
-
-def without_ranks(
-    rows: Sequence[Any], lost: Mapping[tuple[str, str], str]
-) -> list[Any]:
-    """The rows, those of parts in which nothing is ranked marked; not likelihoods."""
-    found = []
-    for row in rows:
-        sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
-        part = row.of.partition("/")[0]
-        why = next((lost[name, part] for name in sides if (name, part) in lost), None)
-        if why and row.metric != "nll" and row.value is not None:
-            row = row.model_copy(update={"status": "not_resolvable", "note": why})
-        found.append(row)
-    return found

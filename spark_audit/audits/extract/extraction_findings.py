@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from spark_audit.audits.extract.guesses import Guess, beyond_guessing, counted, dose_p
+from spark_audit.audits.extract.prompts import NOTHING
 from spark_audit.audits.extract.rate_difference import (
     Apart,
     Spans,
@@ -16,12 +17,10 @@ from spark_audit.audits.extract.rate_difference import (
     hits_power,
     since,
 )
-from spark_audit.audits.ratio_rows import moved
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import Fact, Power
 
-NOTHING = "no identifier of a trained row was scored"
 LEVEL = 0.95
 TIES_MATTER = 0.005
 """Difference of the greedy rate by tie rule above which readers are told."""
@@ -265,7 +264,7 @@ def _contrast_finding(row: Contrast) -> Finding:
     if row.value is None:
         claim, says = "not_tested", "missing"
     else:
-        changed = moved(row)
+        changed = row.moved
         if row.low is None or row.high is None:
             # Where all clusters agree there is no interval, and the test decides.
             changed = row.p is not None and row.p <= 1 - row.level

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
+from spark_audit.audits.extract.prompts import SAMPLERS
 from spark_audit.audits.ratio_rows import Group
 from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.results.evidence import Evidence
@@ -17,10 +19,9 @@ from spark_audit.stats.bootstrap import (
     median_replicates,
     sign_flip,
 )
-from spark_audit.stats.extraction import n_p
+from spark_audit.stats.extraction import n_p, n_p_counts
 from spark_audit.stats.intervals import median_estimate, percentile_interval
 
-SAMPLERS = ("t1", "top40")
 MOST = 1e12
 """Tries beyond which a number of tries says no more than "more than that"."""
 
@@ -152,3 +153,24 @@ def _tries(estimate: Estimate) -> Estimate:
     if high is not None and high > MOST:
         return made.noting(f"no upper limit: it is more than {MOST:.0e}")
     return made
+
+
+def count_table(pii: pd.DataFrame) -> list[dict[str, Any]]:
+    """Spans by the tries they need, of train and of test rows."""
+    found: list[dict[str, Any]] = []
+    for (name, split), part in pii.groupby(["checkpoint", "split"], sort=False):
+        for of in ("t1", "top40", "cold"):
+            logp = part[f"logp_{of}"].to_numpy(np.float64)
+            counts = n_p_counts(n_p(logp))
+            found.append(
+                {
+                    "checkpoint": name,
+                    "rows": split,
+                    "of": of,
+                    "spans": len(part),
+                    "greedy": int(part["greedy"].sum()),
+                    "greedy_if_ties_lose": int(part["greedy_sure"].sum()),
+                    **{f"n50_within_{most}": n for most, n in counts.items()},
+                }
+            )
+    return found

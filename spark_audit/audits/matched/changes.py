@@ -11,7 +11,6 @@ import pandas as pd
 
 from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
 from spark_audit.audits.matched.contrasts import REFERENCE, row_of
-from spark_audit.audits.strata import ENOUGH
 from spark_audit.data.occurrences import dose_group
 from spark_audit.results import Estimate, Hits, Row
 from spark_audit.results.findings import Fact, Power
@@ -88,6 +87,8 @@ class Occurrences:
             return {}
         auc = self.spans["text_auc"].max()
         if np.isnan(auc):
+            from spark_audit.audits.strata import ENOUGH
+
             return {"fewest": ENOUGH}
         clusters = self.spans["cluster"].nunique()
         shown = Estimate(auc, clusters=clusters)

@@ -18,6 +18,8 @@ from spark_audit.stats.balance import effective_clusters, smd
 
 UNBALANCED = 0.25
 """Standardised mean difference from which readers are told (Stuart, 2010)."""
+FEW = 10
+"""Identifiers of a type from which its share with a control is judged."""
 BALANCE = "balance of annotated identifiers"
 
 
@@ -78,14 +80,21 @@ def pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     )
     if not (total := len(pii) + len(unmatched)):
         return
-    missing = unmatched["type"].value_counts().head(4)
+    lost = train["role"].eq("unmatched")[train["role"] != "control"]
+    types = lost.groupby(train["type"]).agg(["sum", "size", "mean"])
+    types = types.sort_values("mean", ascending=False)
+    half = types.loc[types["size"] >= FEW, "mean"] <= 0.5
     yield _warns(
         "matched share",
         "matched_share",
-        len(pii) / total >= 0.5,
+        bool(len(pii) / total >= 0.5 and half.all()),
         matched=len(pii),
         identifiers=total,
-        without=[f"{count} {kind}" for kind, count in missing.items()],
+        without=[
+            f"{kind} {missing}/{count}"
+            for kind, missing, count, _ in types[:4].itertuples()
+            if missing
+        ],
     )
     if not len(pii):
         return

@@ -54,9 +54,9 @@ their tokens, and number of the placebo draw."""
 
 def _pairs(records: Iterable[Record]) -> pd.DataFrame:
     """Pairs as a frame with :data:`PAIRS`."""
-    # Millions of tuples would take five times the room.
-    table = np.array(array("q", chain.from_iterable(records))).reshape(-1, len(PAIRS))
-    return pd.DataFrame(table, columns=PAIRS)
+    # Millions of tuples would take ten times the room.
+    table = np.asarray(array("i", chain.from_iterable(records))).reshape(-1, len(PAIRS))
+    return pd.DataFrame(table, columns=PAIRS, copy=False)
 
 
 def rematch(
@@ -128,61 +128,58 @@ def _matched(
         yield i, spans[pair.span][0], pair.start, pair.end - pair.start, draw
 
 
-PLACEBOS = {"any window": False, "same class": True}
+SAME_CLASS = "same class"
+PLACEBOS = {"any window": False, SAME_CLASS: True}
 """Kinds of placebo: whether a window must have the class of the identifier."""
 
 
 @dataclass(frozen=True)
 class OtherPairs:
-    """Pairs with the ``role`` and ``type`` of their units; of so many placebo draws."""
+    """Pairs by setting of :data:`VARIANTS`, and of so many draws by kind of placebo."""
 
-    pairs: pd.DataFrame
+    rematched: Mapping[str, pd.DataFrame]
+    placebos: Mapping[str, pd.DataFrame]
     draws: int
 
-    def units(self, manifest: Manifest) -> pd.DataFrame:
-        """Units without a split.
+    def units(self, manifest: Manifest) -> Iterator[pd.DataFrame]:
+        """Units without a split, in the order of :meth:`scored`.
 
         ``rematched``: a pair under the setting ``type``; its sums are identifier minus
         control. ``placebo``: draw ``start`` of the kind ``type``, summed likewise over
         all its pairs. ``drawn``: the ``start`` windows of ``n_tokens`` tokens that all
         draws of the same class took from an example.
         """
-        single, draws, windows = self._by_unit(self.pairs)
-        cluster, name = (
-            pd.Series([getattr(e, key) for e in manifest.examples], dtype=object)
-            for key in ("cluster", "id")
-        )
-        drawn = windows.size().reset_index(name="start")
-        units = {
-            "rematched": single.assign(
-                cluster=single["example"].map(cluster), example=""
-            ),
-            "placebo": draws["length"].sum().reset_index(),
-            "drawn": drawn.assign(example=drawn["example"].map(name)),
-        }
-        parts = [one.assign(role=role) for role, one in units.items()]
-        names = {"length": "n_tokens", "draw": "start"}
-        return pd.DataFrame(pd.concat([one.rename(columns=names) for one in parts]))
+        cluster = np.array([e.cluster for e in manifest.examples], dtype=object)
+        name = np.array([e.id for e in manifest.examples], dtype=object)
+        for of, pairs in self.rematched.items():
+            units = pd.DataFrame({"n_tokens": pairs["length"]})
+            held = cluster[pairs["example"]]
+            yield units.assign(cluster=held, role="rematched", type=of)
+        for of, pairs in self.placebos.items():
+            units = pairs.groupby("draw")["length"].sum().reset_index()
+            units = units.rename(columns={"length": "n_tokens", "draw": "start"})
+            yield units.assign(role="placebo", type=of)
+        if SAME_CLASS in self.placebos:
+            windows = self.placebos[SAME_CLASS].groupby(["example", "length"]).size()
+            units = windows.reset_index(name="start")
+            units = units.rename(columns={"length": "n_tokens"}).assign(role="drawn")
+            yield units.assign(example=name[units["example"]])
 
-    def scored(self, sums: Sums) -> np.ndarray:
+    def scored(self, sums: Sums) -> Iterator[np.ndarray]:
         """Summed NLL of the units, nats."""
-        example, pii, control, length, _ = self.pairs[PAIRS].to_numpy().T
-        first = sums(example, pii, length)
-        apart = first - sums(example, control, length)
-        scored = self.pairs.assign(first=first, apart=apart)
-        single, draws, windows = self._by_unit(scored)
-        parts = single["apart"], draws["apart"].sum(), windows["first"].sum()
-        return np.concatenate(parts)
 
-    def _by_unit(self, pairs: pd.DataFrame) -> tuple[pd.DataFrame, Any, Any]:
-        """Pairs under other settings, placebo pairs by draw, and windows by place."""
-        single = pairs["role"] == "rematched"
-        draws, alike = pairs[~single], pairs[pairs["type"] == "same class"]
-        return (
-            pairs[single].drop(columns=["pii", "control", "draw"]),
-            draws.groupby(["type", "draw"]),
-            alike.groupby(["example", "length"]),
-        )
+        def of(pairs: pd.DataFrame, side: str) -> np.ndarray:
+            return sums(*(pairs[k].to_numpy() for k in ("example", side, "length")))
+
+        for pairs in self.rematched.values():
+            yield of(pairs, "pii") - of(pairs, "control")
+        for pairs in self.placebos.values():
+            apart = pd.Series(of(pairs, "pii") - of(pairs, "control"))
+            yield apart.groupby(pairs["draw"]).sum().to_numpy()
+        if SAME_CLASS in self.placebos:
+            pairs = self.placebos[SAME_CLASS]
+            first = pd.Series(of(pairs, "pii"))
+            yield first.groupby([pairs["example"], pairs["length"]]).sum().to_numpy()
 
 
 def other_pairs(
@@ -192,14 +189,15 @@ def other_pairs(
     rows = len({pair.example for pair in manifest.pairs})
     draws = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
     draws *= rows <= MOST_ROWS
-    parts = [_pairs(()).assign(role="", type="")]
-    for name, settings in VARIANTS.items() if rematched else ():
-        pairs = rematch(manifest, **settings)
-        parts.append(pairs.assign(role="rematched", type=name))
-    for name, same in PLACEBOS.items() if draws else ():
-        pairs = placebo(manifest, draws=draws, seed=seed, same_class=same)
-        parts.append(pairs.assign(role="placebo", type=name))
-    return OtherPairs(pd.concat(parts, ignore_index=True), draws)
+    variants, kinds = VARIANTS if rematched else {}, PLACEBOS if draws else {}
+    return OtherPairs(
+        {name: rematch(manifest, **settings) for name, settings in variants.items()},
+        {
+            name: placebo(manifest, draws=draws, seed=seed, same_class=same)
+            for name, same in kinds.items()
+        },
+        draws,
+    )
 
 
 def sensitivity_table(evidence: Evidence) -> list[dict[str, Any]]:

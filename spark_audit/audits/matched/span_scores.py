@@ -52,11 +52,11 @@ def span_evidence(
     def scored(found: Sums) -> np.ndarray:
         rows = map(found.of_tokens, of, places)
         return np.concatenate(
-            [found(*at), np.fromiter(rows, float), more.scored(found)]
+            [found(*at), np.fromiter(rows, float), *more.scored(found)]
         )
 
     units = pd.concat(
-        [skeleton, others, _frame(more.units(manifest))], ignore_index=True
+        [skeleton, others, *map(_frame, more.units(manifest))], ignore_index=True
     )
     units = units.drop(columns="index")
     units["ref_sum"] = scored(Sums.of_reference(manifest))

@@ -17,8 +17,8 @@ import scipy
 
 from spark_audit.audits.mia.texts import (
     FOLDS,
-    Sides,
     balanced,
+    both_sides,
     clusters_by_side,
     dealt,
     mean_auc,
@@ -26,6 +26,7 @@ from spark_audit.audits.mia.texts import (
     subsample,
     word_features,
 )
+from spark_audit.stats.roc import Design
 
 CHARACTERS = (3, 4)
 """Lengths of character n-grams, inside words."""
@@ -41,7 +42,7 @@ def best_guess(
     texts: Sequence[str] | None,
     label: np.ndarray,
     base: Mapping[str, np.ndarray],
-    sides: Sides,
+    sides: Design,
     *,
     seed: int,
 ) -> np.ndarray | None:
@@ -66,7 +67,7 @@ def best_guess(
     rng = np.random.default_rng(seed)
     drawn = subsample(sides, rng)
     used = sides.take(drawn)
-    if not used.tasks() or min(clusters_by_side(used)) < FOLDS:
+    if not both_sides(used) or min(clusters_by_side(used)) < FOLDS:
         return None
     numbers = [values[drawn] for values in base.values() if np.isfinite(values).any()]
     found: list[Features] = []
@@ -85,7 +86,7 @@ def best_guess(
     return everywhere
 
 
-def _nested(found: Sequence[Features], sides: Sides, fold: np.ndarray) -> np.ndarray:
+def _nested(found: Sequence[Features], sides: Design, fold: np.ndarray) -> np.ndarray:
     """Scores of each fold by the classifier that is best in the others.
 
     Without folds j and k, one model scores both: fold j's score counts for the choice
@@ -109,7 +110,7 @@ def _nested(found: Sequence[Features], sides: Sides, fold: np.ndarray) -> np.nda
 
 
 def _fitted(
-    features: Features, sides: Sides, train: np.ndarray
+    features: Features, sides: Design, train: np.ndarray
 ) -> Callable[[np.ndarray], np.ndarray]:
     from sklearn.linear_model import LogisticRegression
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -21,16 +22,19 @@ from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate, Row
 from spark_audit.stats.intervals import percentile_interval
 from spark_audit.stats.power import with_mde
-from spark_audit.stats.roc import Band, tpr_at_fpr
-from spark_audit.stats.roc_clusters import (
+from spark_audit.stats.roc import (
+    Band,
     Design,
     auc_components,
     auc_difference,
     auc_estimate,
     auc_replicates,
     auc_test,
+    chance,
+    tpr_by_task,
+    tpr_estimate,
+    tpr_replicates,
 )
-from spark_audit.stats.tpr_clusters import chance, tpr_estimate, tpr_replicates
 from spark_audit.stats.weights import Weights
 
 PLACES = {name: place for place, name in enumerate(("auc", *FPRS))}
@@ -120,18 +124,15 @@ class AboveTexts(NamedTuple):
     def rows(self, name: str, attack: str) -> dict[str, Row]:
         """Its figures as rows: ``score``, ``texts`` and what is ``beyond``."""
         n, clusters = self.difference.n, self.difference.clusters
+        made = partial(Row.of_estimate, audit="mia", checkpoint=name)
         score, texts = (
             Estimate(value, n=n, clusters=clusters)
             for value in (self.score, self.texts)
         )
-        columns = {"audit": "mia", "checkpoint": name}
         return {
-            key: Row.of_estimate(estimate, metric=metric, of=of, **columns)
-            for key, metric, of, estimate in (
-                ("score", "auc", attack, score),
-                ("texts", "auc", "texts", texts),
-                ("beyond", "beyond_texts", attack, self.difference),
-            )
+            "score": made(score, metric="auc", of=attack),
+            "texts": made(texts, metric="auc", of="texts"),
+            "beyond": made(self.difference, metric="beyond_texts", of=attack),
         }
 
 
@@ -222,11 +223,9 @@ class Group:
 
     def chance(self, name: str, attack: str, metric: str) -> dict[str, float | None]:
         """Chance value of a TPR as columns of a row."""
-        drawn = self.drawn(self.known.of(name, attack))
-        band = self.band(drawn, FPRS[metric])
-        if band is None:
-            return {}
-        return {"null": band.mean, "null_low": band.low, "null_high": band.high}
+        band = self.band(self.drawn(self.known.of(name, attack)), FPRS[metric])
+        names = ("null", "null_low", "null_high")
+        return {} if band is None else dict(zip(names, band, strict=True))
 
     def band(self, drawn: Drawn, fpr: float) -> Band | None:
         """TPR at a budget of a score that knows nothing; ``None``: no such band."""
@@ -243,9 +242,7 @@ class Group:
         """TPR at a budget, averaged over tasks; ``None`` where there is none."""
         values = self.known.of(name, attack)[drawn.rows]
         try:
-            found = [
-                tpr_at_fpr(values[x], values[y], fpr) for x, y in drawn.design.tasks
-            ]
+            found = tpr_by_task(drawn.design, values, fpr)
         except NotEstimableError:
             return None
         return float(np.mean([tpr.value for tpr in found]))
@@ -254,10 +251,7 @@ class Group:
         """Two-sided p value of an AUC of 0.5; ``None`` where there is none."""
         values = self.known.of(name, attack)
         drawn = self.drawn(values)
-        try:
-            return auc_test(drawn.design, values[drawn.rows])
-        except NotEstimableError:
-            return None
+        return auc_test(drawn.design, values[drawn.rows])
 
     def above_texts(
         self, name: str, attack: str, *, more: bool, texts: str = "texts"
@@ -281,8 +275,9 @@ class Group:
         alone = auc_estimate(drawn.design, pair[1]).value
         if estimate.value is None or alone is None or p is None:
             return None
-        half_p, told_p = (_tested(drawn.design, values) for values in pair)
-        told_p = told_p if alone > 0.5 else 1.0
+        half_p, told_p = (auc_test(drawn.design, values) for values in pair)
+        half_p = 1.0 if half_p is None else half_p
+        told_p = told_p if told_p is not None and alone > 0.5 else 1.0
         score = estimate.value + alone
         shown = with_mde(estimate, null=0.0)
         return AboveTexts(shown, p, score, alone, half_p, told_p)
@@ -359,14 +354,6 @@ class Group:
             yield metric, shown, p
 
 
-def _tested(design: Design, scores: np.ndarray) -> float:
-    """Two-sided p value of an AUC of 0.5; 1 where there is none."""
-    try:
-        return auc_test(design, scores)
-    except NotEstimableError:
-        return 1.0
-
-
 def rows_by_group(facts: pd.DataFrame) -> dict[str, np.ndarray]:
     """Rows of each group: of the tasks with enough of both sides, and by task."""
     tasks: dict[str, np.ndarray] = {}
@@ -411,12 +398,9 @@ def rate_difference(
     replicates: np.ndarray,
 ) -> Estimate:
     """Difference of two rates with the percentile interval of its resamples."""
-    rates = []
-    resolvable = True
-    for values in pair:
-        found = [tpr_at_fpr(values[x], values[y], fpr) for x, y in drawn.design.tasks]
-        rates.append(float(np.mean([tpr.value for tpr in found])))
-        resolvable &= all(tpr.resolvable for tpr in found)
+    found = [tpr_by_task(drawn.design, values, fpr) for values in pair]
+    rates = [float(np.mean([tpr.value for tpr in side])) for side in found]
+    resolvable = all(tpr.resolvable for side in found for tpr in side)
     estimate = Estimate(
         rates[0] - rates[1],
         n=len(drawn.rows),

@@ -19,12 +19,7 @@ import pandas as pd
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.estimates import NO_ROWS, Group, Known, rows_by_group
-from spark_audit.audits.mia.membership_guards import (
-    covariate_table,
-    findings,
-    guard,
-    sides_of,
-)
+from spark_audit.audits.mia.membership_guards import covariate_table, findings, guard
 from spark_audit.audits.mia.membership_rows import (
     all_rows_table,
     contrasts_of,
@@ -59,6 +54,7 @@ from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.duplicates import duplicate_groups
+from spark_audit.stats.roc import Design
 
 MOST_REPLICATES = 2000
 """Both presets: percentile limits of an AUC need no more, and rows are many."""
@@ -171,7 +167,7 @@ class Membership(Audit):
                         texts if all(texts) else None,
                         units["label"].to_numpy(np.int64),
                         {name: own[name] for name in OF_BASE},
-                        sides_of(units),
+                        Design.of(units["member"], units["cluster"], units["task"]),
                         seed=seed_for(context.seed, "mia", "texts"),
                     )
                     texts_alone = beside["texts"] if guess is None else guess
@@ -292,7 +288,7 @@ def _without_model(
     blind = blind_classifier(
         texts,
         units["label"].to_numpy(np.int64),
-        sides_of(units),
+        Design.of(units["member"], units["cluster"], units["task"]),
         seed=seed_for(seed, "mia", "blind"),
         permutations=permutations,
     )

@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.mia.scores import FEWEST
-from spark_audit.audits.mia.texts import Sides, label_test, shift
+from spark_audit.audits.mia.texts import label_test, shift
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate, Guard, Hits, Row, Status, number
 from spark_audit.results.findings import Fact
+from spark_audit.stats.roc import Design
 
 FEW = 100
 TEXTS = (
@@ -92,15 +93,6 @@ def findings(
     return found
 
 
-def sides_of(facts: pd.DataFrame) -> Sides:
-    """Sides with integer codes of clusters and tasks."""
-    codes = [
-        np.unique(facts[name].to_numpy(str), return_inverse=True)[1].astype(np.int64)
-        for name in ("cluster", "task")
-    ]
-    return Sides(facts["member"].to_numpy(bool), *codes)
-
-
 def covariate_table(facts: pd.DataFrame, label_p: float | None) -> list[dict[str, Any]]:
     """Length and compressed size of members against non-members, by task."""
     found: list[dict[str, Any]] = []
@@ -112,8 +104,7 @@ def covariate_table(facts: pd.DataFrame, label_p: float | None) -> list[dict[str
                 for side in (True, False)
             )
             if (apart := shift(ours, theirs)) is not None:
-                row = {"task": task, "covariate": name}
-                found.append(row | {"ks": apart.ks, "p": apart.p, "smd": apart.smd})
+                found.append({"task": task, "covariate": name, **apart})
     if label_p is not None:
         row = {"task": "all", "covariate": "label"}
         found.append(row | {"ks": None, "p": label_p, "smd": None})
@@ -182,7 +173,7 @@ def _duplicates(found: Findings, facts: pd.DataFrame) -> None:
 
 def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
     p = label_test(
-        sides_of(facts),
+        Design.of(facts["member"], facts["cluster"], facts["task"]),
         facts["label"].to_numpy(np.int64),
         seed=seed_for(seed, "mia", "labels"),
     )

@@ -7,55 +7,41 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy
 
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.membership_guards import Findings
-from spark_audit.audits.mia.scores import DECLARED, METRICS
+from spark_audit.audits.mia.scores import DECLARED, FPRS
 from spark_audit.names import BASE
 from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.sentences import p_value
 from spark_audit.stats.power import NOT_DETECTED
-from spark_audit.stats.roc import tost
-from spark_audit.stats.roc_clusters import auc_estimate
+from spark_audit.stats.roc import auc_estimate
 
 CURVE = 20
 """Points of a ROC curve in the report."""
-MARGIN = (0.45, 0.55)
-"""An AUC is called equivalent to chance within this margin."""
-
-
-def row_of(
-    name: str, group: str, metric: str, of: str, estimate: Estimate, **more: Any
-) -> Row:
-    """A row of the membership audit."""
-    return Row.of_estimate(
-        estimate,
-        audit="mia",
-        checkpoint=name,
-        group=group,
-        metric=metric,
-        of=of,
-        **{"null": 0.5 if metric == "auc" else None, **more},
-    )
+MARGIN = 0.05
+"""An AUC is called equivalent to chance within this distance of 0.5."""
 
 
 def rows_of(group: Group, name: str, attack: str, judged: Findings) -> Iterator[Row]:
     """AUC and rates of one score, with what the guards say of it."""
-    for metric in (each.name for each in METRICS):
-        null: dict[str, float | None] = {}
+    columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
+    for metric in ("auc", *FPRS):
+        null: dict[str, float | None] = {"null": 0.5 if metric == "auc" else None}
         if metric == "auc":
             estimate = group.auc(name, attack)
         else:
             estimate = group.tpr(name, attack, metric)
             if estimate.value is not None:
-                null = group.chance(name, attack, metric)
+                null |= group.chance(name, attack, metric)
         if attack == "blind":
             estimate, null = _blind(group, estimate, null, metric)
         else:
             estimate = _voided(estimate, judged, attack)
             if metric == "auc":
                 estimate = _noted(estimate, group)
-        yield row_of(name, group.name, metric, attack, estimate, **null)
+        yield Row.of_estimate(estimate, metric=metric, **columns, **null)
 
 
 def _noted(estimate: Estimate, group: Group) -> Estimate:
@@ -163,8 +149,10 @@ def all_rows_table(known: Known, names: list[str]) -> list[dict[str, Any]]:
                 "equivalent_to_chance": None,
             }
             if estimate.value is not None and estimate.se:
-                test = tost(estimate.value, estimate.se, low=MARGIN[0], high=MARGIN[1])
-                record["equivalent_to_chance"] = test.equivalent
+                # Two one-sided tests (Schuirmann 1987) at 5% each.
+                reach = float(scipy.special.ndtri(0.95)) * estimate.se
+                apart = abs(estimate.value - 0.5) + reach
+                record["equivalent_to_chance"] = apart < MARGIN
             found.append(record)
     return found
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import scipy
 
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.stats.balance import smd
-from spark_audit.stats.roc import auc
+from spark_audit.stats.roc import Design, auc
 
 MOST_COMPARED = 20
 """Labels of a task that both sides are compared by; with more, each is too rare."""
@@ -26,6 +25,7 @@ ENOUGH = 20
 
 
 R = TypeVar("R")
+Record: TypeAlias = "dict[str, Any]"
 
 
 def remembered(function: Callable[..., R]) -> Callable[..., R]:
@@ -65,58 +65,32 @@ class Blind(NamedTuple):
     rows: int
 
 
-class Shift(NamedTuple):
-    """One covariate of members against non-members."""
-
-    ks: float
-    p: float
-    smd: float | None
+def both_sides(sides: Design) -> list[np.ndarray]:
+    """Rows of each task that has both sides."""
+    rows = [np.flatnonzero(sides.task == task) for task in np.unique(sides.task)]
+    return [at for at in rows if 0 < sides.member[at].sum() < len(at)]
 
 
-@dataclass(frozen=True)
-class Sides:
-    """Member or not, by row, with what must stay together when it is permuted.
+def permuted(sides: Design, rng: np.random.Generator) -> np.ndarray:
+    """Design dealt out anew, shape ``(n,)`` bool.
 
-    ``member`` bool, ``cluster`` and ``task`` integer codes, all of shape ``(n,)``.
+    Whole clusters swap sides within their task; a cluster with rows of both sides
+    keeps its rows and shuffles them.
     """
-
-    member: np.ndarray
-    cluster: np.ndarray
-    task: np.ndarray
-
-    def __post_init__(self) -> None:
-        if not len(self.member) == len(self.cluster) == len(self.task):
-            raise ValueError("member, cluster and task must have one row each")
-
-    def take(self, rows: np.ndarray) -> Sides:
-        """Some of the rows."""
-        return Sides(self.member[rows], self.cluster[rows], self.task[rows])
-
-    def tasks(self) -> list[np.ndarray]:
-        """Rows of each task that has both sides."""
-        rows = [np.flatnonzero(self.task == task) for task in np.unique(self.task)]
-        return [at for at in rows if 0 < self.member[at].sum() < len(at)]
-
-    def permuted(self, rng: np.random.Generator) -> np.ndarray:
-        """Sides dealt out anew, shape ``(n,)`` bool.
-
-        Whole clusters swap sides within their task; a cluster with rows of both sides
-        keeps its rows and shuffles them.
-        """
-        _, first, code = np.unique(self.cluster, return_index=True, return_inverse=True)
-        size = np.bincount(code)
-        inside = np.bincount(code, weights=self.member)
-        pure = (inside == 0) | (inside == size)
-        side = self.member[first].copy()
-        task = self.task[first]
-        for value in np.unique(task[pure]):
-            at = np.flatnonzero(pure & (task == value))
-            side[at] = rng.permutation(side[at])
-        found = side[code]
-        for cluster in np.flatnonzero(~pure):
-            at = np.flatnonzero(code == cluster)
-            found[at] = rng.permutation(self.member[at])
-        return found
+    _, first, code = np.unique(sides.cluster, return_index=True, return_inverse=True)
+    size = np.bincount(code)
+    inside = np.bincount(code, weights=sides.member)
+    pure = (inside == 0) | (inside == size)
+    side = sides.member[first].copy()
+    task = sides.task[first]
+    for value in np.unique(task[pure]):
+        at = np.flatnonzero(pure & (task == value))
+        side[at] = rng.permutation(side[at])
+    found = side[code]
+    for cluster in np.flatnonzero(~pure):
+        at = np.flatnonzero(code == cluster)
+        found[at] = rng.permutation(sides.member[at])
+    return found
 
 
 def label_codes(manifest: Manifest, ids: Sequence[str]) -> np.ndarray:
@@ -126,7 +100,8 @@ def label_codes(manifest: Manifest, ids: Sequence[str]) -> np.ndarray:
     """
     labels: dict[str, set[str]] = {}
     # Not the examples themselves: each takes 12 KB.
-    own = [(one.task, _label(one)) for one in map(manifest.by_id.__getitem__, ids)]
+    rows = map(manifest.by_id.__getitem__, ids)
+    own = [(one.task, one.response.strip().casefold()) for one in rows]
     for task, label in own:
         labels.setdefault(task, set()).add(label)
     codes = {
@@ -161,11 +136,11 @@ def doses(groups: np.ndarray, member: np.ndarray) -> np.ndarray:
     return found
 
 
-def shift(members: np.ndarray, non_members: np.ndarray) -> Shift | None:
+def shift(members: np.ndarray, non_members: np.ndarray) -> Record | None:
     """Two-sample check of one covariate; ``None`` where a side is too small.
 
-    Kolmogorov-Smirnov with rows taken as independent, and the mean difference over
-    the pooled SD (``None`` where that is 0).
+    ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as independent, and ``smd``,
+    the mean difference over the pooled SD (``None`` where that is 0).
     """
     x, y = (side[np.isfinite(side)] for side in (members, non_members))
     if len(x) < 2 or len(y) < 2:
@@ -173,11 +148,11 @@ def shift(members: np.ndarray, non_members: np.ndarray) -> Shift | None:
     test = scipy.stats.ks_2samp(x, y)
     spread = np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2)
     apart = smd(x, y, sd=float(spread)) if spread > 0 else None
-    return Shift(float(test.statistic), float(test.pvalue), apart)
+    return {"ks": float(test.statistic), "p": float(test.pvalue), "smd": apart}
 
 
 def label_test(
-    sides: Sides, label: np.ndarray, *, seed: int, permutations: int = 999
+    sides: Design, label: np.ndarray, *, seed: int, permutations: int = 999
 ) -> float | None:
     """Whether labels are distributed alike on both sides: a permutation p value.
 
@@ -207,7 +182,7 @@ def label_test(
 
     observed = statistic(sides.member) - 1e-9
     rng = np.random.default_rng(seed)
-    hits = sum(statistic(sides.permuted(rng)) >= observed for _ in range(permutations))
+    hits = sum(statistic(permuted(sides, rng)) >= observed for _ in range(permutations))
     return (1 + hits) / (1 + permutations)
 
 
@@ -215,7 +190,7 @@ def label_test(
 def blind_classifier(
     texts: Sequence[str],
     label: np.ndarray,
-    sides: Sides,
+    sides: Design,
     *,
     seed: int,
     permutations: int = 199,
@@ -240,7 +215,7 @@ def blind_classifier(
     rng = np.random.default_rng(seed)
     drawn = subsample(sides, rng)
     used = sides.take(drawn)
-    if not used.tasks() or min(clusters_by_side(used)) < FOLDS:
+    if not both_sides(used) or min(clusters_by_side(used)) < FOLDS:
         return None
     features = word_features([texts[i] for i in drawn], label[drawn], used.task)
     order = rng.permutation(len(np.unique(used.cluster)))
@@ -249,7 +224,7 @@ def blind_classifier(
     nulls: list[float] = []
     hits = 0
     while len(nulls) < permutations and hits < ENOUGH:
-        member = used.permuted(rng)
+        member = permuted(used, rng)
         nulls.append(
             mean_auc(used, member, _out_of_fold(features, used, member, order))
         )
@@ -271,11 +246,7 @@ def blind_classifier(
     )
 
 
-def _label(example: ManifestExample) -> str:
-    return example.response.strip().casefold()
-
-
-def clusters_by_side(sides: Sides) -> tuple[int, int]:
+def clusters_by_side(sides: Design) -> tuple[int, int]:
     """Clusters with members, and with non-members."""
     return (
         len(np.unique(sides.cluster[sides.member])),
@@ -283,7 +254,7 @@ def clusters_by_side(sides: Sides) -> tuple[int, int]:
     )
 
 
-def subsample(sides: Sides, rng: np.random.Generator) -> np.ndarray:
+def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
     """Rows of whole clusters in random order until there are enough, sorted."""
     n = len(sides.member)
     if n <= MOST_ROWS:
@@ -324,7 +295,7 @@ def word_features(
     return scipy.sparse.csr_matrix(scipy.sparse.hstack([words, numbers, kinds]))
 
 
-def dealt(sides: Sides, member: np.ndarray, order: np.ndarray) -> np.ndarray:
+def dealt(sides: Design, member: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Fold of each row: clusters dealt out in turn within task and side."""
     _, first, code = np.unique(sides.cluster, return_index=True, return_inverse=True)
     rank = np.lexsort((order, member[first], sides.task[first]))
@@ -335,7 +306,7 @@ def dealt(sides: Sides, member: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 def _out_of_fold(
     features: scipy.sparse.csr_matrix,
-    sides: Sides,
+    sides: Design,
     member: np.ndarray,
     order: np.ndarray,
 ) -> np.ndarray:
@@ -364,14 +335,8 @@ def balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
     return np.asarray(size[code] / (2 * count[cell]))
 
 
-def mean_auc(sides: Sides, member: np.ndarray, scores: np.ndarray) -> float:
+def mean_auc(sides: Design, member: np.ndarray, scores: np.ndarray) -> float:
     """AUC averaged over tasks with both sides."""
-    shuffled = Sides(member, sides.cluster, sides.task)
-    return float(
-        np.mean(
-            [
-                auc(scores[at][member[at]], scores[at][~member[at]])
-                for at in shuffled.tasks()
-            ]
-        )
-    )
+    tasks = both_sides(Design(member, sides.cluster, sides.task))
+    split = ((scores[at], member[at]) for at in tasks)
+    return float(np.mean([auc(own[side], own[~side]) for own, side in split]))

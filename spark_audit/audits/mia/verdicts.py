@@ -13,7 +13,7 @@ from spark_audit.audits.mia.estimates import NO_ROWS, AboveTexts, Group
 from spark_audit.audits.mia.membership_guards import ALL, Findings, guard
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FPRS
 from spark_audit.names import BASE
-from spark_audit.results import Claim, Contrast, Finding, Guard, Row
+from spark_audit.results import Claim, Contrast, Estimate, Finding, Guard, Row
 from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import correlated, holm, independent
 from spark_audit.stats.power import mde
@@ -61,29 +61,28 @@ def verdicts(
         concluded, tests = _concluded(name, own, changes, pooled, judged)
         found.append(concluded)
         for attack, test in tests.items():
-            if test.above is not None:
-                table.append(_beside(name, attack, test))
+            if (above := test.above) is not None:
+                figures = above.score, above.texts, above.difference, test.state
+                table.append(_record((name, attack, "auc"), *figures))
         on = tests.get(concluded.of)
         if on is not None and on.above is not None and on.more:
             table += _rates(name, concluded.of, on, rows, contrasts, pooled)
     return found, table
 
 
-def _beside(name: str, attack: str, test: Tested) -> Record:
-    """The AUC of a score, compared with that of the texts alone."""
-    assert test.above is not None
-    apart = test.above.difference
+def _record(
+    place: tuple[str, str, str], score: float, texts: float, apart: Estimate, says: str
+) -> Record:
+    """A figure of a score (checkpoint, score, metric), compared with the texts'."""
     return {
-        "checkpoint": name,
-        "of": attack,
-        "metric": "auc",
-        "score": test.above.score,
-        "texts": test.above.texts,
+        **dict(zip(("checkpoint", "of", "metric"), place, strict=True)),
+        "score": score,
+        "texts": texts,
         "difference": apart.value,
         "low": apart.low,
         "high": apart.high,
         "mde": apart.mde,
-        "says": test.state,
+        "says": says,
     }
 
 
@@ -114,18 +113,9 @@ def _rates(
         risen = (own.low or 0.0) > (own.null_high or 1.0)
         if since is not None:
             risen = since.low is not None and since.low > 0
-        yield {
-            "checkpoint": name,
-            "of": attack,
-            "metric": metric,
-            "score": alone + (apart.value or 0.0),
-            "texts": alone,
-            "difference": apart.value,
-            "low": apart.low,
-            "high": apart.high,
-            "mde": apart.mde,
-            "says": _state(risen, (apart.low or 0.0) > 0, told=test.told),
-        }
+        says = _state(risen, (apart.low or 0.0) > 0, told=test.told)
+        score = alone + (apart.value or 0.0)
+        yield _record((name, attack, metric), score, alone, apart, says)
 
 
 def _state(risen: bool, above: bool, *, told: bool) -> str:

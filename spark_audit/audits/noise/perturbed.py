@@ -1,67 +1,62 @@
-"""Tokens under noise: their probabilities, and the figures that they give."""
+"""Tokens under noise: their probabilities, and the figures and findings they give."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Tables
-from spark_audit.audits.metric import Metric
+from spark_audit.audits.base import Context, Tables
+from spark_audit.audits.ratio_rows import beside_base
 from spark_audit.audits.spans import Places
-from spark_audit.errors import InputError
-from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.names import ANY
-from spark_audit.results import Estimate
+from spark_audit.errors import NotEstimableError
+from spark_audit.manifest.schema import ManifestExample
+from spark_audit.names import BASE
+from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.bootstrap import cluster_sums
-from spark_audit.stats.intervals import Estimand, Statistic
-
-TokenSet: TypeAlias = tuple[ManifestExample, str, np.ndarray]
-"""An example, the kind of tokens, and their positions."""
-
-SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
-METRICS = (
-    Metric("dp_pii", "%", variants=(ANY,)),
-    Metric("dp_nonpii", "%", variants=(ANY,)),
-    Metric("gap", "points", learned=1, variants=(ANY,), headline=("0.1",)),
+from spark_audit.stats.bootstrap import cluster_sums, sign_flip
+from spark_audit.stats.intervals import (
+    Estimand,
+    estimate_of,
+    estimates_of,
+    left_out,
+    replicates_of,
 )
-KINDS = {"dp_pii": ("pii",), "dp_nonpii": ("low",), "gap": ("pii", "low")}
+from spark_audit.stats.power import with_mde
+from spark_audit.stats.weights import draw_weights
 
+UNITS = {"dp_pii": "%", "dp_nonpii": "%", "gap": "points"}
+WIPED_OUT = -99.0
+"""Below this change of both groups, in percent, no gap can show."""
 
-def scales(sigmas: str) -> list[float]:
-    """The scales of a comma-separated list, each once, in its order."""
-    try:
-        found = [float(part) for part in sigmas.split(",")]
-    except ValueError:
-        found = []
-    if not found or not all(math.isfinite(s) and s > 0 for s in found):
-        raise InputError(
-            "must be positive numbers separated by commas",
-            where="--sigmas",
-            fix=f"write, for example, {SIGMAS}",
-        )
-    return list(dict.fromkeys(found))
+INSENSITIVE = "both groups lose nearly all probability, so no gap could be detected"
+SAME_SIZE = 1.1
+"""Ratio of relative noise above which checkpoints were not disturbed alike."""
 
 
 def noise_evidence(
-    tables: Tables, manifest: Manifest, *, sigmas: str = SIGMAS, draws: int = DRAWS
+    tables: Tables,
+    sets: Sequence[tuple[ManifestExample, str, np.ndarray]],
+    passes: Sequence[Pass],
 ) -> Evidence:
     """One unit per example, kind, scale and draw.
 
     ``clean`` and ``noisy`` are the summed probabilities of the ``n`` tokens without
     and with noise, ``relative`` is sigma over the RMS of the embedding matrix.
+
+    Parameters
+    ----------
+    sets
+        Examples, kinds of tokens (``pii``, ``low``) and their positions.
     """
-    sets = list(token_sets(manifest))
     if not sets:
         return Evidence()
     places = Places([one.id for one, *_ in sets], [tokens for *_, tokens in sets])
-    passes = noise_passes(sigmas, draws)
     facts = pd.DataFrame(
         {
             "kind": [kind for _, kind, _ in sets],
@@ -91,75 +86,10 @@ def noise_evidence(
     return Evidence.of(units, measured())
 
 
-def noise_passes(sigmas: str, draws: int) -> list[Pass]:
-    """The passes that score every scale with every draw."""
-    return [Pass("noise", s, d) for s in scales(sigmas) for d in range(draws)]
-
-
 def _summed(places: Places, table: TokenTable) -> np.ndarray:
     """Summed probability of each set."""
     nll = table.columns["nll"][places.of(table)].astype(np.float64)
     return places.summed(np.exp(-nll))
-
-
-def token_sets(manifest: Manifest) -> Iterator[TokenSet]:
-    """Example, kind and tokens of all that is averaged."""
-    for example in manifest.examples:
-        if example.split != "train" or example.canary_id is not None:
-            continue
-        if example.identifiers:
-            yield example, "pii", example.identifier_tokens()
-        if example.low:
-            yield example, "low", np.asarray(example.low)
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Probabilities of one checkpoint and scale, summed by cluster.
-
-    Attributes
-    ----------
-    sums
-        Shape ``(C, 4)``: noisy and clean of identifiers, noisy and clean of
-        low-sensitivity tokens; under noise, means over draws.
-    tokens
-        How many there are, by kind.
-    """
-
-    sums: np.ndarray
-    tokens: Mapping[str, int]
-
-    @classmethod
-    def of(cls, part: pd.DataFrame, size: int) -> Sums:
-        """Of scored units with ``noisy``, ``clean`` and their cluster's ``code``."""
-        held = {kind: part[part["kind"] == kind] for kind in ("pii", "low")}
-        draws = part["draw"].nunique()
-        sums = [
-            cluster_sums(kept[["noisy", "clean"]] / draws, kept["code"], size)
-            for kept in held.values()
-        ]
-        tokens = {kind: round(kept["n"].sum() / draws) for kind, kept in held.items()}
-        return cls(np.concatenate(sums, axis=1), tokens)
-
-    def of_metric(self, metric: str) -> Estimand | Estimate:
-        """What a metric is estimated from, or why it has no value."""
-        names = {"pii": "identifier", "low": "low-sensitivity"}
-        if lost := [names[k] for k in KINDS[metric] if not self.tokens[k]]:
-            return Estimate.missing(f"there is no {lost[0]} token in this group")
-        columns = {"dp_pii": slice(0, 2), "dp_nonpii": slice(2, 4), "gap": slice(0, 4)}
-        return Estimand(
-            self.sums[:, columns[metric]],
-            STATISTICS[metric],
-            sum(self.tokens[kind] for kind in KINDS[metric]),
-            None if metric == "gap" else (-100.0, np.inf),
-        )
-
-
-def by_scale(units: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
-    """The scored units of one checkpoint by scale, in their order."""
-    scored = units.dropna(subset="noisy")
-    for sigma in scored["sigma"].unique().tolist():
-        yield sigma, scored[scored["sigma"] == sigma]
 
 
 def _change(sums: np.ndarray) -> np.ndarray:
@@ -171,13 +101,243 @@ def _gap(sums: np.ndarray) -> np.ndarray:
     return np.asarray(_change(sums[..., 2:]) - _change(sums[..., :2]))
 
 
-STATISTICS: Mapping[str, Statistic] = {
-    "dp_pii": _change,
-    "dp_nonpii": _change,
-    "gap": _gap,
-}
-
-
-def gap_difference(sums: np.ndarray) -> np.ndarray:
+def _gap_difference(sums: np.ndarray) -> np.ndarray:
     """How much more one side falls than the other, from sums of both."""
     return np.asarray(_gap(sums[..., :4]) - _gap(sums[..., 4:]))
+
+
+def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
+    """What each metric of a checkpoint and scale rests on, or why it has no value.
+
+    Sums are over ``size`` clusters of noisy and clean probabilities, of identifiers and
+    of low-sensitivity tokens; under noise they are means over draws.
+    """
+    draws = part["draw"].nunique()
+    sums, counts, missing = [], [], dict[str, Estimate]()
+    for kind, metric, name in (
+        ("pii", "dp_pii", "identifier"),
+        ("low", "dp_nonpii", "low-sensitivity"),
+    ):
+        kept = part[part["kind"] == kind]
+        sums.append(cluster_sums(kept[["noisy", "clean"]] / draws, kept["code"], size))
+        counts.append(round(kept["n"].sum() / draws))
+        if not counts[-1]:
+            lost = Estimate.missing(f"there is no {name} token in this group")
+            missing = {"gap": lost, **missing, metric: lost}
+    both, bounds = np.concatenate(sums, axis=1), (-100.0, np.inf)
+    return {
+        "dp_pii": Estimand(sums[0], _change, counts[0], bounds),
+        "dp_nonpii": Estimand(sums[1], _change, counts[1], bounds),
+        "gap": Estimand(both, _gap, sum(counts)),
+        **missing,
+    }
+
+
+Place: TypeAlias = tuple[str, float]
+"""Checkpoint and scale."""
+
+
+def conclude(evidence: Evidence, context: Context) -> AuditResult:
+    """Rows, contrasts, guards and findings of all that was scored."""
+    rows: list[Row] = []
+    contrasts: list[Contrast] = []
+    tasks = evidence.units["task"]
+    groups = {"pooled": np.ones(len(tasks), bool)}
+    groups |= {f"task:{one}": (tasks == one).to_numpy() for one in sorted(set(tasks))}
+    for group, chosen in groups.items():
+        more = _figures(evidence, chosen, group, context)
+        rows += more[0]
+        contrasts += more[1]
+    rows = beside_base(rows)
+    names, draws = evidence.checkpoints, _draws_table(evidence)
+    return AuditResult(
+        rows=rows,
+        contrasts=contrasts,
+        guards=_guards(draws),
+        findings=[
+            *(finding for name in names for finding in _findings(name, rows)),
+            *_contrast_findings(contrasts),
+            *([] if BASE in names else [Finding.not_tested("noise", "noise.no_null")]),
+        ],
+        tables={"noise_draws": draws},
+    )
+
+
+def _figures(
+    evidence: Evidence, chosen: np.ndarray, group: str, context: Context
+) -> tuple[list[Row], list[Contrast]]:
+    """Rows and contrasts of some units."""
+    noisy = evidence.values["noisy"][:, chosen]
+    clusters = evidence.units["cluster"][chosen].where(~np.isnan(noisy).all(axis=0))
+    codes, labels = pd.factorize(clusters, sort=True)
+    sums = {
+        ((name, sigma), metric): one
+        for name in evidence.checkpoints
+        for sigma, part in _by_scale(evidence.whole(name)[chosen].assign(code=codes))
+        for metric, one in _estimands(part, len(labels)).items()
+    }
+    weights = draw_weights(
+        len(labels), replicates=context.replicates, seed=context.seed
+    )
+    drawn = replicates_of(sums, weights)
+    estimates = {k: with_mde(one) for k, one in estimates_of(sums, drawn).items()}
+    places = list(dict.fromkeys(place for place, _ in sums))
+    blind = {place for place in places if _wiped_out(estimates, place)}
+    for place in blind:
+        gap = replace(estimates[place, "gap"], status="insensitive")
+        estimates[place, "gap"] = gap.noting(INSENSITIVE)
+    rows = [
+        Row.of_estimate(
+            estimate.decided(paper=context.paper),
+            audit="noise",
+            checkpoint=name,
+            group=group,
+            metric=metric,
+            of=f"{sigma:g}",
+            unit=UNITS[metric],
+            # The untrained model's own gap is no effect of training.
+            null=0.0 if name == BASE and estimate.value is not None else None,
+        )
+        for ((name, sigma), metric), estimate in estimates.items()
+    ]
+    contrasts = []
+    for name, sigma in places:
+        # With the baseline, and with the untrained model.
+        others = dict.fromkeys(filter(None, (context.baselines.get(name), BASE)))
+        for other in others if name != BASE else ():
+            pair = ((name, sigma), "gap"), ((other, sigma), "gap")
+            if pair[1] not in sums:
+                continue
+            lost = [estimates[one] for one in pair if one not in drawn]
+            estimate, p = lost[0] if lost else None, None
+            if estimate is None:
+                apart = drawn[pair[0]] - drawn[pair[1]]
+                estimate, p = _contrast(sums[pair[0]], sums[pair[1]], apart, context)
+            if estimate.value is not None and blind & {place for place, _ in pair}:
+                note = "; ".join(filter(None, (INSENSITIVE, estimate.note)))
+                estimate = replace(estimate, status="insensitive", note=note)
+            contrasts.append(
+                Contrast.of_estimate(
+                    estimate,
+                    audit="noise",
+                    checkpoint=name,
+                    baseline=other,
+                    group=group,
+                    metric="gap",
+                    of=f"{sigma:g}",
+                    unit=UNITS["gap"],
+                    null=0.0,
+                    p=p,
+                )
+            )
+    return rows, contrasts
+
+
+def _wiped_out(estimates: Mapping[tuple[Place, str], Estimate], place: Place) -> bool:
+    """Whether both groups lose nearly all probability."""
+    *both, gap = (estimates[place, metric].value for metric in UNITS)
+    return gap is not None and all(v is not None and v <= WIPED_OUT for v in both)
+
+
+def _contrast(
+    own: Any, other: Any, drawn: np.ndarray, context: Context
+) -> tuple[Estimate, float | None]:
+    """The gap minus the baseline's gap, paired by cluster.
+
+    ``p`` is the sign-flip test of the clusters' jackknife pseudo-values, as a gap is no
+    sum over clusters.
+    """
+    sums = np.concatenate([own.sums, other.sums], axis=1)
+    estimate = estimate_of(sums, _gap_difference, n=own.n, replicates=drawn)
+    p = None if estimate.low is None else _pseudo_p(sums, context.seed)
+    return with_mde(estimate, null=0.0).decided(paper=context.paper), p
+
+
+def _pseudo_p(sums: np.ndarray, seed: int) -> float | None:
+    held = sums[sums.any(axis=1)]
+    try:
+        value, values = left_out(held, _gap_difference)
+    except NotEstimableError:
+        return None
+    return float(sign_flip(len(held) * value - (len(held) - 1) * values, seed=seed))
+
+
+def _by_scale(units: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
+    """The scored units of one checkpoint by scale, in their order."""
+    scored = units.dropna(subset="noisy")
+    for sigma in scored["sigma"].unique().tolist():
+        yield sigma, scored[scored["sigma"] == sigma]
+
+
+def _draws_table(evidence: Evidence) -> list[dict[str, Any]]:
+    """How much the figures vary over draws: the standard deviation of single draws."""
+    records = []
+    for name in evidence.checkpoints:
+        for sigma, part in _by_scale(evidence.whole(name).assign(code=0)):
+            single = [_estimands(one, 1) for _, one in part.groupby("draw")]
+            record: dict[str, Any] = {
+                "checkpoint": name,
+                "sigma": sigma,
+                "relative": float(part["relative"].iloc[0]),
+                "draws": len(single),
+            }
+            for metric in UNITS:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    values = [
+                        one.statistic(one.sums[0])
+                        for one in (each[metric] for each in single)
+                        if isinstance(one, Estimand)
+                    ]
+                spread = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+                record[f"{metric}_sd"] = spread if math.isfinite(spread) else None
+            records.append(record)
+    return records
+
+
+def _guards(draws: Sequence[Mapping[str, Any]]) -> list[Guard]:
+    """Whether the same sigma is the same disturbance for all checkpoints."""
+    relative = pd.DataFrame.from_records(list(draws)).groupby("sigma")["relative"]
+    worst = float((relative.max() / relative.min()).max())
+    if worst <= SAME_SIZE:
+        return []
+    facts = {"ratio": worst}
+    return [Guard(name="same noise", passed=None, says="guard.same_noise", facts=facts)]
+
+
+def _findings(name: str, rows: Sequence[Row]) -> list[Finding]:
+    pooled = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
+    by = {
+        metric: [
+            row for row in pooled if row.metric == metric and row.value is not None
+        ]
+        for metric in UNITS
+    }
+    facts: dict[str, Any] = {"pii": by["dp_pii"], "other": by["dp_nonpii"]}
+    if not (by["dp_pii"] or by["dp_nonpii"]):
+        reason = pooled[0].note
+        return [
+            Finding.not_tested("noise", "noise.missing", checkpoint=name, reason=reason)
+        ]
+    facts["sigmas"] = list(dict.fromkeys(row.of for row in pooled))
+    findings = [Finding.on(pooled[0], "moved", "noise.probabilities", facts=facts)]
+    if gaps := by["gap"]:
+        facts = {"gaps": gaps, "trained": name != BASE}
+        findings.append(Finding.on(gaps[0], "moved", "noise.gaps", facts=facts))
+    return findings
+
+
+def _contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
+    pooled = [row for row in contrasts if row.group == "pooled"]
+    findings = []
+    for name, baseline in dict.fromkeys((r.checkpoint, r.baseline) for r in pooled):
+        changes = [r for r in pooled if (r.checkpoint, r.baseline) == (name, baseline)]
+        findings.append(
+            Finding(
+                audit="noise",
+                checkpoint=name,
+                claim="moved",
+                says="noise.changes",
+                facts={"baseline": baseline, "changes": changes},
+            )
+        )
+    return findings

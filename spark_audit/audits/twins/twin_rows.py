@@ -7,16 +7,15 @@ Frames hold one row a checkpoint and identifier with ``mid``, ``exposure`` and `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context, missing_rows
-from spark_audit.audits.canary.rank_tests import COLLAPSED, resolved
+from spark_audit.audits.canary.rank_tests import COLLAPSED, marked, resolved
 from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import beside_base, ratio_figures, sums_of_frame
 from spark_audit.data.occurrences import DOSES, dose_group
@@ -121,7 +120,11 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
         # The rise against a baseline is the difference of exposures.
         alone=("rise",),
     )
-    rows = beside_base_exposure(rows)
+    # The null of a rise is 0, that of ranks the base's figure.
+    rows = [
+        row if row.metric == "rise" else beside
+        for row, beside in zip(rows, beside_base(rows), strict=True)
+    ]
     names = list(dict.fromkeys(frame["checkpoint"]))
     if not (frame["side"] == TRAINED).any():
         rows += missing_rows("twins", names, METRICS, NO_TRAINED)
@@ -132,14 +135,17 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
             rows += _beyond_rows(name, frame[frame["checkpoint"] == name])
     order = {name: i for i, name in enumerate(KNOWN)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
-    return marked(rows, frame), marked(contrasts, frame)
+    lost = collapsed(frame)
 
+    def tied(row: Row) -> str | None:
+        sides = {row.checkpoint, getattr(row, "baseline", row.checkpoint)}
+        of_base = {BASE} if row.metric in ("rise", "beyond") else set()
+        return TIED if (sides | of_base) & lost else None
 
-def beside_base_exposure(rows: Sequence[Row]) -> list[Row]:
-    """The rows, those of ranks with the base's figure as null; a rise's is 0."""
-    beside = beside_base(rows)
-    pairs = zip(rows, beside, strict=True)
-    return [plain if plain.metric == "rise" else made for plain, made in pairs]
+    rows, contrasts = (
+        marked(side, "not_resolvable", tied) for side in (rows, contrasts)
+    )
+    return rows, contrasts
 
 
 def beyond(ours: pd.DataFrame, others: pd.DataFrame) -> tuple[Memory, Sides] | None:
@@ -198,16 +204,3 @@ def collapsed(frame: pd.DataFrame) -> set[str]:
     """Checkpoints none of whose identifiers is resolved among its twins."""
     able = resolved(frame).groupby(frame["checkpoint"]).any()
     return set(able.index[~able])
-
-
-def marked(rows: Sequence[Any], frame: pd.DataFrame) -> list[Any]:
-    """The rows, with the status and note of a collapsed model where it is one."""
-    lost, found = collapsed(frame), []
-    for row in rows:
-        sides = {row.checkpoint, getattr(row, "baseline", row.checkpoint)}
-        if row.metric in ("rise", "beyond"):
-            sides.add(BASE)
-        if sides & lost and row.value is not None:
-            row = row.model_copy(update={"status": "not_resolvable", "note": TIED})
-        found.append(row)
-    return found

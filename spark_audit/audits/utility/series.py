@@ -1,26 +1,20 @@
-"""Series of checkpoints and their answers: what the utility audit concludes from."""
+"""Questions and their answers: what the utility audit concludes from."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Tables
-from spark_audit.audits.ratio_rows import direction
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.names import CheckpointName, series_of
-from spark_audit.results import Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.accuracy import Answers, reason_against
 
 NEWLINE = 1
 """The code of the column ``stop`` for an answer that a newline ended."""
@@ -149,127 +143,3 @@ def _chance(asked: Sequence[ManifestExample], scorer: str) -> dict[str, float]:
     for example in asked:
         counts.setdefault(example.task, Counter())[same(example.response)] += 1
     return {task: max(count.values()) / count.total() for task, count in counts.items()}
-
-
-@dataclass(frozen=True)
-class Series:
-    """One series' answers; clusters are numbered alike for all series."""
-
-    scorer: str
-    stages: list[int]
-    tasks: list[str]
-    chance: np.ndarray
-    reasons: dict[str, str]
-    examples: list[str]
-    correct: np.ndarray
-    places: np.ndarray
-    codes: np.ndarray
-    n_clusters: int
-
-    def answers(self, keep: Sequence[str] | None = None) -> Answers:
-        """Sums by cluster, over some of the examples."""
-        chosen = np.ones(len(self.examples), dtype=bool)
-        if keep is not None:
-            known = set(keep)
-            chosen = np.array([key in known for key in self.examples], dtype=bool)
-        return Answers.of_rows(
-            self.correct[chosen],
-            self.places[chosen],
-            self.codes[chosen],
-            n_tasks=len(self.tasks),
-            n_clusters=self.n_clusters,
-        )
-
-    def reason(self, metric: str) -> str | None:
-        """Why a figure over tasks and stages has no value."""
-        if self.reasons:
-            said = [f"{task} {reason}" for task, reason in self.reasons.items()]
-            return "; ".join(said)
-        if metric != "last" and self.stages != list(range(1, len(self.stages) + 1)):
-            if len(self.stages) > 1:
-                listed = ", ".join(map(str, self.stages))
-                return f"only the stages {listed} were scored"
-        shape = {"stages": len(self.stages), "tasks": len(self.tasks)}
-        return reason_against(metric, **shape)
-
-
-def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
-    """Every series with the examples that all of its stages answered."""
-    units, correct = evidence.units, evidence.values["correct"]
-    asked = correct >= 0
-    clusters = units["cluster"].where(np.any(asked, axis=0))
-    codes, labels = pd.factorize(clusters, sort=True)
-    members: dict[str, dict[int, int]] = {}
-    for i, checkpoint in enumerate(evidence.checkpoints):
-        series = series_of(checkpoint)
-        # A single checkpoint is the first stage of a series of its own.
-        staged = series != checkpoint and CheckpointName.parse(checkpoint).stage
-        members.setdefault(series, {}).setdefault(staged or 1, i)
-    for series, stages in members.items():
-        at = [stages[stage] for stage in sorted(stages)]
-        if not asked[at].any():
-            continue
-        held = np.flatnonzero(asked[at].all(axis=0))
-        rows = units.iloc[held]
-        whole = units[~np.isnan(correct[next(iter(stages.values()))])]
-        tasks = whole.drop_duplicates("task").sort_values("place").set_index("task")
-        index = {task: i for i, task in enumerate(tasks.index)}
-        yield (
-            series,
-            Series(
-                scorer=str(whole["scorer"].iloc[0]),
-                stages=sorted(stages),
-                tasks=list(tasks.index),
-                chance=tasks["chance"].to_numpy(np.float64),
-                reasons={str(t): r for t, r in tasks["reason"].items() if r},
-                examples=list(rows["example"]),
-                correct=correct[at][:, held].T,
-                places=rows["task"].map(index).to_numpy(np.int64),
-                codes=codes[held],
-                n_clusters=len(labels),
-            ),
-        )
-
-
-def finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
-    """How good a series' answers are after its last stage, and what was forgotten."""
-    by_metric = {
-        row.metric: row
-        for row in rows
-        if row.checkpoint == name and row.group == "pooled"
-    }
-    last, bwt = by_metric["last"], by_metric["bwt"]
-    if last.value is None:
-        facts: dict[str, Any] = {"reason": last.note}
-        return Finding.on(last, "not_tested", "utility.missing", facts=facts)
-    against_null = "known"
-    if last.null is None or last.low is None or last.high is None:
-        against_null = "unknown"
-    elif last.high < last.null:
-        against_null = "worse"
-    elif last.low <= last.null:
-        against_null = "not_shown"
-    facts = {
-        "accuracy": last,
-        "tasks": len(series.tasks),
-        "against_null": against_null,
-        "transfer": bwt,
-        "transfer_is": _transfer(bwt),
-    }
-    return Finding.on(last, "moved", "utility.accuracy", facts=facts)
-
-
-def _transfer(row: Row) -> str:
-    if row.value is None:
-        return "missing"
-    if row.low is None or row.high is None:
-        return "no_interval"
-    if row.low <= 0 <= row.high:
-        return "not_detected"
-    return "forgotten" if row.value < 0 else "gained"
-
-
-def contrast_finding(row: Contrast) -> Finding:
-    """How the final accuracy differs from the baseline's."""
-    says = f"utility.change_{direction(row, up='higher', down='lower')}"
-    return Finding.on(row, "moved", says, facts={"change": row})

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from spark_audit import sentences
 from spark_audit.names import series_of
-from spark_audit.report.attacks import attacks, covered
+from spark_audit.report.attacks import attack_table, attacks, uncovered
 from spark_audit.report.states import (
     SHAPES,
     advice,
@@ -62,7 +62,8 @@ def facts(report: Report) -> dict[str, Any]:
         "doubts": doubts(report, stand),
         "gate": gate(stand),
         "attacks": tried,
-        "covered": covered(tried, stand),
+        "attack_table": attack_table(tried),
+        "uncovered": uncovered(tried, stand),
         "glance": glance(report),
         "limits": report.scope,
         "private": sentences.render("table.private"),

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,24 +22,14 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.placement import weight_of
-from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.passes import Task
 from spark_audit.scoring.passes.plain import Scorer
-from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-
-
-def check(settings: Pass) -> None:
-    """Refuse a scale that is none, before anything is scored."""
-    if not (math.isfinite(settings.sigma) and settings.sigma > 0):
-        raise InputError(
-            f"sigma must be a positive number, not {settings.sigma}", where="noise pass"
-        )
 
 
 def run(

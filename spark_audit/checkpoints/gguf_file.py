@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import mmap
 import struct
@@ -12,7 +14,7 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.checkpoint import Checkpoint, Part
-from spark_audit.checkpoints.formats.bare_weights import config_of
+from spark_audit.checkpoints.formats import config_of
 from spark_audit.checkpoints.loaded import SIZES
 from spark_audit.checkpoints.locate import (
     WORDS_BYTES,
@@ -107,7 +109,9 @@ def _understood(file: Path, **options: Any) -> dict[str, Any]:
     from transformers import modeling_gguf_pytorch_utils as theirs
 
     load: Any = theirs.load_gguf_checkpoint
-    return dict(load(str(file), **options))
+    # Its progress bar asks nobody whether bars are wanted.
+    with contextlib.redirect_stderr(io.StringIO()):
+        return dict(load(str(file), **options))
 
 
 def _check_header(data: mmap.mmap) -> None:

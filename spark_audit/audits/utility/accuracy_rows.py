@@ -1,0 +1,375 @@
+"""Series of checkpoints and their answers: accuracies, contrasts, findings, guards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.base import Context
+from spark_audit.audits.metric import Metric
+from spark_audit.names import CheckpointName, series_of
+from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Guard, Row
+from spark_audit.results.evidence import Evidence
+from spark_audit.stats.accuracy import (
+    LEVELS,
+    Answers,
+    accuracy_difference,
+    accuracy_estimate,
+    cluster_shares,
+    matrix_of,
+    reason_against,
+    task_weights,
+)
+from spark_audit.stats.bootstrap import sign_flip, weighted_sums
+from spark_audit.stats.intervals import rate_estimate
+from spark_audit.stats.power import with_mde
+from spark_audit.stats.weights import Weights, draw_in_strata
+
+COMPARED = ("last", "avg", "bwt")
+BIASED = (
+    "uses the best of several noisy accuracies, so it is above 0 even if nothing is "
+    "forgotten"
+)
+
+
+def conclude(
+    evidence: Evidence, context: Context, metrics: Sequence[Metric]
+) -> AuditResult:
+    """Rows, contrasts and findings; names are those of series."""
+    facts, units = evidence.facts, evidence.units
+    order = ",".join(facts["order"])
+    common: dict[str, Any] = {
+        "guards": _label_guards(facts),
+        "settings": {"order": order, "scorer": facts["scorer"]},
+    }
+    if not (evidence.values["correct"] >= 0).any():
+        reasons = dict(zip(units["task"], units["reason"], strict=True))
+        tasks = [f"{task} {reason}" for task, reason in reasons.items()]
+        unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
+        return AuditResult(findings=[unknown], **common)
+    every = dict(all_series(evidence))
+    draws = _Draws(context)
+    rows: list[Row] = []
+    contrasts: list[Contrast] = []
+    matrices: list[dict[str, Any]] = []
+    for name, series in every.items():
+        answers = series.answers()
+        rows += _rows(name, series, answers, draws(answers), context, metrics)
+        matrices += _matrix_records(name, series, answers)
+    for name, series in every.items():
+        other = context.baselines.get(name)
+        if other in every:
+            names = (name, str(other))
+            contrasts += _contrasts(names, series, every[str(other)], draws, context)
+    return AuditResult(
+        rows=rows,
+        contrasts=contrasts,
+        findings=[
+            *(finding(name, series, rows) for name, series in every.items()),
+            *(contrast_finding(row) for row in contrasts if row.metric == "last"),
+        ],
+        tables={"accuracy_matrix": matrices},
+        guards=[*common["guards"], *_empty_guards(evidence)],
+        settings=common["settings"],
+    )
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series' answers; clusters are numbered alike for all series."""
+
+    scorer: str
+    stages: list[int]
+    tasks: list[str]
+    chance: np.ndarray
+    reasons: dict[str, str]
+    examples: list[str]
+    correct: np.ndarray
+    places: np.ndarray
+    codes: np.ndarray
+    n_clusters: int
+
+    def answers(self, keep: Sequence[str] | None = None) -> Answers:
+        """Sums by cluster, over some of the examples."""
+        chosen = np.ones(len(self.examples), dtype=bool)
+        if keep is not None:
+            known = set(keep)
+            chosen = np.array([key in known for key in self.examples], dtype=bool)
+        return Answers.of_rows(
+            self.correct[chosen],
+            self.places[chosen],
+            self.codes[chosen],
+            n_tasks=len(self.tasks),
+            n_clusters=self.n_clusters,
+        )
+
+    def reason(self, metric: str) -> str | None:
+        """Why a figure over tasks and stages has no value."""
+        if self.reasons:
+            said = [f"{task} {reason}" for task, reason in self.reasons.items()]
+            return "; ".join(said)
+        if metric != "last" and self.stages != list(range(1, len(self.stages) + 1)):
+            if len(self.stages) > 1:
+                listed = ", ".join(map(str, self.stages))
+                return f"only the stages {listed} were scored"
+        shape = {"stages": len(self.stages), "tasks": len(self.tasks)}
+        return reason_against(metric, **shape)
+
+
+def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
+    """Every series with the examples that all of its stages answered."""
+    units, correct = evidence.units, evidence.values["correct"]
+    asked = correct >= 0
+    clusters = units["cluster"].where(np.any(asked, axis=0))
+    codes, labels = pd.factorize(clusters, sort=True)
+    members: dict[str, dict[int, int]] = {}
+    for i, checkpoint in enumerate(evidence.checkpoints):
+        series = series_of(checkpoint)
+        # A single checkpoint is the first stage of a series of its own.
+        staged = series != checkpoint and CheckpointName.parse(checkpoint).stage
+        members.setdefault(series, {}).setdefault(staged or 1, i)
+    for series, stages in members.items():
+        at = [stages[stage] for stage in sorted(stages)]
+        if not asked[at].any():
+            continue
+        held = np.flatnonzero(asked[at].all(axis=0))
+        rows = units.iloc[held]
+        whole = units[~np.isnan(correct[next(iter(stages.values()))])]
+        tasks = whole.drop_duplicates("task").sort_values("place").set_index("task")
+        index = {task: i for i, task in enumerate(tasks.index)}
+        yield (
+            series,
+            Series(
+                scorer=str(whole["scorer"].iloc[0]),
+                stages=sorted(stages),
+                tasks=list(tasks.index),
+                chance=tasks["chance"].to_numpy(np.float64),
+                reasons={str(t): r for t, r in tasks["reason"].items() if r},
+                examples=list(rows["example"]),
+                correct=correct[at][:, held].T,
+                places=rows["task"].map(index).to_numpy(np.int64),
+                codes=codes[held],
+                n_clusters=len(labels),
+            ),
+        )
+
+
+def finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
+    """How good a series' answers are after its last stage, and what was forgotten."""
+    by_metric = {
+        row.metric: row
+        for row in rows
+        if row.checkpoint == name and row.group == "pooled"
+    }
+    last, bwt = by_metric["last"], by_metric["bwt"]
+    if last.value is None:
+        facts: dict[str, Any] = {"reason": last.note}
+        return Finding.on(last, "not_tested", "utility.missing", facts=facts)
+    against_null = "known"
+    if last.null is None or last.low is None or last.high is None:
+        against_null = "unknown"
+    elif last.high < last.null:
+        against_null = "worse"
+    elif last.low <= last.null:
+        against_null = "not_shown"
+    facts = {
+        "accuracy": last,
+        "tasks": len(series.tasks),
+        "against_null": against_null,
+        "transfer": bwt,
+        "transfer_is": _transfer(bwt),
+    }
+    return Finding.on(last, "moved", "utility.accuracy", facts=facts)
+
+
+def _transfer(row: Row) -> str:
+    if row.value is None:
+        return "missing"
+    if row.low is None or row.high is None:
+        return "no_interval"
+    if row.low <= 0 <= row.high:
+        return "not_detected"
+    return "forgotten" if row.value < 0 else "gained"
+
+
+def contrast_finding(row: Contrast) -> Finding:
+    """How the final accuracy differs from the baseline's."""
+    says = f"utility.change_{row.direction(up='higher', down='lower')}"
+    return Finding.on(row, "moved", says, facts={"change": row})
+
+
+class _Draws:
+    """Resampled sums, over the same questions in the same resamples for all series."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._weights: dict[bytes, Weights] = {}
+
+    def __call__(self, *sides: Answers) -> np.ndarray:
+        strata = sides[0].strata()
+        key = strata.tobytes()
+        if key not in self._weights:
+            self._weights[key] = draw_in_strata(
+                strata, replicates=self._context.replicates, seed=self._context.seed
+            )
+        sums = np.concatenate([side.sums for side in sides], axis=1)
+        return weighted_sums(self._weights[key], sums)
+
+
+def _rows(
+    name: str,
+    series: Series,
+    answers: Answers,
+    drawn: np.ndarray,
+    context: Context,
+    metrics: Sequence[Metric],
+) -> list[Row]:
+    columns: dict[str, Any] = {"audit": "utility", "checkpoint": name}
+    rows = []
+    for metric in (each.name for each in metrics if "" in each.variants):
+        reason = series.reason(metric)
+        null: float | None = 0.0 if metric == "bwt" else None
+        if reason is not None:
+            estimate = Estimate.missing(reason)
+        else:
+            estimate = with_mde(accuracy_estimate(answers, metric, drawn=drawn))
+        if reason is None and metric in LEVELS:
+            null = float(task_weights(metric, len(series.tasks)) @ series.chance)
+        if metric == "forgetting" and estimate.value is not None:
+            estimate = estimate.noting(BIASED)
+        rows.append(
+            Row.of_estimate(
+                estimate.decided(paper=context.paper),
+                metric=metric,
+                null=null,
+                **columns,
+            )
+        )
+    rates = matrix_of(drawn, answers.shape)
+    for t, stage in enumerate(series.stages):
+        for i, task in enumerate(series.tasks):
+            chance: float | None = None
+            if task in series.reasons:
+                estimate = Estimate.missing(f"{task} {series.reasons[task]}")
+            else:
+                chance = float(series.chance[i])
+                estimate = rate_estimate(
+                    answers.correct[:, t, i],
+                    answers.trials[:, i],
+                    replicates=rates[:, t, i],
+                )
+                estimate = with_mde(estimate)
+            rows.append(
+                Row.of_estimate(
+                    estimate.decided(paper=context.paper),
+                    metric="accuracy",
+                    of=str(stage),
+                    group=f"task:{task}",
+                    null=chance,
+                    **columns,
+                )
+            )
+    return rows
+
+
+def _contrasts(
+    names: tuple[str, str],
+    ours: Series,
+    theirs: Series,
+    draws: _Draws,
+    context: Context,
+) -> list[Contrast]:
+    """Last, Avg and BWT minus the baseline's, over the questions that both answered."""
+    columns: dict[str, Any] = {
+        "audit": "utility",
+        "checkpoint": names[0],
+        "baseline": names[1],
+        "null": 0.0,
+    }
+    shared = sorted(set(ours.examples) & set(theirs.examples))
+    same = (ours.tasks, ours.scorer) == (theirs.tasks, theirs.scorer)
+    first, second = ours.answers(shared), theirs.answers(shared)
+    rows = []
+    for metric in COMPARED:
+        reasons = [series.reason(metric) for series in (ours, theirs)]
+        reason = next((text for text in reasons if text is not None), None)
+        if not same:
+            reason = (
+                "the two differ in their tasks, in the order of tasks, or in the scorer"
+            )
+        if reason is not None:
+            estimate, p = Estimate.missing(reason), None
+        else:
+            drawn = draws(first, second)
+            estimate = accuracy_difference(first, second, metric, drawn=drawn)
+            p = (
+                _p(first, second, metric, context.seed)
+                if estimate.value is not None
+                else None
+            )
+        estimate = with_mde(estimate, null=0.0).decided(paper=context.paper)
+        rows.append(Contrast.of_estimate(estimate, metric=metric, p=p, **columns))
+    return rows
+
+
+def _p(ours: Answers, theirs: Answers, metric: str, seed: int) -> float | None:
+    """Sign-flip test over sources; none where fewer than two of them differ."""
+    apart = cluster_shares(ours, metric) - cluster_shares(theirs, metric)
+    # Shares are quotients: what is no difference must not count as one.
+    apart[np.abs(apart) < 1e-12] = 0.0
+    return float(sign_flip(apart, seed=seed)) if np.count_nonzero(apart) > 1 else None
+
+
+def _matrix_records(
+    name: str, series: Series, answers: Answers
+) -> list[dict[str, Any]]:
+    """The matrix R: a record a stage, a field a task."""
+    matrix = answers.matrix()
+    whole = len(series.stages) == len(series.tasks)
+    records = []
+    for t, stage in enumerate(series.stages):
+        record: dict[str, Any] = {"checkpoint": name, "stage": stage}
+        if whole:
+            record["after"] = series.tasks[t]
+        for i, task in enumerate(series.tasks):
+            known = task not in series.reasons
+            record[task] = float(matrix[t, i]) if known else None
+        records.append(record)
+    return records
+
+
+def _label_guards(facts: Mapping[str, Any]) -> list[Guard]:
+    """What the scorer cannot tell apart, rows not asked, an order not given."""
+    found = []
+    for name, says, told in (
+        ("distinct labels", "distinct_labels", {"tasks": facts["clash"]}),
+        ("responses", "responses", {"rows": facts["blank"]}),
+        ("order of tasks", "order", {"tasks": facts["order"] * facts["assumed"]}),
+    ):
+        if any(told.values()):
+            says = f"guard.{says}"
+            found.append(Guard(name=name, passed=None, says=says, facts=told))
+    return found
+
+
+def _empty_guards(evidence: Evidence) -> list[Guard]:
+    """Checkpoints (stages of a series) that mostly answered nothing."""
+    made = []
+    for i, name in enumerate(evidence.checkpoints):
+        asked = evidence.values["correct"][i] >= 0
+        empty = int(evidence.values["empty"][i][asked].sum())
+        if 2 * empty > asked.sum():
+            made.append(
+                Guard(
+                    name="empty answers",
+                    checkpoint=name,
+                    passed=None,
+                    says="guard.empty_answers",
+                    facts={"empty": empty, "answers": int(asked.sum())},
+                )
+            )
+    return made
