@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,13 +58,20 @@ def memories(report: Report, found: Sequence[Standing]) -> list[Memory]:
     made = [
         Memory(
             standing=one,
-            row=rows.get(one.name),
+            # What is no valid test has no figure to compare.
+            row=None if one.state == "NOT TESTED" else rows.get(one.name),
             sides=_sides(report, one.name),
             attacks=[tried for tried in one.tried if tried.audit != "matched"],
         )
         for one in found
     ]
     return made if any(one.estimable for one in made) else []
+
+
+def reach(found: Sequence[Memory]) -> float:
+    """How far from 0 the plot goes, nats: an interval of two seeds may be endless."""
+    values = [abs(one.row.value) for one in found if one.row and one.row.value]
+    return 1.5 * max(values, default=0.0) + math.log(1.1)
 
 
 def _sides(report: Report, name: str) -> tuple[int, ...]:

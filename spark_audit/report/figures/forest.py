@@ -168,7 +168,8 @@ def above(line: Line) -> tuple[str, str]:
 
 def columns_of(lines: Sequence[Line]) -> list[tuple[float, int]]:
     """Where what is below the marks stands: share of the width, and row."""
-    places, at, row = [], 0.0, 0
+    places: list[tuple[float, int]] = []
+    at, row = 0.0, 0
     for texts in zip_longest(*([text for text, _ in line.below] for line in lines)):
         width = inches(text for text in texts if text)
         if places and at + width > WIDTH - 0.15:

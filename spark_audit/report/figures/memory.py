@@ -14,7 +14,7 @@ from spark_audit.report.figures.forest import Line, Section, forest
 from spark_audit.report.figures.panel import AREA, Axis, Look, wrapped
 from spark_audit.report.figures.picture import Picture
 from spark_audit.report.figures.theme import ALARM, INK, MUTED, WARN
-from spark_audit.report.memory import SIGNS, Memory, memories
+from spark_audit.report.memory import SIGNS, Memory, memories, reach
 from spark_audit.report.states import SHAPES, State, standings, state_name
 from spark_audit.results import Report, Row
 from spark_audit.sentences import render
@@ -33,7 +33,7 @@ ATTACKS = {
     "not_tested": Look(colour=MUTED, marker="_", dashes="none"),
 }
 """What the other attacks came to, as the legend names it."""
-RATIOS = (0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 100.0, 1000.0)
+RATIOS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 STEPS = (1, 2, 5, 10, 20, 50)
 """Per cent between two ticks of an axis that ends below twice as likely."""
 
@@ -47,7 +47,9 @@ def draw(report: Report) -> Picture | None:
     facts = {"sides": sides.pop() if len(sides) == 1 else ()}
     lines = [_line(one, alike=bool(facts["sides"])) for one in found]
     section = Section(lines, render("figure.memory.sides", **facts), Axis())
-    limits = section.span()
+    most = reach(found)
+    low, high = section.span()
+    limits = max(low, -most), min(high, most)
     ticks = _ticks(*limits)
     label = wrapped(render("figure.memory.axis"), width=42)
     section = replace(section, axis=Axis(label, limits=limits, ticks=ticks))
@@ -98,7 +100,9 @@ def _turned(row: Row) -> Row:
 def _ticks(low: float, high: float) -> dict[float, str]:
     """Where -> how much more likely, with nats per token in brackets."""
     if high - low > math.log(3):
-        ratios = [ratio for ratio in RATIOS if low <= math.log(ratio) <= high]
+        halves = (0.5, 2.0) if high - low < math.log(20) else ()
+        known = sorted((*RATIOS, *halves))
+        ratios = [ratio for ratio in known if low <= math.log(ratio) <= high]
     else:
         ends = [100 * math.expm1(end) for end in (low, high)]
         step = next((s for s in STEPS if ends[1] - ends[0] <= 5 * s), STEPS[-1])

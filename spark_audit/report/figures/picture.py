@@ -112,6 +112,8 @@ class Picture:
         label, side = (optional(f"figure.{name}.{part}") for part in ("label", "side"))
         labels = [wrapped(label, width=ENTRY_WIDTH, lines=3) for label in entries]
         columns = max(1, min(int((WIDTH - 0.2) / (inches(labels) + 0.5)), 4))
+        if columns == 1:
+            labels = [wrapped(label, width=2 * ENTRY_WIDTH) for label in entries]
         legend = 0.03 + 0.16 * lines_of(labels)
         legend = (
             0.42

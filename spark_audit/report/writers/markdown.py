@@ -10,7 +10,7 @@ from typing import Any
 from spark_audit.errors import visible
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.cells import File, Rendering, Table
-from spark_audit.report.memory import SIGNS, Memory, memories
+from spark_audit.report.memory import SIGNS, Memory, memories, reach
 from spark_audit.report.states import SHAPES, Standing, state_name
 from spark_audit.report.tables import definitions, further_tables, tables
 from spark_audit.report.writers.template import environment, facts
@@ -90,19 +90,18 @@ def _plots(found: Sequence[Memory]) -> list[str]:
 
     ``·`` is too small an effect to be detected, ``│`` none at all, ``─`` the interval.
     """
-    rows = [one.row for one in found if one.row is not None and one.estimable]
-    ends = (end for row in rows for end in (row.value, row.low, row.high, row.mde))
-    most = max((abs(end) for end in ends if end is not None), default=0.0) or 1.0
+    most = reach(found)
 
     def place(nats: float) -> int:
-        return round((PLOT - 1) * (1 - nats / most) / 2)
+        inside = min(max(nats / most, -1.0), 1.0)
+        return round((PLOT - 1) * (1 - inside) / 2)
 
     def drawn(one: Memory) -> str:
         letters, row = [" "] * PLOT, one.row
-        for span, letter in ((row and row.mde, "·"), (row and row.ends, "─")):
-            if span is not None:
-                low, high = (-span, span) if isinstance(span, float) else span
-                for at in range(place(high), place(low) + 1):
+        mde = row and row.mde
+        for span, letter in ((mde and (-mde, mde), "·"), (row and row.ends, "─")):
+            if span:
+                for at in range(place(span[1]), place(span[0]) + 1):
                     letters[at] = letter
         letters[place(0.0)] = "│"
         if row is not None and row.value is not None:
