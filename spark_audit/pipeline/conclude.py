@@ -28,8 +28,7 @@ from spark_audit.results import (
     Report,
 )
 from spark_audit.results.evidence import Evidence
-from spark_audit.scoring.served import ServedScores
-from spark_audit.scoring.store import Scores
+from spark_audit.scoring.store import Scores, ServedScores
 
 STATISTICS = "statistics, audits"
 """What is being done after scoring."""
