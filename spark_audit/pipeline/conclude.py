@@ -16,7 +16,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.pipeline.folders import check_folder
 from spark_audit.pipeline.job import Job, Scored
-from spark_audit.pipeline.merge import accumulated, audits_of, shared_settings
+from spark_audit.pipeline.merge import accumulated, audits_of
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import cases, matching, write_cases
@@ -122,7 +122,7 @@ def _report(
         results,
         status="partial" if partial else "complete",
         command=list(request.command),
-        settings=shared_settings(request, manifest)
+        settings=request.shared_settings(manifest)
         | {
             "caliper": manifest.settings.caliper,
             "reference": manifest.reference.name,

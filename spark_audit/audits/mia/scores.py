@@ -33,7 +33,7 @@ COMBINED = ("reference", "wbc", "ez", "rmia")
 NO_ROWS = "the manifest has no members or no non-members"
 GROUP = "spark_audit.scores"
 _TAKEN = (*SCORES, "combined", *BESIDE)
-FURTHER = tuple(sorted({one.name for one in entry_points(group=GROUP)} - {*_TAKEN}))
+FURTHER = tuple(sorted(entry_points(group=GROUP).names - {*_TAKEN}))
 """Scores of other packages: figures to compare with, on which no claim rests."""
 ATTACKS = (*SCORES, "combined", *FURTHER)
 DECLARED = ("loss", "response", "minkpp10", "reference", "wbc", "combined")
