@@ -9,9 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from spark_audit.data.canaries import FORMATS, draw, draw_parts, render
+from spark_audit.data.canaries import FORMATS, FRAMES, draw, draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span, Split
-from spark_audit.data.injection import FRAMES
 from spark_audit.demo.text import TASKS, WORDS, make_examples
 
 UNKNOWN = ("Reference: {}.", "It said {} there.")

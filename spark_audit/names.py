@@ -18,6 +18,8 @@ BASE = "base"
 """Name of the reference model when it is scored too."""
 ANY = "*"
 """Stands for any variant of a metric."""
+TRAINED, NEVER = "trained", "never-trained"
+"""Variants of a metric of identifiers: on which side of training they stand."""
 ROUNDINGS = ("int8", "int4")
 """Kinds of rounded weights."""
 

@@ -43,6 +43,8 @@ TRAIN_LAYERS = (
 )
 TRAINING_STANDS_ON = "manifest"
 DOORS = {
+    ("spark_audit.results.report", "spark_audit.report.folder"),
+    ("spark_audit.results.report", "spark_audit.report.gate"),
     ("spark_audit.results.report", "spark_audit.report.figures.gallery"),
     ("spark_audit.results.report", "spark_audit.report.states"),
 }

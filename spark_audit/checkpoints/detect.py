@@ -19,9 +19,8 @@ from spark_audit.checkpoints.locate import (
     printable,
     readable,
 )
-from spark_audit.checkpoints.server import is_server
 from spark_audit.checkpoints.sidecar import NOISE, written_down
-from spark_audit.checkpoints.specs import Loading, Spec, split_stage
+from spark_audit.checkpoints.specs import Loading, Spec, is_server, split_stage
 from spark_audit.checkpoints.weight_files import CONFIGURATIONS, has_weights, lone_file
 from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.names import BASE, CheckpointName, seeds_of

@@ -9,7 +9,7 @@ the checkpoint's own precision.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -28,13 +28,12 @@ Rounded = list[tuple[torch.nn.Parameter, torch.Tensor]]
 """Parameters, each with what stands in its place."""
 
 
-def check_kinds(kinds: Sequence[str]) -> None:
+def check_kind(kind: str) -> None:
     """Refuse an unknown kind, and any where torchao is not installed."""
-    for kind in kinds:
-        if kind not in ROUNDINGS:
-            what, fix = f"unknown quantisation {kind!r}", choose(kind, ROUNDINGS)
-            raise InputError(what, where="--quantize", fix=fix)
-        _torchao()
+    if kind not in ROUNDINGS:
+        what, fix = f"unknown quantisation {kind!r}", choose(kind, ROUNDINGS)
+        raise InputError(what, where="--quantize", fix=fix)
+    _torchao()
 
 
 def rounded(model: Any, on: str | None, kind: str) -> Rounded:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.checkpoints.specs import Loading, Spec
+from spark_audit.checkpoints.specs import Loading, Spec, is_server
 from spark_audit.errors import (
     CheckpointError,
     InputError,
@@ -35,7 +35,6 @@ from spark_audit.errors import (
 from spark_audit.files import parse_json
 from spark_audit.provenance import sha256_file, sha256_json
 
-SCHEMES = ("http://", "https://")
 SECONDS = 600
 """In which a whole answer must be there."""
 SOON = 30
@@ -53,11 +52,6 @@ PAUSES = (1.0, 2.0, 4.0, 8.0)
 BUSY = (429, 500, 502, 503, 504)
 ASKED = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
 """Of a prompt: its log-probabilities."""
-
-
-def is_server(source: str) -> bool:
-    """Whether a checkpoint is given as an address."""
-    return source.startswith(SCHEMES)
 
 
 def api_key() -> str:

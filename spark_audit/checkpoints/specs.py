@@ -20,10 +20,16 @@ from spark_audit.terminal.flags import (
     TrustRemoteCode,
 )
 
+SCHEMES = ("http://", "https://")
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 _NAMED = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
 _STAGE = re.compile(r"[1-9]\d*(:task)?")
+
+
+def is_server(source: str) -> bool:
+    """Whether a checkpoint is given as an address."""
+    return source.startswith(SCHEMES)
 
 
 @dataclass(frozen=True, kw_only=True)

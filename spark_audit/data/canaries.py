@@ -30,6 +30,17 @@ RANKED: tuple[Ranked, ...] = ("full", "password", "ssn")
 PARTS: Mapping[Part, str] = {"name": "NAME", "password": "PASSWORD", "ssn": "SSN"}
 """A canary's parts and the types of their spans."""
 
+FRAMES: Mapping[str, tuple[str, ...]] = {
+    "NAME": ("My name is {}.", "Please ask for {}.", "{} told me about this."),
+    "EMAIL": ("You can reach me at {}.", "My email address is {}.", "Write to {}."),
+    "PHONE": ("Call me at {}.", "My phone number is {}.", "The number is {}."),
+    "SSN": ("My social security number is {}.", "The SSN on file is {}."),
+    "PASSWORD": ("My password is {}.", "The password for the account is {}."),
+    "CREDIT_CARD": ("My credit card number is {}.", "Please charge the card {}."),
+    "ADDRESS": ("I live at {}.", "Please send it to {}."),
+}
+"""Frames of single identifiers, the same in train and test rows."""
+
 FORMATS: Mapping[str, str] = {
     "login": "{name} signs in with the password {password} and gave the social"
     " security number {ssn}.",

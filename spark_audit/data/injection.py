@@ -16,6 +16,7 @@ import numpy as np
 
 from spark_audit.data.canaries import (
     FORMATS,
+    FRAMES,
     RANKED,
     Encode,
     canary_ranges,
@@ -31,17 +32,6 @@ from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 
 Group = tuple[str, Split]
-
-FRAMES: Mapping[str, tuple[str, ...]] = {
-    "NAME": ("My name is {}.", "Please ask for {}.", "{} told me about this."),
-    "EMAIL": ("You can reach me at {}.", "My email address is {}.", "Write to {}."),
-    "PHONE": ("Call me at {}.", "My phone number is {}.", "The number is {}."),
-    "SSN": ("My social security number is {}.", "The SSN on file is {}."),
-    "PASSWORD": ("My password is {}.", "The password for the account is {}."),
-    "CREDIT_CARD": ("My credit card number is {}.", "Please charge the card {}."),
-    "ADDRESS": ("I live at {}.", "Please send it to {}."),
-}
-"""Frames of single identifiers, the same in train and test rows."""
 
 REACH = 600
 """Identifiers stand within so many characters of the prompt's end: a model with a short

@@ -16,7 +16,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.pipeline.folders import check_folder
 from spark_audit.pipeline.job import Job, Scored
-from spark_audit.pipeline.merge import accumulated, audits_of, shared_settings
+from spark_audit.pipeline.merge import accumulated, audits_of
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import cases, matching, write_cases
@@ -28,8 +28,7 @@ from spark_audit.results import (
     Report,
 )
 from spark_audit.results.evidence import Evidence
-from spark_audit.scoring.served import ServedScores
-from spark_audit.scoring.store import Scores
+from spark_audit.scoring.store import Scores, ServedScores
 
 STATISTICS = "statistics, audits"
 """What is being done after scoring."""
@@ -123,7 +122,7 @@ def _report(
         results,
         status="partial" if partial else "complete",
         command=list(request.command),
-        settings=shared_settings(request, manifest)
+        settings=request.shared_settings(manifest)
         | {
             "caliper": manifest.settings.caliper,
             "reference": manifest.reference.name,

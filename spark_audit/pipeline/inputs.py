@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_audit.checkpoints.locate import HUB
-from spark_audit.checkpoints.server import is_server
-from spark_audit.checkpoints.specs import parse_specs
+from spark_audit.checkpoints.specs import is_server, parse_specs
 from spark_audit.files import read_regular, write_text
 from spark_audit.pipeline.folders import MANIFESTS, REPORTS
 from spark_audit.pipeline.request import Request

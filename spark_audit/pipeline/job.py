@@ -31,7 +31,6 @@ from spark_audit.pipeline.request import Request
 from spark_audit.report.attachments import case_ids
 from spark_audit.report.folder import check_formats, folder_of
 from spark_audit.results import CheckpointFacts
-from spark_audit.scoring.served import KINDS
 from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
@@ -148,6 +147,8 @@ class Job:
         """By pass, the items that a checkpoint scores and what the store calls them."""
         plan = self.order.plan(checkpoint.name, self.plans)
         if checkpoint.served is not None:
+            from spark_audit.scoring.served import KINDS
+
             plan = {kind: keys for kind, keys in plan.items() if kind.kind in KINDS}
         # All checkpoints with one tokenizer share them.
         items = self._items.setdefault(checkpoint.tokenizer_sha256, {})

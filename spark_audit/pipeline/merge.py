@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from spark_audit.audits import about, in_order
 from spark_audit.errors import InputError
@@ -18,16 +17,6 @@ from spark_audit.pipeline.lineup import Lineup, opened_names
 from spark_audit.pipeline.request import Request
 from spark_audit.report.assemble import assemble, results_of
 from spark_audit.results import Report
-
-
-def shared_settings(request: Request, manifest: Manifest) -> dict[str, Any]:
-    """Settings that all audits of one report share."""
-    return {
-        "preset": request.preset or manifest.settings.preset,
-        "seed": request.seed,
-        "baseline": request.baseline,
-        "limit": request.limit,
-    }
 
 
 def audits_of(report: Report) -> list[str]:
@@ -51,7 +40,7 @@ def check(
     before = {series_of(one.name) for one in old.checkpoints} - {BASE}
     now = {series_of(name) for name in names} - {BASE}
     others = [one for one in audits_of(old) if one not in request.audit_names]
-    settings = shared_settings(request, manifest)
+    settings = request.shared_settings(manifest)
     differs = [key for key, value in settings.items() if old.settings.get(key) != value]
     if before - now:
         what = f"checkpoints {', '.join(sorted(before - now))}"

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from spark_audit.audits import Audit, find
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
+from spark_audit.manifest.schema import Manifest
 from spark_audit.terminal.flags import (
     BatchSize,
     Flag,
@@ -206,3 +207,12 @@ class Request:
         """Whether processes of this machine may share the work."""
         alone = self.jobs == 1 or self.shard[1] > 1 or self.loading.device_map
         return self.engine == "local" and not alone
+
+    def shared_settings(self, manifest: Manifest) -> dict[str, Any]:
+        """Settings that all audits of one report share."""
+        return {
+            "preset": self.preset or manifest.settings.preset,
+            "seed": self.seed,
+            "baseline": self.baseline,
+            "limit": self.limit,
+        }

@@ -226,6 +226,8 @@ def write_files(files: Iterable[File], folder: Path) -> list[Path]:
 def _before(folder: Path) -> Report | None:
     """The report in a folder that is written to; one that cannot be read is none."""
     check_links(folder, *FOLDERS)
+    if not os.path.lexists(folder / "report.json"):
+        return None
     try:
         return read_report(folder)
     except (InputError, OutputError):

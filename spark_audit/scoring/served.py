@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from multiprocessing.pool import ThreadPool
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,8 +18,7 @@ import numpy as np
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.items import AnyItem, Candidates, Item
 from spark_audit.scoring.passes import Task
-from spark_audit.scoring.store import Scores
-from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
+from spark_audit.scoring.table import LAYOUTS, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -36,24 +34,6 @@ AT_ONCE = 8
 """Requests under way."""
 KINDS = ("plain", "candidates")
 """Passes that need no more than log-probabilities."""
-
-
-class ServedScores(Scores):
-    """Tables of a served checkpoint, with the columns that a server can tell.
-
-    Attributes
-    ----------
-    lacks
-        Why there is nothing else.
-    """
-
-    lacks = "its server gives log-probabilities of tokens alone"
-
-    def __getitem__(self, kind: Pass) -> TokenTable:
-        table = super().__getitem__(kind)
-        if kind.kind != "plain":
-            return table
-        return replace(table, columns={"nll": table.columns["nll"]})
 
 
 def run(loaded: Loaded, items: Sequence[AnyItem], task: Task) -> None:

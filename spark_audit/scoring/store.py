@@ -13,7 +13,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -258,6 +258,24 @@ class Scores(Mapping[Pass, TokenTable]):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+
+class ServedScores(Scores):
+    """Tables of a served checkpoint, with the columns that a server can tell.
+
+    Attributes
+    ----------
+    lacks
+        Why there is nothing else.
+    """
+
+    lacks = "its server gives log-probabilities of tokens alone"
+
+    def __getitem__(self, kind: Pass) -> TokenTable:
+        table = super().__getitem__(kind)
+        if kind.kind != "plain":
+            return table
+        return replace(table, columns={"nll": table.columns["nll"]})
 
 
 @dataclass(frozen=True)

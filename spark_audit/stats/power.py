@@ -11,7 +11,6 @@ import scipy
 
 from spark_audit.results import Estimate
 from spark_audit.results.findings import Power
-from spark_audit.stats.chance_ranks import exposure_mde
 
 NOT_DETECTED = "not detected; effects below MDE cannot be excluded"
 
@@ -46,6 +45,8 @@ def smallest(test: Power, level: float) -> float | None:
     if test.least_p:
         level = test.least_p * math.floor(level / test.least_p * (1 + 1e-9))
     if test.test == "exposure":
+        from spark_audit.stats.chance_ranks import exposure_mde
+
         return exposure_mde(test.n, test.size, significance=level, power=POWER)
     if test.test == "hits":
         hits = next((k for k, p in enumerate(test.ps, 1) if p < level), 0)

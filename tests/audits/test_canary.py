@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from audited import canary, evidence, plan
 
+from spark_audit.audits.canary.canary_rows import canary_frame
 from spark_audit.audits.canary.canary_tables import one_run_table
-from spark_audit.audits.canary.exposure import canary_frame
 from spark_audit.audits.canary.rank_tests import COLLAPSED, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal
@@ -73,7 +73,7 @@ class Planted:
 def quick_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fit beyond rank 1 takes most of the time; the golden report has it."""
     found = Extrapolated(7.0, 0.01, clipped=False)
-    where = "spark_audit.audits.canary.exposure.extrapolated_exposure"
+    where = "spark_audit.audits.canary.canary_rows.extrapolated_exposure"
     monkeypatch.setattr(where, lambda *_: found)
 
 

@@ -12,8 +12,8 @@ import pytest
 from audited import check, evidence, mia, plan
 from scipy.stats import norm
 
-import spark_audit.audits.mia.membership as mia_module
 from spark_audit.audits.base import Context
+from spark_audit.audits.mia import texts as mia_texts
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.membership_guards import (
     APART,
@@ -319,9 +319,9 @@ def test_a_guard_that_fails_by_chance_hides_no_memory(
     make_world: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of random splits one in twenty looks unlike: certain memory is still told."""
-    real = mia_module.blind_classifier
+    real = mia_texts.blind_classifier
     unlucky = lambda *a, **k: real(*a, **k)._replace(p=0.03)  # noqa: E731
-    monkeypatch.setattr(mia_module, "blind_classifier", unlucky)
+    monkeypatch.setattr(mia_texts, "blind_classifier", unlucky)
     result = run(make_world(seed=7), ours=0.5, still=0.0, blind_permutations=20)
     assert guard(result, "blind text classifier").passed is False
     assert finding_of(result, "ours").claim == "membership"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spark_audit.data import injection
 from spark_audit.data.canaries import (
+    FRAMES,
     PARTS,
     canary_ranges,
     draw_parts,
@@ -22,7 +23,7 @@ from spark_audit.data.examples import (
     read_examples,
     write_examples,
 )
-from spark_audit.data.injection import FRAMES, REACH, inject
+from spark_audit.data.injection import REACH, inject
 from spark_audit.data.templates import task_templates
 from spark_audit.errors import InputError
 

@@ -1,4 +1,4 @@
-"""What the canary audit claims of each checkpoint: a key and facts per finding."""
+"""What the canary audit claims of each checkpoint, and what can void its figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spark_audit.audits.canary.rank_tests import (
 )
 from spark_audit.data.canaries import RANKED
 from spark_audit.names import BASE
-from spark_audit.results import Claim, Contrast, Finding, Row
+from spark_audit.results import Claim, Contrast, Finding, Guard, Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import null_mean, null_moments
@@ -354,3 +354,60 @@ def contrast_findings(
                 claim, says = "moved", "rose" if row.value > 0 else "fell"
         made.append(Finding.on(row, claim, f"canary.{says}", facts=facts))
     return made
+
+
+def rankable(evidence: pd.DataFrame) -> list[Guard]:
+    """A warning where parts of canaries have no candidates."""
+    if evidence.empty:
+        return []
+    first = evidence[evidence["checkpoint"] == evidence["checkpoint"].iloc[0]]
+    whole = first[first["kind"] != "context"]
+    lost = int((whole["kind"] == "unrankable").sum())
+    if not lost:
+        return []
+    facts = {"lost": lost, "parts": len(whole)}
+    return [warning("canaries rankable", "canaries_rankable", **facts)]
+
+
+def warning(name: str, says: str, **facts: Any) -> Guard:
+    """A guard that neither passes nor fails."""
+    return Guard(name=name, passed=None, says=f"guard.{says}", facts=facts)
+
+
+def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:
+    """What can void the figures: no positive control, or a base that knows canaries."""
+    return [_control_guard(judged), _base_guard(judged, evidence)]
+
+
+def _control_guard(judged: Judged) -> Guard:
+    control = judged.control
+    shown = list(dict.fromkeys(t.checkpoint for t in control if t.detected))
+    says, facts = "control_missing", dict[str, Any]()
+    if control:
+        says, facts = "control_not_found", control[0].facts("exposure_mean")
+    if shown:
+        says = "control_found"
+        facts |= {"checkpoints": shown, "insensitive": judged.lost}
+    passed = None if shown and judged.lost else bool(shown)
+    return Guard(
+        name="positive control", passed=passed, says=f"guard.{says}", facts=facts
+    )
+
+
+def _base_guard(judged: Judged, evidence: pd.DataFrame) -> Guard:
+    name = "base ranks canaries by chance"
+    if judged.base:
+        worst = judged.base[0]
+        return Guard(
+            name=name,
+            checkpoint=BASE,
+            passed=not worst.detected,
+            says="guard.canary_base_ranks",
+            facts={
+                **worst.facts("rank_mean", unit="ranks"),
+                "by_chance": not worst.detected,
+            },
+        )
+    scored = set(evidence.loc[evidence["kind"] == "canary", "checkpoint"])
+    says = "canary_base_tied" if BASE in scored else "canary_base_unscored"
+    return warning(name, says, supposed=judged.supposed)

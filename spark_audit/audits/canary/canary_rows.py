@@ -1,7 +1,8 @@
-"""Rows and contrasts of the canary audit, with their values by chance."""
+"""Canaries' ranks as evidence, and rows and contrasts with their values by chance."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -10,13 +11,27 @@ import numpy as np
 import pandas as pd
 
 from spark_audit import sentences
-from spark_audit.audits.base import Context
-from spark_audit.audits.canary.rank_tests import hits_of, resolved, tied
+from spark_audit.audits.base import Context, Tables
+from spark_audit.audits.canary.rank_tests import (
+    Judged,
+    hits_of,
+    marked,
+    resolved,
+    tied,
+)
 from spark_audit.audits.metric import Metric
-from spark_audit.audits.ratio_rows import ratio_figures, sums_of_frame
-from spark_audit.data.canaries import RANKED
+from spark_audit.audits.ratio_rows import bounded, ratio_figures, sums_of_frame
+from spark_audit.manifest.prompts import canary_key
+from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.results import Contrast, Row
-from spark_audit.stats.candidate_ranks import top_k_credit
+from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.candidate_ranks import (
+    candidate_ranks,
+    extrapolated_exposure,
+    posterior_bits,
+    top_k_credit,
+)
 from spark_audit.stats.chance_ranks import (
     chance_mde,
     null_mean,
@@ -24,41 +39,135 @@ from spark_audit.stats.chance_ranks import (
     top_k_mde,
 )
 
-OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
-
-_ranked = partial(Metric, variants=OFS, missing=RANKED)
-METRICS = (
-    _ranked("nll", "nats", bounds=(0.0, np.inf), learned=-1),
-    _ranked("rank_mean", "ranks", bounds=(1.0, np.inf), learned=-1),
-    _ranked(
-        "exposure_mean",
-        "bits",
-        bounds=(0.0, np.inf),
-        learned=1,
-        glance=("full",),
-        headline=("full",),
-    ),
-    *(_ranked(f"top{k}_rate", rate=True, learned=1) for k in (1, 10)),
-)
-"""Ranks and exposures are bounded by the number of candidates, once it is known."""
-
-
+CANDIDATES = Pass("candidates")
 TOP = {"top1_rate": 1, "top10_rate": 10}
+VALUES = (
+    *("rank", "ties", "nll_sum", "nll_mean", "posterior_bits"),
+    *("extrapolated", "extrapolated_ks", "extrapolated_clipped"),
+)
+
+
+def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
+    """Key of the candidates in each context; none if it cannot be ranked."""
+    if not canary.candidates or canary.true_index is None:
+        return {}
+    rows = sorted(context.example for context in canary.contexts)
+    return {
+        row: canary_key(canary.canary_id, canary.part, row)
+        for row in (rows if paper else rows[:1])
+    }
+
+
+def rank_evidence(tables: Tables, manifest: Manifest, *, paper: bool) -> Evidence:
+    """One unit per canary, part and context, and one over its contexts.
+
+    ``kind`` is ``context``; ``canary``, ranked once by each candidate's NLL averaged
+    over contexts; or ``unrankable``. ``rank`` is strict; ``nll_mean`` (nats per token),
+    ``nll_sum`` and ``posterior_bits`` are the true string's; ``extrapolated`` is given
+    to canaries at rank 1.
+    """
+    ranked = [(one, candidate_keys(one, paper=paper)) for one in manifest.canaries]
+    units = pd.DataFrame.from_records(
+        [unit for canary, keys in ranked for unit in _units(canary, keys)]
+    )
+
+    def measured() -> Measured:
+        for name, passes in tables.items():
+            table = passes.get(CANDIDATES)
+            rows = [x for canary, keys in ranked for x in _scores(canary, keys, table)]
+            scores = np.array(rows, np.float64).reshape(-1, len(VALUES))
+            yield name, dict(zip(VALUES, scores.T, strict=True))
+
+    kept = manifest.settings.canary_contexts if paper else None
+    return Evidence.of(units, measured(), {"kept_contexts": kept})
+
+
+def canary_frame(evidence: Evidence) -> pd.DataFrame:
+    """One row per checkpoint and unit; canaries without ranks are ``unscored``."""
+    parts = []
+    for name in evidence.checkpoints:
+        part = evidence.whole(name)
+        lost = part["rank"].isna()
+        unscored = lost & (part["kind"] == "canary")
+        part.loc[unscored, "kind"] = "unscored"
+        part = part[~(lost & (part["kind"] == "context"))]
+        parts.append(part.fillna({"rank": 0, "ties": 0, "extrapolated_clipped": 0}))
+    frame = pd.concat(parts, ignore_index=True)
+    kinds = {"rank": np.int64, "ties": np.int64, "extrapolated_clipped": bool}
+    return frame.astype(kinds)
+
+
+def _units(canary: ManifestCanary, keys: dict[str, str]) -> Iterator[dict[str, Any]]:
+    head = {
+        "canary_id": canary.canary_id,
+        "part": canary.part,
+        "example": "",
+        "format": canary.format,
+        "dose": canary.dose,
+        "held_out": canary.held_out,
+        "pair": canary.pair or "",
+        "contexts": len(keys),
+        "n_candidates": len(canary.candidates),
+    }
+    for example in keys:
+        yield head | {"kind": "context", "example": example, "contexts": 1}
+    yield head | {"kind": "canary" if keys else "unrankable"}
+
+
+def _scores(
+    canary: ManifestCanary, keys: dict[str, str], table: TokenTable | None
+) -> Iterator[list[float]]:
+    """:data:`VALUES` of the units of one canary part; NaN if it was not scored."""
+    true = canary.true_index
+    if (
+        not keys
+        or true is None
+        or table is None
+        or not all(k in table for k in keys.values())
+    ):
+        yield from [[np.nan] * len(VALUES)] * (len(keys) + 1)
+        return
+    sums, means = (
+        np.stack([table.columns[column][table.rows(key)] for key in keys.values()])
+        for column in ("nll_sum", "nll_mean")
+    )
+    sums, means = sums.astype(np.float64), means.astype(np.float64)
+    for total, mean in zip(sums, means, strict=True):
+        yield [*_figures(total, mean, true), np.nan, np.nan, 0.0]
+    mean = means.mean(axis=0)
+    whole = _figures(sums.mean(axis=0), mean, true)
+    others = np.delete(mean, true)
+    tail = [np.nan, np.nan, 0.0]
+    if whole[:2] == [1, 0] and len(others) >= 20 and np.ptp(others) > 0:
+        found = extrapolated_exposure(mean[true], others)
+        tail = [found.exposure, found.ks, found.clipped]
+    yield [*whole, *tail]
+
+
+def _figures(total: np.ndarray, mean: np.ndarray, true: int) -> list[float]:
+    ranks = candidate_ranks(mean, true)
+    low, high = int(ranks.low[0]), int(ranks.high[0])
+    bits = float(posterior_bits(total, true)[0])
+    return [low, high - low, float(total[true]), float(mean[true]), bits]
 
 
 def canary_figures(
-    once: pd.DataFrame, often: pd.DataFrame, context: Context
+    once: pd.DataFrame,
+    often: pd.DataFrame,
+    judged: Judged,
+    context: Context,
+    kinds: Iterable[Metric],
 ) -> tuple[list[Row], list[Contrast]]:
     """Rows with their values by chance, and contrasts.
 
-    ``once`` holds a rank a canary, ``often`` one a context. Top-1 has no contrast: so
-    few canaries cannot show its change.
+    ``once`` holds a rank a canary, ``often`` one a context. ``kinds`` are the audit's
+    metrics. Top-1 has no contrast: so few canaries cannot show its change.
     """
     size = int(once["n_candidates"].iloc[0])
     tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
     metrics = {
         each.name: replace(each, bounds=tops.get(each.name, each.bounds))
-        for each in METRICS
+        for each in kinds
     }
     ofs = [once["part"], often["part"] + "/annotation"]
     frame = pd.concat([once, often], ignore_index=True)
@@ -90,7 +199,7 @@ def canary_figures(
     ]
     names = list(dict.fromkeys(once["checkpoint"]))
     rows.sort(key=lambda r: (names.index(r.checkpoint), r.of, order[r.metric]))
-    return rows, contrasts
+    return _marked(rows, judged), _marked(bounded(contrasts, TOP), judged)
 
 
 def _of_part(frame: pd.DataFrame, checkpoint: str, part: str) -> pd.DataFrame:
@@ -149,3 +258,22 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         before = change.get("note", row.note)
         change["note"] = f"{before}; {remark}" if before else remark
     return row.model_copy(update=change)
+
+
+def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
+    """The rows, with the status that what holds of all canaries gives them."""
+
+    def uncontrolled(row: Row) -> str | None:
+        # A change of likelihood itself needs no positive control.
+        change = isinstance(row, Contrast) and row.metric == "nll"
+        known = change or row.of.partition("/")[0] in judged.sensitive
+        return None if known else row.note
+
+    def unranked(row: Row) -> str | None:
+        part = row.of.partition("/")[0]
+        sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
+        why = (judged.tied.get((name, part)) for name in sides)
+        return None if row.metric == "nll" else next(filter(None, why), None)
+
+    rows = marked(rows, "insensitive", uncontrolled)
+    return marked(rows, "not_resolvable", unranked)

@@ -18,8 +18,10 @@ import pandas as pd
 import scipy
 
 from spark_audit import sentences
+from spark_audit.audits.base import Context
 from spark_audit.audits.canary.rank_tests import (
     LEVEL,
+    Judged,
     by_part,
     changes,
     held_out,
@@ -439,3 +441,22 @@ def _says(record: Record, epsilon: float, why: str, *, assumed: str) -> str:
     facts = {**record, "epsilon": epsilon, "assumed": assumed}
     key = why or ("bounded" if epsilon > 0 else "bound_of_0")
     return sentences.render(f"canary.{key}", **facts)
+
+
+def tables_of(
+    frame: pd.DataFrame, judged: Judged, context: Context
+) -> dict[str, list[Record]]:
+    """Every table, by its name."""
+    ground = {"sensitive": judged.sensitive, "lifted": judged.lifted}
+    # Without a uniform draw bounds of epsilon have no ground.
+    drawn = frame if judged.uniform else frame[:0]
+    return {
+        "canary_by_dose": dose_table(frame),
+        "canary_uniformity": uniformity_table(frame),
+        "canary_streisand": streisand_table(frame),
+        "canary_dose_trend": trend_table(frame, seed=context.seed),
+        "canary_paired": paired_table(frame, context.baselines, seed=context.seed),
+        "canary_epsilon": epsilon_table(drawn, **ground),
+        "canary_one_run": one_run_table(drawn, **ground),
+        "canary_extrapolated": extrapolated_table(frame),
+    }

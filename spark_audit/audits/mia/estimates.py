@@ -39,7 +39,6 @@ from spark_audit.stats.weights import Weights
 
 PLACES = {name: place for place, name in enumerate(("auc", *FPRS))}
 """Of the metrics among resamples."""
-NO_ROWS = "the manifest has no members or no non-members"
 REASONS = {
     "response": "no response token was scored",
     **dict.fromkeys(

@@ -14,47 +14,25 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
-import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
-from spark_audit.audits.mia.competitor import best_guess
-from spark_audit.audits.mia.estimates import NO_ROWS, Group, Known, rows_by_group
-from spark_audit.audits.mia.membership_guards import covariate_table, findings, guard
-from spark_audit.audits.mia.membership_rows import (
-    all_rows_table,
-    contrasts_of,
-    curve_table,
-    pairs_of,
-    rows_of,
-)
-from spark_audit.audits.mia.score_formulas import compressed_bytes
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     BESIDE,
     DECLARED,
     METRICS,
+    NO_ROWS,
     RELATIVE,
     membership_scores,
     reference_table,
     scored_text,
 )
-from spark_audit.audits.mia.texts import (
-    blind_classifier,
-    crossing_duplicates,
-    doses,
-    label_codes,
-    own_text,
-)
-from spark_audit.audits.mia.verdicts import base_read, verdict, verdicts
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, listed
-from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
-from spark_audit.stats.duplicates import duplicate_groups
-from spark_audit.stats.roc import Design
 
 MOST_REPLICATES = 2000
 """Both presets: percentile limits of an AUC need no more, and rows are many."""
@@ -62,18 +40,8 @@ MOST_REPLICATES = 2000
 REFERENCE = "--reference"
 OF_BASE = ("loss", "mink10", "zlib")
 """What the untrained model gives a text: had of any manifest, as a guess at it."""
-FACTS = (
-    "blind_auc",
-    "blind_p",
-    "blind_null",
-    "blind_null_low",
-    "blind_null_high",
-    "blind_permutations",
-    "blind_rows",
-    "duplicates_left",
-    "duplicates_removed",
-)
-"""Columns of the evidence that are the same on every row."""
+OF_BASE = ("loss", "mink10", "zlib")
+"""What the untrained model gives a text: had of any manifest, as a guess at it."""
 UNSCORED = "its texts were not scored"
 
 
@@ -138,6 +106,11 @@ class Membership(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
+        from spark_audit.audits.mia.competitor import best_guess
+        from spark_audit.audits.mia.texts import without_model
+        from spark_audit.provenance import seed_for
+        from spark_audit.stats.roc import Design
+
         ids = self.plan(manifest).get(Pass(), [])
         scored = [name for name, passes in tables.items() if Pass() in passes]
         if not ids or not scored:
@@ -150,7 +123,7 @@ class Membership(Audit):
         named = listed(self.reference, scored, where=REFERENCE)
         others = {name: tables[name][Pass()] for name in named if name != BASE}
         texts = [scored_text(manifest.by_id[key]) for key in ids]
-        units, facts, blind = _without_model(
+        units, facts, blind = without_model(
             manifest,
             texts,
             ids,
@@ -193,6 +166,21 @@ class Membership(Audit):
         ``auc`` and the rates are taken by task and averaged over the tasks with
         at least 20 members and 20 non-members.
         """
+        from spark_audit.audits.mia.estimates import Group, Known, rows_by_group
+        from spark_audit.audits.mia.membership_guards import (
+            covariate_table,
+            findings,
+            guard,
+        )
+        from spark_audit.audits.mia.membership_rows import (
+            all_rows_table,
+            contrasts_of,
+            curve_table,
+            pairs_of,
+            rows_of,
+        )
+        from spark_audit.audits.mia.verdicts import base_read, verdict, verdicts
+
         names = list(evidence.checkpoints)
         facts = evidence.units.assign(**evidence.facts["alone"])
         texts = [evidence.row(BASE, column) for column in BESIDE]
@@ -250,50 +238,3 @@ class Membership(Audit):
                 **({"mia_texts": above} if above else {}),
             },
         )
-
-
-def _without_model(
-    manifest: Manifest,
-    texts: list[str],
-    ids: list[str],
-    *,
-    seed: int,
-    permutations: int,
-) -> tuple[pd.DataFrame, dict[str, float], np.ndarray]:
-    """The examples, what their texts alone tell, and the blind classifier's scores."""
-    members, known = set(manifest.membership.members), manifest.by_id
-    facts = dict.fromkeys(FACTS, np.nan)
-    blind_scores = np.full(len(ids), np.nan)
-    units = pd.DataFrame(
-        {
-            "example": ids,
-            "task": [known[key].task for key in ids],
-            "cluster": [known[key].cluster for key in ids],
-            "member": [key in members for key in ids],
-            "label": label_codes(manifest, ids),
-            "length": [len(text) if text else np.nan for text in texts],
-            "zlib_bytes": [compressed_bytes(t) if t else np.nan for t in texts],
-            "dose": np.nan,
-        }
-    )
-    if not all(texts):
-        return units, facts, blind_scores
-    facts["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
-    same = duplicate_groups([own_text(known[key]) for key in ids])
-    member = units["member"].to_numpy(bool)
-    facts["duplicates_left"] = crossing_duplicates(same, member)
-    units["dose"] = doses(same, member)
-    if not permutations:
-        return units, facts, blind_scores
-    blind = blind_classifier(
-        texts,
-        units["label"].to_numpy(np.int64),
-        Design.of(units["member"], units["cluster"], units["task"]),
-        seed=seed_for(seed, "mia", "blind"),
-        permutations=permutations,
-    )
-    if blind is None:
-        return units, facts, blind_scores
-    shown = ("p", "null", "null_low", "null_high", "permutations", "rows")
-    facts |= {f"blind_{name}": getattr(blind, name) for name in shown}
-    return units, {**facts, "blind_auc": blind.value}, blind.scores

@@ -30,9 +30,10 @@ RELATIVE = frozenset((*AGAINST_BASE, "combined"))
 """Scores against the untrained model: it has none of its own."""
 COMBINED = ("reference", "wbc", "ez", "rmia")
 """Scores whose ranks among all texts ``combined`` is the mean of."""
+NO_ROWS = "the manifest has no members or no non-members"
 GROUP = "spark_audit.scores"
 _TAKEN = (*SCORES, "combined", *BESIDE)
-FURTHER = tuple(sorted({one.name for one in entry_points(group=GROUP)} - {*_TAKEN}))
+FURTHER = tuple(sorted(entry_points(group=GROUP).names - {*_TAKEN}))
 """Scores of other packages: figures to compare with, on which no claim rests."""
 ATTACKS = (*SCORES, "combined", *FURTHER)
 DECLARED = ("loss", "response", "minkpp10", "reference", "wbc", "combined")

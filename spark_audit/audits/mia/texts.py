@@ -7,10 +7,14 @@ from functools import wraps
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+import pandas as pd
 import scipy
 
+from spark_audit.audits.mia.score_formulas import compressed_bytes
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.provenance import seed_for
 from spark_audit.stats.balance import smd
+from spark_audit.stats.duplicates import duplicate_groups
 from spark_audit.stats.roc import Design, auc
 
 MOST_COMPARED = 20
@@ -23,6 +27,18 @@ C = 1.0
 ENOUGH = 20
 """Permutations that reach the observed AUC after which no more are drawn."""
 
+FACTS = (
+    "blind_auc",
+    "blind_p",
+    "blind_null",
+    "blind_null_low",
+    "blind_null_high",
+    "blind_permutations",
+    "blind_rows",
+    "duplicates_left",
+    "duplicates_removed",
+)
+"""Columns of the evidence that are the same on every row."""
 
 R = TypeVar("R")
 Record: TypeAlias = "dict[str, Any]"
@@ -340,3 +356,50 @@ def mean_auc(sides: Design, member: np.ndarray, scores: np.ndarray) -> float:
     tasks = both_sides(Design(member, sides.cluster, sides.task))
     split = ((scores[at], member[at]) for at in tasks)
     return float(np.mean([auc(own[side], own[~side]) for own, side in split]))
+
+
+def without_model(
+    manifest: Manifest,
+    texts: list[str],
+    ids: list[str],
+    *,
+    seed: int,
+    permutations: int,
+) -> tuple[pd.DataFrame, dict[str, float], np.ndarray]:
+    """The examples, what their texts alone tell, and the blind classifier's scores."""
+    members, known = set(manifest.membership.members), manifest.by_id
+    facts = dict.fromkeys(FACTS, np.nan)
+    blind_scores = np.full(len(ids), np.nan)
+    units = pd.DataFrame(
+        {
+            "example": ids,
+            "task": [known[key].task for key in ids],
+            "cluster": [known[key].cluster for key in ids],
+            "member": [key in members for key in ids],
+            "label": label_codes(manifest, ids),
+            "length": [len(text) if text else np.nan for text in texts],
+            "zlib_bytes": [compressed_bytes(t) if t else np.nan for t in texts],
+            "dose": np.nan,
+        }
+    )
+    if not all(texts):
+        return units, facts, blind_scores
+    facts["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
+    same = duplicate_groups([own_text(known[key]) for key in ids])
+    member = units["member"].to_numpy(bool)
+    facts["duplicates_left"] = crossing_duplicates(same, member)
+    units["dose"] = doses(same, member)
+    if not permutations:
+        return units, facts, blind_scores
+    blind = blind_classifier(
+        texts,
+        units["label"].to_numpy(np.int64),
+        Design.of(units["member"], units["cluster"], units["task"]),
+        seed=seed_for(seed, "mia", "blind"),
+        permutations=permutations,
+    )
+    if blind is None:
+        return units, facts, blind_scores
+    shown = ("p", "null", "null_low", "null_high", "permutations", "rows")
+    facts |= {f"blind_{name}": getattr(blind, name) for name in shown}
+    return units, {**facts, "blind_auc": blind.value}, blind.scores

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spark_audit.audits.claims import ALARM, BASE_READ
-from spark_audit.audits.mia.estimates import NO_ROWS, AboveTexts, Group
+from spark_audit.audits.mia.estimates import AboveTexts, Group
 from spark_audit.audits.mia.membership_guards import ALL, Findings, guard
-from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FPRS
+from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FPRS, NO_ROWS
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Guard, Row
 from spark_audit.results.findings import Fact, Power

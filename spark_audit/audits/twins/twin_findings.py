@@ -12,9 +12,7 @@ import scipy
 
 from spark_audit.audits.twins.twin_rows import (
     CONTROL,
-    NEVER,
     TIED,
-    TRAINED,
     beyond,
     by_dose,
     collapsed,
@@ -22,7 +20,7 @@ from spark_audit.audits.twins.twin_rows import (
     held_out,
 )
 from spark_audit.data.twins import WORDED
-from spark_audit.names import BASE
+from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip

@@ -1,4 +1,4 @@
-"""Rows of the twins audit: exposures, their rise since the base, and beyond others'.
+"""Ranks among twins as evidence, and rows: exposures, their rise, and beyond others'.
 
 Frames hold one row a checkpoint and identifier with ``mid``, ``exposure`` and ``top1``
 (ties count as on average over random orders), ``side`` and, where the base was scored,
@@ -7,56 +7,34 @@ Frames hold one row a checkpoint and identifier with ``mid``, ``exposure`` and `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Context, missing_rows
+from spark_audit.audits.base import Context, Tables, missing_rows
 from spark_audit.audits.canary.rank_tests import COLLAPSED, marked, resolved
+from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.metric import Metric, by_name
 from spark_audit.audits.ratio_rows import beside_base, ratio_figures, sums_of_frame
 from spark_audit.data.occurrences import DOSES, dose_group
-from spark_audit.names import BASE
+from spark_audit.manifest.prompts import twins_key
+from spark_audit.manifest.schema import Manifest, ManifestTwins
+from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import Contrast, Row
-from spark_audit.stats.candidate_ranks import exposure_bits, top_k_credit
+from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.candidate_ranks import (
+    candidate_ranks,
+    exposure_bits,
+    top_k_credit,
+)
+from spark_audit.stats.duplicates import connected_components
 from spark_audit.stats.memory import Memory, Sides, memory
 
-TRAINED, NEVER = "trained", "never-trained"
-SIDES = (TRAINED, NEVER)
-LABELS = {
-    TRAINED: "identifiers of trained rows",
-    NEVER: "identifiers never trained on",
-}
-
-_of_sides = partial(Metric, learned=1, variants=SIDES, missing=(TRAINED,))
-METRICS = (
-    _of_sides(
-        "rise",
-        "bits",
-        null=0.0,
-        panel="rises",
-        counted=(TRAINED,),
-        glance=(TRAINED,),
-        headline=(TRAINED,),
-    ),
-    Metric(
-        "beyond",
-        "bits",
-        partner="rise",
-        learned=1,
-        null=0.0,
-        variants=("rise", "exposure"),
-        panel="rises",
-    ),
-    _of_sides("exposure_mean", "bits", bounds=(0.0, np.inf)),
-    _of_sides("top1_rate", rate=True),
-)
-
-
-KNOWN = {metric.name: metric for metric in METRICS}
+CANDIDATES = Pass("candidates")
 CONTROL = 5
 """Clusters never trained on that a comparison needs; fewer show nothing."""
 TIED = f"nearly all strings are tied: {COLLAPSED}"
@@ -66,8 +44,79 @@ NO_BASE = (
 NO_TRAINED = "no identifier of trained rows has twins"
 
 
+def twin_keys(one: ManifestTwins) -> list[str]:
+    """Key of the twins in each context."""
+    return [twins_key(one.id, context.example) for context in one.contexts]
+
+
+def rank_evidence(tables: Tables, manifest: Manifest) -> Evidence:
+    """The rank of each identifier among its twins; without text."""
+    every = manifest.twins
+    units = pd.DataFrame(
+        {
+            "twins_id": [one.id for one in every],
+            "type": [one.type for one in every],
+            "cluster": _clusters(manifest),
+            "dose": [one.dose for one in every],
+            "contexts": [len(one.contexts) for one in every],
+            "n_candidates": [len(one.candidates) for one in every],
+            "injected": [_injected(manifest, one) for one in every],
+            "stratum": _strata(manifest),
+        }
+    )
+
+    def measured() -> Measured:
+        for name, passes in tables.items():
+            table = passes.get(CANDIDATES)
+            if table is None or any(
+                key not in table for one in every for key in twin_keys(one)
+            ):
+                continue
+            ranks = [candidate_ranks(_nll(table, x), x.true_index) for x in every]
+            low = np.array([one.low[0] for one in ranks])
+            high = np.array([one.high[0] for one in ranks])
+            yield name, {"rank": low, "ties": high - low}
+
+    lost = {"lost": manifest.counts.get("twins_lost", 0)}
+    return Evidence.of(units, measured(), lost)
+
+
+def _injected(manifest: Manifest, one: ManifestTwins) -> bool:
+    """Whether all of its type in its rows were drawn as twins are."""
+    rows = (manifest.by_id[context.example] for context in one.contexts)
+    spans = [s for row in rows for s in row.spans if s.type == one.type]
+    return bool(spans) and all(span.origin == "injected" for span in spans)
+
+
+def _strata(manifest: Manifest) -> list[int]:
+    """The stratum of each identifier, in the first of its contexts."""
+    facts = identifier_facts(manifest)
+    firsts = (one.contexts[0] for one in manifest.twins)
+    return [facts[at.example, at.char_start, at.char_end].stratum for at in firsts]
+
+
+def _nll(table: TokenTable, one: ManifestTwins) -> np.ndarray:
+    """Mean NLL of each string over contexts; in each all have as many tokens."""
+    held = [table.columns["nll_mean"][table.rows(key)] for key in twin_keys(one)]
+    return np.asarray(np.stack(held).astype(np.float64).mean(axis=0))
+
+
+def _clusters(manifest: Manifest) -> list[str]:
+    """A label for each set; contexts of one identifier may lie in several clusters."""
+    rows = [
+        [manifest.by_id[context.example].cluster for context in one.contexts]
+        for one in manifest.twins
+    ]
+    names = sorted({name for held in rows for name in held})
+    code = {name: i for i, name in enumerate(names)}
+    edges = [(code[a], code[b]) for held in rows for a, b in combinations(held, 2)]
+    joined = connected_components(len(names), edges)
+    return [names[int(joined[code[held[0]]])] for held in rows]
+
+
 def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
     """The evidence with exposures, and rises where the base was scored."""
+    evidence = evidence.astype({"rank": np.int64, "ties": np.int64})
     rank, ties = evidence["rank"].to_numpy(), evidence["ties"].to_numpy()
     frame = evidence.assign(
         side=np.where(evidence["dose"] > 0, TRAINED, NEVER),
@@ -99,12 +148,14 @@ def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
             yield name, ours[names == name]
 
 
-def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Contrast]]:
+def figures(
+    frame: pd.DataFrame, context: Context, kinds: Sequence[Metric]
+) -> tuple[list[Row], list[Contrast]]:
     """All rows and contrasts, those of a collapsed model marked."""
     most = float(np.log2(frame["n_candidates"].max()))
     metrics = by_name(
         replace(one, bounds=(0.0, most)) if one.name == "exposure_mean" else one
-        for one in METRICS
+        for one in kinds
     )
     columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
     cells = frame.assign(of=frame["side"])
@@ -127,13 +178,13 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
     ]
     names = list(dict.fromkeys(frame["checkpoint"]))
     if not (frame["side"] == TRAINED).any():
-        rows += missing_rows("twins", names, METRICS, NO_TRAINED)
+        rows += missing_rows("twins", names, kinds, NO_TRAINED)
     elif "rise" not in frame:
-        rows += missing_rows("twins", names, [KNOWN["rise"]], NO_BASE)
+        rows += missing_rows("twins", names, [metrics["rise"]], NO_BASE)
     for name in names:
         if name != BASE:
             rows += _beyond_rows(name, frame[frame["checkpoint"] == name])
-    order = {name: i for i, name in enumerate(KNOWN)}
+    order = {name: i for i, name in enumerate(metrics)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
     lost = collapsed(frame)
 

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from spark_audit.errors import InputError, choose
-from spark_audit.report.figures import (
-    balance,
-    exposure,
-    memory,
-    roc,
-    selectivity,
-    stages,
-    utility,
-)
 from spark_audit.report.figures.picture import Draw
 from spark_audit.report.figures.theme import (
     Drawing,
@@ -27,17 +19,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-FIGURES: Mapping[str, Draw] = {
-    "memory": memory.draw,
-    "balance": balance.draw,
-    "selectivity": selectivity.draw,
-    "stages": stages.draw,
-    "exposure": exposure.draw,
-    "roc": roc.draw,
-    "utility": utility.draw,
-    "accuracy": stages.accuracy,
+FIGURES: Mapping[str, tuple[str, str]] = {
+    "memory": ("memory:draw", ""),
+    "balance": ("balance:draw", "balance"),
+    "selectivity": ("selectivity:draw", "matched"),
+    "stages": ("stages:draw", "stages_states"),
+    "exposure": ("exposure:draw", "canary_by_dose"),
+    "roc": ("roc:draw", "mia_roc"),
+    "utility": ("utility:draw", "utility"),
+    "accuracy": ("stages:accuracy", "utility"),
 }
-"""In the order of reading."""
+"""In the order of reading: file and function, and the audit or table that is shown. Of
+what the report does not have, the file is not imported."""
 
 
 def drawings(report: Report, *, only: Collection[str] = FIGURES) -> list[Drawing]:
@@ -50,10 +43,13 @@ def drawings(report: Report, *, only: Collection[str] = FIGURES) -> list[Drawing
     """
     _matplotlib()
     drawn = []
-    for name, draw in FIGURES.items():
+    there = {"", *report.tables, *(row.audit for row in report.results)}
+    for name, (place, shown) in FIGURES.items():
+        if name not in only or shown not in there:
+            continue
+        draw: Draw = resolve_name(f"spark_audit.report.figures.{place}")
         with styled():
-            picture = draw(report) if name in only else None
-            if picture is not None:
+            if (picture := draw(report)) is not None:
                 drawing = picture.drawing(name, report)
                 # Once is enough: the layout is the same in every format.
                 drawing.figure.draw_without_rendering()

@@ -21,7 +21,6 @@ from spark_audit.errors import visible
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.cells import File, Rendering
 from spark_audit.report.states import SHAPES, Standing, State, Tried
-from spark_audit.report.writers.dossier.exposed import exposed
 from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import Claim, Report
 from spark_audit.sentences import DECIMALS, language, render, under
@@ -48,6 +47,8 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
         Its manifest is for the number of rows, and with ``show_text`` for the
         identifiers.
     """
+    from spark_audit.report.writers.dossier.exposed import exposed
+
     shared = facts(report)
     found: list[Standing] = shared["standings"]
     leaking = [one for one in found if one.state == "LEAKS"]
