@@ -26,13 +26,9 @@ def canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
     tries. ``greedy_in_any_row`` is no figure to compare.
     """
     found: list[dict[str, Any]] = []
-    keys = canaries[["checkpoint", "part", "dose"]].drop_duplicates()
-    order = {name: i for i, name in enumerate(dict.fromkeys(keys["checkpoint"]))}
-    for name, part, dose in sorted(
-        keys.itertuples(index=False, name=None), key=lambda k: (order[k[0]], *k[1:])
-    ):
-        here = (canaries["checkpoint"] == name) & (canaries["part"] == part)
-        chosen = canaries[here & (canaries["dose"] == dose)]
+    names = pd.Categorical(canaries["checkpoint"], canaries["checkpoint"].unique())
+    groups = canaries.groupby([names, "part", "dose"], observed=True)
+    for (name, part, dose), chosen in groups:
         first = chosen[chosen["first"].astype(bool)]
         hits, n = int(first["greedy"].sum()), len(first)
         low, high = clopper_pearson(hits, n)
@@ -129,11 +125,7 @@ def _known_p(
         nulls = [null for null in (held,) if null[2]]
         # Next to a base that returns none, only held-out ones tell what is guessed.
         nulls += [null for null in (base,) if null[0] or not held[2]]
-        p = max(_p_more(sure, n, hits, tried) for hits, _, tried in nulls)
-        found.append(min(1.0, len(parts) * p))
+        tables = [[[sure, n - sure], [hits, m - hits]] for hits, _, m in nulls]
+        ps = [scipy.stats.fisher_exact(t, alternative="greater").pvalue for t in tables]
+        found.append(min(1.0, len(parts) * float(max(ps))))
     return min(found, default=None)
-
-
-def _p_more(hits: int, n: int, others: int, m: int) -> float:
-    counts = np.array([[hits, n - hits], [others, m - others]])
-    return float(scipy.stats.fisher_exact(counts, alternative="greater").pvalue)
