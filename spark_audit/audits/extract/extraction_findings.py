@@ -238,36 +238,26 @@ def guards(pii: pd.DataFrame) -> list[Guard]:
     chosen, alike = base.comparable
     clusters = chosen["cluster"].nunique()
     shown = _figure(BASE, "apart", clusters, **apart._asdict())
-    return [
-        Guard(
-            name="base reproduces both sides equally",
-            checkpoint=BASE,
-            passed=False if alike else None,
-            says="guard.extract.splits",
-            facts={"apart": shown, "injected": alike},
-        )
-    ]
+    facts: dict[str, Fact] = {"apart": shown, "injected": alike}
+    says, name = "guard.extract.splits", "base reproduces both sides equally"
+    passed = False if alike else None
+    return [Guard(name=name, checkpoint=BASE, passed=passed, says=says, facts=facts)]
 
 
 def contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
     """How the greedy rate changed against each baseline."""
-    return [
-        _contrast_finding(row)
-        for row in contrasts
-        if (row.group, row.metric) == ("pooled", "greedy_rate")
-    ]
-
-
-def _contrast_finding(row: Contrast) -> Finding:
-    claim: Claim = "nothing_shown"
-    says = "none"
-    if row.value is None:
-        claim, says = "not_tested", "missing"
-    else:
-        changed = row.moved
-        if row.low is None or row.high is None:
-            # Where all clusters agree there is no interval, and the test decides.
-            changed = row.p is not None and row.p <= 1 - row.level
-        if changed:
+    found = []
+    for row in contrasts:
+        if (row.group, row.metric) != ("pooled", "greedy_rate"):
+            continue
+        # Where all clusters agree there is no interval, and the test decides.
+        tested = row.ends is None and row.p is not None and row.p <= 1 - row.level
+        claim: Claim = "nothing_shown"
+        says = "none"
+        if row.value is None:
+            claim, says = "not_tested", "missing"
+        elif row.moved or tested:
             claim, says = "moved", "up" if row.value > 0 else "down"
-    return Finding.on(row, claim, f"extract.change_{says}", facts={"change": row})
+        says = f"extract.change_{says}"
+        found.append(Finding.on(row, claim, says, facts={"change": row}))
+    return found

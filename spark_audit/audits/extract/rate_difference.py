@@ -13,7 +13,7 @@ import scipy
 from spark_audit.audits.strata import counterparts
 from spark_audit.names import BASE
 from spark_audit.results.findings import Power
-from spark_audit.stats.bootstrap import cluster_sums, sign_flip
+from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
 
@@ -119,16 +119,14 @@ class Spans:
         Its interval combines those of both rates as method 10 of Newcombe (1998) does
         with Wilson's, which keeps it honest where next to nothing comes back.
         """
-        sides = []
-        for split in SPLITS:
-            part = self.comparable[0]
-            part = part[part["split"] == split]
-            tried = part[self.hits.trials] if self.hits.trials else np.ones(len(part))
-            columns = np.stack([part[self.hits.sure], tried], axis=1)
-            codes = pd.factorize(part["cluster"], sort=True)[0]
-            weighed = columns * part[["weight"]].to_numpy()
-            sides.append(rate(*cluster_sums(weighed, codes).T))
-        train, test = sides
+        chosen = self.comparable[0]
+        won, weight = chosen[self.hits.sure], chosen["weight"]
+        tried = chosen[self.hits.trials] if self.hits.trials else 1.0
+        weighed = chosen.assign(won=won * weight, tried=tried * weight)
+        train, test = (
+            rate(*part.groupby("cluster")[["won", "tried"]].sum().to_numpy(float).T)
+            for part in (weighed[weighed["split"] == split] for split in SPLITS)
+        )
         return None if train is None or test is None else minus(train, test)
 
 
@@ -140,12 +138,14 @@ def _sums(part: pd.DataFrame, column: str) -> pd.Series:
 
 def exact_p(chosen: pd.DataFrame) -> float:
     """Fisher's two-sided p that clusters of train and test rows return as often."""
-    sides = (
-        chosen[chosen["split"] == split].groupby("cluster")["greedy_sure"].any()
-        for split in ("train", "test")
-    )
-    counts = [[int(side.sum()), int((~side).sum())] for side in sides]
-    return float(scipy.stats.fisher_exact(np.array(counts)).pvalue)
+    return float(scipy.stats.fisher_exact(_returning(chosen)).pvalue)
+
+
+def _returning(chosen: pd.DataFrame) -> np.ndarray:
+    """Clusters of train and of test rows: those that return, and the others."""
+    back = chosen.groupby(["split", "cluster"])["greedy_sure"].any()
+    counts = back.groupby("split").agg(["sum", "size"]).reindex([*SPLITS], fill_value=0)
+    return counts.assign(size=counts["size"] - counts["sum"]).to_numpy(np.int64)
 
 
 LEAST_P = 1e-7
@@ -159,9 +159,8 @@ def hits_power(chosen: pd.DataFrame, base: Apart | None) -> Power:
     that do, each cluster one identifier: the interval's (beyond the base's own
     difference, as it is) or Fisher's, whichever is larger.
     """
-    n, m = (chosen[chosen["split"] == s]["cluster"].nunique() for s in SPLITS)
-    test = chosen[chosen["split"] == "test"].groupby("cluster")["greedy_sure"].any()
-    held = int(test.sum())
+    counts = _returning(chosen)
+    (n, m), held = counts.sum(axis=1).tolist(), int(counts[1, 0])
     ps: list[float] = []
     for k in range(1, n + 1):
         if ps and ps[-1] < LEAST_P:

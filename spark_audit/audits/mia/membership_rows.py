@@ -116,17 +116,11 @@ def contrasts_of(
     group: Group, name: str, other: str, attack: str, judged: Findings
 ) -> Iterator[Contrast]:
     """AUC and rates of one score minus those of another checkpoint."""
-    columns: dict[str, Any] = {
-        "audit": "mia",
-        "checkpoint": name,
-        "baseline": other,
-        "group": group.name,
-        "of": attack,
-        "null": 0.0,
-    }
+    columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
     for metric, estimate, p in group.differences(name, other, attack):
         shown = _voided(estimate, judged, attack, change=True)
-        yield Contrast.of_estimate(shown, metric=metric, p=p, **columns)
+        figure: dict[str, Any] = {"metric": metric, "p": p, "null": 0.0}
+        yield Contrast.of_estimate(shown, baseline=other, **columns, **figure)
 
 
 def all_rows_table(known: Known, names: list[str]) -> list[dict[str, Any]]:
@@ -139,15 +133,10 @@ def all_rows_table(known: Known, names: list[str]) -> list[dict[str, Any]]:
             if not len(rows):
                 continue
             estimate = auc_estimate(known.design(rows, by_task=False), values[rows])
-            record: dict[str, Any] = {
-                "checkpoint": name,
-                "of": attack,
-                "auc": estimate.value,
-                "low": estimate.low,
-                "high": estimate.high,
-                "n": estimate.n,
-                "equivalent_to_chance": None,
-            }
+            record: dict[str, Any] = {"checkpoint": name, "of": attack}
+            record["auc"] = estimate.value
+            record |= {key: getattr(estimate, key) for key in ("low", "high", "n")}
+            record["equivalent_to_chance"] = None
             if estimate.value is not None and estimate.se:
                 # Two one-sided tests (Schuirmann 1987) at 5% each.
                 reach = float(scipy.special.ndtri(0.95)) * estimate.se
@@ -168,7 +157,7 @@ def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
         for attack in DECLARED:
             if pooled.usable(name, attack):
                 continue
-            drawn = pooled.drawn(pooled.known.of(name, attack))
+            drawn, _ = pooled.drawn((name, attack))
             held = [len(others) for _, others in drawn.design.tasks]
             if not held or min(held) < 2:
                 continue

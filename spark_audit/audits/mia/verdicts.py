@@ -74,16 +74,10 @@ def _record(
     place: tuple[str, str, str], score: float, texts: float, apart: Estimate, says: str
 ) -> Record:
     """A figure of a score (checkpoint, score, metric), compared with the texts'."""
-    return {
-        **dict(zip(("checkpoint", "of", "metric"), place, strict=True)),
-        "score": score,
-        "texts": texts,
-        "difference": apart.value,
-        "low": apart.low,
-        "high": apart.high,
-        "mde": apart.mde,
-        "says": says,
-    }
+    record: Record = dict(zip(("checkpoint", "of", "metric"), place, strict=True))
+    record |= {"score": score, "texts": texts, "difference": apart.value}
+    record |= {key: getattr(apart, key) for key in ("low", "high", "mde")}
+    return {**record, "says": says}
 
 
 def _rates(
@@ -95,20 +89,18 @@ def _rates(
     pooled: Group,
 ) -> Iterator[Record]:
     """TPR of a score, compared with that of the texts alone."""
-    place = (name, "pooled", attack)
+    known = {
+        (row.metric, isinstance(row, Contrast)): row
+        for row in (*rows, *contrasts)
+        if (row.checkpoint, row.group, row.of) == (name, "pooled", attack)
+        and getattr(row, "baseline", BASE) == BASE
+        and row.value is not None
+    }
     for metric in FPRS:
-        mine = [
-            row
-            for row in (*rows, *contrasts)
-            if (row.checkpoint, row.group, row.of, row.metric) == (*place, metric)
-            and getattr(row, "baseline", BASE) == BASE
-            and row.value is not None
-        ]
-        # `reference` is a change by itself: its null is chance.
-        since = next((row for row in mine if isinstance(row, Contrast)), None)
-        own = next((row for row in mine if not isinstance(row, Contrast)), None)
-        if own is None:
+        if (own := known.get((metric, False))) is None:
             continue
+        # `reference` is a change by itself: its null is chance.
+        since = known.get((metric, True))
         apart, alone = pooled.rate_above(name, attack, metric)
         risen = (own.low or 0.0) > (own.null_high or 1.0)
         if since is not None:
@@ -227,7 +219,12 @@ def _tests(
     tests: dict[str, Tested] = {}
     void: list[str] = []
     untested: list[str] = []
-    before = _told_before(pooled)
+    # Whether the untrained model's scores tell the sides, as one family.
+    scored = ATTACKS if BASE in pooled.known.scores else ()
+    usable = [one for one in scored if not pooled.usable(BASE, one)]
+    ps = {one: p for one in usable if (p := pooled.p(BASE, one)) is not None}
+    together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
+    before = bool(ps) and bool(correlated([*ps.values()], together).min() < TOLD)
     for attack, row in own.items():
         change = changes.get(attack)
         tested = change or row
@@ -252,18 +249,6 @@ def base_read(pooled: Group) -> list[Guard]:
         return []
     facts = above.rows(BASE, "loss")
     return [guard(BASE_READ, False, "base_read", facts, checkpoint=BASE)]
-
-
-def _told_before(pooled: Group) -> bool:
-    """Whether the untrained model's scores tell the sides, as one family."""
-    if BASE not in pooled.known.scores:
-        return False
-    known = [one for one in ATTACKS if not pooled.usable(BASE, one)]
-    ps = {one: p for one in known if (p := pooled.p(BASE, one)) is not None}
-    if not ps:
-        return False
-    together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
-    return bool(correlated([*ps.values()], together).min() < TOLD)
 
 
 def _concluded(
@@ -316,9 +301,7 @@ def _corrected(
         attack: BASE if isinstance(test.row, Contrast) else ""
         for attack, test in tests.items()
     }
-    beyond = {
-        a: "texts" if t.above is not None else change[a] for a, t in tests.items()
-    }
+    beyond = {a: "texts" if t.above else change[a] for a, t in tests.items()}
     ps = [test.p for test in tests.values()]
     further = [test.beyond_p for test in tests.values()]
     together = pooled.correlation(name, change)
