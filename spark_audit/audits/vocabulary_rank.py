@@ -196,14 +196,8 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
         elif not apart:
             change = ((rank == 1) & (ties == 0)) - base.astype(np.float64)
             estimate = memory(change, sides).difference
-        yield Row.of_estimate(
-            estimate,
-            audit="rank",
-            checkpoint=name,
-            metric="top1_memory",
-            of="pii_all",
-            null=0.0,
-        )
+        columns = {"audit": "rank", "metric": "top1_memory", "of": "pii_all"}
+        yield Row.of_estimate(estimate, checkpoint=name, null=0.0, **columns)
 
 
 def _medians(
@@ -217,15 +211,10 @@ def _medians(
             if held.any():
                 tokens = values[held], group.codes[held]
                 drawn = median_replicates(weights, *tokens)
-                yield Row.of_estimate(
-                    median_estimate(*tokens, replicates=drawn),
-                    audit="rank",
-                    checkpoint=name,
-                    group=group.name,
-                    metric="rank_median",
-                    of=of,
-                    unit="ranks",
-                )
+                found = median_estimate(*tokens, replicates=drawn)
+                columns = {"audit": "rank", "metric": "rank_median", "unit": "ranks"}
+                place = {"checkpoint": name, "group": group.name, "of": of}
+                yield Row.of_estimate(found, **columns, **place)
 
 
 def _ties(evidence: Evidence) -> list[dict[str, Any]]:

@@ -51,12 +51,9 @@ def null_moments(n_candidates: int) -> NullMoments:
     n = _size(n_candidates)
     mean_log = float(scipy.special.gammaln(n + 1)) / (n * np.log(2))
     spread = np.mean(np.log2(np.arange(1, n + 1)) ** 2) - mean_log**2
-    return NullMoments(
-        (n + 1) / 2,
-        float(np.sqrt((n**2 - 1) / 12)),
-        float(np.log2(n) - mean_log),
-        float(np.sqrt(max(spread, 0.0))),
-    )
+    rank = (n + 1) / 2, float(np.sqrt((n**2 - 1) / 12))
+    exposure = float(np.log2(n) - mean_log), float(np.sqrt(max(spread, 0.0)))
+    return NullMoments(*rank, *exposure)
 
 
 @dataclass(frozen=True)
@@ -261,9 +258,8 @@ def chance_mde(
     """
     if n < 1:
         raise ValueError("chance_mde needs at least 1 canary")
-    reach = float(
-        scipy.special.ndtri(0.5 + level / 2) + scipy.special.ndtri(power)
-    ) / np.sqrt(n)
+    z = float(scipy.special.ndtri([0.5 + level / 2, power]).sum())
+    reach = z / np.sqrt(n)
     moments = null_moments(n_candidates)
     return ChanceMde(float(reach * moments.rank_sd), float(reach * moments.exposure_sd))
 
@@ -342,14 +338,8 @@ def uniformity(
     if len(quantiles) > 1:
         test = scipy.stats.cramervonmises(quantiles, "uniform")
         cvm, cvm_p = float(test.statistic), float(test.pvalue)
-    return Uniformity(
-        z,
-        float(2 * scipy.special.ndtr(-abs(z))),
-        float(ks.statistic),
-        float(ks.pvalue),
-        cvm,
-        cvm_p,
-    )
+    z_p, ks_p = float(2 * scipy.special.ndtr(-abs(z))), float(ks.pvalue)
+    return Uniformity(z, z_p, float(ks.statistic), ks_p, cvm, cvm_p)
 
 
 class Trend(NamedTuple):

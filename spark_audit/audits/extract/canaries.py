@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ def canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     names = pd.Categorical(canaries["checkpoint"], canaries["checkpoint"].unique())
     groups = canaries.groupby([names, "part", "dose"], observed=True)
-    for (name, part, dose), chosen in groups:
+    for (name, part, _), chosen in groups:
+        dose = int(chosen["dose"].iat[0])
         first = chosen[chosen["first"].astype(bool)]
         hits, n = int(first["greedy"].sum()), len(first)
         low, high = clopper_pearson(hits, n)
@@ -38,8 +40,8 @@ def canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
             {
                 "checkpoint": name,
                 "part": part,
-                "dose": int(dose),
-                "held_out": int(dose) == 0,
+                "dose": dose,
+                "held_out": dose == 0,
                 "canaries": n,
                 "rows": len(chosen),
                 "greedy": hits,
@@ -125,7 +127,8 @@ def _known_p(
         nulls = [null for null in (held,) if null[2]]
         # Next to a base that returns none, only held-out ones tell what is guessed.
         nulls += [null for null in (base,) if null[0] or not held[2]]
-        tables = [[[sure, n - sure], [hits, m - hits]] for hits, _, m in nulls]
-        ps = [scipy.stats.fisher_exact(t, alternative="greater").pvalue for t in tables]
-        found.append(min(1.0, len(parts) * float(max(ps))))
+        sides = ([[sure, n - sure], [hits, m - hits]] for hits, _, m in nulls)
+        more = partial(scipy.stats.fisher_exact, alternative="greater")
+        p = max(float(more(np.array(counts)).pvalue) for counts in sides)
+        found.append(min(1.0, len(parts) * p))
     return min(found, default=None)

@@ -143,8 +143,9 @@ class Extraction(Audit):
         )
         contrasts = bounded(contrasts, ("greedy_rate",))
         for group in groups:
-            for row in medians(group, evidence, units.index[group.units], context):
-                (contrasts if isinstance(row, Contrast) else rows).append(row)
+            found = [*medians(group, evidence, units.index[group.units], context)]
+            contrasts += [row for row in found if isinstance(row, Contrast)]
+            rows += [row for row in found if not isinstance(row, Contrast)]
         rows = beside_base(rows)
         held = cue_alone(every)
         if guesses := guess_table(held):

@@ -127,7 +127,7 @@ class Spans:
             rate(*part.groupby("cluster")[["won", "tried"]].sum().to_numpy(float).T)
             for part in (weighed[weighed["split"] == split] for split in SPLITS)
         )
-        return None if train is None or test is None else minus(train, test)
+        return minus(train, test)
 
 
 def _sums(part: pd.DataFrame, column: str) -> pd.Series:
@@ -166,10 +166,9 @@ def hits_power(chosen: pd.DataFrame, base: Apart | None) -> Power:
         if ps and ps[-1] < LEAST_P:
             break
         sides = (np.arange(size) < won for size, won in ((n, k), (m, held)))
-        ours, theirs = (rate(side * 1.0, np.ones(len(side))) for side in sides)
-        apart = None if ours is None or theirs is None else minus(ours, theirs)
+        apart = minus(*(rate(side * 1.0, np.ones(len(side))) for side in sides))
         if base is not None:
-            apart = since(apart, base)
+            apart = minus(apart, base)
         if apart is None or apart.low <= 0:
             ps.append(1.0)
             continue
@@ -187,11 +186,15 @@ def rate(events: np.ndarray, trials: np.ndarray) -> Apart | None:
     return Apart(side.value, side.low, side.high, 0.0)
 
 
-def minus(one: Apart, two: Apart) -> Apart:
+def minus(one: Apart | None, two: Apart | None) -> Apart | None:
     """Difference of two independent figures, its interval from both of theirs.
 
-    Within [-1, 1], as differences of rates are.
+    Within [-1, 1], as differences of rates are; none where one of both is missing. Of
+    a difference and the base's own, which are of the same rows and mostly agree, the
+    interval is rather wide.
     """
+    if one is None or two is None:
+        return None
     value = one.value - two.value
     low = value - float(np.hypot(one.value - one.low, two.high - two.value))
     high = value + float(np.hypot(one.high - one.value, two.value - two.low))
@@ -201,22 +204,13 @@ def minus(one: Apart, two: Apart) -> Apart:
     return Apart(value, low, high, min(1.0, mde_normal(se)))
 
 
-def since(one: Apart | None, base: Apart | None) -> Apart | None:
-    """A difference beyond the base's, as if both were independent.
-
-    Both are of the same rows and mostly agree, so that the interval is rather wide.
-    """
-    return None if one is None or base is None else minus(one, base)
-
-
 def paired(ours: pd.Series, base: pd.Series, spans: pd.Series) -> Apart | None:
     """Difference of two rates of the same rows, from hits and spans by cluster."""
     change = (ours - base).to_numpy(np.float64)
     estimate = ratio_estimate(change, spans.to_numpy(), bounds=(-1.0, 1.0))
-    sides = [rate(each.to_numpy(), spans.to_numpy()) for each in (ours, base)]
-    if estimate.value is None or sides[0] is None or sides[1] is None:
+    apart = minus(*(rate(each.to_numpy(), spans.to_numpy()) for each in (ours, base)))
+    if estimate.value is None or apart is None:
         return None
-    apart = minus(sides[0], sides[1])
     if estimate.low is None or estimate.high is None:
         # Where all clusters agree, the exact limits of both rates stand in for it.
         return apart
@@ -254,7 +248,7 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
     if spans.test.empty:
         compared = against_base(spans, base, seed=seed) if base else None
         return compared or (None, None)
-    apart = since(spans.apart, base.apart) if base else spans.apart
+    apart = minus(spans.apart, base.apart) if base else spans.apart
     if apart is None:
         return None, None
     exact = exact_p(spans.comparable[0]) if spans.hits == EXACT else 0.0

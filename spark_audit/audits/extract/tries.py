@@ -75,7 +75,7 @@ def _difference(
     """Difference of two medians, with a test of the spans' own changes."""
     if group.size < 2:
         return Estimate.missing("only 1 cluster; an interval needs 2"), None
-    counts = {"n": len(pair[0]), "clusters": group.size}
+    counts: dict[str, Any] = {"n": len(pair[0]), "clusters": group.size}
     one, other = map(np.median, pair)
     if max(one, other) > np.log10(MOST):
         reason = f"a median is more than {MOST:.0e} tries"

@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy
 
 from spark_audit.audits.mia.texts import (
@@ -138,9 +139,6 @@ def _dense(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:
 
 def _ranks(values: np.ndarray, task: np.ndarray) -> np.ndarray:
     """Mid-ranks within the task, from 0 to 1; what is missing is in the middle."""
-    found = np.full(len(values), 0.5)
-    for one in np.unique(task):
-        at = np.flatnonzero((task == one) & np.isfinite(values))
-        if len(at):
-            found[at] = (scipy.stats.rankdata(values[at]) - 0.5) / len(at)
-    return found
+    known = pd.Series(np.where(np.isfinite(values), values, np.nan)).groupby(task)
+    ranks = (known.rank() - 0.5) / known.transform("count")
+    return np.asarray(ranks.fillna(0.5))

@@ -106,9 +106,8 @@ def pairs_of(
 ) -> Iterator[tuple[str, str]]:
     """Each checkpoint with its baseline, and with the untrained model."""
     for name in names:
-        others = [baselines.get(name), BASE if BASE in names and name != BASE else None]
-        for other in dict.fromkeys(others):
-            if other is not None and other in names:
+        for other in dict.fromkeys((baselines.get(name, BASE), BASE)):
+            if other in names and other != name:
                 yield name, other
 
 
@@ -167,14 +166,7 @@ def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
                 rate = pooled.rate(name, attack, drawn, float(fpr))
                 if band is None or rate is None:
                     continue
-                found.append(
-                    {
-                        "checkpoint": name,
-                        "of": attack,
-                        "fpr": float(fpr),
-                        "tpr": rate,
-                        "chance_low": band.low,
-                        "chance_high": band.high,
-                    }
-                )
+                point = {"checkpoint": name, "of": attack, "fpr": float(fpr)}
+                ends = {"chance_low": band.low, "chance_high": band.high}
+                found.append({**point, "tpr": rate, **ends})
     return found

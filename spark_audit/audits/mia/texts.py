@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+import pandas as pd
 import scipy
 
 from spark_audit.manifest.schema import Manifest, ManifestExample
@@ -98,18 +99,13 @@ def label_codes(manifest: Manifest, ids: Sequence[str]) -> np.ndarray:
 
     Shape ``(n,)``, int64. Labels are compared without case and outer white space.
     """
-    labels: dict[str, set[str]] = {}
     # Not the examples themselves: each takes 12 KB.
     rows = map(manifest.by_id.__getitem__, ids)
     own = [(one.task, one.response.strip().casefold()) for one in rows]
-    for task, label in own:
-        labels.setdefault(task, set()).add(label)
-    codes = {
-        task: {label: code for code, label in enumerate(sorted(found))}
-        for task, found in labels.items()
-        if len(found) <= MOST_COMPARED
-    }
-    return np.array([codes.get(task, {}).get(k, -1) for task, k in own], np.int64)
+    labels = pd.DataFrame(own, columns=["task", "label"]).groupby("task")["label"]
+    codes = labels.transform(lambda each: pd.factorize(each, sort=True)[0])
+    few = labels.transform("nunique") <= MOST_COMPARED
+    return np.asarray(codes.where(few, -1), np.int64)
 
 
 def own_text(example: ManifestExample) -> str:
@@ -233,17 +229,9 @@ def blind_classifier(
     p = hits / len(nulls) if done else (1 + hits) / (1 + len(nulls))
     everywhere = np.full(len(texts), np.nan)
     everywhere[drawn] = scores
-    low, high = np.quantile(nulls, [0.025, 0.975])
-    return Blind(
-        everywhere,
-        value,
-        p,
-        float(np.mean(nulls)),
-        float(low),
-        float(high),
-        len(nulls),
-        len(drawn),
-    )
+    null = float(np.mean(nulls))
+    low, high = np.quantile(nulls, [0.025, 0.975]).tolist()
+    return Blind(everywhere, value, p, null, low, high, len(nulls), len(drawn))
 
 
 def clusters_by_side(sides: Design) -> tuple[int, int]:
@@ -277,7 +265,8 @@ def hashed(texts: Sequence[str], **options: Any) -> scipy.sparse.csr_matrix:
     from sklearn.feature_extraction.text import HashingVectorizer
 
     made = HashingVectorizer(alternate_sign=False, binary=True, norm="l2", **options)
-    return made.transform(texts)
+    found: scipy.sparse.csr_matrix = made.transform(texts)
+    return found
 
 
 def word_features(

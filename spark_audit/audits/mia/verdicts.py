@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from spark_audit.stats.bootstrap import correlated, holm, independent
 from spark_audit.stats.power import mde
 
 Record: TypeAlias = "dict[str, Any]"
+R = TypeVar("R", bound=Row)
 TOLD = 0.01
 """p below which the texts alone tell the sides apart; of out-of-fold scores it is
 somewhat too small."""
@@ -44,20 +45,9 @@ def verdicts(
     for name in names:
         if name == BASE:
             continue
-        own = {
-            row.of: row
-            for row in rows
-            if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
-            and row.of in DECLARED
-            and row.value is not None
-        }
-        changes = {
-            row.of: row
-            for row in contrasts
-            if (row.checkpoint, row.baseline, row.group, row.metric)
-            == (name, BASE, "pooled", "auc")
-            and row.value is not None
-        }
+        known, since = _pooled(rows, name), _pooled(contrasts, name)
+        own = {of: known[of, "auc"] for of in DECLARED if (of, "auc") in known}
+        changes = {of: row for (of, metric), row in since.items() if metric == "auc"}
         concluded, tests = _concluded(name, own, changes, pooled, judged)
         found.append(concluded)
         for attack, test in tests.items():
@@ -66,8 +56,19 @@ def verdicts(
                 table.append(_record((name, attack, "auc"), *figures))
         on = tests.get(concluded.of)
         if on is not None and on.above is not None and on.more:
-            table += _rates(name, concluded.of, on, rows, contrasts, pooled)
+            table += _rates(on, known, since, pooled)
     return found, table
+
+
+def _pooled(rows: Sequence[R], name: str) -> dict[tuple[str, str], R]:
+    """Figures of a checkpoint, or changes since the untrained model, by score."""
+    return {
+        (row.of, row.metric): row
+        for row in rows
+        if (row.checkpoint, row.group) == (name, "pooled")
+        and getattr(row, "baseline", BASE) == BASE
+        and row.value is not None
+    }
 
 
 def _record(
@@ -81,30 +82,21 @@ def _record(
 
 
 def _rates(
-    name: str,
-    attack: str,
     test: Tested,
-    rows: list[Row],
-    contrasts: list[Contrast],
+    known: Mapping[tuple[str, str], Row],
+    since: Mapping[tuple[str, str], Contrast],
     pooled: Group,
 ) -> Iterator[Record]:
     """TPR of a score, compared with that of the texts alone."""
-    known = {
-        (row.metric, isinstance(row, Contrast)): row
-        for row in (*rows, *contrasts)
-        if (row.checkpoint, row.group, row.of) == (name, "pooled", attack)
-        and getattr(row, "baseline", BASE) == BASE
-        and row.value is not None
-    }
+    name, attack = test.row.checkpoint, test.row.of
     for metric in FPRS:
-        if (own := known.get((metric, False))) is None:
+        if (own := known.get((attack, metric))) is None:
             continue
-        # `reference` is a change by itself: its null is chance.
-        since = known.get((metric, True))
         apart, alone = pooled.rate_above(name, attack, metric)
         risen = (own.low or 0.0) > (own.null_high or 1.0)
-        if since is not None:
-            risen = since.low is not None and since.low > 0
+        # `reference` is a change by itself: its null is chance.
+        if (change := since.get((attack, metric))) is not None:
+            risen = (change.low or 0.0) > 0
         says = _state(risen, (apart.low or 0.0) > 0, told=test.told)
         score = alone + (apart.value or 0.0)
         yield _record((name, attack, metric), score, alone, apart, says)
