@@ -30,7 +30,7 @@ def canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
     names = pd.Categorical(canaries["checkpoint"], canaries["checkpoint"].unique())
     groups = canaries.groupby([names, "part", "dose"], observed=True)
     for (name, part, _), chosen in groups:
-        dose = int(chosen["dose"].iat[0])
+        dose = int(chosen["dose"].to_numpy(np.int64)[0])
         first = chosen[chosen["first"].astype(bool)]
         hits, n = int(first["greedy"].sum()), len(first)
         low, high = clopper_pearson(hits, n)

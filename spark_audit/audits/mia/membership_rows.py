@@ -82,23 +82,17 @@ def _blind(
     """
     if estimate.value is None:
         return estimate, null
-    bare = Estimate(
-        estimate.value,
-        n=estimate.n,
-        clusters=estimate.clusters,
-        status=estimate.status,
-        note="cross-validated, without a model",
-    )
+    bare = Estimate(estimate.value, n=estimate.n, clusters=estimate.clusters)
+    bare = replace(bare, status=estimate.status)
+    bare = bare.noting("cross-validated, without a model")
     if metric != "auc" or group.name != "pooled":
         return bare, null
     fact = group.known.facts.iloc[0]
     band: dict[str, float | None] = {
         name: float(fact[f"blind_{name}"]) for name in ("null", "null_low", "null_high")
     }
-    drawn = int(fact["blind_permutations"])
-    p = p_value(fact["blind_p"])
-    said = f"permutation {p}, {drawn} permutations"
-    return bare.noting(said), band
+    p, drawn = p_value(fact["blind_p"]), int(fact["blind_permutations"])
+    return bare.noting(f"permutation {p}, {drawn} permutations"), band
 
 
 def pairs_of(
