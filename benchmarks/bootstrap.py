@@ -13,12 +13,12 @@ import numpy as np
 from scipy import stats
 
 from spark_audit.stats.bootstrap import (
+    draw_weights,
     max_t,
     median_replicates,
     weighted_sums,
 )
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.weights import draw_weights
 
 CLUSTERS, STATISTICS, REPLICATES, TOKENS = 51, 20, 9999, 261
 TARGET = 0.2

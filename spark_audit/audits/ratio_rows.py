@@ -19,7 +19,14 @@ from spark_audit.audits.base import Context
 from spark_audit.audits.metric import Metric
 from spark_audit.names import BASE
 from spark_audit.results import Contrast, Row
-from spark_audit.stats.bootstrap import cluster_sums, sign_flips, weighted_sums
+from spark_audit.stats.bootstrap import (
+    Blocks,
+    Weights,
+    cluster_sums,
+    draw_weights,
+    sign_flips,
+    weighted_sums,
+)
 from spark_audit.stats.intervals import (
     estimate_of,
     rate_estimate,
@@ -27,7 +34,6 @@ from spark_audit.stats.intervals import (
     ratio_estimate,
 )
 from spark_audit.stats.power import with_mde
-from spark_audit.stats.weights import Blocks, Weights, draw_weights
 
 Key: TypeAlias = tuple[str, str, str]
 """Checkpoint, metric and variant of a figure."""

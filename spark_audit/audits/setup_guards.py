@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -357,14 +357,8 @@ def _broken(name: str, scored: _Scored, vocabulary: int) -> Facts:
     # Not a number: no such text was scored, and nothing is concluded.
     if not (scored.low > chance or scored.low - scored.base_low > WORSE):
         return {}
-
-    row = partial(
-        Row,
-        audit="setup",
-        metric="low",
-        unit="nats",
-        clusters=scored.texts["cluster"].nunique(),
-    )
-    own = row(checkpoint=name, value=scored.low)
-    base = row(checkpoint=BASE, value=scored.base_low)
+    columns: dict[str, Any] = {"audit": "setup", "metric": "low", "unit": "nats"}
+    columns["clusters"] = scored.texts["cluster"].nunique()
+    own = Row(checkpoint=name, value=scored.low, **columns)
+    base = Row(checkpoint=BASE, value=scored.base_low, **columns)
     return {"plain_text": own, "base": base, "chance": chance}

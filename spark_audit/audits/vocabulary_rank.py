@@ -196,14 +196,8 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
         elif not apart:
             change = ((rank == 1) & (ties == 0)) - base.astype(np.float64)
             estimate = memory(change, sides).difference
-        yield Row.of_estimate(
-            estimate,
-            audit="rank",
-            checkpoint=name,
-            metric="top1_memory",
-            of="pii_all",
-            null=0.0,
-        )
+        columns = {"audit": "rank", "metric": "top1_memory", "of": "pii_all"}
+        yield Row.of_estimate(estimate, checkpoint=name, null=0.0, **columns)
 
 
 def _medians(
@@ -217,21 +211,16 @@ def _medians(
             if held.any():
                 tokens = values[held], group.codes[held]
                 drawn = median_replicates(weights, *tokens)
-                yield Row.of_estimate(
-                    median_estimate(*tokens, replicates=drawn),
-                    audit="rank",
-                    checkpoint=name,
-                    group=group.name,
-                    metric="rank_median",
-                    of=of,
-                    unit="ranks",
-                )
+                found = median_estimate(*tokens, replicates=drawn)
+                columns = {"audit": "rank", "metric": "rank_median", "unit": "ranks"}
+                place = {"checkpoint": name, "group": group.name, "of": of}
+                yield Row.of_estimate(found, **columns, **place)
 
 
-def _ties(evidence: Evidence) -> list[dict[str, object]]:
+def _ties(evidence: Evidence) -> list[dict[str, Any]]:
     """Top-1 by tie rule: strict-greater, expected under a random order, pessimistic."""
     train = evidence.units.loc[evidence.units["split"] == "train", "set"]
-    records: list[dict[str, object]] = []
+    records: list[dict[str, Any]] = []
     for i, name in enumerate(evidence.checkpoints):
         for of in train.unique():
             at = train.index[train == of]
@@ -253,17 +242,13 @@ def _ties(evidence: Evidence) -> list[dict[str, object]]:
     return records
 
 
-def _tie_findings(ties: Sequence[Mapping[str, object]]) -> list[Finding]:
-    apart = [
-        str(record["checkpoint"])
+def _tie_findings(ties: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    names = {
+        record["checkpoint"]: None
         for record in ties
-        if float(str(record["top1_strict"])) - float(str(record["top1_if_ties_lose"]))
-        > TIES_MATTER
-    ]
-    if not apart:
-        return []
-    names = list(dict.fromkeys(apart))
-    return [Finding.not_tested("rank", "rank.ties", names=names)]
+        if record["top1_strict"] - record["top1_if_ties_lose"] > TIES_MATTER
+    }
+    return [Finding.not_tested("rank", "rank.ties", names=[*names])] if names else []
 
 
 def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Finding]:
@@ -272,60 +257,39 @@ def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Findin
         for row in rows
         if row.group == "pooled"
     }
+
+    def known(*place: str) -> Row | None:
+        row = pooled.get((place[0], place[1], place[2]))
+        return None if row is None or row.value is None else row
+
     findings = []
-    for checkpoint in dict.fromkeys(row.checkpoint for row in rows):
-        top = pooled.get((checkpoint, "top1_rate", "pii"))
-        if top is None or top.value is None:
-            findings.append(_without_control(checkpoint, pooled))
+    for name in dict.fromkeys(row.checkpoint for row in rows):
+        # Where no identifier has a control, all annotated ones are spoken of.
+        of = "pii" if known(name, "top1_rate", "pii") else "pii_all"
+        if (top := known(name, "top1_rate", of)) is None:
+            top = pooled.get((name, "top1_rate", of))
+            facts: dict[str, Any] = {"reason": NO_SPANS if top is None else top.note}
+            where: dict[str, Any] = {"audit": "rank", "checkpoint": name}
+            where["facts"] = facts
+            findings.append(Finding.on(top, "not_tested", "rank.missing", **where))
             continue
-        memory = pooled.get((checkpoint, "top1_memory", "pii_all"))
-        facts = {
-            "top1": top,
-            "median": pooled.get((checkpoint, "rank_median", "pii")),
-            "base": _base_rate(checkpoint, pooled, "pii"),
-            "memory": None if memory is None or memory.value is None else memory,
-        }
-        findings.append(Finding.on(top, "moved", "rank.top1", facts=facts))
-    for row in contrasts:
-        if (row.group, row.metric, row.of) == ("pooled", "log2_rank_mean", "pii"):
-            findings.append(_contrast_finding(row, _control(row, contrasts)))
+        base = None if name == BASE else known(BASE, "top1_rate", of)
+        facts, says = {"top1": top, "base": base}, "rank.top1_all"
+        if of == "pii":
+            median = pooled.get((name, "rank_median", of))
+            since = known(name, "top1_memory", "pii_all")
+            facts = {"top1": top, "median": median, "base": base, "memory": since}
+            says = "rank.top1"
+        findings.append(Finding.on(top, "moved", says, facts=facts))
+    changes = {
+        (row.checkpoint, row.baseline, row.of): row
+        for row in contrasts
+        if (row.group, row.metric) == ("pooled", "log2_rank_mean")
+    }
+    for (name, baseline, of), row in changes.items():
+        if of == "pii":
+            control = changes.get((name, baseline, "control"))
+            says = f"rank.change_{row.direction(up='away', down='towards')}"
+            facts = {"change": row, "control": control}
+            findings.append(Finding.on(row, "moved", says, facts=facts))
     return findings
-
-
-def _base_rate(
-    checkpoint: str, pooled: Mapping[tuple[str, str, str], Row], of: str
-) -> Row | None:
-    row = None if checkpoint == BASE else pooled.get((BASE, "top1_rate", of))
-    return None if row is None or row.value is None else row
-
-
-def _without_control(
-    checkpoint: str, pooled: Mapping[tuple[str, str, str], Row]
-) -> Finding:
-    """Where no identifier has a control, all annotated ones are spoken of."""
-    top = pooled.get((checkpoint, "top1_rate", "pii_all"))
-    if top is None or top.value is None:
-        facts: dict[str, Any] = {"reason": NO_SPANS if top is None else top.note}
-        where = {"audit": "rank", "checkpoint": checkpoint}
-        return Finding.on(top, "not_tested", "rank.missing", facts=facts, **where)
-    facts = {"top1": top, "base": _base_rate(checkpoint, pooled, "pii_all")}
-    return Finding.on(top, "moved", "rank.top1_all", facts=facts)
-
-
-def _control(row: Contrast, contrasts: Sequence[Contrast]) -> Contrast | None:
-    """The same contrast over the controls."""
-    place = (row.checkpoint, row.baseline, row.group, row.metric, "control")
-    return next(
-        (
-            c
-            for c in contrasts
-            if (c.checkpoint, c.baseline, c.group, c.metric, c.of) == place
-        ),
-        None,
-    )
-
-
-def _contrast_finding(row: Contrast, control: Contrast | None) -> Finding:
-    says = f"rank.change_{row.direction(up='away', down='towards')}"
-    facts = {"change": row, "control": control}
-    return Finding.on(row, "moved", says, facts=facts)

@@ -13,6 +13,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -65,18 +66,15 @@ class Transform:
         return logits
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What the columns of a group of rows are made of, z relative to the largest.
-
-    ``top``: the largest logits, largest first; ``sums``: of p, p z and p z z, up to one
-    factor; ``log_sum``: log sum exp z; ``counts``: logits above the target's and equal.
-    """
-
-    top: torch.Tensor
-    sums: Sequence[torch.Tensor] | torch.Tensor
-    log_sum: torch.Tensor
-    counts: Sequence[torch.Tensor] | torch.Tensor
+_Seen: TypeAlias = tuple[
+    torch.Tensor,
+    Sequence[torch.Tensor] | torch.Tensor,
+    torch.Tensor,
+    Sequence[torch.Tensor] | torch.Tensor,
+]
+"""What the columns of a group of rows are made of, z relative to the largest: the
+largest logits, largest first; sums of p, p z and p z z, up to one factor; log sum exp
+z; counts of logits above the target's and equal."""
 
 
 @cache
@@ -237,24 +235,21 @@ class Columns:
     ) -> None:
         own = z.gather(1, target)
         if self._fused is None:
-            seen = self._seen(z, own)
+            top, moments, log_sum, (above, equal) = self._seen(z, own)
         else:
             sums, counts, most = self._fused.reduce(z, own[:, 0], masked=MASKED)
             top = self._fused.largest(z, most, count=TOP)
-            seen = _Seen(top, sums[:, 1:].T, sums[:, 1].log(), counts.T)
-        total, first, square = seen.sums
-        above, equal = seen.counts
+            moments, log_sum, (above, equal) = sums[:, 1:].T, sums[:, 1].log(), counts.T
+        total, first, square = moments
         mean = first / total
         variance = square / total - mean.square()
-        largest = seen.top[:, :1]
+        largest = top[:, :1]
         # Far from the largest logit the difference of squares loses its digits.
         lost = (variance < mean.square() * 0.01).nonzero()[:, 0]
         for rows in lost.split(LOST):
             away = z[rows] if self._fused is None else z[rows] - largest[rows]
             mean[rows], variance[rows] = _moments(away)
-        log_sum = seen.log_sum
         relative = (own - largest)[:, 0]
-        top = seen.top
         second = top[:, 1] if top.shape[1] > 1 else top[:, 0]
         found[:, 0] = log_sum - relative
         found[:, 1] = above + 1
@@ -287,7 +282,7 @@ class Columns:
         total = p.sum(1)
         torch.mul(p, z, out=w)
         first = w.sum(1)
-        return _Seen(
+        return (
             top,
             (total, first, w.mul_(z).sum(1)),
             total.log() - p.amax(1).log(),

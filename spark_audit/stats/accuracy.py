@@ -183,9 +183,7 @@ def accuracy_estimate(
         Shape ``(B, T * N + N)``, ``answers.sums`` in resamples that
         :func:`draw_in_strata` gives: also give the percentile interval.
     """
-    stages, tasks = answers.shape
-    reason = reason_against(metric, stages=stages, tasks=tasks)
-    estimate = _estimate([answers], metric, reason, drawn)
+    estimate = _estimate([answers], metric, drawn)
     if estimate.value is None or metric not in LEVELS:
         return estimate
     events = estimate.value * estimate.n
@@ -214,10 +212,7 @@ def accuracy_difference(
     """
     if not np.array_equal(ours.trials, theirs.trials):
         raise ValueError("both sides must answer the same questions")
-    shapes = (ours.shape, theirs.shape)
-    reasons = [reason_against(metric, stages=s, tasks=n) for s, n in shapes]
-    reason = next((text for text in reasons if text is not None), None)
-    return _estimate([ours, theirs], metric, reason, drawn)
+    return _estimate([ours, theirs], metric, drawn)
 
 
 def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
@@ -234,16 +229,15 @@ def cluster_shares(answers: Answers, metric: str) -> np.ndarray:
 
 
 def _estimate(
-    sides: Sequence[Answers],
-    metric: str,
-    reason: str | None,
-    drawn: np.ndarray | None,
+    sides: Sequence[Answers], metric: str, drawn: np.ndarray | None
 ) -> Estimate:
     trials = sides[0].trials
     n, clusters = round(float(trials.sum())), int(trials.any(axis=1).sum())
-    if reason is None and not trials.sum(axis=0).all():
-        reason = "a task has no question"
-    if reason is not None:
+    shapes = (side.shape for side in sides)
+    reasons = [reason_against(metric, stages=s, tasks=n) for s, n in shapes]
+    if not trials.sum(axis=0).all():
+        reasons.append("a task has no question")
+    if reason := next(filter(None, reasons), None):
         return Estimate.missing(reason, n=n, clusters=clusters)
     parts = [side.sums for side in sides]
     edges = np.cumsum([part.shape[1] for part in parts])[:-1]
@@ -279,14 +273,10 @@ def _jackknife(
     """
     held = sums.any(axis=1)
     value, values = left_out(sums[held], statistic)
-    squares = (values - value) ** 2
-    variance = weight = 0.0
-    for stratum in np.unique(strata[held]):
-        part = squares[strata[held] == stratum]
-        count = len(part)
-        own = (count - 1) / count * float(part.sum())
-        variance += own
-        weight += own**2 / max(count - 1, 1)
+    _, stratum, count = np.unique(strata[held], return_inverse=True, return_counts=True)
+    own = (count - 1) / count * np.bincount(stratum, (values - value) ** 2)
+    variance = float(own.sum())
+    weight = float((own**2 / np.maximum(count - 1, 1)).sum())
     df = variance**2 / weight if weight else float(held.sum() - 1)
     return value, float(np.sqrt(variance)), df
 

@@ -7,8 +7,8 @@ uniformity. Ranks and ties are those of :mod:`spark_audit.stats.candidate_ranks`
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
@@ -51,12 +51,9 @@ def null_moments(n_candidates: int) -> NullMoments:
     n = _size(n_candidates)
     mean_log = float(scipy.special.gammaln(n + 1)) / (n * np.log(2))
     spread = np.mean(np.log2(np.arange(1, n + 1)) ** 2) - mean_log**2
-    return NullMoments(
-        (n + 1) / 2,
-        float(np.sqrt((n**2 - 1) / 12)),
-        float(np.log2(n) - mean_log),
-        float(np.sqrt(max(spread, 0.0))),
-    )
+    rank = (n + 1) / 2, float(np.sqrt((n**2 - 1) / 12))
+    exposure = float(np.log2(n) - mean_log), float(np.sqrt(max(spread, 0.0)))
+    return NullMoments(*rank, *exposure)
 
 
 @dataclass(frozen=True)
@@ -74,11 +71,11 @@ class NullMean:
     def above(self, value: float) -> float:
         """One-sided p value: the chance of at least ``value``."""
         # A mean of mid-ranks may lie between two points: the larger p value.
-        return self._tail(self._from_above[self._index(value, np.floor, 1e-6)])
+        return self._tail(self._from_above, math.floor(self._place(value) + 1e-6))
 
     def below(self, value: float) -> float:
         """One-sided p value: the chance of at most ``value``."""
-        return self._tail(self._cumulated[self._index(value, np.ceil, -1e-6)])
+        return self._tail(self._cumulated, math.ceil(self._place(value) - 1e-6))
 
     def two_sided(self, value: float) -> float:
         """Twice the smaller of both, at most 1."""
@@ -102,15 +99,12 @@ class NullMean:
     def _from_above(self) -> np.ndarray:
         return np.cumsum(self.probability[::-1])[::-1]
 
-    def _index(
-        self, value: float, whole: Callable[[float], float], rounding: float
-    ) -> int:
-        i = int(whole((value * self.n - self.first) / self.step + rounding))
-        return min(max(i, 0), len(self.probability) - 1)
+    def _place(self, value: float) -> float:
+        return (value * self.n - self.first) / self.step
 
     @staticmethod
-    def _tail(chance: float) -> float:
-        return float(np.clip(chance, _ROUNDING, 1.0))
+    def _tail(chances: np.ndarray, i: int) -> float:
+        return float(chances[max(0, min(i, len(chances) - 1))].clip(_ROUNDING, 1.0))
 
 
 def null_mean(n_candidates: ArrayLike, *, of: Of = "exposure") -> NullMean:
@@ -153,9 +147,7 @@ def _null_mean(counts: tuple[tuple[int, int], ...], of: Of) -> NullMean:
 
 def _values(size: int, of: Of) -> np.ndarray:
     ranks = np.arange(1, size + 1)
-    if of == "rank":
-        return ranks - 1.0
-    return exposure_bits(ranks, size)
+    return ranks - 1.0 if of == "rank" else exposure_bits(ranks, size)
 
 
 def _on_grid(position: np.ndarray) -> np.ndarray:
@@ -266,9 +258,8 @@ def chance_mde(
     """
     if n < 1:
         raise ValueError("chance_mde needs at least 1 canary")
-    reach = float(
-        scipy.special.ndtri(0.5 + level / 2) + scipy.special.ndtri(power)
-    ) / np.sqrt(n)
+    z = float(scipy.special.ndtri([0.5 + level / 2, power]).sum())
+    reach = z / np.sqrt(n)
     moments = null_moments(n_candidates)
     return ChanceMde(float(reach * moments.rank_sd), float(reach * moments.exposure_sd))
 
@@ -347,14 +338,8 @@ def uniformity(
     if len(quantiles) > 1:
         test = scipy.stats.cramervonmises(quantiles, "uniform")
         cvm, cvm_p = float(test.statistic), float(test.pvalue)
-    return Uniformity(
-        z,
-        float(2 * scipy.special.ndtr(-abs(z))),
-        float(ks.statistic),
-        float(ks.pvalue),
-        cvm,
-        cvm_p,
-    )
+    z_p, ks_p = float(2 * scipy.special.ndtr(-abs(z))), float(ks.pvalue)
+    return Uniformity(z, z_p, float(ks.statistic), ks_p, cvm, cvm_p)
 
 
 class Trend(NamedTuple):

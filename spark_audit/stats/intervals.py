@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import cluster_sums, weighted_sums
-from spark_audit.stats.weights import Blocks, Weights
+from spark_audit.stats.bootstrap import Blocks, Weights, cluster_sums, weighted_sums
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""

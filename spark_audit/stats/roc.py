@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.bootstrap import Blocks, Weights, cluster_sums, draw_in_strata
 from spark_audit.stats.intervals import (
     FEW_EVENTS,
     NO_SPREAD,
@@ -30,7 +30,6 @@ from spark_audit.stats.intervals import (
     percentile_interval,
     with_parity,
 )
-from spark_audit.stats.weights import Blocks, Weights, draw_in_strata
 
 COARSE = 10
 """With fewer false positives than this allowed, a TPR says little."""

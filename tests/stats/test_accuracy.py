@@ -16,9 +16,8 @@ from spark_audit.stats.accuracy import (
     reason_against,
     task_weights,
 )
-from spark_audit.stats.bootstrap import sign_flip, weighted_sums
+from spark_audit.stats.bootstrap import draw_in_strata, sign_flip, weighted_sums
 from spark_audit.stats.intervals import rate_estimate
-from spark_audit.stats.weights import draw_in_strata
 
 GAP = float("nan")
 

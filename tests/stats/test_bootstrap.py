@@ -15,6 +15,7 @@ from spark_audit.stats import bootstrap
 from spark_audit.stats.bootstrap import (
     cluster_sums,
     correlated,
+    draw_weights,
     holm,
     max_t,
     median_replicates,
@@ -24,7 +25,6 @@ from spark_audit.stats.bootstrap import (
     weighted_sums,
 )
 from spark_audit.stats.intervals import ratio
-from spark_audit.stats.weights import draw_weights
 
 NUM = np.array([3, 1.5, -0.5, 4, 2])
 DEN = np.array([4.0, 3, 2, 5, 4])
@@ -92,7 +92,7 @@ class TestWeights:
             ]
 
         whole = everything()
-        monkeypatch.setattr("spark_audit.stats.weights._CHUNK", 39)
+        monkeypatch.setattr("spark_audit.stats.bootstrap._CHUNK", 39)
         for one, other in zip(whole, everything(), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-13, equal_nan=True)
 

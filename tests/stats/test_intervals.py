@@ -14,7 +14,7 @@ from scipy import stats
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import median_replicates, weighted_sums
+from spark_audit.stats.bootstrap import draw_weights, median_replicates, weighted_sums
 from spark_audit.stats.intervals import (
     NO_SPREAD,
     clopper_pearson,
@@ -27,7 +27,6 @@ from spark_audit.stats.intervals import (
     ratio,
     ratio_estimate,
 )
-from spark_audit.stats.weights import draw_weights
 
 NUM = np.array([3, 1.5, -0.5, 4, 2])
 DEN = np.array([4.0, 3, 2, 5, 4])

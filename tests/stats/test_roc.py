@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn import metrics
 
 from spark_audit.errors import NotEstimableError
+from spark_audit.stats.bootstrap import draw_weights
 from spark_audit.stats.roc import (
     Design,
     auc,
@@ -23,7 +24,6 @@ from spark_audit.stats.roc import (
     tpr_estimate,
     tpr_replicates,
 )
-from spark_audit.stats.weights import draw_weights
 
 RNG = np.random.default_rng
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import weighted_sums
+from spark_audit.stats.bootstrap import Weights, draw_weights, weighted_sums
 from spark_audit.stats.intervals import (
     Estimand,
     estimates_of,
@@ -25,7 +25,6 @@ from spark_audit.stats.selectivity import (
     rtm_bias,
     unlike_drift,
 )
-from spark_audit.stats.weights import Weights, draw_weights
 
 # Source A: spans (PII [3, 1], control [2, 1.5]) and (PII [4, 2, .5], control
 # [1, 2.5, .9]); B: ([6], [2.5]); C: ([.5, .7, 1.2, 2], [.6, .9, 1, 1.9]).

@@ -6,20 +6,22 @@ import numpy as np
 import pytest
 
 from spark_audit.stats.bootstrap import (
+    Blocks,
+    draw_in_strata,
+    draw_weights,
     median_replicates,
     sign_flip,
     weighted_sums,
 )
 from spark_audit.stats.intervals import ratio, ratio_estimate
 from spark_audit.stats.roc import Design, auc_replicates
-from spark_audit.stats.weights import Blocks, draw_in_strata, draw_weights
 
 CLUSTERS = 2000
 
 
 @pytest.fixture
 def blocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_audit.stats.weights.BLOCKS", 400)
+    monkeypatch.setattr("spark_audit.stats.bootstrap.BLOCKS", 400)
     monkeypatch.setattr("spark_audit.stats.bootstrap.BLOCKS", 400)
 
 

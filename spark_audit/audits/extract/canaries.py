@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,10 @@ def canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
     tries. ``greedy_in_any_row`` is no figure to compare.
     """
     found: list[dict[str, Any]] = []
-    keys = canaries[["checkpoint", "part", "dose"]].drop_duplicates()
-    order = {name: i for i, name in enumerate(dict.fromkeys(keys["checkpoint"]))}
-    for name, part, dose in sorted(
-        keys.itertuples(index=False, name=None), key=lambda k: (order[k[0]], *k[1:])
-    ):
-        here = (canaries["checkpoint"] == name) & (canaries["part"] == part)
-        chosen = canaries[here & (canaries["dose"] == dose)]
+    names = pd.Categorical(canaries["checkpoint"], canaries["checkpoint"].unique())
+    groups = canaries.groupby([names, "part", "dose"], observed=True)
+    for (name, part, _), chosen in groups:
+        dose = int(chosen["dose"].to_numpy(np.int64)[0])
         first = chosen[chosen["first"].astype(bool)]
         hits, n = int(first["greedy"].sum()), len(first)
         low, high = clopper_pearson(hits, n)
@@ -42,8 +40,8 @@ def canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
             {
                 "checkpoint": name,
                 "part": part,
-                "dose": int(dose),
-                "held_out": int(dose) == 0,
+                "dose": dose,
+                "held_out": dose == 0,
                 "canaries": n,
                 "rows": len(chosen),
                 "greedy": hits,
@@ -129,11 +127,8 @@ def _known_p(
         nulls = [null for null in (held,) if null[2]]
         # Next to a base that returns none, only held-out ones tell what is guessed.
         nulls += [null for null in (base,) if null[0] or not held[2]]
-        p = max(_p_more(sure, n, hits, tried) for hits, _, tried in nulls)
+        sides = ([[sure, n - sure], [hits, m - hits]] for hits, _, m in nulls)
+        more = partial(scipy.stats.fisher_exact, alternative="greater")
+        p = max(float(more(np.array(counts)).pvalue) for counts in sides)
         found.append(min(1.0, len(parts) * p))
     return min(found, default=None)
-
-
-def _p_more(hits: int, n: int, others: int, m: int) -> float:
-    counts = np.array([[hits, n - hits], [others, m - others]])
-    return float(scipy.stats.fisher_exact(counts, alternative="greater").pvalue)

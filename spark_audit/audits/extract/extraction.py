@@ -31,7 +31,7 @@ from spark_audit.audits.extract.prompts import (
 from spark_audit.audits.metric import Metric, by_name
 from spark_audit.manifest.prompts import asked_keys
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult, Finding
+from spark_audit.results import AuditResult, Contrast, Finding
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass
 
@@ -97,7 +97,7 @@ class Extraction(Audit):
         )
         from spark_audit.audits.extract.guesses import guess_table
         from spark_audit.audits.extract.prompt_table import prompt_table
-        from spark_audit.audits.extract.tries import Medians, count_table
+        from spark_audit.audits.extract.tries import count_table, medians
         from spark_audit.audits.ratio_rows import (
             beside_base,
             bounded,
@@ -121,13 +121,12 @@ class Extraction(Audit):
             "extract_canaries": canary_table(spans[spans["set"] == "canary"]),
         }
         tables = {name: table for name, table in tables.items() if table}
+        canaries = canary_findings(tables.get("extract_canaries", []))
         if pii[pii["split"] == "train"].empty:
+            unknown = "extract", "not_estimable"
             return AuditResult(
                 rows=missing_rows("extract", names, METRICS, NOTHING),
-                findings=[
-                    Finding.not_tested("extract", "not_estimable", reason=NOTHING),
-                    *canary_findings(tables.get("extract_canaries", [])),
-                ],
+                findings=[Finding.not_tested(*unknown, reason=NOTHING), *canaries],
                 tables=tables,
             )
         units = evidence.units[
@@ -144,9 +143,9 @@ class Extraction(Audit):
         )
         contrasts = bounded(contrasts, ("greedy_rate",))
         for group in groups:
-            medians = Medians.of(group, evidence, units.index[group.units], context)
-            rows += medians.rows()
-            contrasts += medians.contrasts()
+            found = [*medians(group, evidence, units.index[group.units], context)]
+            contrasts += [row for row in found if isinstance(row, Contrast)]
+            rows += [row for row in found if not isinstance(row, Contrast)]
         rows = beside_base(rows)
         held = cue_alone(every)
         if guesses := guess_table(held):
@@ -157,7 +156,7 @@ class Extraction(Audit):
             guards=guards(held),
             findings=[
                 *findings(held, rows, seed=context.seed),
-                *canary_findings(tables.get("extract_canaries", [])),
+                *canaries,
                 *contrast_findings(contrasts),
             ],
             tables=tables,

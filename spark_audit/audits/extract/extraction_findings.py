@@ -15,7 +15,7 @@ from spark_audit.audits.extract.rate_difference import (
     against_base,
     exact_p,
     hits_power,
-    since,
+    minus,
 )
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
@@ -48,7 +48,7 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
             options: Any = {"status": "not_resolvable", "facts": facts}
             found.append(Finding.on(row, "not_tested", says, **options))
         else:
-            compared = _compared(name, pii, spans, row, seed=seed)
+            compared = _compared(pii, spans, row, seed=seed)
             # What the comparison detects is claimed once, by its own sentence.
             lost = compared.claim == "not_tested" and not back.count
             nothing = compared.claim == "nothing_shown" or lost
@@ -57,8 +57,7 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
                 Finding.on(row, claim, "extract.counts", status="ok", facts=facts)
             )
             found.append(compared)
-        apart = back.tied / len(train)
-        if apart > TIES_MATTER:
+        if (apart := back.tied / len(train)) > TIES_MATTER:
             ties = _figure(name, "ties", row.clusters, value=apart)
             where |= {"says": "extract.ties", "facts": {"ties": ties}}
             found.append(Finding(claim="not_tested", **where))
@@ -110,15 +109,13 @@ def _finding(
     return Finding.on(row, claim, f"extract.{says}", **options)
 
 
-def _compared(
-    name: str, pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int
-) -> Finding:
+def _compared(pii: pd.DataFrame, spans: Spans, row: Row, *, seed: int) -> Finding:
     """Train rows against rows never trained on: whether it is more than guessing.
 
     Where the base was scored, beyond what it gives on the same rows: it shows how far
     the two splits differ by themselves. Without test rows, against the base alone.
     """
-    base, held_out = spans.base, not spans.test.empty
+    name, base, held_out = row.checkpoint, spans.base, not spans.test.empty
     # Of what came back, more than a bound can be said.
     none_back = not spans.train["greedy"].any()
     facts: dict[str, Fact] = {"rate": row, "none_back": none_back}
@@ -131,10 +128,10 @@ def _compared(
     apart = spans.apart if held_out else None
     before = base.apart if held_out and base is not None else None
     if base is not None:
-        apart = since(apart, before)
+        apart = minus(apart, before)
         if apart is None:
             facts["few_held_out"] = held_out
-            return _against_base(name, pii, (spans, base), row, facts, seed=seed)
+            return _against_base(pii, (spans, base), row, facts, seed=seed)
     chosen, alike = spans.comparable
     facts["against"] = "injected" if alike else "natural"
     if apart is None:
@@ -163,7 +160,6 @@ def _compared(
 
 
 def _against_base(
-    name: str,
     pii: pd.DataFrame,
     pair: tuple[Spans, Spans],
     row: Row,
@@ -171,42 +167,31 @@ def _against_base(
     *,
     seed: int,
 ) -> Finding:
-    """Train rows against the base on the same rows, and against guessing."""
+    """Train rows against the base on the same rows, and against guessing.
+
+    Where no held-out identifiers tell memory, what comes back beyond the base is memory
+    if it is more than guessing gives, or if it grows with dose.
+    """
+    name = row.checkpoint
     facts |= {"against": "base", "past_base": False}
     compared = against_base(*pair, seed=seed)
     if compared is None:
         return _finding(row, "not_tested", "other_rows", facts)
     apart, p = compared
     if counted(pii, name)["hit"].any() if apart is None else apart.low > 0:
-        return _beyond_guessing(name, pii, row, apart, facts, seed=seed)
+        guess, grows = beyond_guessing(pii, name), dose_p(pii, name, seed=seed)
+        p = min(1.0, 2 * min(guess.p, grows))
+        facts["grows"] = grows if grows < guess.p else None
+        if guess.of:
+            facts |= _guessed(name, guess)
+        if p > 1 - LEVEL:
+            return _finding(row, "confounded", "maybe_guessed", facts, apart, p)
+        return _finding(row, "verbatim", "beyond_guessing", facts, apart, p)
     if apart is None:
         return _finding(row, "not_tested", "no_comparison", facts)
     if apart.low <= 0 <= apart.high or (p or 0.0) > 1 - LEVEL:
         return _finding(row, "nothing_shown", "not_apart", facts, apart, p)
     return _finding(row, "moved", "fewer_than_base", facts, apart, p)
-
-
-def _beyond_guessing(
-    name: str,
-    pii: pd.DataFrame,
-    row: Row,
-    apart: Apart | None,
-    facts: dict[str, Fact],
-    *,
-    seed: int,
-) -> Finding:
-    """What comes back beyond the base, where no held-out identifiers tell memory.
-
-    It is memory if it is more than guessing gives, or if it grows with dose.
-    """
-    guess, grows = beyond_guessing(pii, name), dose_p(pii, name, seed=seed)
-    p = min(1.0, 2 * min(guess.p, grows))
-    facts["grows"] = grows if grows < guess.p else None
-    if guess.of:
-        facts |= _guessed(name, guess)
-    if p > 1 - LEVEL:
-        return _finding(row, "confounded", "maybe_guessed", facts, apart, p)
-    return _finding(row, "verbatim", "beyond_guessing", facts, apart, p)
 
 
 def _guessed(name: str, guess: Guess) -> dict[str, Fact]:
@@ -238,36 +223,26 @@ def guards(pii: pd.DataFrame) -> list[Guard]:
     chosen, alike = base.comparable
     clusters = chosen["cluster"].nunique()
     shown = _figure(BASE, "apart", clusters, **apart._asdict())
-    return [
-        Guard(
-            name="base reproduces both sides equally",
-            checkpoint=BASE,
-            passed=False if alike else None,
-            says="guard.extract.splits",
-            facts={"apart": shown, "injected": alike},
-        )
-    ]
+    facts: dict[str, Fact] = {"apart": shown, "injected": alike}
+    says, name = "guard.extract.splits", "base reproduces both sides equally"
+    passed = False if alike else None
+    return [Guard(name=name, checkpoint=BASE, passed=passed, says=says, facts=facts)]
 
 
 def contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
     """How the greedy rate changed against each baseline."""
-    return [
-        _contrast_finding(row)
-        for row in contrasts
-        if (row.group, row.metric) == ("pooled", "greedy_rate")
-    ]
-
-
-def _contrast_finding(row: Contrast) -> Finding:
-    claim: Claim = "nothing_shown"
-    says = "none"
-    if row.value is None:
-        claim, says = "not_tested", "missing"
-    else:
-        changed = row.moved
-        if row.low is None or row.high is None:
-            # Where all clusters agree there is no interval, and the test decides.
-            changed = row.p is not None and row.p <= 1 - row.level
-        if changed:
+    found = []
+    for row in contrasts:
+        if (row.group, row.metric) != ("pooled", "greedy_rate"):
+            continue
+        # Where all clusters agree there is no interval, and the test decides.
+        tested = row.ends is None and row.p is not None and row.p <= 1 - row.level
+        claim: Claim = "nothing_shown"
+        says = "none"
+        if row.value is None:
+            claim, says = "not_tested", "missing"
+        elif row.moved or tested:
             claim, says = "moved", "up" if row.value > 0 else "down"
-    return Finding.on(row, claim, f"extract.change_{says}", facts={"change": row})
+        says = f"extract.change_{says}"
+        found.append(Finding.on(row, claim, says, facts={"change": row}))
+    return found

@@ -224,10 +224,9 @@ def _tested(train: pd.DataFrame, held: pd.DataFrame) -> Guess:
     tries = rates.groupby(units).sum().clip(upper=1.0)
     found = int(train["hit"].groupby(units).any().sum())
     kinds = train["type"].unique()
+    tail = float(scipy.stats.binom.sf(found - 1, len(tries), tries.mean()))
     return Guess(
-        p=float(scipy.stats.binom.sf(found - 1, len(tries), tries.mean()))
-        if found > 1
-        else 1.0,
+        p=tail if found > 1 else 1.0,
         rate=float(rates.mean()),
         found=int(train["hit"].sum()),
         of=len(train),
@@ -302,9 +301,7 @@ def guess_table(pii: pd.DataFrame) -> list[dict[str, Any]]:
         own = pii[pii["type"] == kind]
         train, held = (counted(own, str(name), split) for split in ("train", "test"))
         rate = guess_rates(train, held).get(str(kind))
-        sure, shared = (
-            part[c].to_numpy(dtype=bool) for c in ("greedy_sure", "elsewhere")
-        )
+        sure, shared = part[["greedy_sure", "elsewhere"]].to_numpy(dtype=bool).T
         found.append(
             {
                 "checkpoint": name,

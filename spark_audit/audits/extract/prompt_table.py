@@ -12,7 +12,6 @@ from spark_audit.audits.extract.prompts import FULL, GRADED, WHOLE, cue_alone
 from spark_audit.audits.extract.rate_difference import (
     EXACT,
     PARTS,
-    Apart,
     Spans,
     beyond,
 )
@@ -37,7 +36,7 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
         return []
     full = Spans.by_checkpoint(cue_alone(every))
     cue = bool((every["prompt"] == "cue").any())
-    records: dict[tuple[str, str, str], dict[str, Any]] = {}
+    records: list[dict[str, Any]] = []
     for prompt in (FULL, *PROMPTS):
         for of, part in _by_part(every[every["prompt"] == prompt]):
             hits = EXACT if of == WHOLE else PARTS
@@ -45,25 +44,20 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
                 if spans.train.empty:
                     continue
                 apart, p = beyond(spans, seed=seed)
-                record: dict[str, Any] = {
-                    "checkpoint": name,
-                    "prompt": prompt,
-                    "of": of,
-                }
-                record |= _counts(name, spans) | _figures(apart)
+                place = {"checkpoint": name, "prompt": prompt, "of": of}
+                record: dict[str, Any] = place | _counts(name, spans)
+                for key in ("value", "low", "high"):
+                    shown = "beyond_points" if key == "value" else key
+                    points = None if apart is None else 100 * getattr(apart, key)
+                    record[shown] = None if points is None else round(points, 2)
                 tested = (prompt, of) != (FULL, WHOLE) and name != BASE
                 if of == WHOLE:
                     record |= _whole(spans.train, full[name].frame, cue=cue)
                 record["note"] = "" if apart else _no_difference(spans)
                 record["p"] = p if tested else None
-                records[name, prompt, of] = record
-    return [
-        records[name, prompt, of]
-        for name in full
-        for prompt in (FULL, *PROMPTS)
-        for of in (WHOLE, *GRADED)
-        if (name, prompt, of) in records
-    ]
+                records.append(record)
+    names = [*full]
+    return sorted(records, key=lambda record: names.index(record["checkpoint"]))
 
 
 def _no_difference(spans: Spans) -> str:
@@ -82,14 +76,6 @@ def _by_part(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     graded, mail = spans["parts"] > 0, spans["type"] == "EMAIL"
     for name, chosen in zip(GRADED, (graded & ~mail, graded & mail), strict=True):
         yield name, spans[chosen]
-
-
-def _figures(apart: Apart | None) -> dict[str, float | None]:
-    names = {"beyond_points": "value", "low": "low", "high": "high"}
-    return {
-        key: None if apart is None else round(100 * getattr(apart, name), 2)
-        for key, name in names.items()
-    }
 
 
 def _counts(name: str, spans: Spans) -> dict[str, Any]:

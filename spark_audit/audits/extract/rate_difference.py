@@ -13,7 +13,7 @@ import scipy
 from spark_audit.audits.strata import counterparts
 from spark_audit.names import BASE
 from spark_audit.results.findings import Power
-from spark_audit.stats.bootstrap import cluster_sums, sign_flip
+from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.intervals import rate_estimate, ratio_estimate
 from spark_audit.stats.power import mde_normal
 
@@ -119,17 +119,15 @@ class Spans:
         Its interval combines those of both rates as method 10 of Newcombe (1998) does
         with Wilson's, which keeps it honest where next to nothing comes back.
         """
-        sides = []
-        for split in SPLITS:
-            part = self.comparable[0]
-            part = part[part["split"] == split]
-            tried = part[self.hits.trials] if self.hits.trials else np.ones(len(part))
-            columns = np.stack([part[self.hits.sure], tried], axis=1)
-            codes = pd.factorize(part["cluster"], sort=True)[0]
-            weighed = columns * part[["weight"]].to_numpy()
-            sides.append(rate(*cluster_sums(weighed, codes).T))
-        train, test = sides
-        return None if train is None or test is None else minus(train, test)
+        chosen = self.comparable[0]
+        won, weight = chosen[self.hits.sure], chosen["weight"]
+        tried = chosen[self.hits.trials] if self.hits.trials else 1.0
+        weighed = chosen.assign(won=won * weight, tried=tried * weight)
+        train, test = (
+            rate(*part.groupby("cluster")[["won", "tried"]].sum().to_numpy(float).T)
+            for part in (weighed[weighed["split"] == split] for split in SPLITS)
+        )
+        return minus(train, test)
 
 
 def _sums(part: pd.DataFrame, column: str) -> pd.Series:
@@ -140,12 +138,14 @@ def _sums(part: pd.DataFrame, column: str) -> pd.Series:
 
 def exact_p(chosen: pd.DataFrame) -> float:
     """Fisher's two-sided p that clusters of train and test rows return as often."""
-    sides = (
-        chosen[chosen["split"] == split].groupby("cluster")["greedy_sure"].any()
-        for split in ("train", "test")
-    )
-    counts = [[int(side.sum()), int((~side).sum())] for side in sides]
-    return float(scipy.stats.fisher_exact(np.array(counts)).pvalue)
+    return float(scipy.stats.fisher_exact(_returning(chosen)).pvalue)
+
+
+def _returning(chosen: pd.DataFrame) -> np.ndarray:
+    """Clusters of train and of test rows: those that return, and the others."""
+    back = chosen.groupby(["split", "cluster"])["greedy_sure"].any()
+    counts = back.groupby("split").agg(["sum", "size"]).reindex([*SPLITS], fill_value=0)
+    return counts.assign(size=counts["size"] - counts["sum"]).to_numpy(np.int64)
 
 
 LEAST_P = 1e-7
@@ -159,18 +159,16 @@ def hits_power(chosen: pd.DataFrame, base: Apart | None) -> Power:
     that do, each cluster one identifier: the interval's (beyond the base's own
     difference, as it is) or Fisher's, whichever is larger.
     """
-    n, m = (chosen[chosen["split"] == s]["cluster"].nunique() for s in SPLITS)
-    test = chosen[chosen["split"] == "test"].groupby("cluster")["greedy_sure"].any()
-    held = int(test.sum())
+    counts = _returning(chosen)
+    (n, m), held = counts.sum(axis=1).tolist(), int(counts[1, 0])
     ps: list[float] = []
     for k in range(1, n + 1):
         if ps and ps[-1] < LEAST_P:
             break
         sides = (np.arange(size) < won for size, won in ((n, k), (m, held)))
-        ours, theirs = (rate(side * 1.0, np.ones(len(side))) for side in sides)
-        apart = None if ours is None or theirs is None else minus(ours, theirs)
+        apart = minus(*(rate(side * 1.0, np.ones(len(side))) for side in sides))
         if base is not None:
-            apart = since(apart, base)
+            apart = minus(apart, base)
         if apart is None or apart.low <= 0:
             ps.append(1.0)
             continue
@@ -188,11 +186,15 @@ def rate(events: np.ndarray, trials: np.ndarray) -> Apart | None:
     return Apart(side.value, side.low, side.high, 0.0)
 
 
-def minus(one: Apart, two: Apart) -> Apart:
+def minus(one: Apart | None, two: Apart | None) -> Apart | None:
     """Difference of two independent figures, its interval from both of theirs.
 
-    Within [-1, 1], as differences of rates are.
+    Within [-1, 1], as differences of rates are; none where one of both is missing. Of
+    a difference and the base's own, which are of the same rows and mostly agree, the
+    interval is rather wide.
     """
+    if one is None or two is None:
+        return None
     value = one.value - two.value
     low = value - float(np.hypot(one.value - one.low, two.high - two.value))
     high = value + float(np.hypot(one.high - one.value, two.value - two.low))
@@ -202,22 +204,13 @@ def minus(one: Apart, two: Apart) -> Apart:
     return Apart(value, low, high, min(1.0, mde_normal(se)))
 
 
-def since(one: Apart | None, base: Apart | None) -> Apart | None:
-    """A difference beyond the base's, as if both were independent.
-
-    Both are of the same rows and mostly agree, so that the interval is rather wide.
-    """
-    return None if one is None or base is None else minus(one, base)
-
-
 def paired(ours: pd.Series, base: pd.Series, spans: pd.Series) -> Apart | None:
     """Difference of two rates of the same rows, from hits and spans by cluster."""
     change = (ours - base).to_numpy(np.float64)
     estimate = ratio_estimate(change, spans.to_numpy(), bounds=(-1.0, 1.0))
-    sides = [rate(each.to_numpy(), spans.to_numpy()) for each in (ours, base)]
-    if estimate.value is None or sides[0] is None or sides[1] is None:
+    apart = minus(*(rate(each.to_numpy(), spans.to_numpy()) for each in (ours, base)))
+    if estimate.value is None or apart is None:
         return None
-    apart = minus(sides[0], sides[1])
     if estimate.low is None or estimate.high is None:
         # Where all clusters agree, the exact limits of both rates stand in for it.
         return apart
@@ -255,7 +248,7 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
     if spans.test.empty:
         compared = against_base(spans, base, seed=seed) if base else None
         return compared or (None, None)
-    apart = since(spans.apart, base.apart) if base else spans.apart
+    apart = minus(spans.apart, base.apart) if base else spans.apart
     if apart is None:
         return None, None
     exact = exact_p(spans.comparable[0]) if spans.hits == EXACT else 0.0

@@ -63,10 +63,12 @@ def span_evidence(tables: Tables, manifest: Manifest, asked: Sequence[str]) -> E
         }
 
     keys = set(asked_keys(manifest, asked))
-    spans = [
-        (example, span, tokens, _prompts(example, span, asked, keys))
-        for example, span, tokens in spans_of(manifest)
-    ]
+    spans = []
+    for example, span, tokens in spans_of(manifest):
+        # Prompts that a span is asked behind, the true prefix first, and their keys.
+        each = {prompt: asked_key(prompt, span, example.id) for prompt in asked}
+        prompts = {prompt: key for prompt, key in each.items() if key in keys}
+        spans.append((example, span, tokens, {FULL: example.id, **prompts}))
     units = pd.DataFrame.from_records(
         {**known(example, span), "prompt": prompt, "span": number}
         for number, (example, span, _, prompts) in enumerate(spans)
@@ -88,8 +90,8 @@ def span_evidence(tables: Tables, manifest: Manifest, asked: Sequence[str]) -> E
 
     split = {example.id: example.split for example in manifest.examples}
     trained = {p for p, _, key in map(asked_place, keys) if split[key] == "train"}
-    prompts = {"asked": asked, "trained": sorted(trained)}
-    return Evidence.of(units, measured(), prompts | {"checkpoints": [*tables]})
+    facts_of = {"asked": asked, "trained": sorted(trained), "checkpoints": [*tables]}
+    return Evidence.of(units, measured(), facts_of)
 
 
 def _scores(table: TokenTable, rows: slice) -> tuple[float, ...]:
@@ -108,17 +110,6 @@ def _scores(table: TokenTable, rows: slice) -> tuple[float, ...]:
         float(top_k_logp(nll, rank, mass, k=40).sum()),
         float(top_k_logp(2 * nll, rank, cold, k=40).sum()),
     )
-
-
-def _prompts(
-    example: ManifestExample, span: ManifestSpan, asked: Sequence[str], keys: set[str]
-) -> dict[str, str]:
-    """Prompts that a span is asked behind, the true prefix first, and their keys."""
-    found = {FULL: example.id}
-    if not example.canary_id:
-        each = {prompt: asked_key(prompt, span, example.id) for prompt in asked}
-        found |= {prompt: key for prompt, key in each.items() if key in keys}
-    return found
 
 
 def _asked(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -31,96 +32,62 @@ ONE_TOKENISATION = (
 )
 
 
-@dataclass(frozen=True)
-class Medians:
-    """Median numbers of tries of one group, of all checkpoints on the same resamples.
+def medians(
+    group: Group, evidence: Evidence, at: pd.Index, context: Context
+) -> Iterator[Row]:
+    """Median numbers of tries of the spans ``at`` places, and contrasts of them.
 
     Medians are taken of log10 tries, at most a little above :data:`MOST`, so that a
-    span that cannot be drawn at all has a place in the order. ``tries`` and ``drawn``
-    are those of the spans and the medians of the resamples, by checkpoint and sampler.
+    span that cannot be drawn at all has a place in the order; contrasts are differences
+    of these. All checkpoints are on the same resamples.
     """
+    weights = group.weights(context)
+    tries: dict[tuple[str, str], np.ndarray] = {}
+    drawn: dict[tuple[str, str], np.ndarray] = {}
+    columns = {"audit": "extract", "group": group.name, "metric": "n50_median"}
+    for name, of in product(evidence.checkpoints, SAMPLERS):
+        logp = evidence.row(name, f"logp_{of}")[at]
+        if np.isnan(logp).any():
+            continue
+        values = tries[name, of] = np.log10(np.minimum(n_p(logp), 10 * MOST))
+        replicates = median_replicates(weights, values, group.codes)
+        drawn[name, of] = replicates
+        found = _tries(median_estimate(values, group.codes, replicates=replicates))
+        own = {"checkpoint": name, "of": of, "unit": "tries"}
+        yield Row.of_estimate(found.noting(ONE_TOKENISATION), **columns, **own)
+    for (name, baseline), of in product(context.baselines.items(), SAMPLERS):
+        one, other = (name, of), (baseline, of)
+        if {one, other} <= {*tries}:
+            pair, replicates = (tries[one], tries[other]), drawn[one] - drawn[other]
+            found, p = _difference(pair, group, replicates, seed=context.seed)
+            own = {"checkpoint": name, "baseline": baseline, "of": of}
+            test: dict[str, Any] = {"unit": "log10 tries", "null": 0.0, "p": p}
+            yield Contrast.of_estimate(found, **columns, **own, **test)
 
-    group: Group
-    tries: Mapping[tuple[str, str], np.ndarray]
-    drawn: Mapping[tuple[str, str], np.ndarray]
-    context: Context
 
-    @classmethod
-    def of(
-        cls, group: Group, evidence: Evidence, at: pd.Index, context: Context
-    ) -> Medians:
-        """Of the spans ``at`` places of the evidence."""
-        tries: dict[tuple[str, str], np.ndarray] = {}
-        for name in evidence.checkpoints:
-            for of in SAMPLERS:
-                logp = evidence.row(name, f"logp_{of}")[at]
-                if not np.isnan(logp).any():
-                    tries[name, of] = np.log10(np.minimum(n_p(logp), 10 * MOST))
-        weights = group.weights(context)
-        drawn = {
-            key: median_replicates(weights, values, group.codes)
-            for key, values in tries.items()
-        }
-        return cls(group, tries, drawn, context)
-
-    def rows(self) -> list[Row]:
-        """A row for each checkpoint and sampler."""
-        return [
-            Row.of_estimate(
-                _tries(
-                    median_estimate(
-                        values, self.group.codes, replicates=self.drawn[name, of]
-                    )
-                ).noting(ONE_TOKENISATION),
-                audit="extract",
-                checkpoint=name,
-                group=self.group.name,
-                metric="n50_median",
-                of=of,
-                unit="tries",
-            )
-            for (name, of), values in self.tries.items()
-        ]
-
-    def contrasts(self) -> Iterator[Contrast]:
-        """Differences of median log10 tries, with a test of the spans' own changes."""
-        for name, baseline in self.context.baselines.items():
-            for of in SAMPLERS:
-                if {(name, of), (baseline, of)} <= {*self.tries}:
-                    estimate, p = self._difference((name, of), (baseline, of))
-                    yield Contrast.of_estimate(
-                        estimate,
-                        audit="extract",
-                        checkpoint=name,
-                        baseline=baseline,
-                        group=self.group.name,
-                        metric="n50_median",
-                        of=of,
-                        unit="log10 tries",
-                        null=0.0,
-                        p=p,
-                    )
-
-    def _difference(
-        self, one: tuple[str, str], other: tuple[str, str]
-    ) -> tuple[Estimate, float | None]:
-        ours, theirs = self.tries[one], self.tries[other]
-        clusters = self.group.size
-        if clusters < 2:
-            return Estimate.missing("only 1 cluster; an interval needs 2"), None
-        medians = np.median(ours), np.median(theirs)
-        if max(medians) > np.log10(MOST):
-            reason = f"a median is more than {MOST:.0e} tries"
-            return Estimate.missing(reason, n=len(ours), clusters=clusters), None
-        value = float(medians[0] - medians[1])
-        estimate = Estimate(value, n=len(ours), clusters=clusters)
-        low, high = percentile_interval(self.drawn[one] - self.drawn[other])
-        if high > low:
-            estimate = estimate.between(low, high)
-        apart = cluster_sums(ours - theirs, self.group.codes, clusters)
-        if np.count_nonzero(apart) < 2:
-            return estimate, None
-        return estimate, sign_flip(apart, seed=self.context.seed)
+def _difference(
+    pair: tuple[np.ndarray, np.ndarray],
+    group: Group,
+    replicates: np.ndarray,
+    *,
+    seed: int,
+) -> tuple[Estimate, float | None]:
+    """Difference of two medians, with a test of the spans' own changes."""
+    if group.size < 2:
+        return Estimate.missing("only 1 cluster; an interval needs 2"), None
+    counts: dict[str, Any] = {"n": len(pair[0]), "clusters": group.size}
+    one, other = map(np.median, pair)
+    if max(one, other) > np.log10(MOST):
+        reason = f"a median is more than {MOST:.0e} tries"
+        return Estimate.missing(reason, **counts), None
+    estimate = Estimate(float(one - other), **counts)
+    low, high = percentile_interval(replicates)
+    if high > low:
+        estimate = estimate.between(low, high)
+    apart = cluster_sums(pair[0] - pair[1], group.codes, group.size)
+    if np.count_nonzero(apart) < 2:
+        return estimate, None
+    return estimate, sign_flip(apart, seed=seed)
 
 
 def _tries(estimate: Estimate) -> Estimate:

@@ -15,7 +15,7 @@ from spark_audit.audits.matched.span_scores import CLASSES
 from spark_audit.audits.spans import Group
 from spark_audit.names import entry_of, original_of
 from spark_audit.results import Contrast, Estimate, Family, Row
-from spark_audit.stats.bootstrap import max_t, sign_flip
+from spark_audit.stats.bootstrap import Weights, draw_weights, max_t, sign_flip
 from spark_audit.stats.intervals import (
     Estimand,
     estimate_of,
@@ -25,7 +25,6 @@ from spark_audit.stats.intervals import (
 )
 from spark_audit.stats.power import mde, with_mde
 from spark_audit.stats.selectivity import reweighted, rtm_bias, slope
-from spark_audit.stats.weights import Weights, draw_weights
 
 row_of = partial(Row.of_estimate, audit="matched", unit="nats")
 contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")

@@ -8,19 +8,22 @@ its own, so that the choice takes nothing from the rows it is judged by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy
 
 from spark_audit.audits.mia.texts import (
     FOLDS,
-    balanced,
+    Features,
     both_sides,
     clusters_by_side,
     dealt,
+    fitted,
+    hashed,
     mean_auc,
     remembered,
     subsample,
@@ -34,7 +37,6 @@ FEATURES = 1 << 15
 SAME_DIGIT = str.maketrans("012345678", "9" * 9)
 BEST = 1e-3
 """An AUC must be higher by this to be better: the first of equals is taken."""
-Features: TypeAlias = "scipy.sparse.csr_matrix | np.ndarray"
 
 
 @remembered
@@ -95,7 +97,8 @@ def _nested(found: Sequence[Features], sides: Design, fold: np.ndarray) -> np.nd
     inner = np.full((len(found), FOLDS, len(fold)), np.nan)
     for which, features in enumerate(found):
         for j, k in combinations(range(FOLDS), 2):
-            score = _fitted(features, sides, ~np.isin(fold, (j, k)))
+            rest = ~np.isin(fold, (j, k))
+            score = fitted(features, sides.member, sides.task, rest)
             for own, other in ((j, k), (k, j)):
                 at = fold == own
                 inner[which, other, at] = _ranks(score(at), sides.task[at])
@@ -105,22 +108,9 @@ def _nested(found: Sequence[Features], sides: Design, fold: np.ndarray) -> np.nd
         part = sides.take(np.flatnonzero(rest))
         areas = [mean_auc(part, part.member, each[k][rest]) for each in inner]
         best = next(i for i, area in enumerate(areas) if area > max(areas) - BEST)
-        scores[at] = _ranks(_fitted(found[best], sides, rest)(at), sides.task[at])
+        score = fitted(found[best], sides.member, sides.task, rest)
+        scores[at] = _ranks(score(at), sides.task[at])
     return scores
-
-
-def _fitted(
-    features: Features, sides: Design, train: np.ndarray
-) -> Callable[[np.ndarray], np.ndarray]:
-    from sklearn.linear_model import LogisticRegression
-
-    dense = isinstance(features, np.ndarray)
-    options = {"solver": "liblinear", "dual": not dense, "tol": 0.01 if dense else 0.1}
-    model = LogisticRegression(C=1.0, max_iter=100, random_state=0, **options)
-    rows = np.flatnonzero(train)
-    weight = balanced(sides.member[rows], sides.task[rows])
-    model.fit(features[rows], sides.member[rows], sample_weight=weight)
-    return lambda at: np.asarray(model.decision_function(features[np.flatnonzero(at)]))
 
 
 def characters(
@@ -131,17 +121,9 @@ def characters(
     Of each text, and of the text with every digit as 9: how numbers are written is
     seldom alike in rows from two sources, their digits are.
     """
-    from sklearn.feature_extraction.text import HashingVectorizer
-
-    found: scipy.sparse.csr_matrix = HashingVectorizer(
-        analyzer="char_wb",
-        ngram_range=lengths,
-        n_features=FEATURES,
-        alternate_sign=False,
-        binary=True,
-        norm="l2",
-    ).transform([f"{text} {text.translate(SAME_DIGIT)}" for text in texts])
-    return found
+    both = [f"{text} {text.translate(SAME_DIGIT)}" for text in texts]
+    grams: Any = {"analyzer": "char_wb", "ngram_range": lengths}
+    return hashed(both, n_features=FEATURES, **grams)
 
 
 def _dense(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:
@@ -157,9 +139,6 @@ def _dense(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:
 
 def _ranks(values: np.ndarray, task: np.ndarray) -> np.ndarray:
     """Mid-ranks within the task, from 0 to 1; what is missing is in the middle."""
-    found = np.full(len(values), 0.5)
-    for one in np.unique(task):
-        at = np.flatnonzero((task == one) & np.isfinite(values))
-        if len(at):
-            found[at] = (scipy.stats.rankdata(values[at]) - 0.5) / len(at)
-    return found
+    known = pd.Series(np.where(np.isfinite(values), values, np.nan)).groupby(task)
+    ranks = (known.rank() - 0.5) / known.transform("count")
+    return np.asarray(ranks.fillna(0.5))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
@@ -20,6 +20,7 @@ from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate, Row
+from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.intervals import percentile_interval
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.roc import (
@@ -35,7 +36,6 @@ from spark_audit.stats.roc import (
     tpr_estimate,
     tpr_replicates,
 )
-from spark_audit.stats.weights import Weights
 
 PLACES = {name: place for place, name in enumerate(("auc", *FPRS))}
 """Of the metrics among resamples."""
@@ -151,9 +151,13 @@ class Group:
         """Why nothing can be estimated; empty if something can."""
         return "" if len(self.rows) else TOO_FEW
 
-    def drawn(self, *scores: np.ndarray) -> Drawn:
-        """The rows for which all of the scores are known."""
-        kept = np.isfinite(np.stack([values[self.rows] for values in scores])).all(0)
+    def drawn(self, *scores: tuple[str, str]) -> tuple[Drawn, list[np.ndarray]]:
+        """The rows that have all of these scores (checkpoint, score), and the scores.
+
+        Shape ``(rows,)`` each.
+        """
+        values = [self.known.of(*score)[self.rows] for score in scores]
+        kept = np.isfinite(values).all(axis=0)
         key = kept.tobytes()
         if key not in self._drawn:
             rows = self.rows[kept]
@@ -161,7 +165,7 @@ class Group:
             seed = seed_for(self.known.context.seed, "mia", self.name)
             weights = design.draw(replicates=self.known.context.replicates, seed=seed)
             self._drawn[key] = Drawn(rows, design, weights)
-        return self._drawn[key]
+        return self._drawn[key], [each[kept] for each in values]
 
     def resampled(self, name: str, attack: str, drawn: Drawn) -> np.ndarray:
         """AUC and rates at :data:`FPRS` in every resample, shape ``(4, B)``."""
@@ -191,16 +195,12 @@ class Group:
         """AUC with its interval and minimum detectable effect."""
         if reason := self.usable(name, attack):
             return Estimate.missing(reason)
-        values = self.known.of(name, attack)
-        drawn = self.drawn(values)
-        estimate = auc_estimate(
-            drawn.design,
-            values[drawn.rows],
-            replicates=self.resampled(name, attack, drawn)[0],
-        )
-        if lacking := len(self.rows) - len(drawn.rows):
+        drawn, (values,) = self.drawn((name, attack))
+        replicates = self.resampled(name, attack, drawn)[0]
+        estimate = auc_estimate(drawn.design, values, replicates=replicates)
+        if lacking := len(self.rows) - len(values):
             estimate = estimate.noting(f"{lacking} rows have no such score")
-        if attack == "ez" and (top := int((values[drawn.rows] >= LIMIT).sum())):
+        if attack == "ez" and (top := int((values >= LIMIT).sum())):
             estimate = estimate.noting(
                 f"{top} rows at its limit: no token became less likely"
             )
@@ -210,19 +210,14 @@ class Group:
         """TPR at a budget of false positives with its interval."""
         if reason := self.usable(name, attack):
             return Estimate.missing(reason)
-        values = self.known.of(name, attack)
-        drawn = self.drawn(values)
-        estimate = tpr_estimate(
-            drawn.design,
-            values[drawn.rows],
-            FPRS[metric],
-            replicates=self.resampled(name, attack, drawn)[PLACES[metric]],
-        )
-        return with_mde(estimate).decided(paper=self.known.context.paper)
+        drawn, (values,) = self.drawn((name, attack))
+        replicates = self.resampled(name, attack, drawn)[PLACES[metric]]
+        found = tpr_estimate(drawn.design, values, FPRS[metric], replicates=replicates)
+        return with_mde(found).decided(paper=self.known.context.paper)
 
     def chance(self, name: str, attack: str, metric: str) -> dict[str, float | None]:
         """Chance value of a TPR as columns of a row."""
-        band = self.band(self.drawn(self.known.of(name, attack)), FPRS[metric])
+        band = self.band(self.drawn((name, attack))[0], FPRS[metric])
         names = ("null", "null_low", "null_high")
         return {} if band is None else dict(zip(names, band, strict=True))
 
@@ -248,9 +243,8 @@ class Group:
 
     def p(self, name: str, attack: str) -> float | None:
         """Two-sided p value of an AUC of 0.5; ``None`` where there is none."""
-        values = self.known.of(name, attack)
-        drawn = self.drawn(values)
-        return auc_test(drawn.design, values[drawn.rows])
+        drawn, (values,) = self.drawn((name, attack))
+        return auc_test(drawn.design, values)
 
     def above_texts(
         self, name: str, attack: str, *, more: bool, texts: str = "texts"
@@ -267,9 +261,8 @@ class Group:
         """
         if self.usable(name, attack) or self.usable(name, texts):
             return None
-        ours, guess = (self.known.of(name, which) for which in (attack, texts))
-        drawn = self.drawn(ours, guess)
-        pair = (ours if more else -ours)[drawn.rows], guess[drawn.rows]
+        drawn, (ours, guess) = self.drawn((name, attack), (name, texts))
+        pair = ours if more else -ours, guess
         estimate, p = auc_difference(drawn.design, *pair)
         alone = auc_estimate(drawn.design, pair[1]).value
         if estimate.value is None or alone is None or p is None:
@@ -298,12 +291,11 @@ class Group:
         parts: list[np.ndarray] = []
         rows: list[bytes] = []
         for attack, other in tests.items():
-            found = [self.known.of(name, attack)]
+            compared = [(name, attack)]
             if other:
-                against = (BASE, attack) if other == BASE else (name, other)
-                found.append(self.known.of(*against))
-            drawn = self.drawn(*found)
-            each = [auc_components(drawn.design, v[drawn.rows]) for v in found]
+                compared.append((BASE, attack) if other == BASE else (name, other))
+            drawn, found = self.drawn(*compared)
+            each = [auc_components(drawn.design, values) for values in found]
             part = each[0] - sum(each[1:])
             parts.append(part / (np.linalg.norm(part) or 1.0))
             rows.append(drawn.rows.tobytes())
@@ -315,15 +307,11 @@ class Group:
 
     def rate_above(self, name: str, attack: str, metric: str) -> tuple[Estimate, float]:
         """TPR of a score minus that of the texts alone, and the latter's."""
-        ours, texts = (self.known.of(name, which) for which in (attack, "texts"))
-        drawn = self.drawn(ours, texts)
-        resamples = [
-            self.resampled(name, which, drawn)[PLACES[metric]]
-            for which in (attack, "texts")
-        ]
-        pair, fpr = (ours[drawn.rows], texts[drawn.rows]), FPRS[metric]
-        apart = rate_difference(drawn, pair, fpr, resamples[0] - resamples[1])
-        alone = self.rate(name, "texts", drawn, fpr) or 0.0
+        drawn, pair = self.drawn((name, attack), (name, "texts"))
+        ours, texts = (self.resampled(name, of, drawn) for of in (attack, "texts"))
+        replicates = (ours - texts)[PLACES[metric]]
+        apart = rate_difference(drawn, pair, FPRS[metric], replicates)
+        alone = self.rate(name, "texts", drawn, FPRS[metric]) or 0.0
         return with_mde(apart, null=0.0), alone
 
     def differences(
@@ -333,21 +321,15 @@ class Group:
         if reason := self.usable(name, attack) or self.usable(other, attack):
             yield "auc", Estimate.missing(reason), None
             return
-        ours, theirs = (self.known.of(which, attack) for which in (name, other))
-        drawn = self.drawn(ours, theirs)
-        pair = ours[drawn.rows], theirs[drawn.rows]
-        apart = self.resampled(name, attack, drawn) - self.resampled(
-            other, attack, drawn
-        )
+        drawn, pair = self.drawn((name, attack), (other, attack))
+        ours, theirs = (self.resampled(of, attack, drawn) for of in (name, other))
+        apart = ours - theirs
         estimate, p = auc_difference(drawn.design, *pair, replicates=apart[0])
         found = [("auc", estimate, p)]
         if estimate.value is not None:
-            found += [
-                (metric, rate_difference(drawn, pair, fpr, replicates), None)
-                for (metric, fpr), replicates in zip(
-                    FPRS.items(), apart[1:], strict=True
-                )
-            ]
+            for metric, fpr in FPRS.items():
+                rates = rate_difference(drawn, pair, fpr, apart[PLACES[metric]])
+                found.append((metric, rates, None))
         for metric, each, p in found:
             shown = with_mde(each, null=0.0).decided(paper=self.known.context.paper)
             yield metric, shown, p
@@ -376,23 +358,19 @@ def _by_dose(
     member, known = facts["member"].to_numpy(bool), facts["dose"].to_numpy(np.float64)
     if np.isnan(known).any():
         return {}
+    groups = np.array([dose_group(max(int(each), 1)) for each in known])
     found: dict[str, np.ndarray] = {}
-    for dose in sorted(set(known[member])):
-        name = f"dose:{dose_group(int(dose))}"
-        if name in found:
-            continue
-        own = [dose_group(max(int(each), 1)) == name[5:] for each in known]
-        use = np.array(own, dtype=bool) | ~member
+    for group in dict.fromkeys(groups[member][np.argsort(known[member])]):
+        use = (groups == group) | ~member
         parts = [rows[use[rows]] for rows in tasks.values()]
-        kept = [rows for rows in parts if member[rows].sum() >= FEWEST]
-        found[name] = np.sort(np.concatenate([np.zeros(0, np.int64), *kept]))
-    found = {name: rows for name, rows in found.items() if len(rows)}
+        if kept := [rows for rows in parts if member[rows].sum() >= FEWEST]:
+            found[f"dose:{group}"] = np.sort(np.concatenate(kept))
     return found if len(found) > 1 else {}
 
 
 def rate_difference(
     drawn: Drawn,
-    pair: tuple[np.ndarray, np.ndarray],
+    pair: Sequence[np.ndarray],
     fpr: float,
     replicates: np.ndarray,
 ) -> Estimate:

@@ -96,8 +96,7 @@ def findings(
 def covariate_table(facts: pd.DataFrame, label_p: float | None) -> list[dict[str, Any]]:
     """Length and compressed size of members against non-members, by task."""
     found: list[dict[str, Any]] = []
-    for task in dict.fromkeys(facts["task"]):
-        part = facts[facts["task"] == task]
+    for task, part in facts.groupby("task", sort=False):
         for name in ("length", "zlib_bytes"):
             ours, theirs = (
                 part.loc[part["member"] == side, name].to_numpy(np.float64)
@@ -139,16 +138,10 @@ def _blind(found: Findings, facts: pd.DataFrame) -> None:
         found.beside[ALL] = TEXTS
     elif value > 0.55:
         passed, says = None, "unsure"
-    auc = Row(
-        audit="mia",
-        checkpoint="",
-        metric="auc",
-        of="blind",
-        value=value,
-        null_low=_fact(facts, "blind_null_low"),
-        null_high=_fact(facts, "blind_null_high"),
-        clusters=facts["cluster"].nunique(),
-    )
+    columns: dict[str, Any] = {"audit": "mia", "checkpoint": "", "metric": "auc"}
+    ends = {name: _fact(facts, f"blind_{name}") for name in ("null_low", "null_high")}
+    columns |= {"of": "blind", "clusters": facts["cluster"].nunique(), **ends}
+    auc = Row(value=value, **columns)
     values: dict[str, Fact] = {"p": p, "auc": auc}
     for of in ("permutations", "rows"):
         values[of] = int(_fact(facts, f"blind_{of}") or 0)
@@ -235,13 +228,8 @@ def guard(
     checkpoint: str = "",
 ) -> Guard:
     """A guard of membership figures."""
-    return Guard(
-        name=name,
-        checkpoint=checkpoint,
-        passed=passed,
-        says=f"guard.mia.{says}",
-        facts=dict(facts or {}),
-    )
+    told: dict[str, Any] = {"says": f"guard.mia.{says}", "facts": dict(facts or {})}
+    return Guard(name=name, checkpoint=checkpoint, passed=passed, **told)
 
 
 def _fact(facts: pd.DataFrame, name: str) -> float | None:

@@ -82,23 +82,17 @@ def _blind(
     """
     if estimate.value is None:
         return estimate, null
-    bare = Estimate(
-        estimate.value,
-        n=estimate.n,
-        clusters=estimate.clusters,
-        status=estimate.status,
-        note="cross-validated, without a model",
-    )
+    bare = Estimate(estimate.value, n=estimate.n, clusters=estimate.clusters)
+    bare = replace(bare, status=estimate.status)
+    bare = bare.noting("cross-validated, without a model")
     if metric != "auc" or group.name != "pooled":
         return bare, null
     fact = group.known.facts.iloc[0]
     band: dict[str, float | None] = {
         name: float(fact[f"blind_{name}"]) for name in ("null", "null_low", "null_high")
     }
-    drawn = int(fact["blind_permutations"])
-    p = p_value(fact["blind_p"])
-    said = f"permutation {p}, {drawn} permutations"
-    return bare.noting(said), band
+    p, drawn = p_value(fact["blind_p"]), int(fact["blind_permutations"])
+    return bare.noting(f"permutation {p}, {drawn} permutations"), band
 
 
 def pairs_of(
@@ -106,9 +100,8 @@ def pairs_of(
 ) -> Iterator[tuple[str, str]]:
     """Each checkpoint with its baseline, and with the untrained model."""
     for name in names:
-        others = [baselines.get(name), BASE if BASE in names and name != BASE else None]
-        for other in dict.fromkeys(others):
-            if other is not None and other in names:
+        for other in dict.fromkeys((baselines.get(name, BASE), BASE)):
+            if other in names and other != name:
                 yield name, other
 
 
@@ -116,17 +109,11 @@ def contrasts_of(
     group: Group, name: str, other: str, attack: str, judged: Findings
 ) -> Iterator[Contrast]:
     """AUC and rates of one score minus those of another checkpoint."""
-    columns: dict[str, Any] = {
-        "audit": "mia",
-        "checkpoint": name,
-        "baseline": other,
-        "group": group.name,
-        "of": attack,
-        "null": 0.0,
-    }
+    columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
     for metric, estimate, p in group.differences(name, other, attack):
         shown = _voided(estimate, judged, attack, change=True)
-        yield Contrast.of_estimate(shown, metric=metric, p=p, **columns)
+        figure: dict[str, Any] = {"metric": metric, "p": p, "null": 0.0}
+        yield Contrast.of_estimate(shown, baseline=other, **columns, **figure)
 
 
 def all_rows_table(known: Known, names: list[str]) -> list[dict[str, Any]]:
@@ -139,15 +126,10 @@ def all_rows_table(known: Known, names: list[str]) -> list[dict[str, Any]]:
             if not len(rows):
                 continue
             estimate = auc_estimate(known.design(rows, by_task=False), values[rows])
-            record: dict[str, Any] = {
-                "checkpoint": name,
-                "of": attack,
-                "auc": estimate.value,
-                "low": estimate.low,
-                "high": estimate.high,
-                "n": estimate.n,
-                "equivalent_to_chance": None,
-            }
+            record: dict[str, Any] = {"checkpoint": name, "of": attack}
+            record["auc"] = estimate.value
+            record |= {key: getattr(estimate, key) for key in ("low", "high", "n")}
+            record["equivalent_to_chance"] = None
             if estimate.value is not None and estimate.se:
                 # Two one-sided tests (Schuirmann 1987) at 5% each.
                 reach = float(scipy.special.ndtri(0.95)) * estimate.se
@@ -168,7 +150,7 @@ def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
         for attack in DECLARED:
             if pooled.usable(name, attack):
                 continue
-            drawn = pooled.drawn(pooled.known.of(name, attack))
+            drawn, _ = pooled.drawn((name, attack))
             held = [len(others) for _, others in drawn.design.tasks]
             if not held or min(held) < 2:
                 continue
@@ -178,14 +160,7 @@ def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
                 rate = pooled.rate(name, attack, drawn, float(fpr))
                 if band is None or rate is None:
                     continue
-                found.append(
-                    {
-                        "checkpoint": name,
-                        "of": attack,
-                        "fpr": float(fpr),
-                        "tpr": rate,
-                        "chance_low": band.low,
-                        "chance_high": band.high,
-                    }
-                )
+                point = {"checkpoint": name, "of": attack, "fpr": float(fpr)}
+                ends = {"chance_low": band.low, "chance_high": band.high}
+                found.append({**point, "tpr": rate, **ends})
     return found

@@ -9,7 +9,7 @@ point ``spark_audit.scores``, whose name is the score's.
 from __future__ import annotations
 
 import zlib as compression
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,23 +45,6 @@ class Scored:
     columns: Mapping[str, np.ndarray]
     texts: Sequence[str]
     base: Untrained
-
-
-class Chosen(Mapping[str, np.ndarray]):
-    """Some rows of columns, which are looked up when they are asked for."""
-
-    def __init__(self, columns: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
-        self._columns, self._rows = columns, rows
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        found: np.ndarray = self._columns[name][self._rows]
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
 
 
 def loss(block: Scored) -> np.ndarray:

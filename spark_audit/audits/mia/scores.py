@@ -16,7 +16,7 @@ import numpy as np
 from spark_audit.audits.base import registered
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.score_formulas import RELATIVE as AGAINST_BASE
-from spark_audit.audits.mia.score_formulas import SCORES, Chosen, Scored, Untrained
+from spark_audit.audits.mia.score_formulas import SCORES, Scored, Untrained
 from spark_audit.errors import InputError, one_line
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY
@@ -100,7 +100,7 @@ def membership_scores(
         block = Scored(
             logp=-table.columns["nll"][rows].astype(np.float64),
             response=table.position[rows] >= answer[at, None],
-            columns=Chosen(table.columns, rows),
+            columns={name: each[rows] for name, each in table.columns.items()},
             texts=[texts[i] for i in at],
             base=Untrained(logp, mean, beside[2]),
         )

@@ -23,7 +23,6 @@ FOLDS = 5
 MOST_ROWS = 1500
 """The blind classifier draws this many rows at most."""
 FEATURES = 1 << 14
-C = 1.0
 ENOUGH = 20
 """Permutations that reach the observed AUC after which no more are drawn."""
 
@@ -42,6 +41,7 @@ FACTS = (
 
 R = TypeVar("R")
 Record: TypeAlias = "dict[str, Any]"
+Features: TypeAlias = "scipy.sparse.csr_matrix | np.ndarray"
 
 
 def remembered(function: Callable[..., R]) -> Callable[..., R]:
@@ -114,18 +114,13 @@ def label_codes(manifest: Manifest, ids: Sequence[str]) -> np.ndarray:
 
     Shape ``(n,)``, int64. Labels are compared without case and outer white space.
     """
-    labels: dict[str, set[str]] = {}
     # Not the examples themselves: each takes 12 KB.
     rows = map(manifest.by_id.__getitem__, ids)
     own = [(one.task, one.response.strip().casefold()) for one in rows]
-    for task, label in own:
-        labels.setdefault(task, set()).add(label)
-    codes = {
-        task: {label: code for code, label in enumerate(sorted(found))}
-        for task, found in labels.items()
-        if len(found) <= MOST_COMPARED
-    }
-    return np.array([codes.get(task, {}).get(k, -1) for task, k in own], np.int64)
+    labels = pd.DataFrame(own, columns=["task", "label"]).groupby("task")["label"]
+    codes = labels.transform(lambda each: pd.factorize(each, sort=True)[0])
+    few = labels.transform("nunique") <= MOST_COMPARED
+    return np.asarray(codes.where(few, -1), np.int64)
 
 
 def own_text(example: ManifestExample) -> str:
@@ -249,17 +244,9 @@ def blind_classifier(
     p = hits / len(nulls) if done else (1 + hits) / (1 + len(nulls))
     everywhere = np.full(len(texts), np.nan)
     everywhere[drawn] = scores
-    low, high = np.quantile(nulls, [0.025, 0.975])
-    return Blind(
-        everywhere,
-        value,
-        p,
-        float(np.mean(nulls)),
-        float(low),
-        float(high),
-        len(nulls),
-        len(drawn),
-    )
+    null = float(np.mean(nulls))
+    low, high = np.quantile(nulls, [0.025, 0.975]).tolist()
+    return Blind(everywhere, value, p, null, low, high, len(nulls), len(drawn))
 
 
 def clusters_by_side(sides: Design) -> tuple[int, int]:
@@ -288,19 +275,20 @@ def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
     return np.sort(np.concatenate(kept))
 
 
+def hashed(texts: Sequence[str], **options: Any) -> scipy.sparse.csr_matrix:
+    """Presence of words or n-grams (hashed: nothing is fitted), of unit length."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    made = HashingVectorizer(alternate_sign=False, binary=True, norm="l2", **options)
+    found: scipy.sparse.csr_matrix = made.transform(texts)
+    return found
+
+
 def word_features(
     texts: Sequence[str], label: np.ndarray, task: np.ndarray
 ) -> scipy.sparse.csr_matrix:
     """Presence of words (hashed), length and label, shape ``(n, features)``."""
-    from sklearn.feature_extraction.text import HashingVectorizer
-
-    words = HashingVectorizer(
-        n_features=FEATURES,
-        alternate_sign=False,
-        binary=True,
-        norm="l2",
-        token_pattern=r"(?u)\b\w+\b",
-    ).transform(texts)
+    words = hashed(texts, n_features=FEATURES, token_pattern=r"(?u)\b\w+\b")
     length = np.log1p([len(text) for text in texts]) / np.log(1000) - 1
     _, kind = np.unique(np.stack([task, label]), axis=1, return_inverse=True)
     rows = np.arange(len(texts))
@@ -326,20 +314,27 @@ def _out_of_fold(
     member: np.ndarray,
     order: np.ndarray,
 ) -> np.ndarray:
-    from sklearn.linear_model import LogisticRegression
-
     fold = dealt(sides, member, order)
     scores = np.zeros(len(member))
     for k in range(FOLDS):
-        test = fold == k
-        train = np.flatnonzero(~test)
-        model = LogisticRegression(
-            C=C, solver="liblinear", dual=True, tol=0.1, max_iter=100, random_state=0
-        )
-        weight = balanced(member[train], sides.task[train])
-        model.fit(features[train], member[train], sample_weight=weight)
-        scores[test] = model.decision_function(features[test])
+        score = fitted(features, member, sides.task, fold != k)
+        scores[fold == k] = score(fold == k)
     return scores
+
+
+def fitted(
+    features: Features, member: np.ndarray, task: np.ndarray, train: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    """What scores chosen rows by a logistic regression on the rows ``train``."""
+    from sklearn.linear_model import LogisticRegression
+
+    dense = isinstance(features, np.ndarray)
+    options = {"solver": "liblinear", "dual": not dense, "tol": 0.01 if dense else 0.1}
+    model = LogisticRegression(C=1.0, max_iter=100, random_state=0, **options)
+    rows = np.flatnonzero(train)
+    weight = balanced(member[rows], task[rows])
+    model.fit(features[rows], member[rows], sample_weight=weight)
+    return lambda at: np.asarray(model.decision_function(features[np.flatnonzero(at)]))
 
 
 def balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:

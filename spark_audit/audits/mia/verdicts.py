@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from spark_audit.stats.bootstrap import correlated, holm, independent
 from spark_audit.stats.power import mde
 
 Record: TypeAlias = "dict[str, Any]"
+R = TypeVar("R", bound=Row)
 TOLD = 0.01
 """p below which the texts alone tell the sides apart; of out-of-fold scores it is
 somewhat too small."""
@@ -44,20 +45,9 @@ def verdicts(
     for name in names:
         if name == BASE:
             continue
-        own = {
-            row.of: row
-            for row in rows
-            if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
-            and row.of in DECLARED
-            and row.value is not None
-        }
-        changes = {
-            row.of: row
-            for row in contrasts
-            if (row.checkpoint, row.baseline, row.group, row.metric)
-            == (name, BASE, "pooled", "auc")
-            and row.value is not None
-        }
+        known, since = _pooled(rows, name), _pooled(contrasts, name)
+        own = {of: known[of, "auc"] for of in DECLARED if (of, "auc") in known}
+        changes = {of: row for (of, metric), row in since.items() if metric == "auc"}
         concluded, tests = _concluded(name, own, changes, pooled, judged)
         found.append(concluded)
         for attack, test in tests.items():
@@ -66,53 +56,47 @@ def verdicts(
                 table.append(_record((name, attack, "auc"), *figures))
         on = tests.get(concluded.of)
         if on is not None and on.above is not None and on.more:
-            table += _rates(name, concluded.of, on, rows, contrasts, pooled)
+            table += _rates(on, known, since, pooled)
     return found, table
+
+
+def _pooled(rows: Sequence[R], name: str) -> dict[tuple[str, str], R]:
+    """Figures of a checkpoint, or changes since the untrained model, by score."""
+    return {
+        (row.of, row.metric): row
+        for row in rows
+        if (row.checkpoint, row.group) == (name, "pooled")
+        and getattr(row, "baseline", BASE) == BASE
+        and row.value is not None
+    }
 
 
 def _record(
     place: tuple[str, str, str], score: float, texts: float, apart: Estimate, says: str
 ) -> Record:
     """A figure of a score (checkpoint, score, metric), compared with the texts'."""
-    return {
-        **dict(zip(("checkpoint", "of", "metric"), place, strict=True)),
-        "score": score,
-        "texts": texts,
-        "difference": apart.value,
-        "low": apart.low,
-        "high": apart.high,
-        "mde": apart.mde,
-        "says": says,
-    }
+    record: Record = dict(zip(("checkpoint", "of", "metric"), place, strict=True))
+    record |= {"score": score, "texts": texts, "difference": apart.value}
+    record |= {key: getattr(apart, key) for key in ("low", "high", "mde")}
+    return {**record, "says": says}
 
 
 def _rates(
-    name: str,
-    attack: str,
     test: Tested,
-    rows: list[Row],
-    contrasts: list[Contrast],
+    known: Mapping[tuple[str, str], Row],
+    since: Mapping[tuple[str, str], Contrast],
     pooled: Group,
 ) -> Iterator[Record]:
     """TPR of a score, compared with that of the texts alone."""
-    place = (name, "pooled", attack)
+    name, attack = test.row.checkpoint, test.row.of
     for metric in FPRS:
-        mine = [
-            row
-            for row in (*rows, *contrasts)
-            if (row.checkpoint, row.group, row.of, row.metric) == (*place, metric)
-            and getattr(row, "baseline", BASE) == BASE
-            and row.value is not None
-        ]
-        # `reference` is a change by itself: its null is chance.
-        since = next((row for row in mine if isinstance(row, Contrast)), None)
-        own = next((row for row in mine if not isinstance(row, Contrast)), None)
-        if own is None:
+        if (own := known.get((attack, metric))) is None:
             continue
         apart, alone = pooled.rate_above(name, attack, metric)
         risen = (own.low or 0.0) > (own.null_high or 1.0)
-        if since is not None:
-            risen = since.low is not None and since.low > 0
+        # `reference` is a change by itself: its null is chance.
+        if (change := since.get((attack, metric))) is not None:
+            risen = (change.low or 0.0) > 0
         says = _state(risen, (apart.low or 0.0) > 0, told=test.told)
         score = alone + (apart.value or 0.0)
         yield _record((name, attack, metric), score, alone, apart, says)
@@ -227,7 +211,12 @@ def _tests(
     tests: dict[str, Tested] = {}
     void: list[str] = []
     untested: list[str] = []
-    before = _told_before(pooled)
+    # Whether the untrained model's scores tell the sides, as one family.
+    scored = ATTACKS if BASE in pooled.known.scores else ()
+    usable = [one for one in scored if not pooled.usable(BASE, one)]
+    ps = {one: p for one in usable if (p := pooled.p(BASE, one)) is not None}
+    together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
+    before = bool(ps) and bool(correlated([*ps.values()], together).min() < TOLD)
     for attack, row in own.items():
         change = changes.get(attack)
         tested = change or row
@@ -252,18 +241,6 @@ def base_read(pooled: Group) -> list[Guard]:
         return []
     facts = above.rows(BASE, "loss")
     return [guard(BASE_READ, False, "base_read", facts, checkpoint=BASE)]
-
-
-def _told_before(pooled: Group) -> bool:
-    """Whether the untrained model's scores tell the sides, as one family."""
-    if BASE not in pooled.known.scores:
-        return False
-    known = [one for one in ATTACKS if not pooled.usable(BASE, one)]
-    ps = {one: p for one in known if (p := pooled.p(BASE, one)) is not None}
-    if not ps:
-        return False
-    together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
-    return bool(correlated([*ps.values()], together).min() < TOLD)
 
 
 def _concluded(
@@ -316,9 +293,7 @@ def _corrected(
         attack: BASE if isinstance(test.row, Contrast) else ""
         for attack, test in tests.items()
     }
-    beyond = {
-        a: "texts" if t.above is not None else change[a] for a, t in tests.items()
-    }
+    beyond = {a: "texts" if t.above else change[a] for a, t in tests.items()}
     ps = [test.p for test in tests.values()]
     further = [test.beyond_p for test in tests.values()]
     together = pooled.correlation(name, change)

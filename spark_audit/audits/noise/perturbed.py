@@ -19,7 +19,7 @@ from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.bootstrap import cluster_sums, sign_flip
+from spark_audit.stats.bootstrap import cluster_sums, draw_weights, sign_flip
 from spark_audit.stats.intervals import (
     Estimand,
     estimate_of,
@@ -28,7 +28,6 @@ from spark_audit.stats.intervals import (
     replicates_of,
 )
 from spark_audit.stats.power import with_mde
-from spark_audit.stats.weights import draw_weights
 
 UNITS = {"dp_pii": "%", "dp_nonpii": "%", "gap": "points"}
 WIPED_OUT = -99.0

@@ -24,10 +24,14 @@ from spark_audit.stats.accuracy import (
     reason_against,
     task_weights,
 )
-from spark_audit.stats.bootstrap import sign_flip, weighted_sums
+from spark_audit.stats.bootstrap import (
+    Weights,
+    draw_in_strata,
+    sign_flip,
+    weighted_sums,
+)
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
-from spark_audit.stats.weights import Weights, draw_in_strata
 
 COMPARED = ("last", "avg", "bwt")
 BIASED = (
