@@ -58,18 +58,14 @@ def memories(report: Report, found: Sequence[Standing]) -> list[Memory]:
     made = [
         Memory(
             standing=one,
-            # A void test has no figure to compare.
-            row=None if ("matched", "void") in _outcomes(one) else rows.get(one.name),
+            # Where the setup is at fault, there is no valid figure.
+            row=None if one.faults else rows.get(one.name),
             sides=_sides(report, one.name),
             attacks=[tried for tried in one.tried if tried.audit != "matched"],
         )
         for one in found
     ]
     return made if any(one.estimable for one in made) else []
-
-
-def _outcomes(one: Standing) -> list[tuple[str, Outcome]]:
-    return [(tried.audit, tried.outcome) for tried in one.tried]
 
 
 def reach(found: Sequence[Memory]) -> float:
