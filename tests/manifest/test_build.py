@@ -279,9 +279,7 @@ def test_ids_that_stand_twice_are_refused(
 ) -> None:
     with pytest.raises(InputError) as caught:
         build([*rows, rows[3]])
-    assert str(caught.value) == (
-        f"example {rows[3].id!r}: the id occurs twice; give every row a unique id"
-    )
+    assert str(caught.value).startswith(f"example {rows[3].id!r}, field 'id':")
 
 
 def test_an_adapter_is_no_reference(

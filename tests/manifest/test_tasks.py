@@ -84,7 +84,7 @@ def test_no_data_and_ids_that_stand_twice_are_refused(
 ) -> None:
     with pytest.raises(InputError, match="no examples"):
         task_manifest([], reference, name="tasks")
-    with pytest.raises(InputError, match="'fomc-00': the id occurs twice"):
+    with pytest.raises(InputError, match="'fomc-00', field 'id'"):
         task_manifest([*rows, rows[0]], reference, name="tasks")
 
 

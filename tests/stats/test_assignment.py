@@ -111,15 +111,6 @@ def test_groups_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert picks == assignment._dynamic_programme(choices)
 
 
-def test_pruning_keeps_few_windows() -> None:
-    # Two tokens can touch two disjoint windows of two tokens: the third is free.
-    costs = {start: start for start in range(0, 100, 2)}
-    choices = choices_of((2, costs), (2, costs))
-    kept, excess = assignment._useful(choices)
-    assert [len(windows) for windows in kept] == [2, 2]
-    assert excess == 2
-
-
 def test_ties_go_to_earlier_spans_then_earlier_windows() -> None:
     one_window = choices_of((1, {3: 5}), (1, {3: 5}))
     assert assign_disjoint(one_window)[0] == [(5, 3), None]

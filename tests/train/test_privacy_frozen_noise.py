@@ -285,8 +285,8 @@ def test_a_file_that_is_not_the_one_is_refused(
     broken[3, 4] = torch.nan
     cases: list[tuple[dict[str, torch.Tensor] | None, str]] = [
         (None, f"{NOISE} is missing"),
-        ({"noise": noise[:, :5].clone()}, "has shape [300, 5], the embeddings"),
-        ({"noise": noise[:7].clone()}, "has shape [7, 32], the embeddings"),
+        ({"noise": noise[:, :5].clone()}, "has shape [300, 5]"),
+        ({"noise": noise[:7].clone()}, "has shape [7, 32]"),
         ({"noise": broken}, "tensor noise holds NaN"),
         ({"noise": 2 * noise}, "is not the file that it was trained with"),
         ({"noise": noise.long()}, "not floating-point numbers"),
