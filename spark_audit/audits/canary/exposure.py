@@ -100,7 +100,6 @@ class CanaryRank(Audit):
         if (kept := evidence.facts["kept_contexts"]) is not None:
             name, says = "canary contexts", "canary_contexts"
             guards.append(canary_findings.warning(name, says, kept=kept))
-        finding = partial(canary_findings.finding, claim="not_tested")
         frame = rank_tests.ranked(every)
         ours = rank_tests.trained(frame)
         if ours.empty:
@@ -114,7 +113,11 @@ class CanaryRank(Audit):
             return AuditResult(
                 rows=_missing(names, reason),
                 guards=guards,
-                findings=[finding("", says="not_estimable", facts=facts)],
+                findings=[
+                    canary_findings.finding(
+                        "", "not_tested", "not_estimable", facts=facts
+                    )
+                ],
             )
         judged = rank_tests.Judged.of(frame)
         in_contexts = rank_tests.trained(rank_tests.ranked(every, "context"))
@@ -138,7 +141,10 @@ class CanaryRank(Audit):
             guards=[*canary_findings.guards(judged, every), *guards],
             findings=[
                 *canary_findings.findings(judged, tables, rows),
-                *(finding(n, says="unscored", facts=lacking) for n in unscored),
+                *(
+                    canary_findings.finding(n, "not_tested", "unscored", facts=lacking)
+                    for n in unscored
+                ),
                 *canary_findings.contrast_findings(
                     contrasts, tables["canary_paired"], judged
                 ),
