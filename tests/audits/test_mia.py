@@ -13,6 +13,7 @@ from audited import check, evidence, mia, plan
 from scipy.stats import norm
 
 from spark_audit.audits.base import Context
+from spark_audit.audits.mia import membership_guards
 from spark_audit.audits.mia import texts as mia_texts
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.membership_guards import (
@@ -471,6 +472,17 @@ def test_other_labels_void_the_response_score(make_world: Make) -> None:
     assert change_of(result, "ours", "base", "response").status == "invalid"
     assert row_of(result, "ours", "loss").status == "ok"
     assert "response" in result.verdict[0]
+
+
+@pytest.mark.parametrize(("p", "passed"), [(0.005, False), (0.03, None), (0.2, True)])
+def test_labels_void_the_response_score_below_one_per_cent(
+    p: float, passed: bool | None, make_world: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership_guards, "label_test", lambda *_, **__: p)
+    result = run(make_world(members=40, others=40, seed=4), ours=0.3)
+    assert guard(result, "label balance").passed is passed
+    status = row_of(result, "ours", "response").status
+    assert status == ("invalid" if passed is False else "ok")
 
 
 def test_near_duplicates_across_the_split(make_world: Make) -> None:

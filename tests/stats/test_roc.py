@@ -496,3 +496,59 @@ def test_coverage_of_tpr_intervals(shift: float) -> None:
         found = tpr(design, scores, 0.05, replicates=400, seed=seed)
         hits += found.low <= truth <= found.high
     assert hits / runs > 0.93
+
+
+# --- what a mutation of the code once survived ----------------------------------------
+
+
+def by_tasks(seed: int) -> tuple[Design, np.ndarray]:
+    """Two tasks of clusters of two rows, with scores of different places."""
+    rng = RNG(seed)
+    task = np.repeat([0, 1], 60)
+    design = Design.of(rng.random(120) < 0.5, np.arange(120) // 2, task)
+    return design, rng.normal(design.member * 0.8, 1.0)
+
+
+def test_resampled_rates_are_those_of_the_rows_repeated() -> None:
+    design, scores = by_tasks(1)
+    weights = draw_weights(design.n_clusters, replicates=20, seed=0)
+    found = tpr_replicates(design, scores, [0.1], weights)[0]
+    for each, drawn in zip(found, weights, strict=True):
+        rates = []
+        for own in (design.task == 0, design.task == 1):
+            times = np.asarray(drawn, np.int64)[design.cluster[own]]
+            values = np.repeat(scores[own], times)
+            member = np.repeat(design.member[own], times)
+            allowed = int(np.floor(0.1 * (~member).sum() + 1e-9))
+            threshold = np.sort(values[~member])[::-1][allowed]
+            rates.append(np.mean(values[member] > threshold))
+        assert each == pytest.approx(np.mean(rates))
+
+
+def test_each_task_has_its_threshold() -> None:
+    design, scores = by_tasks(2)
+    # Few members above the threshold: the exact interval counts them.
+    scores = scores - 2.0 * design.member
+    weights = draw_weights(design.n_clusters, replicates=99, seed=0)
+    replicates = tpr_replicates(design, scores, [0.1], weights)[0]
+    moved = scores + 100.0 * design.task
+    one, other = (
+        tpr_estimate(design, values, 0.1, replicates=replicates)
+        for values in (scores, moved)
+    )
+    assert one.interval == "korn-graubard"
+    assert (one.low, one.high) == (other.low, other.high)
+
+
+def test_degrees_of_freedom_are_satterthwaite_s() -> None:
+    rng = RNG(3)
+    x, y = rng.normal(0.7, 1, 6), rng.normal(0, 1, 9)
+    member = np.repeat([True, False], [6, 9])
+    p = auc_test(Design.of(member, np.arange(15)), np.concatenate([x, y]))
+    wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
+    value = wins.mean()
+    sides = [wins.mean(axis=axis).var(ddof=1) / n for axis, n in ((1, 6), (0, 9))]
+    df = sum(sides) ** 2 / (sides[0] ** 2 / 5 + sides[1] ** 2 / 8)
+    logit = np.log(value / (1 - value))
+    distance = abs(logit) * value * (1 - value) / np.sqrt(sum(sides))
+    assert p == pytest.approx(2 * stats.t.sf(distance, df), rel=0.05)
