@@ -191,8 +191,8 @@ def match_spans(
         start, end = spans[i]
         starts = windows[end - start]
         if controls == "before":
-            last = np.searchsorted(starts, start - (end - start), side="right")
-            starts = starts[:last]
+            # None reaches into the span, whose tokens are not free.
+            starts = starts[starts < start]
         if classes is not None:
             starts = _of_classes(classes, starts, classes[start:end])
         if not scored[start:end].all():
