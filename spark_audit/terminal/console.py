@@ -156,7 +156,8 @@ def _told(error: BaseException, program: str) -> tuple[str, int]:
         message += "" if message.endswith("?") else ";"
         place = getattr(getattr(error, "ctx", None), "command_path", program)
         return f"error: {message} see {place} --help", 2
-    if isinstance(error, OSError):
+    # A missing template is both, and no fault of a disk.
+    if isinstance(error, OSError) and not isinstance(error, LookupError):
         return f"error: {error.filename or 'I/O'}: {error.strerror}", 4
     kind = type(error).__name__
     return f"a defect of ours ({kind}); {_log(error, program)}", 70
