@@ -64,7 +64,7 @@ def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
                 why=why,
                 on=_on(report, tried.audit) if state in ("tested", "void") else "",
                 null=optional(f"audit.{tried.audit}.null"),
-                least=_least(each, audit.unit),
+                least=_least(by_name, audit.unit),
                 open=_open(by_name) if state == "tested" else [],
             )
         )
@@ -118,18 +118,23 @@ def _open(each: Mapping[str, Tried]) -> list[tuple[list[str], Outcome]]:
     return [(names, outcome) for names, outcome in parts if names]
 
 
-def _least(each: Sequence[Tried], unit: str) -> str:
-    """The smallest effects that were not shown; where all was found, those of it."""
+def _least(each: Mapping[str, Tried], unit: str) -> str:
+    """The smallest effects where no leak was found; where all was found, those of it.
+
+    The checkpoints are named where these are not all.
+    """
     for outcome in ("not shown", "FOUND"):
-        told = [t.finding for t in each if t.finding and t.outcome == outcome]
-        never = next((f.why for f in told if f.why), "")
-        mdes = {f.mde: f.unit for f in told if f.mde is not None}
+        tests = {k: t.finding for k, t in each.items() if t.outcome == outcome}
+        found = {name: one for name, one in tests.items() if one is not None}
+        never = next((one.why for one in found.values() if one.why), "")
+        mdes = {name: one.mde for name, one in found.items() if one.mde is not None}
         if never and not mdes:
             return render("dossier.never", why=never)
         if mdes:
-            unit = next(filter(None, mdes.values()), unit)
-            ends = sorted({min(mdes), max(mdes)})
-            return render("dossier.least", ends=ends, unit=unit)
+            unit = next(filter(None, (found[name].unit for name in mdes)), unit)
+            ends = sorted({min(mdes.values()), max(mdes.values())})
+            names = [*mdes] if len(mdes) < len(each) else []
+            return render("dossier.least", ends=ends, unit=unit, names=names)
     return ""
 
 
