@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,3 +51,9 @@ def test_as_many_as_cores_and_memory_allow(
 def test_what_shares_the_work_otherwise_is_refused(other: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="--jobs: .* leave it out"):
         Request(audits=("nll",), ckpt=("x",), jobs=2, **other)
+
+
+def test_checkpoints_by_name_are_those_that_are_typed() -> None:
+    seeds = Request(audits="nll", ckpt={"a": "x", "b": ["y", Path("z")]})
+    assert seeds.ckpt == ("a=x", "b=y", "b=z")
+    assert Request(audits="nll", ckpt="x").ckpt == ("x",)

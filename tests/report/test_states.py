@@ -12,6 +12,7 @@ from spark_audit import sentences
 from spark_audit.audits.claims import REMAINS, faults
 from spark_audit.cli.show import show_report
 from spark_audit.report.assemble import assemble
+from spark_audit.report.attacks import attacks, uncovered
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.gate import DEFAULT, check, parse_rule
 from spark_audit.report.states import (
@@ -259,6 +260,36 @@ def test_the_most_exposed_types_are_named_where_identifiers_are_remembered() -> 
         "NAME 49% more likely, IBAN 35% more likely, EMAIL 22% more likely"
     )
     assert two.exposed == ()
+
+
+def test_types_that_became_less_likely_are_not_called_exposed() -> None:
+    row = Row(
+        audit="matched", checkpoint="a", metric="memory", group="type:NAME",
+        value=0.6, low=0.5, high=0.7,
+    )  # fmt: skip
+    given = report(finding("matched", "a", "betrays"))
+    given = given.model_copy(update={"results": [*given.results, row]})
+    one = standings(given)[0]
+    words = sentences.render("page.exposed", exposed=one.exposed)
+    assert words.startswith("types that became less likely most")
+    assert "exposed" not in words
+
+
+def test_what_has_no_valid_test_is_named_and_smallest_effects_say_whose_they_are() -> (
+    None
+):
+    clean = finding("matched", "a", "nothing_shown", metric="memory", mde=0.1)
+    clean = clean.model_copy(update={"unit": "nats"})
+    given = report(clean, finding("matched", "b", "memory"), names=("base", "a", "b"))
+    found = standings(given)
+    tried = attacks(given, found)
+    matched = next(one for one in tried if one.audit == "matched")
+    assert matched.least.endswith("; a")
+    assert "no valid test" not in uncovered(tried, found)
+    alone = standings(report(clean))
+    assert {one.name: one.state for one in alone}["b"] == "NOT TESTED"
+    tried = attacks(report(clean), alone)
+    assert uncovered(tried, alone).startswith("b: no valid test;")
 
 
 def test_a_report_without_attacks_has_no_standings() -> None:
