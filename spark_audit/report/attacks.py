@@ -133,8 +133,8 @@ def _least(each: Mapping[str, Tried], unit: str) -> str:
         if mdes:
             unit = next(filter(None, (found[name].unit for name in mdes)), unit)
             ends = sorted({min(mdes.values()), max(mdes.values())})
-            names = [*mdes] if len(mdes) < len(each) else []
-            return render("dossier.least", ends=ends, unit=unit, names=names)
+            facts = {"names": [*mdes], "count": len(each)}
+            return render("dossier.least", ends=ends, unit=unit, **facts)
     return ""
 
 

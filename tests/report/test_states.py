@@ -284,7 +284,7 @@ def test_what_has_no_valid_test_is_named_and_smallest_effects_say_whose_they_are
     found = standings(given)
     tried = attacks(given, found)
     matched = next(one for one in tried if one.audit == "matched")
-    assert matched.least.endswith("; a")
+    assert matched.least.endswith(", in a")
     assert "no valid test" not in uncovered(tried, found)
     alone = standings(report(clean))
     assert {one.name: one.state for one in alone}["b"] == "NOT TESTED"

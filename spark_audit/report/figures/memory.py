@@ -7,6 +7,7 @@ too small to be detected as a band, and what the other attacks found.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from dataclasses import replace
 
@@ -67,7 +68,7 @@ def _line(one: Memory, *, alike: bool) -> Line:
     who = f"{SHAPES[state]} {state_name(state)}  {one.standing.name}"
     sides = () if alike else one.sides
     text = render("figure.memory.figure", row=one.row, sides=sides)
-    text = textwrap.fill(text.replace("-", "\N{MINUS SIGN}"), 44)
+    text = textwrap.fill(_minus(text), 44)
     below = [
         (
             f"{SIGNS[tried.outcome]} {tried.attack}",
@@ -112,9 +113,14 @@ def _ticks(low: float, high: float) -> dict[float, str]:
 
 
 def _tick(ratio: float) -> str:
-    nats = f"({math.log(ratio):.2f})".replace("-", "\N{MINUS SIGN}")
+    nats = _minus(render("figure.memory.nats", nats=math.log(ratio)))
     if ratio == 1:
         return f"0\n{render('figure.memory.null')}"
     if ratio >= 2:
         return f"{ratio:g}×\n{nats}"
-    return f"{100 * (ratio - 1):+.3g}%\n{nats}".replace("-", "\N{MINUS SIGN}")
+    return f"{_minus(f'{100 * (ratio - 1):+.3g}')}%\n{nats}"
+
+
+def _minus(text: str) -> str:
+    """Signs of numbers as they are printed; hyphens stay."""
+    return re.sub(r"-(?=\d)", "\N{MINUS SIGN}", text)
