@@ -13,6 +13,7 @@ _PLACES = {
     "checkpoints.open": ("open_checkpoint",),
     "checkpoints.loaded": ("Loaded",),
     "data.examples": ("Example", "Span", "read_examples"),
+    "data.importers": ("import_rows",),
     "data.pii": ("annotate_examples",),
     "manifest.build": ("build_manifest",),
     "manifest.file": ("load_manifest", "write_manifest"),

@@ -31,7 +31,7 @@ def chosen(*names: str, **options: Any) -> tuple[Audit, ...]:
 def audited(
     name: str, tables: Mapping[str, Any], manifest: Any, **options: Any
 ) -> AuditResult:
-    return made(name, options).run(tables, manifest, **options)
+    return made(name, options)(tables, manifest, **options)
 
 
 def evidence(name: str, tables: Any, manifest: Any, **options: Any) -> Evidence:

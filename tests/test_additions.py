@@ -57,7 +57,7 @@ names = ("base", "ours")
 tables = {n: {Pass(): TokenTable.read(Path(scene) / f"{n}.parquet")} for n in names}
 base.replicates = lambda preset: 200
 report = assemble(
-    {n: find(n)().run(tables, manifest) for n in in_order(audits.split(","))},
+    {n: find(n)()(tables, manifest) for n in in_order(audits.split(","))},
     status="complete",
     command=[],
     manifest=ManifestFacts(

@@ -154,7 +154,7 @@ class Audit(ABC):
         """Replicates of the bootstrap."""
         return replicates(preset)
 
-    def run(
+    def __call__(
         self,
         tables: Tables,
         manifest: Manifest | Path | str,

@@ -67,14 +67,14 @@ def import_(
     quiet: Quiet = False,
 ) -> None:
     """Turn task data of any known format into the project's JSON lines."""
-    from spark_audit.data.importers import import_file
+    from spark_audit.data.importers import import_rows
     from spark_audit.terminal.progress import SETTLED, progress
 
     _check_file(output, [Path(source)])
     replaced = _replaced(output)
     start = time.monotonic()
     with progress(quiet=quiet) as show:
-        counts = import_file(
+        counts = import_rows(
             source,
             output,
             progress=show,

@@ -55,7 +55,7 @@ _LAYOUTS = {
 _ALL_LAYOUTS = [*_LAYOUTS.values()]
 
 
-def import_file(
+def import_rows(
     source: str | Path,
     output: str | Path,
     *,

@@ -122,7 +122,7 @@ class Probe:
     rules
         Of the gate, without a scope: each is about the look itself.
     preset, seed
-        As of :meth:`~spark_audit.audits.Audit.run`.
+        As of :meth:`~spark_audit.audits.Audit.__call__`.
 
     Raises
     ------
@@ -200,9 +200,7 @@ class Probe:
         self._facts.append(facts_of(loaded))
         results = {}
         for key, audit in self._audits.items():
-            result = audit.run(
-                tables, self.manifest, preset=self._preset, seed=self._seed
-            )
+            result = audit(tables, self.manifest, preset=self._preset, seed=self._seed)
             said = self._said[key]
             said += [
                 one

@@ -98,7 +98,7 @@ def _results(
             seen = {k: own for k, own in tables.items() if job.order.sees(k, audit)}
             # A series is held against a series, by their own names.
             names = dict.fromkeys(map(job.order.entry, seen))
-            result = audit.run(
+            result = audit(
                 seen,
                 job.view,
                 baseline=baselines_of(request.baseline, names) | quantised,

@@ -152,7 +152,7 @@ def audited(
     **more: Any,
 ) -> AuditResult:
     (one,) = chosen(audit, **QUICK)
-    return one.run(tables, world.manifest, baseline=baseline, **more)
+    return one(tables, world.manifest, baseline=baseline, **more)
 
 
 Run: TypeAlias = Callable[[str], AuditResult]

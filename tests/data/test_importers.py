@@ -10,7 +10,7 @@ from importing import import_examples
 
 from spark_audit.data import importers
 from spark_audit.data.examples import Span, write_examples
-from spark_audit.data.importers import import_file
+from spark_audit.data.importers import import_rows
 from spark_audit.errors import InputError, SparkError
 
 TEMPLATE = r"Text: {text}\nLabel:"
@@ -559,7 +559,7 @@ def test_progress_and_counts_are_those_of_the_rows(tmp_path, monkeypatch, option
     monkeypatch.setattr(importers, "_EVERY", 1)
     source, seen = lines(tmp_path / "train.jsonl"), []
     given = {"task": "t", **options}
-    counts = import_file(
+    counts = import_rows(
         source, tmp_path / "o.jsonl", progress=lambda *told: seen.append(told), **given
     )
     assert counts == {"train": 2}
@@ -575,6 +575,6 @@ def test_row_by_row_leaves_nothing_of_a_bad_file(tmp_path):
     ):
         source = lines(tmp_path / "x.jsonl", rows)
         with pytest.raises(InputError) as caught:
-            import_file(source, tmp_path / "out" / "o.jsonl", task="t", split="train")
+            import_rows(source, tmp_path / "out" / "o.jsonl", task="t", split="train")
         assert said in str(caught.value)
         assert not [*(tmp_path / "out").glob("*")]

@@ -75,7 +75,7 @@ def _audit(scene: Scene, path: str, name: str) -> None:
         for one in ("base", "ours")
     }
     options = {"placebo_draws": 0, "rematched": False, "blind_permutations": 20}
-    chosen(name, **options)[0].run(read, manifest, preset="paper")
+    chosen(name, **options)[0](read, manifest, preset="paper")
 
 
 def _draw(scene: Scene, folder: str, name: str) -> None:

@@ -150,7 +150,7 @@ def offline(look: Any, saved: Path, base: Path, manifest: Manifest) -> dict[str,
         tables[name] = {k: score(loaded, v, passes=[k])[k] for k, v in items.items()}
     told = {}
     for name, audit in look._probe._audits.items():
-        for row in audit.run(tables, view, seed=look._probe._seed).rows:
+        for row in audit(tables, view, seed=look._probe._seed).rows:
             if row.checkpoint == look.looks[-1].name and row.group == "pooled":
                 of = f".{row.of}" if row.of else ""
                 told[f"{name}.{row.metric}{of}.value"] = row.value

@@ -927,15 +927,15 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(
 
     path = workshop / "manifests" / "m.json"
     scores = sa.score(str(tiny_base), sa.manifest_items(str(path), str(tiny_base)))
-    result = sa.audits.Matched(placebo_draws=5).run({"mine": scores}, str(path))
-    same = sa.audits.Matched(placebo_draws=5).run({"mine": scores}, load_manifest(path))
+    result = sa.audits.Matched(placebo_draws=5)({"mine": scores}, str(path))
+    same = sa.audits.Matched(placebo_draws=5)({"mine": scores}, load_manifest(path))
     assert result.rows == same.rows
     assert any(row.value is not None for row in result.rows)
     for bare in (scores, {"mine": next(iter(scores.values()))}, scores.keys()):
         with pytest.raises(TypeError, match="tables: give the scores of each checkpo"):
-            sa.audits.Matched().run(bare, path)
+            sa.audits.Matched()(bare, path)
     with pytest.raises(TypeError, match="manifest: int is no path"):
-        sa.audits.Matched().run({"mine": scores}, 3)
+        sa.audits.Matched()({"mine": scores}, 3)
     with pytest.raises(TypeError, match="checkpoint: int is no path"):
         sa.score(3, [])  # type: ignore[arg-type]
     one = Request(audits="matched", ckpt="runs/a", manifest="m", data=())  # type: ignore[arg-type]
