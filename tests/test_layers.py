@@ -54,6 +54,7 @@ PATTERNS = {
     "spark_audit.audits.extract.guesses": "parts of identifiers",
     "spark_audit.audits.setup_guards": "parts of identifiers",
     "spark_audit.audits.strata": "forms of identifiers",
+    "spark_audit.report.figures.memory": "signs of numbers",
     "spark_audit.report.figures.panel": "where names of checkpoints break",
     "spark_audit.report.figures.svg": "drawings",
     "spark_audit.report.gate": "rules that somebody typed",
