@@ -6,6 +6,7 @@ that all formats give the same answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Context
@@ -318,6 +319,21 @@ def _level(tests: int) -> dict[str, Any]:
         repr(LEVEL / (tests or 1))
     )
     return {"tests": tests, "limit": level}
+
+
+def surety(found: Sequence[Standing]) -> str:
+    """How sure the first screen is, as chances: of a false claim, and of a missed leak.
+
+    A corrected p bounds how often a report in which nothing leaked would claim as much.
+    """
+    of_1000: dict[int, list[str]] = {}
+    for one in found:
+        p = one.led_by.p_adjusted if one.led_by and one.detections else None
+        if p is not None:
+            of_1000.setdefault(max(1, math.ceil(1000 * p)), []).append(one.name)
+    clean = any(one.state == "NO LEAK FOUND" for one in found)
+    claims = sorted(of_1000.items())
+    return sentences.render("states.surety", claims=claims, clean=clean)
 
 
 def gate(found: Sequence[Standing]) -> str:

@@ -22,6 +22,7 @@ from spark_audit.report.states import (
     reading,
     standings,
     state_name,
+    surety,
 )
 from spark_audit.report.tables import entries, glance
 from spark_audit.results import Report, by_severity
@@ -61,6 +62,7 @@ def facts(report: Report) -> dict[str, Any]:
         "reading": reading(report, stand),
         "doubts": doubts(report, stand),
         "gate": gate(stand),
+        "surety": surety(stand),
         "attacks": tried,
         "attack_table": attack_table(tried),
         "uncovered": uncovered(tried, stand),
