@@ -30,7 +30,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from spark_audit.audits import about, all_audits
+from spark_audit.audits import all_audits
+from spark_audit.audits.base import Audit
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.manifest.file import load_manifest
 from spark_audit.manifest.items import items_for
@@ -87,7 +88,7 @@ def noisy(base: Path, folder: Path, *, seed: int) -> Path:
     return folder
 
 
-def kinds(manifest_file: Path, base: Path, audits: Sequence[str]) -> list[Kind]:
+def kinds(manifest_file: Path, base: Path, audits: Sequence[Audit]) -> list[Kind]:
     """The work of a checkpoint, as ours plans it."""
     manifest = load_manifest(manifest_file)
     view, plans = make_plans(manifest, audits)
@@ -187,7 +188,7 @@ def main() -> None:
     start = cpu()
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     load = cpu() - start
-    audits = [name for name in all_audits() if not about(name).slow]
+    audits = [audit() for audit in all_audits().values() if not audit.slow]
     count = options.checkpoints + 1  # the base too
     print("| work, of one checkpoint | tokens | s, their way |\n|---|---|---|")
     each = load * len(FAMILIES)
