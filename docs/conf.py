@@ -29,6 +29,7 @@ include_patterns += ["reports/claims/*/claims.md"]
 exclude_patterns = [".*", "benchmarks/sentences.md"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
+smartquotes = False  # they would make a dash of the two hyphens of an option
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
 
@@ -40,9 +41,10 @@ html_show_sourcelink = html_copy_source = False
 html_show_sphinx = False
 templates_path = ["_templates"]
 html_additional_pages = {"index": "first.html"}
-html_sidebars = {"**": ["globaltoc.html"]}
+html_sidebars = {"**": ["contents.html"]}
 html_theme_options = {
     "navbar_center": [],
+    "secondary_sidebar_items": {"**": ["page-toc"], "docs/metrics": []},
     "navbar_end": ["theme-switcher"],
     "footer_start": ["copyright"],
     "footer_end": [],
@@ -97,8 +99,8 @@ CONTRIBUTING
 SECURITY
 CHANGELOG
 reports/README
-reports/claims/real/claims
-reports/claims/made/claims
+Claims on real tasks <reports/claims/real/claims>
+Claims on made-up tasks <reports/claims/made/claims>
 benchmarks/README
 benchmarks/known_truth
 benchmarks/canaries
