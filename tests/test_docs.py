@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,27 @@ def test_every_metric_has_its_row() -> None:
         unit, moves, null = rows[key]
         assert (unit, moves) == (metric.unit or "–", "–↑↓"[metric.learned]), key
         assert metric.null is None or float(null) == metric.null, key
+
+
+def test_the_house_is_drawn_as_it_stands() -> None:
+    (tree,) = code(CONTRIBUTING, "text")
+    drawn, parents = set(), [""]
+    for indent, name in re.findall(r"^( *)(\w+)/", tree, flags=re.M):
+        parents[len(indent) // 2 :] = [name]
+        drawn.add("/".join(parents))
+    code_folders = {
+        path.parent.relative_to(ROOT).as_posix()
+        for package in ("spark_audit", "spark_train", "benchmarks")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    inner = r"spark_audit/(audits|report/writers)/\w+"
+    folders = {one for one in code_folders if not re.fullmatch(inner, one)}
+    assert folders <= drawn
+    assert all((ROOT / one).is_dir() for one in drawn)
+    for name in re.findall(r"`((?:spark_\w+|docs|tests)/[\w/.-]+\.\w+)`", CONTRIBUTING):
+        assert (ROOT / name).is_file(), name
+    for name, place in re.findall(r"`([A-Z]+)` in `(\w+/[\w/]+)\.py`", CONTRIBUTING):
+        assert hasattr(import_module(place.replace("/", ".")), name), name
 
 
 def test_the_example_row_is_valid_and_its_span_is_the_number(tmp_path: Path) -> None:
