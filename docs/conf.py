@@ -6,12 +6,13 @@ same on this site and where the files are read without it.
 
 from __future__ import annotations
 
-from inspect import isfunction
+from inspect import isfunction, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from jinja2 import Environment
 from sphinx.application import Sphinx
+from sphinx.util.inspect import stringify_signature
 from typer.main import get_command
 
 import spark_audit as sa
@@ -30,7 +31,8 @@ exclude_patterns = [".*", "benchmarks/sentences.md"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
 smartquotes = False  # they would make a dash of the two hyphens of an option
-autodoc_typehints = "none"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 80
 numpydoc_show_class_members = False
 
 html_theme = "pydata_sphinx_theme"
@@ -146,6 +148,22 @@ def rendered(app: Sphinx, name: str, source: list[str]) -> None:
         source[0] += CONTENTS
 
 
+def plain_types(
+    app: Sphinx, what: str, name: str, one: Any, options: Any, shown: str, of: str
+) -> tuple[str, str] | None:
+    """A class's signature without the flags and checks that its types carry."""
+    if what != "class" or "Annotated" not in (shown or ""):
+        return None
+    own, hints = signature(one), get_type_hints(one)
+    parameters = [
+        each.replace(annotation=hints.get(each.name, each.annotation))
+        for each in own.parameters.values()
+    ]
+    own = own.replace(parameters=parameters)
+    return stringify_signature(own, unqualified_typehints=True), of
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("autodoc-process-signature", plain_types)
     app.connect("source-read", rendered)

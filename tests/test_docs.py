@@ -106,6 +106,13 @@ def test_every_metric_has_its_row() -> None:
         assert metric.null is None or float(null) == metric.null, key
 
 
+def test_the_page_on_reading_is_about_the_report_that_is_kept() -> None:
+    kept = (ROOT / "reports/demo/report.md").read_text(encoding="utf-8")
+    figures = re.findall(r"[\d.]+% \w+ likely \[[^]]+\]", PAGES["reading.md"])
+    assert len(figures) == 2
+    assert all(figure in kept for figure in figures)
+
+
 def test_the_house_is_drawn_as_it_stands() -> None:
     (tree,) = code(CONTRIBUTING, "text")
     drawn, parents = set(), [""]
