@@ -6,6 +6,7 @@ same on this site and where the files are read without it.
 
 from __future__ import annotations
 
+from functools import cache
 from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -22,7 +23,6 @@ from spark_train import cli as training
 
 project = "SPARK Audit"
 project_copyright = "The SPARK Audit developers, MIT licence"
-release = "0.1.0"
 extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser"]
 root_doc = "README"
 include_patterns = ["docs/*.md", "*.md", "benchmarks/*.md", "reports/README.md"]
@@ -125,6 +125,7 @@ def commands() -> dict[str, Any]:
     return tree
 
 
+@cache
 def declarations() -> dict[str, Any]:
     """What the pages in TEMPLATES are made of."""
     functions = [name for name in sa.__all__ if isfunction(getattr(sa, name))]
