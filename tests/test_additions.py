@@ -9,9 +9,7 @@ from __future__ import annotations
 import csv
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,65 +72,38 @@ write_report(report, Path(folder), formats=("json", *formats.split(",")))
 """
 
 
-@dataclass(frozen=True)
 class House:
-    """A copy of both packages, and scores for a report without a model."""
+    """A copy of the package with CONTRIBUTING's files, and scores to report on."""
 
-    root: Path
-    scene: Path
+    def __init__(self, root: Path, scene: Path) -> None:
+        self.root, self.scene = root, scene
+        skip = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "spark_audit", root / "spark_audit", ignore=skip)
+        for name, text in {**EXAMPLES, "surprise.en.toml": SENTENCES}.items():
+            (root / name).write_text(text, encoding="utf-8")
+        self.entries = root / "surprise-1.0.dist-info" / "entry_points.txt"
+        self.entries.parent.mkdir()
+        (self.entries.parent / "METADATA").write_text("Name: surprise\nVersion: 1.0\n")
 
     def python(self, *arguments: str, code: int = 0) -> str:
         """What a Python that sees the copy alone prints, both streams."""
-        ended, said = python(
-            list(arguments), root=self.root, cwd=self.scene, COLUMNS="200"
-        )
+        words = list(arguments)
+        ended, said = python(words, root=self.root, cwd=self.scene, COLUMNS="200")
         assert ended == code, said
         return said
 
     def audit(self, *words: str, code: int = 0) -> str:
         return self.python("-m", "spark_audit", *words, code=code)
 
-    def train(self, *words: str) -> str:
-        return self.python("-m", "spark_train", *words)
-
-    def report(self, folder: Path, audits: str, formats: str = "csv,md") -> Path:
-        self.python("-c", REPORT, str(self.scene), str(folder), audits, formats)
-        return folder
-
-    @contextmanager
-    def with_file(self, name: str, text: str | None = None) -> Iterator[None]:
-        """With one file put in, or another in its place, and then as before."""
-        path = self.root / name
-        before = path.read_bytes() if path.exists() else None
-        assert (before is None) == (text is None)
-        path.write_text(EXAMPLES[name] if text is None else text, encoding="utf-8")
-        try:
-            yield
-        finally:
-            path.unlink() if before is None else path.write_bytes(before)
-
-    @contextmanager
-    def announced(self, entry: str, group: str = "audits") -> Iterator[None]:
-        """With a package installed that brings an audit, or a score."""
-        place = self.root / "surprise-1.0.dist-info"
-        place.mkdir()
-        (place / "METADATA").write_text("Name: surprise\nVersion: 1.0\n")
-        points = f"[spark_audit.{group}]\n{entry}\n"
-        (place / "entry_points.txt").write_text(points)
-        try:
-            yield
-        finally:
-            shutil.rmtree(place)
+    def report(self, folder: Path, audits: str, formats: str = "csv,md") -> str:
+        words = (str(self.scene), str(folder), audits, formats)
+        return self.python("-c", REPORT, *words)
 
 
 @pytest.fixture(scope="session")
-def house(
+def scene(
     tmp_path_factory: pytest.TempPathFactory, make_case: Callable[..., Any]
-) -> House:
-    root = tmp_path_factory.mktemp("house")
-    for package in ("spark_audit", "spark_train"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / package, root / package, ignore=ignored)
+) -> Path:
     scene = tmp_path_factory.mktemp("scene")
     case = make_case(sources=50, tests=50)
     content = case.manifest.model_dump(mode="json")
@@ -151,7 +122,12 @@ def house(
             columns["rank_lo"] = np.ceil(np.exp(nll)).astype(np.int32)
             items.append((key, np.arange(1, len(nll) + 1, dtype=np.int32), columns))
         TokenTable.from_items(items).write(scene / f"{name}.parquet")
-    return House(root, scene)
+    return scene
+
+
+@pytest.fixture
+def house(tmp_path: Path, scene: Path) -> House:
+    return House(tmp_path / "house", scene)
 
 
 def figures(folder: Path) -> list[dict[str, str]]:
@@ -160,81 +136,67 @@ def figures(folder: Path) -> list[dict[str, str]]:
 
 
 def test_an_audit(house: House, tmp_path: Path) -> None:
-    rule = "surprise.nll_quantile.value > {} except base"
-    (house.root / "surprise.en.toml").write_text(SENTENCES)
-    with (
-        house.with_file("surprise.py"),
-        house.announced("surprise = surprise:Surprise"),
-    ):
-        help_page = house.audit("--help")
-        commands = re.findall(r"^\W*(utility|surprise|all) ", help_page, re.M)
-        assert commands == ["utility", "surprise", "all"]
-        assert "that a given share of identifier tokens exceed" in help_page
-        assert "share of tokens, 0 to 1" in house.audit("surprise", "--help")
-        folder = house.report(tmp_path / "out", "surprise,nll", "csv,md,html")
-        page = (folder / "report.html").read_text()
-        for words in (">Surprises</h2>", "proves nothing alone.", "by few tokens."):
-            assert words in page
-        rows = figures(folder)
-        assert list(dict.fromkeys(row["audit"] for row in rows)) == ["nll", "surprise"]
-        (own,) = (
-            row
-            for row in rows
-            if (row["audit"], row["checkpoint"]) == ("surprise", "ours")
-        )
-        assert (own["metric"], own["unit"]) == ("nll_quantile", "nats")
-        assert "NLL quantile" in (folder / "report.md").read_text()
-        house.audit("gate", str(folder), "--fail-if", rule.format("99"))
-        told = house.audit("gate", str(folder), "--fail-if", rule.format("0"), code=1)
-        assert "tripped" in told
-        house.python(
-            "-c",
-            "from spark_audit.audits import metric_of\n"
-            "assert metric_of('surprise', 'nll_quantile').range[0] == 0",
-        )
-    with house.announced("surprise = surprise:Nothing"):
-        told = house.audit("--help")
-        assert "'surprise' (surprise:Nothing) is left out: ModuleNotFound" in told
+    folder = tmp_path / "out"
+    rule = ("gate", str(folder), "--fail-if", "surprise.nll_quantile.value > 0")
+    house.entries.write_text("[spark_audit.audits]\nsurprise = surprise:Surprise\n")
+    help_page = house.audit("--help")
+    commands = re.findall(r"^\W*(utility|surprise|all) ", help_page, re.M)
+    assert commands == ["utility", "surprise", "all"]
+    assert "share of tokens, 0 to 1" in house.audit("surprise", "--help")
+    house.report(folder, "surprise,nll", "csv,md,html")
+    page = (folder / "report.html").read_text()
+    for words in (">Surprises</h2>", "proves nothing alone.", "by few tokens."):
+        assert words in page
+    rows = {(row["audit"], row["checkpoint"]): row for row in figures(folder)}
+    assert [*dict.fromkeys(audit for audit, _ in rows)] == ["nll", "surprise"]
+    own = rows["surprise", "ours"]
+    assert (own["metric"], own["unit"]) == ("nll_quantile", "nats")
+    assert "NLL quantile" in (folder / "report.md").read_text()
+    house.audit(*rule, code=1)
+
+    house.entries.write_text("[spark_audit.audits]\nsurprise = surprise:Nothing\n")
+    assert "'surprise' (surprise:Nothing) is left out" in house.audit("--help")
+
+    house.entries.unlink()
     assert "surprise" not in house.audit("--help")
     house.audit("report", str(folder), "--format", "md")
     assert "nll_quantile" in (folder / "report.md").read_text()
-    told = house.audit("gate", str(folder), "--fail-if", rule.format("0"), code=2)
-    assert "unknown audit 'surprise'" in told
+    house.audit(*rule, code=2)
 
 
-def test_a_membership_score(house: House, tmp_path: Path) -> None:
-    with house.with_file("median_score.py"):
-        with house.announced("median = median_score:median", "scores"):
-            rows = figures(house.report(tmp_path / "good", "mia"))
-        kept = [r for r in rows if (r["metric"], r["variant"]) == ("auc", "median")]
-        assert {row["checkpoint"] for row in kept if row["value"]} == {"base", "ours"}
-        with house.announced("median = median_score:nothing", "scores"):
-            told = house.python(
-                *("-c", REPORT, str(house.scene), str(tmp_path / "bad"), "mia", "csv")
-            )
-        assert "'median' (median_score:nothing) is left out: AttributeError" in told
-    (lost,) = {
-        (r["status"], r["note"])
-        for r in figures(tmp_path / "bad")
-        if (r["metric"], r["variant"]) == ("auc", "median")
-    }
-    assert lost == ("not_estimable", "nothing was scored")
+@pytest.mark.parametrize("function", ["median", "nothing"])
+def test_a_membership_score(house: House, tmp_path: Path, function: str) -> None:
+    entry = f"median = median_score:{function}"
+    house.entries.write_text(f"[spark_audit.scores]\n{entry}\n")
+    said = house.report(tmp_path / "out", "mia")
+    left_out = f"'median' (median_score:{function}) is left out: AttributeError"
+    assert (left_out in said) == (function == "nothing")
+    rows = [
+        row
+        for row in figures(tmp_path / "out")
+        if (row["metric"], row["variant"]) == ("auc", "median")
+    ]
+    if function == "median":
+        assert {row["checkpoint"] for row in rows if row["value"]} == {"base", "ours"}
+    else:
+        assert {row["status"] for row in rows} == {"not_estimable"}
 
 
 def test_a_metric_of_an_audit(house: House, tmp_path: Path) -> None:
-    source = (ROOT / EDITED).read_text(encoding="utf-8")
+    edited = house.root / EDITED
+    source = edited.read_text(encoding="utf-8")
     (diff,) = re.findall(r"^```diff\n(.*?)^```$", TEXT, re.M | re.S)
     assert f"`{EDITED}`" in TEXT
     for old, new in re.findall(r"^-(.*\n)\+(.*\n)", diff, re.M):
         assert source.count(old) == 1, f"{EDITED} has no such line any more: {old}"
         source = source.replace(old, new)
-    rule = ("--fail-if", "rank.top100_rate.pii.value < 0")
-    with house.with_file(EDITED, source):
-        folder = house.report(tmp_path / "out", "rank")
-        assert "top100_rate" in (folder / "report.md").read_text()
-        rows = [row for row in figures(folder) if row["metric"] == "top100_rate"]
-        assert {row["variant"] for row in rows} == {"pii", "control", "pii_all"}
-        shown = [row for row in rows if row["value"]]
-        assert {row["variant"] for row in shown} >= {"pii", "control"}
-        assert all(0 <= float(row["low"]) <= float(row["high"]) <= 1 for row in shown)
-        house.audit("gate", str(folder), *rule)
+    edited.write_text(source, encoding="utf-8")
+    folder = tmp_path / "out"
+    house.report(folder, "rank")
+    assert "top100_rate" in (folder / "report.md").read_text()
+    rows = [row for row in figures(folder) if row["metric"] == "top100_rate"]
+    assert {row["variant"] for row in rows} == {"pii", "control", "pii_all"}
+    shown = [row for row in rows if row["value"]]
+    assert {row["variant"] for row in shown} >= {"pii", "control"}
+    assert all(0 <= float(row["low"]) <= float(row["high"]) <= 1 for row in shown)
+    house.audit("gate", str(folder), "--fail-if", "rank.top100_rate.pii.value < 0")

@@ -7,16 +7,17 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import conf
 import pytest
 from claims.__main__ import parser as claims_parser
 
-from spark_audit.cli.main import run
+from spark_audit.audits import all_audits
 from spark_audit.data.examples import read_examples
 from spark_audit.report.states import SHAPES
-from spark_train.cli import run as train_run
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -24,9 +25,8 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PAGES = {
     path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")
 }
-SHOWN = (README, *PAGES.values())
-"""What users read: held to the program alike."""
-MOST_LINES = 200
+COMMANDS = conf.commands()
+MOST_LINES = 150
 
 
 def code(text: str, language: str = "") -> list[str]:
@@ -34,15 +34,14 @@ def code(text: str, language: str = "") -> list[str]:
     return [body for _, name, body in blocks if name == language]
 
 
-PROGRAMS = {"spark-audit": run, "spark-train": train_run}
-
-
-def commands(text: str) -> list[list[str]]:
+def commands(text: str) -> list[tuple[str, ...]]:
     """Every call of a program in a code block, continued lines joined."""
     lines = "".join(code(text)).replace("\\\n", " ").splitlines()
     calls = [part for line in lines for part in line.split("&&")]
-    words = [shlex.split(call) for call in calls if "spark-" in call]
-    return [call for call in words if call and call[0] in PROGRAMS]
+    words = [tuple(shlex.split(call)) for call in calls if "spark-" in call]
+    return [
+        call for call in words if call and call[0] in ("spark-audit", "spark-train")
+    ]
 
 
 def test_every_promise_of_security_names_tests_that_there_are() -> None:
@@ -55,81 +54,84 @@ def test_every_promise_of_security_names_tests_that_there_are() -> None:
         assert all((ROOT / name).is_file() for name in named), promise
 
 
-def test_the_two_commands_stand_there_to_the_letter() -> None:
+def test_the_readme_is_short_and_has_the_states_and_the_two_commands() -> None:
     lines = README.splitlines()
-    for command in (
-        "pip install -c constraints.txt -e . && spark-audit demo",
-        "pip install -c constraints.txt -e '.[test]' && pytest",
-    ):
-        assert lines.count(command) == 1
-    assert "pip install -c constraints.txt -e '.[test]' && pytest" in CONTRIBUTING
-
-
-def test_the_readme_is_short_and_leads_to_every_page() -> None:
-    assert len(README.splitlines()) <= MOST_LINES
-    assert len(PAGES) >= 6
-    assert all(f"](docs/{name})" in README for name in PAGES)
+    assert len(lines) <= MOST_LINES
     assert re.findall(r"^\| ([A-Z ]+) \|", README, flags=re.M) == [*SHAPES]
-
-
-def test_ci_takes_its_test_command_from_the_readme() -> None:
+    test = "pip install -c constraints.txt -e '.[test]' && pytest"
+    for command in ("pip install -c constraints.txt -e . && spark-audit demo", test):
+        assert lines.count(command) == 1
+    assert test in CONTRIBUTING
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    found = re.search(r'grep -m1 -E "(.+?)" README.md', script)
-    assert found is not None
-    pattern = found[1].replace("\\\\", "\\")
-    (line,) = (line for line in README.splitlines() if re.search(pattern, line))
-    assert line == "pip install -c constraints.txt -e '.[test]' && pytest"
-    assert not re.search(r"^\s*pip install", script, flags=re.M)
-    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+    (pattern,) = re.findall(r'grep -m1 -E "(.+?)" README.md', script)
+    pattern = pattern.replace("\\\\", "\\")
+    assert [line for line in lines if re.search(pattern, line)] == [test]
 
 
-CALLS = [call for text in (*SHOWN, CONTRIBUTING) for call in commands(text)]
-CALLS = [list(call) for call in dict.fromkeys(map(tuple, CALLS))]
-
-
-def test_enough_calls_are_read_from_the_docs() -> None:
-    assert len(CALLS) >= 25
+READ = (README, *PAGES.values())
+CALLS = dict.fromkeys(call for text in (*READ, CONTRIBUTING) for call in commands(text))
 
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
-def test_every_command_and_flag_in_the_docs_exists(
-    call: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    program, *call = call
+def test_every_command_and_flag_in_the_docs_exists(call: tuple[str, ...]) -> None:
     words = [word for word in call if not word.startswith("-")]
-    name = words[:2] if words[0] in ("data", "manifest") else words[:1]
-    assert PROGRAMS[program]([*name, "--help"]) == 0
-    shown = capsys.readouterr().out
-    flags = [word.partition("=")[0] for word in call if word.startswith("-")]
-    flags = [flag.replace("_", "-") for flag in flags]
-    missing = [f for f in flags if not re.search(rf"(?<![\w-]){f}(?![\w-])", shown)]
-    assert not missing, shown
+    command = COMMANDS.get(" ".join(words[:3])) or COMMANDS[" ".join(words[:2])]
+    known = {name for one in command.params for name in one.opts + one.secondary_opts}
+    flags = {word.partition("=")[0] for word in call if word.startswith("-")}
+    assert {flag.replace("_", "-") for flag in flags} <= known | {"--help"}
 
 
-def test_options_named_in_the_text_exist(
-    capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    shown = ""
-    names = (
-        "manifest build",
-        "manifest export",
-        "data annotate",
-        "data inject",
-        "data import",
-    )
-    for name in ([], ["all"], ["report"], ["gate"], *(name.split() for name in names)):
-        assert run([*name, "--help"]) == 0
-        shown += capsys.readouterr().out
-    assert train_run(["run", "--help"]) == 0
-    shown += capsys.readouterr().out + claims_parser().format_help()
+def test_options_named_in_the_text_exist() -> None:
+    params = [one for command in COMMANDS.values() for one in command.params]
+    known = {name for one in params for name in one.opts + one.secondary_opts}
+    known |= {*re.findall(r"--[a-z-]+", claims_parser().format_help())}
     # In code of a sentence: blocks are looked at call by call.
-    sentences = re.sub(r"^ *```.*?^ *```$", "", "".join(SHOWN), flags=re.M | re.S)
+    sentences = re.sub(r"^ *```.*?^ *```$", "", "".join(READ), flags=re.M | re.S)
     flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", sentences))
-    assert len(flags) >= 10
-    for flag in flags - {"--help"}:
-        assert re.search(rf"(?<![\w-]){flag}(?![\w-])", shown), flag
+    assert not flags - known - {"--help", "--install-completion"}
+
+
+def test_every_metric_has_its_row() -> None:
+    rows = {}
+    for section in PAGES["metrics.md"].split("\n## ")[1:]:
+        audit = section.split("`")[1]
+        for line in re.findall(r"^\| `.*", section, flags=re.M):
+            name, _, unit, moves, null, *_ = line.strip("| ").split(" | ")
+            rows[audit, name.strip("`")] = (unit, moves, null)
+    metrics = {(n, m.name): m for n, a in all_audits().items() for m in a.metrics}
+    assert rows.keys() == metrics.keys()
+    for key, metric in metrics.items():
+        unit, moves, null = rows[key]
+        assert (unit, moves) == (metric.unit or "–", "–↑↓"[metric.learned]), key
+        assert metric.null is None or float(null) == metric.null, key
+
+
+def test_the_page_on_reading_is_about_the_report_that_is_kept() -> None:
+    kept = (ROOT / "reports/demo/report.md").read_text(encoding="utf-8")
+    figures = re.findall(r"[\d.]+% \w+ likely \[[^]]+\]", PAGES["reading.md"])
+    assert len(figures) == 2
+    assert all(figure in kept for figure in figures)
+
+
+def test_the_house_is_drawn_as_it_stands() -> None:
+    (tree,) = code(CONTRIBUTING, "text")
+    drawn, parents = set(), [""]
+    for indent, name in re.findall(r"^( *)(\w+)/", tree, flags=re.M):
+        parents[len(indent) // 2 :] = [name]
+        drawn.add("/".join(parents))
+    code_folders = {
+        path.parent.relative_to(ROOT).as_posix()
+        for package in ("spark_audit", "spark_train", "benchmarks")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    inner = r"spark_audit/(audits|report/writers)/\w+"
+    folders = {one for one in code_folders if not re.fullmatch(inner, one)}
+    assert folders <= drawn
+    assert all((ROOT / one).is_dir() for one in drawn)
+    for name in re.findall(r"`((?:spark_\w+|docs|tests)/[\w/.-]+\.\w+)`", CONTRIBUTING):
+        assert (ROOT / name).is_file(), name
+    for name, place in re.findall(r"`([A-Z]+)` in `(\w+/[\w/]+)\.py`", CONTRIBUTING):
+        assert hasattr(import_module(place.replace("/", ".")), name), name
 
 
 def test_the_example_row_is_valid_and_its_span_is_the_number(tmp_path: Path) -> None:
@@ -152,22 +154,6 @@ def test_the_worked_examples_are_clean(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-DOCS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/README.md"]
-DOCS += [f"docs/{name}" for name in PAGES]
-
-
-@pytest.mark.parametrize("name", DOCS)
-def test_links_lead_somewhere(name: str) -> None:
-    path = ROOT / name
-    text = path.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert "://" in target or (path.parent / target).exists(), target
-    titles = re.findall(r"^#+ (.+)$", text, flags=re.M)
-    anchors = {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in titles}
-    for target in re.findall(r"\]\(#([^)]+)\)", text):
-        assert target in anchors, target
 
 
 def notebook(text: str) -> dict[str, Any]:

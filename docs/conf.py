@@ -1,0 +1,170 @@
+"""Builds the documentation: ``sphinx-build -W -c docs . build/site``.
+
+The source is the whole repository, so that a link between two Markdown files is the
+same on this site and where the files are read without it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from inspect import isfunction, signature
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from jinja2 import Environment
+from sphinx.application import Sphinx
+from sphinx.util.inspect import stringify_signature
+from typer.main import get_command
+
+import spark_audit as sa
+from spark_audit import sentences
+from spark_audit.cli import main
+from spark_train import cli as training
+
+project = "SPARK Audit"
+project_copyright = "The SPARK Audit developers, MIT licence"
+extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser"]
+root_doc = "README"
+include_patterns = ["docs/*.md", "*.md", "benchmarks/*.md", "reports/README.md"]
+include_patterns += ["reports/claims/*/claims.md"]
+exclude_patterns = [".*", "benchmarks/sentences.md"]
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 4
+smartquotes = False  # they would make a dash of the two hyphens of an option
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 80
+numpydoc_show_class_members = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = project
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+html_show_sourcelink = html_copy_source = False
+html_show_sphinx = False
+templates_path = ["_templates"]
+html_additional_pages = {"index": "first.html"}
+html_sidebars = {"**": ["contents.html"]}
+html_theme_options = {
+    "navbar_center": [],
+    "secondary_sidebar_items": {"**": ["page-toc"], "docs/metrics": []},
+    "navbar_end": ["theme-switcher"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "show_prev_next": False,
+}
+
+TEMPLATES = ("docs/api", "docs/api-stats", "docs/commands", "docs/glossary")
+STATISTICS = Path(sa.__file__).parent / "stats"
+CONTENTS = """
+
+```{toctree}
+:hidden:
+:caption: Begin
+
+docs/quickstart
+docs/concepts
+docs/reading
+docs/tutorial
+```
+
+```{toctree}
+:hidden:
+:caption: Guide
+
+docs/data
+docs/recipes
+docs/checkpoints
+docs/audits
+docs/metrics
+docs/limits
+docs/reports-and-gate
+docs/training
+docs/integrations
+docs/comparison
+```
+
+```{toctree}
+:hidden:
+:caption: Reference
+
+docs/commands
+docs/api
+docs/api-stats
+docs/glossary
+```
+
+```{toctree}
+:hidden:
+:caption: Project
+
+CONTRIBUTING
+SECURITY
+CHANGELOG
+reports/README
+Claims on real tasks <reports/claims/real/claims>
+Claims on made-up tasks <reports/claims/made/claims>
+benchmarks/README
+benchmarks/known_truth
+benchmarks/canaries
+benchmarks/membership
+```
+"""
+
+
+def commands() -> dict[str, Any]:
+    """Every command by what is typed, such as ``spark-audit data import``."""
+    tree: dict[str, Any] = {}
+    apps = {
+        "spark-audit": main._app([*main.AUDITS, *main.GROUPS, "all", "gate"]),
+        "spark-train": training._app(),
+    }
+    for program, app in apps.items():
+        for name, one in get_command(app).commands.items():
+            inner = getattr(one, "commands", {"": one})
+            tree |= {f"{program} {name} {k}".strip(): c for k, c in inner.items()}
+    return tree
+
+
+@cache
+def declarations() -> dict[str, Any]:
+    """What the pages in TEMPLATES are made of."""
+    functions = [name for name in sa.__all__ if isfunction(getattr(sa, name))]
+    return {
+        "commands": commands(),
+        "audits": [f"spark-audit {audit}" for audit in main.AUDITS],
+        "terms": sentences.terms("glossary"),
+        "functions": functions,
+        "classes": [n for n in sa.__all__ if n[0].isupper()],
+        "classes_of_audits": [audit.__name__ for audit in sa.audits.AUDITS],
+        "statistics": sorted(path.stem for path in STATISTICS.glob("[a-z]*.py")),
+    }
+
+
+def rendered(app: Sphinx, name: str, source: list[str]) -> None:
+    """Fill in a page that is a template, and add the contents to the first page."""
+    if name in TEMPLATES:
+        template = Environment(trim_blocks=True).from_string(source[0])
+        source[0] = template.render(declarations())
+    elif name == root_doc:
+        source[0] += CONTENTS
+
+
+def plain_types(
+    app: Sphinx, what: str, name: str, one: Any, options: Any, shown: str, of: str
+) -> tuple[str, str] | None:
+    """A class's signature without the flags and checks that its types carry."""
+    if what != "class" or "Annotated" not in (shown or ""):
+        return None
+    own, hints = signature(one), get_type_hints(one)
+    parameters = [
+        each.replace(annotation=hints.get(each.name, each.annotation))
+        for each in own.parameters.values()
+    ]
+    own = own.replace(parameters=parameters)
+    return stringify_signature(own, unqualified_typehints=True), of
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-signature", plain_types)
+    app.connect("source-read", rendered)
