@@ -38,9 +38,9 @@ AUDITS = {
     "mia": "Whether scores separate trained rows from held-out rows.",
     "extract": "Identifiers reproduced word for word after their true prefix.",
     "noise": "Identifiers' probability under noise on the input embeddings.",
-    "series": "Membership by all stages of a series, beside its last checkpoint.",
     "stages": "Memory by stage and task of a series: learned, kept or forgotten.",
     "utility": "Task accuracy after every stage: Last, Avg, BWT, forgetting.",
+    "series": "Membership by all stages of a series, beside its last checkpoint.",
 }
 """Our audits, named without importing them: ``--help`` answers at once."""
 TRAINING = ("run", "methods", "relearn", "score")

@@ -11,16 +11,15 @@ sequential membership inference, arXiv 2602.16596), which no claim rests on.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
-import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
+from spark_audit.audits.series.series_scores import FPRS, OFS, SERIES
 from spark_audit.audits.spans import plan_of_identifiers
 from spark_audit.audits.utility.series import check_order, listed, tasks_in_order
 from spark_audit.manifest.schema import Manifest
@@ -29,12 +28,6 @@ from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 
-if TYPE_CHECKING:
-    from spark_audit.stats.roc import Design
-
-SERIES, LAST, STEP = "series", "last", "step"
-FPRS = {"tpr_at_fpr_10": 0.1, "tpr_at_fpr_1": 0.01}
-OFS = (SERIES, LAST, STEP)
 METRICS = (
     Metric(
         "auc", bounds=(0.0, 1.0), learned=1, variants=OFS, null=0.5, glance=(SERIES,)
@@ -43,17 +36,11 @@ METRICS = (
     Metric("auc_gain", bounds=(-1.0, 1.0)),
     *(Metric(f"{name}_gain", bounds=(-1.0, 1.0)) for name in FPRS),
 )
-FEWEST = 10
-"""A task needs this many members and as many non-members to be estimated."""
-UNORDERED = (
-    "it is not known which task each stage was trained on: give --order with one task "
-    "per stage"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesAttack(Audit):
-    """Whether all stages of a run give away more of a row than its last checkpoint.
+    """Membership by all stages of a series, beside its last checkpoint.
 
     The evidence is one row per stage and text: its mean NLL, and as ``place`` the stage
     that trained on its task, 0 if the order of tasks is not known. ``texts`` is the
@@ -143,7 +130,7 @@ class SeriesAttack(Audit):
         return Evidence.of(units[["example", "task", "cluster", "member"]], measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        from spark_audit.audits.series_findings import conclude
+        from spark_audit.audits.series.series_findings import conclude
 
         return conclude(evidence, context)
 
@@ -156,65 +143,3 @@ def _means(table: TokenTable, ids: list[str]) -> np.ndarray:
         if key in table and len(values := nll[table.rows(key)]):
             found[i] = values.mean(dtype=np.float64)
     return found
-
-
-@dataclass(frozen=True)
-class Stages:
-    """The rows of one series that have a place, and their NLL by stage.
-
-    ``fall`` is the fall of the NLL since the untrained model, nats per token, shape
-    ``(stages, rows)``; ``place`` counts from 1, ``texts`` is the best guess without a
-    model.
-    """
-
-    rows: pd.DataFrame
-    fall: np.ndarray
-    place: np.ndarray
-    texts: np.ndarray
-
-    def until(self, stage: int) -> Stages:
-        """What there was after a stage: its tasks, and the stages up to it."""
-        kept = self.place <= stage
-        part = self.fall[:stage, kept]
-        return Stages(self.rows[kept], part, self.place[kept], self.texts[kept])
-
-    @property
-    def scores(self) -> Mapping[str, np.ndarray]:
-        """The three scores by name, shape ``(rows,)`` each."""
-        stage = np.arange(1, len(self.fall) + 1)[:, None]
-        known = np.where(stage >= self.place, self.fall, -np.inf)
-        steps = np.diff(self.fall, axis=0, prepend=0.0)
-        own = steps[self.place - 1, np.arange(len(self.place))]
-        return {SERIES: known.max(axis=0), LAST: self.fall[-1], STEP: own}
-
-    @property
-    def design(self) -> Design:
-        """Sides, clusters and tasks."""
-        from spark_audit.stats.roc import Design
-
-        return Design.of(self.rows["member"], self.rows["cluster"], self.rows["task"])
-
-
-def all_series(evidence: Evidence) -> Iterator[tuple[str, Stages | str]]:
-    """The series by name; of one that cannot be tested, why."""
-    by_name: dict[str, list[str]] = defaultdict(list)
-    for name in evidence.checkpoints:
-        if name != BASE:
-            by_name[series_of(name)].append(name)
-    base, texts = (evidence.row(BASE, column) for column in ("nll", "texts"))
-    for name, stages in by_name.items():
-        stages = sorted(stages, key=lambda one: CheckpointName.parse(one).stage or 0)
-        place = evidence.row(stages[0], "place")
-        fall = np.stack([base - evidence.row(stage, "nll") for stage in stages])
-        known = (place > 0) & np.isfinite(fall).all(axis=0)
-        if not (place > 0).any():
-            yield name, UNORDERED
-            continue
-        sides = evidence.units["member"].where(known).groupby(evidence.units["task"])
-        enough = sides.agg(lambda each: min(each.sum(), (each == False).sum()))  # noqa: E712
-        known &= evidence.units["task"].map(enough >= FEWEST).to_numpy(bool)
-        if not known.any():
-            yield name, f"each task has fewer than {FEWEST} trained or {FEWEST} held-out rows"
-            continue
-        rows = evidence.units[known]
-        yield name, Stages(rows, fall[:, known], place[known].astype(int), texts[known])

@@ -12,7 +12,7 @@ import numpy as np
 from spark_audit.audits.base import Context
 from spark_audit.audits.mia.estimates import AboveTexts, Drawn, rate_difference
 from spark_audit.audits.mia.verdicts import TOLD
-from spark_audit.audits.series_attack import (
+from spark_audit.audits.series.series_scores import (
     FPRS,
     LAST,
     OFS,
@@ -45,14 +45,15 @@ class Attack:
     """The estimates of one group of rows of a series."""
 
     stages: Stages
-    seed: int
-    replicates: int
+    context: Context
 
     @cached_property
     def drawn(self) -> Drawn:
         """The rows, their design, and the weights of its resamples."""
         design = self.stages.design
-        weights = design.draw(replicates=self.replicates, seed=self.seed)
+        count = min(self.context.replicates, MOST_REPLICATES)
+        seed = seed_for(self.context.seed, "series")
+        weights = design.draw(replicates=count, seed=seed)
         return Drawn(np.arange(len(design.member)), design, weights)
 
     @cached_property
@@ -74,7 +75,7 @@ class Attack:
             yield "auc", of, with_mde(auc), {"null": 0.5}
             for (metric, fpr), own in zip(FPRS.items(), rates, strict=True):
                 rate = tpr_estimate(design, scores[of], fpr, replicates=own)
-                band = chance(design, fpr, seed=self.seed)
+                band = chance(design, fpr, seed=self.context.seed)
                 null = dict(zip(("null", "null_low", "null_high"), band, strict=True))
                 yield metric, of, with_mde(rate), null
         pair = [scores[of] for of in (SERIES, LAST)]
@@ -146,22 +147,20 @@ def conclude(evidence: Evidence, context: Context) -> AuditResult:
 
 def _groups(stages: Stages, context: Context) -> dict[str, Attack]:
     """All rows, and those of each task."""
-    seed = seed_for(context.seed, "series")
-    fewer = min(context.replicates, MOST_REPLICATES)
-    found = {"pooled": Attack(stages, seed, fewer)}
+    found = {"pooled": Attack(stages, context)}
     for task in sorted(set(stages.rows["task"])):
         own = (stages.rows["task"] == task).to_numpy()
         part = Stages(
             stages.rows[own], stages.fall[:, own], stages.place[own], stages.texts[own]
         )
-        found[f"task:{task}"] = Attack(part, seed, fewer)
+        found[f"task:{task}"] = Attack(part, context)
     return found
 
 
 def _rows(name: str, group: str, attack: Attack) -> Iterator[Row]:
     for metric, of, estimate, null in attack.figures():
         yield Row.of_estimate(
-            estimate,
+            estimate.decided(paper=attack.context.paper),
             audit="series",
             checkpoint=name,
             metric=metric,
