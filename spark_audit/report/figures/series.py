@@ -37,7 +37,7 @@ def draw(report: Report) -> Picture | None:
     panels = [
         Panel(
             [_curve(look[name], records, of) for of in SHARED],
-            wrapped(f"{name}, n {n.get(name, 0)}", width=18),
+            f"{wrapped(name, width=15)}\nn {n.get(name, 0)}",
             x=Axis(ticks={record["stage"]: str(record["stage"]) for record in records}),
             references=[("y", 0.5, ZERO)],
             tall=1.6,
