@@ -103,19 +103,7 @@ class Attack:
         ours, guess = (
             values[known] for values in (self.stages.scores[SERIES], self.stages.texts)
         )
-        estimate, p = auc_difference(design, ours, guess)
-        alone = auc_estimate(design, guess).value
-        if estimate.value is None or alone is None or p is None:
-            return None
-        half_p, told_p = (auc_test(design, values) for values in (ours, guess))
-        return AboveTexts(
-            with_mde(estimate, null=0.0),
-            p,
-            estimate.value + alone,
-            alone,
-            1.0 if half_p is None else half_p,
-            told_p if told_p is not None and alone > 0.5 else 1.0,
-        )
+        return AboveTexts.of(design, ours, guess)
 
 
 def conclude(evidence: Evidence, context: Context) -> AuditResult:
@@ -130,6 +118,9 @@ def conclude(evidence: Evidence, context: Context) -> AuditResult:
                 "series", "series.missing", checkpoint=name, reason=stages
             )
             findings.append(missing)
+            columns = {"audit": "series", "checkpoint": name, "metric": "auc"}
+            nothing = Estimate.missing(stages)
+            rows.append(Row.of_estimate(nothing, of=SERIES, null=0.5, **columns))
             continue
         attacks = _groups(stages, context)
         known[name] = attacks["pooled"]
@@ -214,7 +205,7 @@ def _finding(
     gain = rows[name, "auc_gain", ""]
     member = attack.stages.rows["member"]
     facts: dict[str, Fact] = {
-        **above.rows(name, SERIES),
+        **above.rows(name, SERIES, audit="series"),
         "last": rows[name, "auc", LAST],
         "gain": gain,
         "gain_p": gain_p,
@@ -223,18 +214,8 @@ def _finding(
         "members": int(member.sum()),
         "others": int((~member.astype(bool)).sum()),
     }
-    facts |= {
-        key: replace_audit(value)
-        for key, value in facts.items()
-        if isinstance(value, Row)
-    }
     own = {"value": apart.value, "low": apart.low, "high": apart.high, "null": 0.0}
     primary: dict[str, Any] = {"family": "primary", "p": needed, "power": power}
     return Finding.on(
         row, claim, f"series.{claim}", facts=facts, unit="AUC", **own, **primary
     )
-
-
-def replace_audit(row: Row) -> Row:
-    """The row as one of this audit."""
-    return row.model_copy(update={"audit": "series"})
