@@ -18,6 +18,7 @@ from spark_audit.audits.matched.selectivity import Matched as Matched
 from spark_audit.audits.mia.membership import Membership as Membership
 from spark_audit.audits.nll import NLL as NLL
 from spark_audit.audits.noise.embedding_noise import Noise as Noise
+from spark_audit.audits.series.series_attack import SeriesAttack as SeriesAttack
 from spark_audit.audits.stages.stage_memory import Stages as Stages
 from spark_audit.audits.twins.rise import Twins as Twins
 from spark_audit.audits.utility.task_accuracy import Utility as Utility

@@ -89,7 +89,7 @@ class Audit(ABC):
         Unit of its smallest effects as readers see it; the requirements of frameworks
         that it serves.
     slow
-        It takes most of the time, so ``all`` runs it only on request.
+        ``all`` runs it only on request: it takes most of the time, or answers who asks.
     """
 
     name: ClassVar[str] = ""

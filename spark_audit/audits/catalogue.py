@@ -14,6 +14,7 @@ from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.membership import Membership
 from spark_audit.audits.nll import NLL
 from spark_audit.audits.noise.embedding_noise import Noise
+from spark_audit.audits.series.series_attack import SeriesAttack
 from spark_audit.audits.stages.stage_memory import Stages
 from spark_audit.audits.twins.rise import Twins
 from spark_audit.audits.utility.task_accuracy import Utility
@@ -24,6 +25,7 @@ from spark_audit.sentences import optional
 AUDITS: tuple[type[Audit], ...] = (
     *(Matched, Rank, NLL, CanaryRank, Twins, Membership, Extraction, Noise, Stages),
     Utility,
+    SeriesAttack,
 )
 """The audits as reports have them; those of other packages follow."""
 # Whatever runs, reports ask all audits for their words and metrics. So the file of an

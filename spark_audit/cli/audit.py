@@ -39,13 +39,14 @@ class _Way:
 def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     """The command of one audit, or of all, some of which may be left out.
 
-    ``all`` leaves out what takes most of the time, until it or one of its own options
+    ``all`` leaves out what runs on request, until it or one of its own options
     is asked for.
     """
     several = len(audits) > 1
     names = [audit.name for audit in audits]
     name = ALL if several else names[0]
     slow = [audit.name for audit in audits if several and audit.slow]
+    shared = {one.name for audit in audits if not audit.slow for one in fields(audit)}
 
     def command(
         context: typer.Context,
@@ -62,7 +63,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             name
             for name in slow
             if name not in (*skip, *also)
-            and not typed & {field.name for field in fields(asked[name])}
+            and not typed & {one.name for one in fields(asked[name])} - shared
         ]
         left = (*skip, *waiting)
         request = replace(
@@ -74,7 +75,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         folder = _audit(request, way)
         if waiting and not way.quiet:
             listed = " ".join(waiting)
-            say(f"left out, as it takes most of the time: {listed} (--also {listed})")
+            say(f"left out unless asked for: {listed} (--also {listed})")
         if folder is not None:
             path = folder / f"command-{name}.toml"
             write_config(path, given(context), command=f"{PROGRAM} {name}")
@@ -87,7 +88,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     }
     if several:
         skips = Flag("Audits to leave out.", metavar="AUDIT...", choices=names)
-        text = "Audits that `all` leaves out as they take most of the time."
+        text = "Audits that `all` runs on request only."
         adds = replace(skips, help=text, choices=slow)
         kinds["skip"] = Annotated[tuple[str, ...], skips]
         kinds["also"] = Annotated[tuple[str, ...], adds]

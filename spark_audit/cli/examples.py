@@ -35,6 +35,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "all --ckpt runs/mine --base models/base --skip extract --also noise",
         "all --config reports/reviews-mine/command-all.toml",
     ),
+    "series": (
+        "series --ckpt runs/mine --base models/base",
+        "all --ckpt runs/mine --base models/base --also series",
+    ),
     "stages": (
         "stages --ckpt runs/mine --base models/base",
         "stages --ckpt 'mine=[run/step1,run/step2]' --base models/base --order t1,t2",

@@ -40,6 +40,7 @@ AUDITS = {
     "noise": "Identifiers' probability under noise on the input embeddings.",
     "stages": "Memory by stage and task of a series: learned, kept or forgotten.",
     "utility": "Task accuracy after every stage: Last, Avg, BWT, forgetting.",
+    "series": "Membership by all stages of a series, beside its last checkpoint.",
 }
 """Our audits, named without importing them: ``--help`` answers at once."""
 TRAINING = ("run", "methods", "relearn", "score")

@@ -331,6 +331,7 @@ def _request(
     """``spark-audit all`` of all runs."""
     order: dict[str, Any] = {"order": ",".join(size.order)}
     options = {"noise": {"draws": size.draws}, "stages": order, "utility": order}
+    options["series"] = order
     return Request(
         audits=tuple(audit(**options.get(audit.name, {})) for audit in AUDITS),
         ckpt=tuple(

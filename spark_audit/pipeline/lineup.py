@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_audit.audits import Audit, Stages, Utility
+from spark_audit.audits import Audit, SeriesAttack, Stages, Utility
 from spark_audit.audits.base import Plan
 from spark_audit.audits.utility.series import listed
 from spark_audit.checkpoints.run_folder import trained_order
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.specs import Spec
 
 
-_ORDERED = (Stages, Utility)
+_ORDERED = (Stages, Utility, SeriesAttack)
 """Audits that go through the tasks in the order of training."""
 
 

@@ -157,7 +157,9 @@ def standings(report: Report) -> list[Standing]:
 
     Empty where no audit of the report attacks anything.
     """
-    attacks = attacks_of_audits()
+    ran = {row.audit for row in report.results}
+    ran |= {one.audit for one in report.findings}
+    attacks = attacks_of_audits(ran)
     if not any(row.audit in attacks for row in report.results):
         return []
     by_entry: dict[str, list[Finding]] = {name: [] for name in entries(report)}

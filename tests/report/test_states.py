@@ -289,7 +289,7 @@ def test_what_has_no_valid_test_is_named_and_smallest_effects_say_whose_they_are
     alone = standings(report(clean))
     assert {one.name: one.state for one in alone}["b"] == "NOT TESTED"
     tried = attacks(report(clean), alone)
-    assert uncovered(tried, alone).startswith("b: no valid test;")
+    assert uncovered(tried, alone).startswith("memory of b (no valid test);")
 
 
 def test_a_report_without_attacks_has_no_standings() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -100,6 +100,19 @@ class AboveTexts(NamedTuple):
     half_p: float
     told_p: float
 
+    @classmethod
+    def of(cls, design: Design, score: np.ndarray, texts: np.ndarray) -> Self | None:
+        """Of scores and guesses, shape ``(n,)``; ``None`` where there is no test."""
+        estimate, p = auc_difference(design, score, texts)
+        alone = auc_estimate(design, texts).value
+        if estimate.value is None or alone is None or p is None:
+            return None
+        half_p, told_p = (auc_test(design, values) for values in (score, texts))
+        half_p = 1.0 if half_p is None else half_p
+        told_p = told_p if told_p is not None and alone > 0.5 else 1.0
+        shown = with_mde(estimate, null=0.0)
+        return cls(shown, p, estimate.value + alone, alone, half_p, told_p)
+
     def margin(self, *, told: bool) -> float:
         """What a score must have beyond the texts where those tell the sides apart."""
         return (1 - max(self.texts, 0.5)) / 2 if told else 0.0
@@ -120,10 +133,10 @@ class AboveTexts(NamedTuple):
         z = ((apart.value or 0.0) - margin) / apart.se
         return max(self.p, self.half_p, float(2 * scipy.special.ndtr(-z)))
 
-    def rows(self, name: str, attack: str) -> dict[str, Row]:
+    def rows(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Row]:
         """Its figures as rows: ``score``, ``texts`` and what is ``beyond``."""
         n, clusters = self.difference.n, self.difference.clusters
-        made = partial(Row.of_estimate, audit="mia", checkpoint=name)
+        made = partial(Row.of_estimate, audit=audit, checkpoint=name)
         score, texts = (
             Estimate(value, n=n, clusters=clusters)
             for value in (self.score, self.texts)
@@ -262,17 +275,7 @@ class Group:
         if self.usable(name, attack) or self.usable(name, texts):
             return None
         drawn, (ours, guess) = self.drawn((name, attack), (name, texts))
-        pair = ours if more else -ours, guess
-        estimate, p = auc_difference(drawn.design, *pair)
-        alone = auc_estimate(drawn.design, pair[1]).value
-        if estimate.value is None or alone is None or p is None:
-            return None
-        half_p, told_p = (auc_test(drawn.design, values) for values in pair)
-        half_p = 1.0 if half_p is None else half_p
-        told_p = told_p if told_p is not None and alone > 0.5 else 1.0
-        score = estimate.value + alone
-        shown = with_mde(estimate, null=0.0)
-        return AboveTexts(shown, p, score, alone, half_p, told_p)
+        return AboveTexts.of(drawn.design, ours if more else -ours, guess)
 
     def correlation(self, name: str, tests: Mapping[str, str]) -> np.ndarray:
         """How the AUCs of scores vary together, less those that they are compared with.

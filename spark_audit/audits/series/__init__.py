@@ -1,0 +1,1 @@
+"""All stages of a run as one attack, beside its last checkpoint."""

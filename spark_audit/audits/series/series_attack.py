@@ -1,0 +1,145 @@
+"""What all stages of a run give away about a row beyond its last checkpoint.
+
+Who has every stage sees each row at the stage that knew it best. The score, declared
+beforehand: by how much the row's NLL fell since the untrained model, nats per token, at
+its best stage since its own task was trained on. A held-out row takes the best of the
+same stages of its task, so that without training both sides are alike. That of the last
+stage alone stands beside it, and the fall by the stage of the row's own task ("step":
+sequential membership inference, arXiv 2602.16596), which no claim rests on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from spark_audit.audits.base import Audit, Context, Plan, Tables
+from spark_audit.audits.metric import Metric
+from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
+from spark_audit.audits.series.series_scores import FPRS, OFS, SERIES
+from spark_audit.audits.spans import plan_of_identifiers
+from spark_audit.audits.utility.series import check_order, listed, tasks_in_order
+from spark_audit.manifest.schema import Manifest
+from spark_audit.names import BASE, CheckpointName, series_of
+from spark_audit.results import AuditResult
+from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.scoring.table import Pass, TokenTable
+
+METRICS = (
+    Metric(
+        "auc", bounds=(0.0, 1.0), learned=1, variants=OFS, null=0.5, glance=(SERIES,)
+    ),
+    *(Metric(name, bounds=(0.0, 1.0), learned=1, variants=OFS) for name in FPRS),
+    Metric("auc_gain", bounds=(-1.0, 1.0)),
+    *(Metric(f"{name}_gain", bounds=(-1.0, 1.0)) for name in FPRS),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesAttack(Audit):
+    """Membership by all stages of a series, beside its last checkpoint.
+
+    The evidence is one row per stage and text: its mean NLL, and as ``place`` the stage
+    that trained on its task, 0 if the order of tasks is not known. ``texts`` is the
+    cross-validated score of the best guess without any audited checkpoint.
+    """
+
+    name = "series"
+    metrics = METRICS
+    nothing = NO_ROWS
+    unscored = ""
+    alone = "no series of several stages was given"
+    over = "trained rows compared with held-out rows"
+    chance = True
+    of_series = True
+    covers = ("auc", "n")
+    unit = "of AUC"
+    frameworks = "AITG-MOD-04, AISVS v1.0-11.2.5"
+    slow = True
+
+    order: Annotated[
+        str | None,
+        "tasks in training order: t1,t2; default: the order of the training runs",
+    ] = None
+    all_rows: Annotated[
+        bool, "score every row at every stage, not only rows with an identifier"
+    ] = False
+
+    def __post_init__(self) -> None:
+        check_order(self.order)
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Rows of both sides; those with an identifier are what ``stages`` scores."""
+        sides = manifest.membership
+        rows = {*sides.members, *sides.non_members}
+        if not self.all_rows:
+            rows &= {*plan_of_identifiers(manifest).get(Pass(), ())}
+        return {Pass(): sorted(rows)} if rows else {}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Evidence:
+        from spark_audit.audits.mia.competitor import best_guess
+        from spark_audit.audits.mia.texts import without_model
+        from spark_audit.provenance import seed_for
+        from spark_audit.stats.roc import Design
+
+        if self.order is not None:
+            tasks_in_order(manifest, self.order)
+        named = [CheckpointName.parse(n) for n, p in tables.items() if Pass() in p]
+        counts: dict[str, set[int]] = defaultdict(set)
+        for one in named:
+            if one.stage is not None and not one.rounding:
+                counts[series_of(str(one))].add(one.stage)
+        counts = {name: stages for name, stages in counts.items() if len(stages) > 1}
+        ids = self.plan(manifest).get(Pass(), [])
+        if not ids or not counts:
+            return Evidence()
+        texts = [scored_text(manifest.by_id[key]) for key in ids]
+        units, facts, _ = without_model(
+            manifest, texts, ids, seed=context.seed, permutations=0
+        )
+        own = tables.get(BASE, {}).get(Pass())
+        base = _means(own or reference_table(manifest, ids), ids)
+        guess = best_guess(
+            texts if all(texts) else None,
+            units["label"].to_numpy(np.int64),
+            {"loss": -base},
+            Design.of(units["member"], units["cluster"], units["task"]),
+            seed=seed_for(context.seed, "series", "texts"),
+        )
+        tasks = listed(self.order)
+        places = {task: k for k, task in enumerate(tasks, start=1)}
+        place = units["task"].map(lambda task: places.get(task, 0)).to_numpy()
+        unknown = np.full(len(ids), np.nan)
+
+        def measured() -> Measured:
+            found = unknown if guess is None else guess
+            yield BASE, {"nll": base, "place": unknown, "texts": found}
+            for one in named:
+                stages = counts.get(series_of(str(one)))
+                if one.stage is None or one.rounding or stages is None:
+                    continue
+                whole = stages == set(range(1, len(tasks) + 1))
+                nll = _means(tables[str(one)][Pass()], ids)
+                yield str(one), {"nll": nll, "place": place * whole, "texts": unknown}
+
+        return Evidence.of(units[["example", "task", "cluster", "member"]], measured())
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        from spark_audit.audits.series.series_findings import conclude
+
+        return conclude(evidence, context)
+
+
+def _means(table: TokenTable, ids: list[str]) -> np.ndarray:
+    """Mean NLL of each text, nats per token, NaN where it was not scored."""
+    nll = table.columns["nll"]
+    found = np.full(len(ids), np.nan)
+    for i, key in enumerate(ids):
+        if key in table and len(values := nll[table.rows(key)]):
+            found[i] = values.mean(dtype=np.float64)
+    return found

@@ -1,0 +1,154 @@
+"""What all stages of a run give away beyond the last: figures, claims, and reasons."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from spark_audit.audits import SeriesAttack
+from spark_audit.audits.base import Context
+from spark_audit.results import AuditResult, Finding, Row
+from spark_audit.results.evidence import Evidence
+
+TASKS = 4
+CONTEXT = Context(replicates=200)
+
+
+def evidence(
+    seed: int,
+    *,
+    learned: float = 0.0,
+    kept: float = 0.5,
+    shift: float = 0.0,
+    place: bool = True,
+    stages: int = TASKS,
+    held_out: int = 20,
+) -> Evidence:
+    """A series that learns each task's members at its stage and keeps a share.
+
+    Parameters
+    ----------
+    learned
+        Nats per token by which a member's NLL falls at its own stage, times 0 to 2.
+    kept
+        Share of it that is left after each later stage.
+    shift
+        Nats per token by which held-out rows become likelier than members, or less,
+        and what a guess at the texts sees.
+    """
+    rng = np.random.default_rng(seed)
+    member = np.tile(np.arange(30 + held_out) < 30, TASKS)
+    task = np.repeat(np.arange(TASKS), 30 + held_out)
+    n = len(member)
+    units = pd.DataFrame(
+        {
+            "example": [f"row-{i}" for i in range(n)],
+            "task": [f"t{k}" for k in task],
+            "cluster": [f"c{i // 2}" for i in range(n)],
+            "member": member,
+        }
+    )
+    base, dose = rng.normal(3, 0.5, n), learned * rng.uniform(0, 2, n) * member
+    texts = rng.normal(size=n) + 3 * bool(shift) * member
+    unknown = np.full(n, np.nan)
+
+    def measured():
+        yield "base", {"nll": base, "place": unknown, "texts": texts}
+        for stage in range(1, stages + 1):
+            age = stage - 1 - task
+            known = np.where(age >= 0, dose * kept ** np.maximum(age, 0), 0.0)
+            drift = rng.normal(0.1 * stage, 0.2, n)
+            nll = base - drift - known - shift * member
+            own = (task + 1.0) * place
+            yield f"run@{stage}", {"nll": nll, "place": own, "texts": unknown}
+
+    return Evidence.of(units, measured())
+
+
+def concluded(given: Evidence) -> tuple[AuditResult, Finding]:
+    result = SeriesAttack().conclude(given, CONTEXT)
+    return result, result.findings[0]
+
+
+def pooled(result: AuditResult, metric: str, of: str = "") -> Row:
+    (row,) = (
+        r for r in result.rows if (r.metric, r.of, r.group) == (metric, of, "pooled")
+    )
+    return row
+
+
+def test_the_score_is_the_largest_fall_since_the_own_stage() -> None:
+    """By a plain computation, and scikit-learn's AUC averaged over tasks."""
+    given = evidence(3, learned=0.5)
+    result, _ = concluded(given)
+    nll = given.values["nll"]
+    task = given.units["task"].str[1:].astype(int).to_numpy()
+    best, last, step = [], [], []
+    for i, k in enumerate(task):
+        falls = [nll[0, i] - nll[stage, i] for stage in range(1, TASKS + 1)]
+        best.append(max(falls[k:]))
+        last.append(falls[-1])
+        step.append(falls[k] - (falls[k - 1] if k else 0.0))
+    for of, score in (("series", best), ("last", last), ("step", step)):
+        by_task = [
+            roc_auc_score(given.units["member"][task == k], np.array(score)[task == k])
+            for k in range(TASKS)
+        ]
+        assert pooled(result, "auc", of).value == pytest.approx(np.mean(by_task))
+    gain = pooled(result, "auc", "series").value - pooled(result, "auc", "last").value
+    assert pooled(result, "auc_gain").value == pytest.approx(gain)
+
+
+def test_what_was_forgotten_is_found_by_the_series() -> None:
+    result, said = concluded(evidence(1, learned=0.6, kept=0.3))
+    assert said.claim == "membership"
+    assert said.facts["adds"]
+    assert "Share the last checkpoint only" in said.sentence
+    rates = [pooled(result, "tpr_at_fpr_10", of).value for of in ("series", "last")]
+    assert rates[0] > 1.3 * rates[1]
+    assert pooled(result, "auc_gain").low > 0
+
+
+def test_nothing_is_claimed_of_what_nobody_learned() -> None:
+    claims, adds = 0, 0
+    for seed in range(40):
+        _, said = concluded(evidence(seed))
+        claims += said.claim == "membership"
+        adds += bool(said.facts["adds"])
+    # 40 tests at 5%: more than 5 have a probability of 1.4%.
+    assert claims <= 5
+    assert adds <= 5
+
+
+def test_texts_that_differ_are_no_membership() -> None:
+    """Held-out rows of another kind: everything is told apart, nothing is claimed."""
+    for seed in range(10):
+        _, said = concluded(evidence(seed, shift=0.3))
+        assert said.claim in ("confounded", "nothing_shown")
+        assert "Share the last" not in said.sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"place": False}, "order"),
+        ({"held_out": 4}, "fewer than 10"),
+    ],
+)
+def test_why_a_series_cannot_be_tested(given: dict[str, int], why: str) -> None:
+    result, said = concluded(evidence(0, **given))
+    assert said.claim == "not_tested"
+    assert why in said.sentence
+    (row,) = result.rows
+    assert row.value is None
+    assert why in row.note
+
+
+def test_the_table_goes_stage_by_stage() -> None:
+    result, _ = concluded(evidence(5, learned=0.6, kept=0.3))
+    table = result.tables["series_stages"]
+    assert [line["stage"] for line in table] == [1, 2, 3, 4]
+    assert table[0]["series_value"] == table[0]["last_value"]
+    assert table[-1]["series_value"] == pooled(result, "auc", "series").value
