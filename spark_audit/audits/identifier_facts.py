@@ -16,7 +16,7 @@ from spark_audit.data.canaries import FRAMES
 from spark_audit.data.occurrences import doses, folded
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.results.findings import Power
-from spark_audit.stats.memory import Memory, Sides
+from spark_audit.stats.memory_contrast import Memory, Sides
 
 TOLD_APART = (
     "the texts of trained and held-out identifiers differ, or too few can be compared"

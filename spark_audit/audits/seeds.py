@@ -32,7 +32,7 @@ from spark_audit.results import (
 )
 from spark_audit.results.findings import Power
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.memory import claim_of
+from spark_audit.stats.memory_contrast import claim_of
 from spark_audit.stats.power import with_mde
 from spark_audit.stats.selectivity import unlike_drift
 

@@ -34,7 +34,7 @@ from spark_audit.names import BASE
 from spark_audit.results import Guard, Hits, Row
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.memory import Sides, memory
+from spark_audit.stats.memory_contrast import Sides, memory
 
 GUESSED = 0.01
 """An unguessable identifier comes back at most once in so many times from a model that

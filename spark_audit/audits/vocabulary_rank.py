@@ -29,7 +29,7 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import median_replicates
 from spark_audit.stats.intervals import median_estimate
-from spark_audit.stats.memory import memory
+from spark_audit.stats.memory_contrast import memory
 
 if TYPE_CHECKING:
     from spark_audit.audits.ratio_rows import Group

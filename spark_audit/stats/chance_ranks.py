@@ -2,7 +2,7 @@
 
 A canary that a model never saw has a uniform rank among its ``N`` candidates: exact
 moments and distributions of figures under it, what a test can detect, and tests of
-uniformity. Ranks and ties are those of :mod:`spark_audit.stats.candidate_ranks`.
+uniformity. Ranks and ties are those of :mod:`spark_audit.stats.ranks_among`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from spark_audit.stats.candidate_ranks import checked_ranks, exposure_bits, top_k_credit
 from spark_audit.stats.intervals import clopper_pearson
+from spark_audit.stats.ranks_among import checked_ranks, exposure_bits, top_k_credit
 
 Of = Literal["exposure", "lower-tail exposure", "rank"]
 

@@ -21,9 +21,9 @@ from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.candidate_ranks import Extrapolated
 from spark_audit.stats.chance_ranks import chance_mde, null_moments
 from spark_audit.stats.epsilon import candidate_guess_bound, one_run_bound
+from spark_audit.stats.ranks_among import Extrapolated
 
 Make = Callable[..., Any]
 INSENSITIVE = "the audit is insensitive here, and nothing can be concluded"

@@ -16,7 +16,7 @@ from spark_audit.audits.stages.cells import Cell, Found
 from spark_audit.audits.stages.stage_findings import remembered
 from spark_audit.errors import InputError
 from spark_audit.results import AuditResult, Estimate, Row
-from spark_audit.stats.memory import Memory
+from spark_audit.stats.memory_contrast import Memory
 
 Course: TypeAlias = Mapping[str, Sequence[float]]
 TASKS = ("a", "b", "c")

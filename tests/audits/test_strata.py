@@ -10,7 +10,7 @@ import pytest
 
 from spark_audit.audits.mia.texts import dealt
 from spark_audit.audits.strata import mask, strata, told_apart
-from spark_audit.stats.memory import Sides, memory
+from spark_audit.stats.memory_contrast import Sides, memory
 
 WORDS = "the man went home and the order was late so please help us".split()
 

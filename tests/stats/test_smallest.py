@@ -18,10 +18,10 @@ from spark_audit.audits.extract.rate_difference import (
 )
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import correlated, independent, sign_flip
-from spark_audit.stats.candidate_ranks import exposure_bits
 from spark_audit.stats.chance_ranks import null_mean
-from spark_audit.stats.memory import Sides, least_p, memory, permutation_p
+from spark_audit.stats.memory_contrast import Sides, least_p, memory, permutation_p
 from spark_audit.stats.power import smallest
+from spark_audit.stats.ranks_among import exposure_bits
 from spark_audit.stats.roc import Design, auc_difference
 
 FAMILIES = (4, 24)

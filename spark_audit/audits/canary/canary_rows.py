@@ -26,17 +26,17 @@ from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.results import Contrast, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.candidate_ranks import (
-    candidate_ranks,
-    extrapolated_exposure,
-    posterior_bits,
-    top_k_credit,
-)
 from spark_audit.stats.chance_ranks import (
     chance_mde,
     null_mean,
     null_moments,
     top_k_mde,
+)
+from spark_audit.stats.ranks_among import (
+    candidate_ranks,
+    extrapolated_exposure,
+    posterior_bits,
+    top_k_credit,
 )
 
 CANDIDATES = Pass("candidates")

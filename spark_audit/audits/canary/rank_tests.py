@@ -24,7 +24,6 @@ from spark_audit.names import BASE
 from spark_audit.results import Row, Status
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
-from spark_audit.stats.candidate_ranks import exposure_bits, lower_tail_exposure
 from spark_audit.stats.chance_ranks import (
     TopK,
     Uniformity,
@@ -33,6 +32,7 @@ from spark_audit.stats.chance_ranks import (
     uniformity,
 )
 from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.ranks_among import exposure_bits, lower_tail_exposure
 
 MOST_TIED = 0.9
 COLLAPSED = "the model collapsed, or its logits have too little precision"

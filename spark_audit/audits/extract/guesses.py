@@ -22,7 +22,7 @@ from spark_audit.manifest.clusters import BARE
 from spark_audit.manifest.schema import Manifest, ManifestExample, ManifestSpan
 from spark_audit.names import BASE
 from spark_audit.stats.intervals import clopper_pearson
-from spark_audit.stats.memory import Sides, permutation_p
+from spark_audit.stats.memory_contrast import Sides, permutation_p
 
 LEAST = 0.01
 """Lowest rate at which any kind of identifier is taken to be guessed **[ours]**."""

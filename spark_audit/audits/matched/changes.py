@@ -16,7 +16,7 @@ from spark_audit.results import Estimate, Hits, Row
 from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.memory import (
+from spark_audit.stats.memory_contrast import (
     Memory,
     Sides,
     dose_trend,

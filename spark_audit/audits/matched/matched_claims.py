@@ -15,7 +15,7 @@ from spark_audit.audits.matched.changes import Occurrences, pooled_change
 from spark_audit.audits.matched.contrasts import has_sentence, row_of
 from spark_audit.names import entry_of
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Row
-from spark_audit.stats.memory import claim_of
+from spark_audit.stats.memory_contrast import claim_of
 from spark_audit.stats.selectivity import unlike_drift
 
 Told: TypeAlias = Mapping[tuple[str, str, str], Row]

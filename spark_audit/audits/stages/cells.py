@@ -16,7 +16,7 @@ from spark_audit.audits.matched.changes import unequal
 from spark_audit.names import CheckpointName
 from spark_audit.results.evidence import Evidence
 from spark_audit.stats.bootstrap import holm
-from spark_audit.stats.memory import Memory, Sides, memory
+from spark_audit.stats.memory_contrast import Memory, Sides, memory
 
 State = Literal[
     "not yet trained",

@@ -25,7 +25,7 @@ from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.memory import Memory, Sides, least_p, permutation_p
+from spark_audit.stats.memory_contrast import Memory, Sides, least_p, permutation_p
 
 LEVEL = 0.05
 FINEST = 1e-4

@@ -26,13 +26,13 @@ from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import Contrast, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.candidate_ranks import (
+from spark_audit.stats.duplicates import connected_components
+from spark_audit.stats.memory_contrast import Memory, Sides, memory
+from spark_audit.stats.ranks_among import (
     candidate_ranks,
     exposure_bits,
     top_k_credit,
 )
-from spark_audit.stats.duplicates import connected_components
-from spark_audit.stats.memory import Memory, Sides, memory
 
 CANDIDATES = Pass("candidates")
 CONTROL = 5

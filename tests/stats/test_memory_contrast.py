@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from spark_audit.results import Row
-from spark_audit.stats.memory import (
+from spark_audit.stats.memory_contrast import (
     Sides,
     claim_of,
     dose_trend,

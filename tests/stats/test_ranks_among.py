@@ -8,14 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from spark_audit.stats.candidate_ranks import (
-    candidate_ranks,
-    exposure_bits,
-    extrapolated_exposure,
-    lower_tail_exposure,
-    posterior_bits,
-    top_k_credit,
-)
 from spark_audit.stats.chance_ranks import (
     chance_mde,
     dose_trend,
@@ -24,6 +16,14 @@ from spark_audit.stats.chance_ranks import (
     top_k,
     top_k_mde,
     uniformity,
+)
+from spark_audit.stats.ranks_among import (
+    candidate_ranks,
+    exposure_bits,
+    extrapolated_exposure,
+    lower_tail_exposure,
+    posterior_bits,
+    top_k_credit,
 )
 
 N = 512
