@@ -208,9 +208,6 @@ class ScoreRequest:
         ),
     ] = 0.5
     limit: Annotated[int, Flag("Examples to print.", min=1)] = 5
-    output: Annotated[
-        Path | None, Flag("Parquet with all rows.", metavar="FILE", short="-o")
-    ] = None
     show_text: ShowText = False
 
 

@@ -1,4 +1,4 @@
-"""Elastic weight consolidation: weights that earlier tasks need are held in place.
+"""EWC: a penalty on the drift of weights that earlier tasks need.
 
 Kirkpatrick et al. 2017, one penalty a task, added up **[ours]**: while task ``k`` is
 learned, ``L = L_task + lambda / 2 sum_{i<k} sum_j F_ij (theta_j - theta_ij)^2``, with
@@ -19,7 +19,10 @@ from spark_train.stream import Stream
 
 
 def ewc(stream: Stream) -> list[Phase]:
-    """One phase a task; at its end the task's penalty joins those before."""
+    """Elastic weight consolidation: weights that earlier tasks need are held in place.
+
+    One phase a task; at its end the task's penalty joins those before.
+    """
     return [_phase(stream, k) for k in range(len(stream.tasks))]
 
 
@@ -48,10 +51,9 @@ def _phase(stream: Stream, k: int) -> Phase:
     return replace(phase, start=start, penalty=penalty, end=end)
 
 
-METHOD = Method(
+EWC = Method(
     "ewc",
     ewc,
     reads=("ewc",),
     no_epsilon="the Fisher matrix is computed from rows without noise",
-    summary=__doc__,
 )

@@ -1,4 +1,4 @@
-"""Gradient episodic memory: no gradient points against an earlier task's memory.
+"""GEM: gradients are projected to where no earlier task's memory is hurt.
 
 Lopez-Paz & Ranzato 2017. Before each step the gradients of all stored rows, task by
 task, are computed anew at the current weights. Where the step's own gradient ``g``
@@ -34,7 +34,10 @@ from spark_train.stream import Stream
 
 
 def gem(stream: Stream) -> list[Phase]:
-    """One phase a task, with a constraint for each task before it."""
+    """Gradient episodic memory: no gradient points against an earlier task's memory.
+
+    One phase a task, with a constraint for each task before it.
+    """
     return [_phase(stream, k) for k in range(len(stream.tasks))]
 
 
@@ -133,10 +136,9 @@ def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:
     return found
 
 
-METHOD = Method(
+GEM = Method(
     "gem",
     gem,
     reads=("gem",),
     no_epsilon="the stored rows' gradients are neither clipped nor noised",
-    summary=__doc__,
 )

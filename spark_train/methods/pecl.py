@@ -1,4 +1,4 @@
-"""PeCL in our forms: noisy embeddings, held weights, unlearning, all at once.
+"""PeCL in forms of our own.
 
 What stands here is **not compared with PeCL's own equations** (arXiv 2509.12958), whose
 code is not public. From SPARK's reproduction come the scalars: noise scale 0.01, MemReg
@@ -44,7 +44,7 @@ UNLEARN = "unlearn"
 
 
 def pecl(stream: Stream) -> list[Phase]:
-    """One phase a task."""
+    """PeCL in our forms: noisy embeddings, held weights, unlearning, all at once."""
     return [_phase(stream, k) for k in range(len(stream.tasks))]
 
 
@@ -140,10 +140,9 @@ def _noisy(student: Student, sigma: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-METHOD = Method(
+PECL = Method(
     "pecl",
     pecl,
     reads=("pecl", "sensitivity.alpha"),
     no_epsilon="unlearned tokens and held weights follow from rows without noise",
-    summary=__doc__,
 )

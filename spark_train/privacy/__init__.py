@@ -8,8 +8,8 @@ from spark_train.methods.method import Option
 from spark_train.privacy import dpsgd, frozen_noise
 
 PRIVACY: Mapping[str, Option] = {
-    "dpsgd": Option(dpsgd.dpsgd, reads=("dp",), summary=dpsgd.__doc__),
-    "fn": Option(frozen_noise.fn, reads=("fn",), summary=frozen_noise.__doc__),
+    "dpsgd": Option(dpsgd.dpsgd, reads=("dp",)),
+    "fn": Option(frozen_noise.fn, reads=("fn",)),
 }
 """By the values of ``--dp``."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any, TypeAlias
 
 from spark_audit.errors import InputError
@@ -97,9 +98,7 @@ def noise_for(
 
 def accountant_name() -> str:
     """Which accountant, of which version: ``rdp, opacus 1.6.0``."""
-    from importlib.metadata import version
-
-    return f"{_accountant().mechanism()}, opacus {version('opacus')}"
+    return f"rdp, opacus {version('opacus')}"
 
 
 def _accountant() -> Any:

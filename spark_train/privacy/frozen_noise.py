@@ -28,7 +28,10 @@ NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
 
 
 def fn(stream: Stream, method: Method) -> Protected:
-    """The method's own phases, under noise."""
+    """Frozen noise: one Gaussian draw per vocabulary row, on input embeddings only.
+
+    The method's own phases, under noise.
+    """
     assert stream.folder is not None
     model, settings = stream.student.model, stream.settings
     size = model.get_input_embeddings().weight.shape
