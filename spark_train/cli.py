@@ -162,7 +162,7 @@ def methods(*, json: Json = False) -> None:
 
     tables = {
         "methods": [row(n, m.phases, groups(n)) for n, m in METHODS.items()],
-        "privacy": [row(n, o.protect, privacy_groups(n)) for n, o in PRIVACY.items()],
+        "privacy": [row(n, o, privacy_groups(n)) for n, o in PRIVACY.items()],
         "settings": describe(),
     }
     if json:

@@ -121,16 +121,11 @@ class TrainRequest:
     def __post_init__(self) -> None:
         one_of(self.method, "--method", METHODS)
         one_of(self.dp, "--dp", DP)
-        parse(self.settings)
-        for text in self.settings:
-            name, _, value = (part.strip() for part in text.partition("="))
-            if self.seed is not None and name == "seed" and value != str(self.seed):
-                # One of them would be dropped in silence.
-                raise InputError(
-                    f"is {self.seed}, and --set gives the seed {value}",
-                    where="--seed",
-                    fix="give one of them",
-                )
+        chosen = parse(self.settings)
+        if self.seed not in (None, chosen.seed) and "seed" in chosen.model_fields_set:
+            # One of them would be dropped in silence.
+            what = f"is {self.seed}, and --set gives the seed {chosen.seed}"
+            raise InputError(what, where="--seed", fix="give one of them")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -214,7 +214,7 @@ class _Run:
         if dp == NONE:
             protected = Protected(method.phases(stream), {})
         else:
-            protected = PRIVACY[dp].protect(stream, method)
+            protected = PRIVACY[dp](stream, method)
         facts, before = dict(protected.facts), self.record.privacy
         sigma, began = (one.get("noise_multiplier") for one in (facts, before))
         if began is not None and began != sigma:

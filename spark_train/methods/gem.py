@@ -116,24 +116,16 @@ def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:
     (the authors add 1e-3 to the diagonal for their solver's sake, which would decide
     the outcome where gradients are small).
     """
-    size = len(products) - 1
     norms = np.sqrt(np.diag(products).clip(min=0.0))
-    found = np.full(size, float(margin))
-    used = np.flatnonzero(norms[:-1] > 0)
-    if not len(used):
-        return found
     # Unit vectors with the same angles: gradients' sizes differ by orders.
-    own = norms[-1] if norms[-1] > 0 else 1.0
-    kept = [*used, size]
-    scale = np.append(norms[used], own)
-    table = products[np.ix_(kept, kept)] / np.outer(scale, scale)
+    scale = np.where(norms > 0, norms, 1.0)
+    table = products / np.outer(scale, scale)
     values, vectors = np.linalg.eigh((table + table.T) / 2)
     roots = np.sqrt(values.clip(min=0.0))[:, None] * vectors.T
-    columns, target = roots[:, :-1], roots[:, -1]
-    least = margin * scale[:-1] / own
-    solved, _ = nnls(columns, -(target + columns @ least), maxiter=100 * len(kept))
-    found[used] = (solved + least) * own / scale[:-1]
-    return found
+    columns, target = roots[:, :-1] * (norms[:-1] > 0), roots[:, -1]
+    least = margin * scale[:-1] / scale[-1]
+    solved, _ = nnls(columns, -(target + columns @ least), maxiter=100 * len(scale))
+    return np.asarray((solved + least) * scale[-1] / scale[:-1])
 
 
 GEM = Method(

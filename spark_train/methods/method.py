@@ -59,9 +59,5 @@ class Protected:
     noise: Path | None = None
 
 
-@dataclass(frozen=True)
-class Option:
-    """A privacy option: what it makes of a method, and the settings that it reads."""
-
-    protect: Callable[[Stream, Method], Protected]
-    reads: tuple[str, ...]
+Option = Callable[["Stream", Method], Protected]
+"""A privacy option: what it makes of a method."""
