@@ -303,19 +303,16 @@ def _first() -> bool:
 def _one_voice(
     *, quiet: bool
 ) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[str], None]]]:
-    """Progress, and notes as plain lines on stderr, each once: of the first process.
+    """Progress, and notes as plain lines on stderr: of the first process.
 
     Leaves without a word where another process tells what was wrong.
     """
     from spark_audit.terminal.progress import progress
     from spark_train.distributed import ElsewhereError
 
-    noted: set[str] = set()
-
     def note(text: str) -> None:
-        if text not in noted and _first():
+        if _first():
             say(text)
-        noted.add(text)
 
     with progress(quiet=quiet or not _first()) as show:
         try:

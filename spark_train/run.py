@@ -248,7 +248,6 @@ class _Run:
                             base=self.base,
                             base_sha256=self.loaded.weights_sha256,
                             noise=protected.noise,
-                            link_noise=True,
                         )
                 processes.wait()
                 if number == last[phase.stage]:

@@ -239,11 +239,8 @@ def parse(
             raise InputError(f"{text!r} is not NAME=VALUE", where="--set")
         if name not in known:
             whose = f"of method {method!r}" if method else "of any method"
-            raise InputError(
-                f"{name!r} is no setting {whose}",
-                where="--set",
-                fix=choose(name, known),
-            )
+            what = f"{name!r} is no setting {whose}"
+            raise InputError(what, where="--set", fix=choose(name, known))
         group, _, leaf = name.rpartition(".")
         target = given.setdefault(group, {}) if group else given
         target["lambda_" if leaf == "lambda" else leaf] = value
@@ -253,10 +250,8 @@ def parse(
         first = error.errors()[0]
         name = ".".join(str(part).rstrip("_") for part in first["loc"])
         reason = str(first["msg"])
-        raise InputError(
-            f"{name} is {first['input']!r}: {reason[:1].lower()}{reason[1:]}",
-            where="--set",
-        ) from error
+        what = f"{name} is {first['input']!r}: {reason[:1].lower()}{reason[1:]}"
+        raise InputError(what, where="--set") from error
 
 
 def names(groups: Iterable[str] = GROUPS) -> list[str]:

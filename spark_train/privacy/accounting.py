@@ -79,9 +79,9 @@ def noise_for(
             for task in tasks
         )
 
-    high = 1.0
+    low, high = 0.0, 1.0
     while not kept(high):
-        high *= 2
+        low, high = high, 2 * high
         if high > LARGEST:
             raise InputError(
                 f"the accountant shows no epsilon of {target:g} at delta {delta:g}, "
@@ -89,7 +89,6 @@ def noise_for(
                 where="dp.target_epsilon",
                 fix="give a larger one",
             )
-    low = high / 2 if high > 1 else 0.0
     while high - low > tolerance * high:
         middle = (low + high) / 2
         low, high = (low, middle) if kept(middle) else (middle, high)
