@@ -216,12 +216,13 @@ class _Run:
         else:
             protected = PRIVACY[dp](stream, method)
         facts, before = dict(protected.facts), self.record.privacy
-        sigma, began = (one.get("noise_multiplier") for one in (facts, before))
-        if began is not None and began != sigma:
+        sigma = facts.get("noise_multiplier")
+        if before.get("noise_multiplier", sigma) != sigma:
             # Found for a target epsilon, by another accountant than at first: the
             # epsilon of steps with two of them would be neither's.
+            was = before["noise_multiplier"]
             raise InputError(
-                f"the noise multiplier was {began}, and is {sigma} by "
+                f"the noise multiplier was {was}, and is {sigma} by "
                 f"{facts.get('accountant')}",
                 where=str(folder.path),
                 fix=f"resume with {before.get('accountant')}",

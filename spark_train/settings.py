@@ -132,7 +132,6 @@ class Olora(Group):
     """Orthogonal adapters."""
 
     lambda_1: Weight = ours(0.5, "weight of orthogonality, as its authors' scripts")
-    lambda_2: Weight = ours(0.0, "weight of the new adapter's norms, as there")
 
 
 class Pecl(Group):

@@ -24,9 +24,10 @@ from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
 from spark_audit.scoring.table import Pass, write_parquet
-from spark_train.data import TrainRow, encode_rows
+from spark_train.data import TrainRow, collate, encode_rows, pieces
 from spark_train.known_identifiers import Annotated
 from spark_train.losses import token_nll
+from spark_train.model.student import targets
 from spark_train.stream import SCORES, Stream
 
 if TYPE_CHECKING:
@@ -140,18 +141,22 @@ def scored(stream: Stream, k: int, rows: Sequence[TrainRow]) -> Iterator[list[Sc
         task: task_counts(stream.rows[task], vocab_size=student.vocabulary)
         for task in stream.tasks[: k + 1]
     }
-    for part, hidden, ids in student.states(processes.share(rows)):
-        nll = torch.cat(
-            [
-                token_nll(student.logits(hidden[at]), ids[at]).cpu()
-                for at in student.chunks(len(hidden))
-            ]
-        )
-        sizes = [len(row) - 1 for row in part]
-        alpha = stream.settings.sensitivity.alpha
-        each = [one.double().numpy() for one in torch.split(nll, sizes)]
-        scores = row_scores(part, each, counts, alpha=alpha)
-        yield list(zip(part, scores, torch.split(hidden, sizes), strict=True))
+    alpha = stream.settings.sensitivity.alpha
+    with student.still():
+        for part in pieces(processes.share(rows), student.tokens):
+            batch = collate(part).to(student.device)
+            hidden = student.hidden(batch, batch.attention)
+            ids = targets(batch, batch.attention)
+            nll = torch.cat(
+                [
+                    token_nll(student.logits(hidden[at]), ids[at]).cpu()
+                    for at in student.chunks(len(hidden))
+                ]
+            )
+            sizes = [len(row) - 1 for row in part]
+            each = [one.double().numpy() for one in torch.split(nll, sizes)]
+            scores = row_scores(part, each, counts, alpha=alpha)
+            yield list(zip(part, scores, torch.split(hidden, sizes), strict=True))
 
 
 def keep_scores(

@@ -32,21 +32,14 @@ def _phase(stream: Stream, k: int) -> Phase:
     student, settings = stream.student, stream.settings.olora
 
     def start() -> None:
-        if k:
-            set_aside(student.model, seed=seed_for(stream.settings.seed, "lora", k))
+        set_aside(student.model, seed=seed_for(stream.settings.seed, "lora", k))
 
     def penalty() -> Sums:
-        terms: Sums = {}
-        if k:
-            terms["orthogonal"] = settings.lambda_1 * overlap(
-                old_and_new(student.model)
-            )
-        if settings.lambda_2:
-            sizes = [torch.linalg.vector_norm(w) for w in student.trainable.values()]
-            terms["norms"] = settings.lambda_2 * torch.stack(sizes).sum()
-        return terms
+        found = overlap(old_and_new(student.model))
+        return {"orthogonal": settings.lambda_1 * found}
 
-    return replace(learning(stream, k), start=start, penalty=penalty)
+    phase = learning(stream, k)
+    return replace(phase, start=start, penalty=penalty) if k else phase
 
 
 def overlap(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:

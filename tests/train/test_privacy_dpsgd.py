@@ -529,7 +529,7 @@ def test_a_run_records_its_epsilon(tiny_base: Path, data: Path, tmp_path: Path) 
         device="cpu",
     )
     record = json.loads((made.folder / "run.json").read_text())
-    assert record["identity"]["dp"] == "dpsgd"
+    assert record["dp"] == "dpsgd"
     assert record["privacy"] == made.privacy
     assert set(made.privacy["epsilon"]) == {"yelp", "fomc"}
     assert made.privacy["delta"] == 0.01

@@ -344,7 +344,7 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(
     for text in ("no JSON", '{"kind": "spark-audit-report"}'):
         (tmp_path / "run.json").write_text(text)
         said = refusal(lambda: start(tmp_path), OutputError)
-        assert "is no record of a run" in said
+        assert "no record of a run" in said
         assert (tmp_path / "run.json").read_text() == text
 
 
