@@ -26,7 +26,7 @@ def mtl(stream: Stream) -> list[Phase]:
     an_epoch = math.ceil(len(rows) / size)
     rate = min(size / len(rows), 1.0)
     each = Each(
-        rate * len(rows),
+        min(size, len(rows)),
         lambda role, row: {"task": Term(covered([row], settings.loss.scope))},
         dict.fromkeys(stream.tasks, rate) if stream.poisson else None,
     )

@@ -5,11 +5,11 @@ of the *mean* over its own tokens of each term of its loss, by their weights **[
 so that nothing of another example is in it; it is clipped as a whole, over all trained
 weights, to ``dp.max_grad_norm`` (C). The step's gradient is their sum plus
 ``N(0, (dp.noise_multiplier C)^2 I)``, over the number of current rows *expected* in a
-batch, a constant: the size of the batch that was drawn, which depends on the rows, does
-not come into it. Current rows come into a batch by Poisson sampling, and so do replayed
-ones, at rates evenly over earlier tasks. Penalties that read the weights alone come
-behind the noise, as does ``clip``, which bounds what the optimizer sees: neither costs
-privacy.
+batch, which is the same for a task of one row more or less (docs/training.md): the size
+of the batch that was drawn, which depends on the rows, does not come into it. Current
+rows come into a batch by Poisson sampling, and so do replayed ones, at rates evenly
+over earlier tasks. Penalties that read the weights alone come behind the noise, as does
+``clip``, which bounds what the optimizer sees: neither costs privacy.
 
 Examples are read one at a time: exact for every method, and slower than a batch. The
 teachers of distillation are asked about all earlier rows, any of which may come.

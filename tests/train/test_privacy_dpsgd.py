@@ -375,6 +375,17 @@ def test_rows_are_sampled_at_the_rates_that_are_accounted(
     ]
 
 
+@pytest.mark.parametrize("method", ["seqft", "er", "mtl"])
+def test_a_row_more_or_less_leaves_the_divisor(
+    method: str, stream: Callable[..., Stream]
+) -> None:
+    made = stream("dp.noise_multiplier=1e6", "dp.max_grad_norm=1")
+    less = replace(made, rows={task: rows[1:] for task, rows in made.rows.items()})
+    # Hardly anything but noise, of which there is the same whatever the rows.
+    one, other = (gradient(s, phases(s, method)[-1], 0) for s in (made, less))
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=10)
+
+
 def test_mtl_samples_all_tasks_alike(stream: Callable[..., Stream]) -> None:
     (phase,) = phases(stream(), "mtl")
     assert phase.each is not None
@@ -484,8 +495,9 @@ def test_epsilon_is_claimed_where_all_is_accounted(
     method: str, stream: Callable[..., Stream]
 ) -> None:
     told: list[str] = []
-    made = replace(stream(), note=told.append)
+    made = replace(stream("dp.delta=0.5"), note=told.append)
     facts: Mapping[str, Any] = dpsgd(made, METHODS[method]).facts
+    assert told[0] == "dp.delta 0.5 is above 1/N: a row may be given away whole"
     assert ("epsilon" in facts) == (method in CLAIMED)
     if method not in CLAIMED:
         assert f"no epsilon: {facts['no_epsilon']}" in told
