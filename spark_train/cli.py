@@ -295,8 +295,8 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
 
 def _first() -> bool:
     """Whether this is the process of a launch that prints."""
-    several = os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
-    return not several or os.environ.get("RANK", "0") == "0"
+    alone = os.environ.get("WORLD_SIZE", "1") in ("", "0", "1")
+    return alone or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager

@@ -77,8 +77,7 @@ class Corpus:
         progress: Callable[[str, int, int], None],
     ) -> dict[str, list[TrainRow]]:
         """Task -> its train rows as tokens; ``max_length`` 0: the model's context."""
-        bounds = (max_length, loaded.max_positions)
-        longest = min((bound for bound in bounds if bound), default=None)
+        longest = min(filter(None, (max_length, loaded.max_positions)), default=None)
         trained = [
             example
             for example in self.examples
@@ -89,9 +88,9 @@ class Corpus:
         if loaded.tokenizer.eos_token_id is None:
             note("the tokenizer has no EOS token: no response ends with one")
         progress("tokenising", len(trained), len(trained))
-        by_task: dict[str, list[TrainRow]] = {task: [] for task in self.tasks}
-        for row in rows:
-            by_task[row.task].append(row)
+        by_task = {
+            task: [row for row in rows if row.task == task] for task in self.tasks
+        }
         for task, some in by_task.items():
             if cut := sum(row.cut for row in some):
                 lost = sum(row.lost for row in some)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
 from spark_audit.data.pii import annotate
@@ -29,9 +30,6 @@ from spark_train.known_identifiers import Annotated
 from spark_train.losses import token_nll
 from spark_train.model.student import targets
 from spark_train.stream import SCORES, Stream
-
-if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
 
 
 def task_counts(rows: Iterable[TrainRow], *, vocab_size: int) -> np.ndarray:

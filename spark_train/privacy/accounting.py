@@ -97,7 +97,7 @@ def noise_for(
 
 def accountant_name() -> str:
     """Which accountant, of which version: ``rdp, opacus 1.6.0``."""
-    return f"rdp, opacus {version('opacus')}"
+    return f"{_accountant().mechanism()}, opacus {version('opacus')}"
 
 
 def _accountant() -> Any:

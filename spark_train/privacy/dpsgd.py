@@ -115,12 +115,6 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     return Protected([_private(stream, one, sigma) for one in phases], facts)
 
 
-def clipped(gradient: Tensor, bound: float) -> Tensor:
-    """A gradient ``(P,)`` of a norm of at most ``bound``; Opacus's factor."""
-    factor: Tensor = bound / (torch.linalg.vector_norm(gradient) + 1e-6)
-    return gradient * factor.clamp(max=1.0)
-
-
 def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
     """The unit normals of one step: ``(P,)``, float64, whatever came before.
 
@@ -153,8 +147,9 @@ def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
                     summed = phase.loss(role, [row])
                     if backward(each.terms(role, row), summed):
                         own = flat_gradient(student)
-                        sums["clipped"] += float(torch.linalg.vector_norm(own) > bound)
-                        total += clipped(own, bound)
+                        norm = torch.linalg.vector_norm(own)
+                        sums["clipped"] += float(norm > bound)
+                        total += own * (bound / (norm + 1e-6)).clamp(max=1.0)
                     student.model.zero_grad(set_to_none=True)
                     for name, value in summed.items():
                         sums[name] += float(value.detach())
