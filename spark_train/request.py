@@ -16,7 +16,7 @@ from spark_train.settings import parse
 NONE = "none"
 """Of ``--dp``: the method alone."""
 METHODS = tuple("er er-ptpc ewc gem mtl olora pecl sd-replay seqft spark".split())
-"""Each a file of ``methods/``; named here, as importing them takes seconds."""
+"""Those of ``spark_train.methods``; named here, as importing them takes seconds."""
 DP = (NONE, "dpsgd", "fn")
 OPENED = ("device", "dtype", "tokenizer", "revision", "trust_remote_code")
 """Fields of :class:`Opening` that are flags of every command."""
@@ -67,7 +67,7 @@ class TrainRequest:
     Attributes
     ----------
     method
-        Name of a file of ``methods/``.
+        One of :data:`METHODS`.
     base
         The pretrained model, theta_0.
     data
@@ -77,7 +77,7 @@ class TrainRequest:
         ``1``, ``2``, ``3`` (the paper's; those of its tasks that are there), or names
         with commas between them.
     dp
-        ``none``, or the name of a file of ``privacy/``.
+        One of :data:`DP`.
     settings
         ``NAME=VALUE`` texts; see ``spark_train.settings``.
     seed

@@ -171,10 +171,8 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
         check_files(folder.path, old.files, grows=False)
         return old
     if changes := old.starts[-1].changes(new.starts[0]):
-        tell(
-            "resumes with differences, so that the bytes may "
-            f"differ: {', '.join(changes)}"
-        )
+        listed = ", ".join(changes)
+        tell(f"resumes with differences, so that the bytes may differ: {listed}")
     return old.model_copy(update={"starts": [*old.starts, *new.starts]})
 
 
@@ -233,9 +231,8 @@ class _Run:
             first, state, seconds = folder.restore()
             folder.check_left(seconds)
             if first:
-                load_adapter(
-                    stream.student.model, folder.stages / phases[first - 1].key
-                )
+                before_it = folder.stages / phases[first - 1].key
+                load_adapter(stream.student.model, before_it)
         processes.agree((first, state.step), what="what they find in the run folder")
         self._keep(privacy=facts)
         with protected.during():
