@@ -142,5 +142,8 @@ def test_what_is_carried_must_be_there(
         "3-c.safetensors",
     ]
     assert kept(stream, 1)["a"]["w"].tolist() == [1.0, 1.0]
-    with pytest.raises(OutputError, match=r"1-a.safetensors: is gone"):
-        kept(stream, 0)
+    last = tmp_path / "carried" / "3-c.safetensors"
+    last.write_bytes(last.read_bytes()[:-1] + b"\x01")  # another number
+    for k, name in ((0, "1-a"), (2, "3-c")):
+        with pytest.raises(OutputError, match=f"{name}.safetensors: is gone or dam"):
+            kept(stream, k)
