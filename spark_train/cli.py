@@ -94,34 +94,35 @@ def train_run(
         outcome = train(request, progress=show, note=note)
     if not _first():
         return
-    figures, privacy = _figures(outcome.matrix), outcome.privacy
+    record, figures = outcome.record, _figures(outcome.matrix)
+    seconds, privacy = record.seconds_by_kind(), record.privacy
     if json:
         facts = {
             "run": str(outcome.folder),
-            "tasks": list(outcome.tasks),
+            "tasks": record.tasks,
             "accuracy": outcome.matrix,
             **figures,
-            "seconds": dict(outcome.seconds),
-            "notes": list(outcome.notes),
+            "seconds": seconds,
+            "notes": record.notes,
             "privacy": privacy,
         }
         show_facts(facts, as_json=True)
         return
     if outcome.matrix:
         # Methods that learn all tasks at once have one row.
-        at_once = len(outcome.matrix) < len(outcome.tasks)
-        names = ["all"] if at_once else outcome.tasks
+        at_once = len(outcome.matrix) < len(record.tasks)
+        names = ["all"] if at_once else record.tasks
         rows = zip(names, outcome.matrix, strict=False)
         show_table(
             "accuracy",
-            ("after", *outcome.tasks),
+            ("after", *record.tasks),
             [(name, *map(_cell, accuracies)) for name, accuracies in rows],
             remarks=[
                 f"{FIGURES[k]} {v:.3f}" for k, v in figures.items() if v is not None
             ],
         )
         tell()
-    facts = {f"seconds, {kind}": f"{s:.1f}" for kind, s in outcome.seconds.items()}
+    facts = {f"seconds, {kind}": f"{value:.1f}" for kind, value in seconds.items()}
     for task, value in privacy.get("epsilon", {}).items():
         facts[f"epsilon, {task}"] = f"{value:.3f}"
     if "no_epsilon" in privacy:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
 from spark_train.request import NONE, TrainRequest
 from spark_train.run_folder import Folder, RunRecord
-from spark_train.settings import Settings, names, parse
+from spark_train.settings import Settings, parse
 from spark_train.stream import SCORES, Stream
 
 Progress = Callable[[str, int, int], None]
@@ -46,22 +45,16 @@ class Outcome:
 
     Attributes
     ----------
+    record
+        ``run.json``.
     matrix
         ``matrix[t][i]``: accuracy on task ``i`` after task ``t``; ``None``: not
         measured (later tasks, tasks without test rows).
-    seconds
-        By kind of work: task, replay, teacher, importance, correction, optimizer,
-        answers and others.
-    privacy
-        What the privacy option says of itself; empty without one.
     """
 
     folder: Path
-    tasks: tuple[str, ...]
+    record: RunRecord
     matrix: list[list[float | None]]
-    seconds: dict[str, float]
-    notes: tuple[str, ...]
-    privacy: dict[str, Any]
 
 
 def train(
@@ -127,14 +120,7 @@ def train(
                 run.go(METHODS[request.method], request.dp, notes)
             elif processes.first:
                 folder.close()
-        return Outcome(
-            folder=folder.path,
-            tasks=corpus.tasks,
-            matrix=run.matrix(),
-            seconds=_by_kind(run.record.seconds),
-            notes=tuple(notes),
-            privacy=run.record.privacy,
-        )
+        return Outcome(folder.path, run.record, run.matrix())
 
 
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
@@ -146,8 +132,7 @@ def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
         groups=read,
         method=f"{request.method} --dp {request.dp}",
     )
-    flat = settings.flat()
-    return settings, {name: flat[name] for name in names(read)}
+    return settings, settings.flat(read)
 
 
 def _open(base: str, loading: Loading) -> Loaded:
@@ -327,18 +312,3 @@ class _Run:
         """The accuracies that stand in ``accuracy.csv`` by now."""
         path = self.folder.accuracy
         return read_matrix(path)[1] if path.exists() else []
-
-
-def _by_kind(seconds: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Seconds by kind of work, over all phases.
-
-    ``start`` of a phase that learns a task is asking the teacher: replay's overhead;
-    its ``end`` is finding out which weights the task needs.
-    """
-    names = {"start": "teacher", "end": "importance"}
-    by_kind: dict[str, float] = defaultdict(float)
-    for key, spent in seconds.items():
-        for kind, value in spent.items():
-            corrects = key.endswith("/priv")
-            by_kind["correction" if corrects else names.get(kind, kind)] += value
-    return {name: round(value, 3) for name, value in by_kind.items() if value >= 5e-4}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -165,6 +166,20 @@ class RunRecord(BaseModel):
             clock=timed(loaded.device),
             starts=[start],
         )
+
+    def seconds_by_kind(self) -> dict[str, float]:
+        """Seconds by kind of work, over all phases.
+
+        ``start`` of a phase that learns a task is asking the teacher: replay's
+        overhead; its ``end`` is finding out which weights the task needs.
+        """
+        names = {"start": "teacher", "end": "importance"}
+        total: dict[str, float] = defaultdict(float)
+        for key, spent in self.seconds.items():
+            for kind, value in spent.items():
+                corrects = key.endswith("/priv")
+                total["correction" if corrects else names.get(kind, kind)] += value
+        return {kind: round(value, 3) for kind, value in total.items() if value >= 5e-4}
 
     def identity(self) -> dict[str, Any]:
         """All that adapters depend on beside settings; ``data``: hashes of files."""

@@ -203,16 +203,24 @@ class Settings(Group):
     dp: Dp = Dp()
     fn: Fn = Fn()
 
-    def flat(self) -> dict[str, Any]:
-        """Every setting by its name."""
-        return {name: value for name, value, _ in _leaves(self)}
+    def flat(self, groups: Iterable[str] | None = None) -> dict[str, Any]:
+        """Settings by name: all, or those without a group and those of some groups."""
+        read = GROUPS if groups is None else tuple(groups)
+        return {
+            name: value
+            for name, value, _ in _leaves(self)
+            if "." not in name or name in read or name.partition(".")[0] in read
+        }
 
 
 GROUPS = tuple(name for name, value in Settings() if isinstance(value, Group))
 
 
 def parse(
-    assignments: Sequence[str], *, groups: Iterable[str] = GROUPS, method: str = ""
+    assignments: Sequence[str],
+    *,
+    groups: Iterable[str] | None = None,
+    method: str = "",
 ) -> Settings:
     """Settings from ``name=value`` texts.
 
@@ -253,14 +261,9 @@ def parse(
         raise InputError(what, where="--set") from error
 
 
-def names(groups: Iterable[str] = GROUPS) -> list[str]:
+def names(groups: Iterable[str] | None = None) -> list[str]:
     """Names of the settings without a group and of those in some groups."""
-    used = tuple(groups)
-    return [
-        name
-        for name, _, _ in _leaves(Settings())
-        if "." not in name or name in used or name.partition(".")[0] in used
-    ]
+    return [*Settings().flat(groups)]
 
 
 def describe() -> list[dict[str, str]]:

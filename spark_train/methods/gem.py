@@ -18,7 +18,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 from scipy.optimize import nnls
-from torch import Tensor
 
 from spark_train.loop import (
     Phase,
@@ -59,7 +58,11 @@ def _phase(stream: Stream, k: int) -> Phase:
         if not stored:
             return {}
         own = flat_gradient(student)
-        others = [_gradient_of(batch, phase=phase, stream=stream) for batch in stored]
+        others = []
+        for batch in stored:
+            student.model.zero_grad(set_to_none=True)
+            accumulate(student, phase.loss, batch, processes=processes)
+            others.append(flat_gradient(student))
         table = torch.stack([*others, own])
         products = table @ table.T
         against = int((products[-1, :-1] < 0).sum())
@@ -76,13 +79,6 @@ def _phase(stream: Stream, k: int) -> Phase:
         return {"violated": against}
 
     return replace(phase, gradients=gradients)
-
-
-def _gradient_of(batch: Step, *, phase: Phase, stream: Stream) -> Tensor:
-    """The gradient of a batch in place of the step's: ``(P,)``."""
-    stream.student.model.zero_grad(set_to_none=True)
-    accumulate(stream.student, phase.loss, batch, processes=stream.processes)
-    return flat_gradient(stream.student)
 
 
 def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:

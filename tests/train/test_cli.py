@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,10 +98,12 @@ class Trained:
     matrix: list[list[float | None]] = field(
         default_factory=lambda: [[0.5, None], [0.25, 0.75]]
     )
-    tasks: tuple[str, ...] = ("t1", "t2")
-    seconds: dict[str, float] = field(default_factory=lambda: {"learning": 12.345})
-    notes: tuple[str, ...] = ("said before",)
-    privacy: dict[str, Any] = field(default_factory=dict)
+    record: Any = SimpleNamespace(
+        tasks=["t1", "t2"],
+        seconds_by_kind=lambda: {"learning": 12.345},
+        notes=["said before"],
+        privacy={},
+    )
     asked: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
 

@@ -542,10 +542,10 @@ def test_a_run_records_its_epsilon(tiny_base: Path, data: Path, tmp_path: Path) 
     )
     record = json.loads((made.folder / "run.json").read_text())
     assert record["dp"] == "dpsgd"
-    assert record["privacy"] == made.privacy
-    assert set(made.privacy["epsilon"]) == {"yelp", "fomc"}
-    assert made.privacy["delta"] == 0.01
-    assert made.privacy["accountant"].startswith("rdp, opacus ")
+    assert record["privacy"] == made.record.privacy
+    assert set(made.record.privacy["epsilon"]) == {"yelp", "fomc"}
+    assert made.record.privacy["delta"] == 0.01
+    assert made.record.privacy["accountant"].startswith("rdp, opacus ")
     assert any(note.startswith("epsilon at delta 0.01, by") for note in record["notes"])
     lines = (made.folder / "metrics.jsonl").read_text().splitlines()
     assert all("clipped" in json.loads(line) for line in lines)
@@ -587,4 +587,4 @@ def test_another_noise_than_at_first_is_refused(
         patched.setattr(search, lambda *_, **__: 0.5)
         with pytest.raises(InputError, match=r"the noise multiplier was .*is 0\.5 by"):
             start()
-    assert start().privacy["epsilon"]["yelp"] <= 2
+    assert start().record.privacy["epsilon"]["yelp"] <= 2
