@@ -98,11 +98,13 @@ class Trained:
     matrix: list[list[float | None]] = field(
         default_factory=lambda: [[0.5, None], [0.25, 0.75]]
     )
-    record: Any = SimpleNamespace(
-        tasks=["t1", "t2"],
-        seconds_by_kind=lambda: {"learning": 12.345},
-        notes=["said before"],
-        privacy={},
+    record: Any = field(
+        default_factory=lambda: SimpleNamespace(
+            tasks=["t1", "t2"],
+            seconds_by_kind=lambda: {"learning": 12.345},
+            notes=["said before"],
+            privacy={},
+        )
     )
     asked: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
