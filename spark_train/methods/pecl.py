@@ -37,8 +37,6 @@ from spark_train.run_folder import keep, kept
 from spark_train.stream import Stream
 from spark_train.token_scores import keep_scores, scored
 
-UNLEARN = "unlearn"
-
 
 def pecl(stream: Stream) -> list[Phase]:
     """PeCL in our forms: noisy embeddings, held weights, unlearning, all at once."""
@@ -65,7 +63,7 @@ def _phase(stream: Stream, k: int) -> Phase:
 
     def term(some: Sequence[TrainRow]) -> dict[str, Term]:
         count = sum(int(unlearned[row.id].sum()) for row in some)
-        return {UNLEARN: Term(count, settings.lambda_unlearn)}
+        return {"unlearn": Term(count, settings.lambda_unlearn)}
 
     def choose(step: int) -> Step:
         chosen = plain.choose(step)
@@ -87,7 +85,7 @@ def _phase(stream: Stream, k: int) -> Phase:
             hidden = student.hidden(batch, mask)
         return {
             TASK: student.summed(hidden, batch, mask, learned, token_nll),
-            UNLEARN: student.summed(hidden, batch, mask, forgotten, unlikelihood),
+            "unlearn": student.summed(hidden, batch, mask, forgotten, unlikelihood),
         }
 
     def penalty() -> Sums:
@@ -124,9 +122,8 @@ def _noise(sigma: Tensor) -> Callable[..., Tensor]:
     """
 
     def add(module: object, args: object, output: Tensor) -> Tensor:
-        wide = torch.promote_types(output.dtype, torch.float32)
-        noise = torch.randn(output.shape, dtype=wide, device=output.device)
-        return (output + sigma[..., None].to(wide) * noise).to(output.dtype)
+        noise = sigma[..., None] * torch.randn(output.shape, device=output.device)
+        return (output + noise).to(output.dtype)
 
     return add
 

@@ -79,7 +79,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
             method=method,
             base=str(tiny_base),
             data=[data],
-            order=ORDER,
+            order="yelp,fomc" if dp else ORDER,
             output=output,
             dp=dp or "none",
             settings=settings,
