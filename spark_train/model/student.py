@@ -41,8 +41,7 @@ class Student:
     Attributes
     ----------
     trainable
-        Name -> weight of everything that an optimizer changes; of them there are
-        ``size`` numbers.
+        Name -> weight of everything that an optimizer changes.
     note
         Why the head is not streamed; empty when it is.
     """
@@ -55,7 +54,6 @@ class Student:
             for name, weight in model.named_parameters()
             if weight.requires_grad
         }
-        self.size = sum(weight.numel() for weight in self.trainable.values())
         weight = self._base.get_input_embeddings().weight
         self.device: torch.device = weight.device
         self.vocabulary = len(self._base.get_output_embeddings().weight)
