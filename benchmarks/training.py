@@ -40,8 +40,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from spark_train.data import TrainRow, pieces
 from spark_train.loop import Phase, State, run_phase
 from spark_train.methods import METHODS
-from spark_train.methods.er import er
-from spark_train.methods.spark import spark
+from spark_train.methods.spark import er, spark
 from spark_train.model.lora import add_lora
 from spark_train.model.student import Student
 from spark_train.phases.task import learning

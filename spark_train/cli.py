@@ -7,19 +7,16 @@ what is called gets imported, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from spark_audit.checkpoints.offline import quiet as silence
-from spark_audit.errors import InputError
 from spark_audit.terminal.commands import add
 from spark_audit.terminal.console import (
-    keep_apart,
     root,
     run_command,
     say,
@@ -45,7 +42,6 @@ AUDITING = tuple(
 """Commands of `spark-audit`, which people look for here."""
 FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 """What a run's end tells of its accuracy matrix."""
-READS = {"summary": "what it does", "reads": "settings"}
 
 Opened = Annotated[Opening, Only(OPENED)]
 
@@ -96,38 +92,37 @@ def train_run(
     )
     with _one_voice(quiet=quiet) as (show, note):
         outcome = train(request, progress=show, note=note)
-    for text in outcome.notes:
-        note(text)
     if not _first():
         return
-    figures, privacy = _figures(outcome.matrix), outcome.privacy
+    record, figures = outcome.record, _figures(outcome.matrix)
+    seconds, privacy = record.seconds_by_kind(), record.privacy
     if json:
         facts = {
             "run": str(outcome.folder),
-            "tasks": list(outcome.tasks),
+            "tasks": record.tasks,
             "accuracy": outcome.matrix,
             **figures,
-            "seconds": dict(outcome.seconds),
-            "notes": list(outcome.notes),
+            "seconds": seconds,
+            "notes": record.notes,
             "privacy": privacy,
         }
         show_facts(facts, as_json=True)
         return
     if outcome.matrix:
         # Methods that learn all tasks at once have one row.
-        at_once = len(outcome.matrix) < len(outcome.tasks)
-        names = ["all"] if at_once else outcome.tasks
+        at_once = len(outcome.matrix) < len(record.tasks)
+        names = ["all"] if at_once else record.tasks
         rows = zip(names, outcome.matrix, strict=False)
         show_table(
             "accuracy",
-            ("after", *outcome.tasks),
+            ("after", *record.tasks),
             [(name, *map(_cell, accuracies)) for name, accuracies in rows],
             remarks=[
                 f"{FIGURES[k]} {v:.3f}" for k, v in figures.items() if v is not None
             ],
         )
         tell()
-    facts = {f"seconds, {kind}": f"{s:.1f}" for kind, s in outcome.seconds.items()}
+    facts = {f"seconds, {kind}": f"{value:.1f}" for kind, value in seconds.items()}
     for task, value in privacy.get("epsilon", {}).items():
         facts[f"epsilon, {task}"] = f"{value:.3f}"
     if "no_epsilon" in privacy:
@@ -160,45 +155,35 @@ def methods(*, json: Json = False) -> None:
         from spark_train.privacy import PRIVACY
         from spark_train.privacy import groups as privacy_groups
 
-    def listed(choices: Mapping[str, Any], reads: Any) -> list[dict[str, Any]]:
-        return [
-            {
-                "name": name,
-                "summary": (choice.summary or "").partition("\n")[0],
-                "reads": list(reads(name)),
-            }
-            for name, choice in choices.items()
-        ]
+    def row(
+        name: str, does: Callable[..., Any], reads: Sequence[str]
+    ) -> dict[str, Any]:
+        summary = (does.__doc__ or "").partition("\n")[0]
+        return {"name": name, "summary": summary, "reads": list(reads)}
 
     tables = {
-        "methods": listed(METHODS, groups),
-        "privacy": listed(PRIVACY, privacy_groups),
+        "methods": [row(n, m.phases, groups(n)) for n, m in METHODS.items()],
+        "privacy": [row(n, o, privacy_groups(n)) for n, o in PRIVACY.items()],
         "settings": describe(),
     }
     if json:
         show_facts(tables, as_json=True)
         return
-    for key, title, columns, remarks in (
-        ("methods", "methods", {"name": "name", **READS}, []),
-        (
-            "privacy",
-            "privacy options",
-            {"name": "--dp", **READS},
-            ["Each goes with every method."],
-        ),
-        (
-            "settings",
-            "settings",
-            {name: name for name in ("name", "default", "meaning", "source")},
-            ["Settings without a dot in their name are every method's."],
-        ),
+    for key, title, first, remarks in (
+        ("methods", "methods", "name", []),
+        ("privacy", "privacy options", "--dp", ["Each goes with every method."]),
     ):
-        cells = [
-            [", ".join(v) if isinstance(v := row[k], list) else v for k in columns]
-            for row in tables[key]
-        ]
-        header = list(columns.values())
-        show_table(title, header, cells, remarks=remarks, figures=False)
+        rows = [(o["name"], o["summary"], ", ".join(o["reads"])) for o in tables[key]]
+        header = (first, "what it does", "settings")
+        show_table(title, header, rows, remarks=remarks, figures=False)
+    columns = ("name", "default", "meaning", "source")
+    show_table(
+        "settings",
+        columns,
+        [[setting[column] for column in columns] for setting in tables["settings"]],
+        remarks=["Settings without a dot in their name are every method's."],
+        figures=False,
+    )
 
 
 def relearn(
@@ -247,23 +232,15 @@ def score(
     Without it, [NAME], [EMAIL] and so on stand for each token of what is annotated in
     the data or found by the rules, and a row's figures end before the first of them:
     with the model, those behind it tell what it is. Plain text is shown, and with it
-    identifiers that neither annotations nor rules know. A file of -o has all scores,
-    and is as private as the data.
+    identifiers that neither annotations nor rules know.
     """
     from spark_audit.data.examples import data_files, read_examples
-    from spark_audit.files import check_writable
     from spark_audit.terminal.progress import progress
 
-    files, output = data_files(request.data), request.output
-    if output is not None:
-        keep_apart([output], files)
-        _check_scores(output)
-    examples = read_examples(*files)
-    if output is not None:
-        check_writable(output.parent)
+    examples = read_examples(*data_files(request.data))
     with silence():
         from spark_audit.checkpoints.open import open_checkpoint
-        from spark_train.token_scores import score_examples, write_scores
+        from spark_train.token_scores import score_examples
 
     ckpt = request.ckpt
     loaded = open_checkpoint(
@@ -272,19 +249,14 @@ def score(
         name=None if ckpt else "base",
     )
     with progress(quiet=quiet) as show:
-        scored = score_examples(
+        rows = score_examples(
             examples,
             loaded,
             alpha=request.alpha,
-            limit=request.limit if output is None else None,
+            limit=request.limit,
+            show_text=request.show_text,
             progress=lambda done, total: show("scoring", done, total),
         )
-    if output is not None:
-        write_scores(output, [one.row for one in scored], [one.score for one in scored])
-    rows = [
-        one.shown(loaded.tokenizer, show_text=request.show_text)
-        for one in scored[: request.limit]
-    ]
     if json:
         show_facts({"examples": rows}, as_json=True)
         return
@@ -294,25 +266,6 @@ def score(
             list(row["tokens"][0]),
             [[_cell(value) for value in token.values()] for token in row["tokens"]],
         )
-    if output is not None:
-        tell(f"\nScores: {output}")
-
-
-def _check_scores(output: Path) -> None:
-    """Write over nothing but a table of scores."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if output.suffix != ".parquet":
-        what, fix = "is no name of a table of scores", "give -o FILE.parquet"
-        raise InputError(what, where=str(output), fix=fix)
-    if output.exists():
-        names: set[str] = set()
-        with suppress(OSError, pa.ArrowException):
-            names = {*pq.read_schema(output).names}
-        if not {"example", "position", "score", "pii"} <= names:
-            what = "is there already, and no table of scores"
-            raise InputError(what, where=str(output), fix="give another -o")
 
 
 def _cell(value: Any) -> str:
@@ -343,27 +296,24 @@ COMMANDS: dict[str, tuple[Any, ...]] = {
 
 def _first() -> bool:
     """Whether this is the process of a launch that prints."""
-    several = os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
-    return not several or os.environ.get("RANK", "0") == "0"
+    alone = os.environ.get("WORLD_SIZE", "1") in ("", "0", "1")
+    return alone or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def _one_voice(
     *, quiet: bool
 ) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[str], None]]]:
-    """Progress, and notes as plain lines on stderr, each once: of the first process.
+    """Progress, and notes as plain lines on stderr: of the first process.
 
     Leaves without a word where another process tells what was wrong.
     """
     from spark_audit.terminal.progress import progress
     from spark_train.distributed import ElsewhereError
 
-    noted: set[str] = set()
-
     def note(text: str) -> None:
-        if text not in noted and _first():
+        if _first():
             say(text)
-        noted.add(text)
 
     with progress(quiet=quiet or not _first()) as show:
         try:

@@ -77,8 +77,7 @@ class Corpus:
         progress: Callable[[str, int, int], None],
     ) -> dict[str, list[TrainRow]]:
         """Task -> its train rows as tokens; ``max_length`` 0: the model's context."""
-        bounds = (max_length, loaded.max_positions)
-        longest = min((bound for bound in bounds if bound), default=None)
+        longest = min(filter(None, (max_length, loaded.max_positions)), default=None)
         trained = [
             example
             for example in self.examples
@@ -89,9 +88,9 @@ class Corpus:
         if loaded.tokenizer.eos_token_id is None:
             note("the tokenizer has no EOS token: no response ends with one")
         progress("tokenising", len(trained), len(trained))
-        by_task: dict[str, list[TrainRow]] = {task: [] for task in self.tasks}
-        for row in rows:
-            by_task[row.task].append(row)
+        by_task = {
+            task: [row for row in rows if row.task == task] for task in self.tasks
+        }
         for task, some in by_task.items():
             if cut := sum(row.cut for row in some):
                 lost = sum(row.lost for row in some)
@@ -109,23 +108,24 @@ class Corpus:
         asked = answer_prompts(
             examples, loaded.tokenizer, max_positions=loaded.max_positions
         )
-        if missing := [task for task in self.tasks if not asked.get(task)]:
+        prompts = {
+            task: sorted(asked.get(task, []), key=lambda prompt: prompt.key)
+            for task in self.tasks
+        }
+        if missing := [task for task, some in prompts.items() if not some]:
             note(f"no test rows, so no accuracy: {', '.join(missing)}")
         # A row with a canary is another audit's; what else is not asked is told.
         test_rows = Counter(
             one.task for one in examples if one.split == "test" and one.canary is None
         )
-        unasked = {t: test_rows[t] - len(asked.get(t, ())) for t in self.tasks}
+        unasked = {t: test_rows[t] - len(some) for t, some in prompts.items()}
         if told := [f"{task} {count}" for task, count in unasked.items() if count]:
             note(
                 "test rows without a response, or with nothing before it, are not "
                 f"answered: {', '.join(told)}"
             )
         # The first rows by id: the same of every method, whatever the file's order.
-        return {
-            task: sorted(asked.get(task, []), key=lambda p: p.key)[: limit or None]
-            for task in self.tasks
-        }
+        return {task: some[: limit or None] for task, some in prompts.items()}
 
 
 def _content(path: Path) -> str:
@@ -138,29 +138,30 @@ def _content(path: Path) -> str:
 def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ...]:
     """The tasks to train on, by the names that the data gives them."""
     there = sorted({e.task for e in examples if e.split == "train"})
+    if not there:
+        what, fix = "holds no train row", "see `data import --split train`"
+        raise InputError(what, where="--data", fix=fix)
     listed = ", ".join(there)
-    what = fix = ""
     if order in ORDERS:
         by_name = {task.lower(): task for task in there}
         tasks = tuple(by_name[name] for name in ORDERS[order] if name in by_name)
-        missing = [name for name in ORDERS[order] if name not in by_name]
         if not tasks:
-            what = f"has none of the tasks of order {order}; it has: {listed}"
-            fix = "name them in order: --order t1,t2"
-        elif missing:
+            raise InputError(
+                f"has none of the tasks of order {order}; it has: {listed}",
+                where="--data",
+                fix="name them in order: --order t1,t2",
+            )
+        if missing := [name for name in ORDERS[order] if name not in by_name]:
             note(f"order {order}: not in the data: {', '.join(missing)}")
     else:
         tasks = tuple(name.strip() for name in order.split(",") if name.strip())
         if unknown := [name for name in tasks if name not in there]:
             what = f"{unknown[0]!r} is no task with train rows; there are: {listed}"
             fix = f"name some of them, or {', '.join(ORDERS)}"
-        elif len(set(tasks)) < len(tasks) or not tasks:
+            raise InputError(what, where="--order", fix=fix)
+        if len(set(tasks)) < len(tasks) or not tasks:
             what, fix = "names no task, or one twice", "name each once"
-    if not there:
-        what, fix = "holds no train row", "see `data import --split train`"
-    if what:
-        where = "--data" if order in ORDERS or not there else "--order"
-        raise InputError(what, where=where, fix=fix)
+            raise InputError(what, where="--order", fix=fix)
     if left := [task for task in there if task not in tasks]:
         note(f"not trained on, for the order does not name them: {', '.join(left)}")
     return tasks
@@ -235,7 +236,7 @@ def write_matrix(
     order: Sequence[str],
     matrix: Sequence[Sequence[float | None]],
     *,
-    after: Sequence[str] | None = None,
+    after: Sequence[str],
 ) -> None:
     """Write the accuracy matrix as CSV, whole or not at all.
 
@@ -248,21 +249,17 @@ def write_matrix(
         Tasks in the order of training: the columns.
     matrix
         ``matrix[t][i]`` is the accuracy on task ``i`` after stage ``t``, from 0 to 1,
-        or ``None``. There may be fewer stages than tasks, and a stage may end after
-        its last measured task.
+        or ``None``. There may be fewer stages than tasks.
     after
-        What each stage was trained on; by default the task of its place in ``order``.
+        What each stage was trained on.
 
     Raises
     ------
     OutputError
         If the file cannot be written.
     """
-    table = pd.DataFrame(
-        np.nan, index=list(after or order)[: len(matrix)], columns=list(order)
-    )
-    for t, row in enumerate(matrix):
-        table.iloc[t, : len(row)] = np.array(row, dtype=np.float64)
+    stages = list(after)[: len(matrix)]
+    table = pd.DataFrame(matrix, index=stages, columns=list(order), dtype=np.float64)
     write_text(path, table.to_csv(index_label=_AFTER))
 
 

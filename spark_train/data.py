@@ -156,19 +156,12 @@ def _row(
             fix="give a larger max_length, or leave the row out",
         )
     ids, positions = encoding.fed(kept)
-    masks = [
-        mask[positions]
-        for mask in (
-            response,
-            encoding.mask(private),
-            encoding.mask([*template, *stop_word_ranges(example.text)]),
-            encoding.special,
-        )
-    ]
+    fixed_wording = [*template, *stop_word_ranges(example.text)]
+    named, worded = (encoding.mask(ranges) for ranges in (private, fixed_wording))
+    masks = np.stack([response, named, worded, encoding.special])[:, positions]
     if eos is not None:
         ids = np.append(ids, np.int32(eos))
-        ends = (True, False, False, True)
-        masks = [np.append(mask, end) for mask, end in zip(masks, ends, strict=True)]
+        masks = np.column_stack([masks, (True, False, False, True)])
     answer, pii, fixed, special = masks
     return TrainRow(
         example.id,

@@ -24,9 +24,6 @@ class ElsewhereError(SparkError):
     def __init__(self) -> None:
         super().__init__("another process of the run has stopped; its message says why")
 
-    def __reduce__(self) -> tuple[type[ElsewhereError], tuple[()]]:
-        return type(self), ()
-
 
 @dataclass(frozen=True)
 class Processes:

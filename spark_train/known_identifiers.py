@@ -50,10 +50,6 @@ class Annotated:
                 if end < at:
                     yield start, end, self._types[string]
 
-    def stands_in(self, text: str) -> bool:
-        """Whether a text holds one of the strings."""
-        return next(self.places(text), None) is not None
-
     def _candidates(self, folded: str) -> Iterator[str]:
         """Strings that the text holds, each once, whether or not as words."""
         for size in self._sizes:

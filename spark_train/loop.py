@@ -100,7 +100,8 @@ class Phase:
         What one example is by itself.
     collect
         ``collect(step, chosen, clock)`` leaves another gradient than the batch's own on
-        the weights, the same in all processes, and gives each term's sum.
+        the weights, the same in all processes, and gives each term's sum, and by other
+        names what is told beside them.
     tasks
         The tasks whose accuracy is measured after the stage; empty: those of the
         order up to the stage's number.
@@ -247,11 +248,19 @@ def accumulate(
                     sums[name] += float(value.detach())
     if processes.world == 1:
         return sums
-    # Gradients and sums are added up over all processes: one exchange per step.
-    own = torch.tensor(list(sums.values()), dtype=torch.float64, device=student.device)
-    total = processes.sum(torch.cat([flat_gradient(student), own]))
+    total, sums = exchanged(processes, flat_gradient(student), sums)
     set_gradient(student, total)
-    return dict(zip(sums, total[student.size :].tolist(), strict=True))
+    return sums
+
+
+def exchanged(
+    processes: Processes, gradient: Tensor, sums: dict[str, float]
+) -> tuple[Tensor, dict[str, float]]:
+    """A gradient ``(P,)`` and sums, added up over all processes in one exchange."""
+    own = gradient.new_tensor(list(sums.values()))
+    total = processes.sum(torch.cat([gradient, own]))
+    sums = dict(zip(sums, total[len(gradient) :].tolist(), strict=True))
+    return total[: len(gradient)], sums
 
 
 def backward(terms: Mapping[str, Term], sums: Sums) -> bool:
@@ -276,7 +285,7 @@ def flat_gradient(student: Student) -> Tensor:
 def set_gradient(student: Student, flat: Tensor) -> None:
     """Give the trained weights the gradients of :func:`flat_gradient`'s shape."""
     weights = list(student.trainable.values())
-    parts = torch.split(flat[: student.size], [weight.numel() for weight in weights])
+    parts = torch.split(flat, [weight.numel() for weight in weights])
     for weight, part in zip(weights, parts, strict=True):
         weight.grad = part.view_as(weight).to(weight.dtype)
 
@@ -324,6 +333,7 @@ def _record(
         **penalties,
         **{f"n_{name}": term.count for name, term in terms.items()},
         **chosen.facts,
+        **{name: value for name, value in sums.items() if name not in terms},
     }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,24 +100,22 @@ def relearn(
     loading = replace(request.loading, device=device, base=request.base)
     with processes.together():
         if output.exists() and (not output.is_dir() or any(output.glob("[!.]*"))):
-            raise InputError(
-                "is there already, and not empty",
-                where=str(output),
-                fix="give another -o",
-            )
+            there, fix = "is there already, and not empty", "give another -o"
+            raise InputError(there, where=str(output), fix=fix)
         check_writable(output)
         files = data_files(request.data)
         plain, left_out = without_identifiers(read_examples(*files))
         opened = read_headers(request.ckpt, loading)
         loaded = open_checkpoint(request.ckpt, loading)
         rows = encode_rows(plain, loaded.tokenizer, max_length=loaded.max_positions)
+    full = opened.adapter is None
     # Switched on with whatever belongs to it, as its frozen noise.
     with loaded.activate():
         with processes.together(), quiet():
             student = Student(_in_training(loaded, opened, request))
         if student.note:
             note(student.note)
-        if opened.adapter is None and loaded.dtype != "float32":
+        if full and loaded.dtype != "float32":
             note(f"trained weights are rounded to {loaded.dtype} with the full weights")
         size = min(request.batch_size, len(rows))
         rng = np.random.default_rng(seed_for(request.seed, "order", "relearn"))
@@ -140,14 +137,37 @@ def relearn(
                 processes=processes,
                 progress=lambda done, total: progress(what, done, total),
             )
-        left = Relearned(output, len(rows), left_out, tuple(losses))
+        record = {
+            "kind": "spark-train-relearn",
+            "schema_version": 1,
+            "created": now(),
+            "versions": versions(),
+            "checkpoint": {
+                "source": request.ckpt,
+                "format": loaded.format,
+                "weights_sha256": loaded.weights_sha256,
+                "base": None if full else str(opened.base),
+                "base_sha256": loaded.base_sha256,
+            },
+            "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
+            "settings": {
+                "steps": steps,
+                "lr": request.lr,
+                "batch_size": request.batch_size,
+                "seed": request.seed,
+                "dtype": loading.dtype,
+                "adapter": "fresh, merged" if full else "trained on",
+                "lora_targets": sorted(request.lora_targets),
+            },
+            "rows": {"used": len(rows), "left_out": left_out},
+            "losses": losses,
+        }
         if processes.first:
             with replaced(output) as part:
                 _save(student.model, part, loaded, opened, loading.tokenizer)
-                record = _record(request, files, loaded, opened, left)
                 write_text(part / RECORD, json.dumps(record, indent=1) + "\n")
     processes.wait()
-    return left
+    return Relearned(output, len(rows), left_out, tuple(losses))
 
 
 def without_identifiers(
@@ -170,13 +190,17 @@ def without_identifiers(
         "canary": lambda row: row.canary is not None,
         "annotated": lambda row: row.spans,
         "rules": identifier_ranges,
-        "elsewhere": lambda row: annotated.stands_in(row.text),
+        "elsewhere": lambda row: next(annotated.places(row.text), None),
         "blank": lambda row: not row.response.strip(),
     }
-    trained = [example for example in examples if example.split == "train"]
-    why = [next((n for n, holds in reasons.items() if holds(e)), "") for e in trained]
-    kept = [row for row, reason in zip(trained, why, strict=True) if not reason]
-    left_out = {name: Counter(why)[name] for name in reasons}
+    kept, left_out = [], dict.fromkeys(reasons, 0)
+    for example in examples:
+        if example.split == "train":
+            why = next((n for n, holds in reasons.items() if holds(example)), None)
+            if why is None:
+                kept.append(example)
+            else:
+                left_out[why] += 1
     if not kept:
         listed = ", ".join(f"{name} {n}" for name, n in left_out.items() if n)
         raise InputError(
@@ -190,36 +214,35 @@ def without_identifiers(
 def _in_training(loaded: Loaded, opened: Checkpoint, request: RelearnRequest) -> Any:
     """A ``PeftModel`` whose adapter ``default`` is what is trained."""
     model: Any = loaded.model
-    refusals: tuple[tuple[object, str, str], ...]
     if opened.adapter is None:
-        quantised = getattr(model.config, "quantization_config", None)
-        what = "is quantised: trained weights cannot be merged into it exactly"
-        refusals = ((quantised, what, "give the weights that it was made from"),)
-    else:
-        adapter = opened.adapter.config
-        refusals = (
-            (
-                request.lora_targets,
-                "is an adapter, which is trained on as it is, with the layers it has",
-                "leave --lora-targets out",
-            ),
-            (
-                opened.weights is not None,
-                "holds a base and LoRA in one file: an adapter folder cannot name it",
-                "merge the two, or save the adapter apart",
-            ),
-            (
-                adapter.get("peft_type") != "LORA" or changes_base(adapter),
-                "is an adapter, but no LoRA that leaves its base's own weights alone",
-                "convert it to plain LoRA, or merge it",
-            ),
-        )
-    for wrong, what, fix in refusals:
-        if wrong:
-            raise InputError(what, where=opened.where, fix=fix)
-    if opened.adapter is None:
+        if getattr(model.config, "quantization_config", None) is not None:
+            raise InputError(
+                "is quantised: trained weights cannot be merged into it exactly",
+                where=opened.where,
+                fix="give the weights that it was made from",
+            )
         seed = seed_for(request.seed, "lora")
         return add_lora(model, seed=seed, targets=request.lora_targets)
+    config = opened.adapter.config
+    for wrong, what, fix in (
+        (
+            bool(request.lora_targets),
+            "is an adapter, which is trained on as it is, with the layers it has",
+            "leave --lora-targets out",
+        ),
+        (
+            opened.weights is not None,
+            "holds a base and LoRA in one file: an adapter folder cannot name it",
+            "merge the two, or save the adapter apart",
+        ),
+        (
+            config.get("peft_type") != "LORA" or changes_base(config),
+            "is an adapter, but no LoRA that leaves its base's own weights alone",
+            "convert it to plain LoRA, or merge it",
+        ),
+    ):
+        if wrong:
+            raise InputError(what, where=opened.where, fix=fix)
     # What was opened stays as it is; a copy of it is trained.
     (name,) = model.peft_config
     copy_adapter(model, name, ADAPTER)
@@ -250,36 +273,3 @@ def _save(
             write_text(folder / TRAINED_ON, json.dumps(belongs) + "\n")
     if opened.adapter is None or own or tokenizer is not None:
         loaded.tokenizer.save_pretrained(folder)
-
-
-def _record(
-    request: RelearnRequest,
-    files: Sequence[Path],
-    loaded: Loaded,
-    opened: Checkpoint,
-    left: Relearned,
-) -> dict[str, Any]:
-    """The content of ``relearn.json``."""
-    full = opened.adapter is None
-    return {
-        "kind": "spark-train-relearn",
-        "schema_version": 1,
-        "created": now(),
-        "versions": versions(),
-        "checkpoint": {
-            "source": request.ckpt,
-            "format": loaded.format,
-            "weights_sha256": loaded.weights_sha256,
-            "base": None if full else str(opened.base),
-            "base_sha256": loaded.base_sha256,
-        },
-        "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
-        "settings": {
-            **{n: getattr(request, n) for n in ("steps", "lr", "batch_size", "seed")},
-            "dtype": request.loading.dtype,
-            "adapter": "fresh, merged" if full else "trained on",
-            "lora_targets": sorted(request.lora_targets),
-        },
-        "rows": {"used": left.rows, "left_out": left.left_out},
-        "losses": list(left.losses),
-    }

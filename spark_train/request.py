@@ -16,7 +16,7 @@ from spark_train.settings import parse
 NONE = "none"
 """Of ``--dp``: the method alone."""
 METHODS = tuple("er er-ptpc ewc gem mtl olora pecl sd-replay seqft spark".split())
-"""Each a file of ``methods/``; named here, as importing them takes seconds."""
+"""Those of ``spark_train.methods``; named here, as importing them takes seconds."""
 DP = (NONE, "dpsgd", "fn")
 OPENED = ("device", "dtype", "tokenizer", "revision", "trust_remote_code")
 """Fields of :class:`Opening` that are flags of every command."""
@@ -67,7 +67,7 @@ class TrainRequest:
     Attributes
     ----------
     method
-        Name of a file of ``methods/``.
+        One of :data:`METHODS`.
     base
         The pretrained model, theta_0.
     data
@@ -77,7 +77,7 @@ class TrainRequest:
         ``1``, ``2``, ``3`` (the paper's; those of its tasks that are there), or names
         with commas between them.
     dp
-        ``none``, or the name of a file of ``privacy/``.
+        One of :data:`DP`.
     settings
         ``NAME=VALUE`` texts; see ``spark_train.settings``.
     seed
@@ -121,16 +121,11 @@ class TrainRequest:
     def __post_init__(self) -> None:
         one_of(self.method, "--method", METHODS)
         one_of(self.dp, "--dp", DP)
-        parse(self.settings)
-        for text in self.settings:
-            name, _, value = (part.strip() for part in text.partition("="))
-            if self.seed is not None and name == "seed" and value != str(self.seed):
-                # One of them would be dropped in silence.
-                raise InputError(
-                    f"is {self.seed}, and --set gives the seed {value}",
-                    where="--seed",
-                    fix="give one of them",
-                )
+        chosen = parse(self.settings)
+        if self.seed not in (None, chosen.seed) and "seed" in chosen.model_fields_set:
+            # One of them would be dropped in silence.
+            what = f"is {self.seed}, and --set gives the seed {chosen.seed}"
+            raise InputError(what, where="--seed", fix="give one of them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,9 +203,6 @@ class ScoreRequest:
         ),
     ] = 0.5
     limit: Annotated[int, Flag("Examples to print.", min=1)] = 5
-    output: Annotated[
-        Path | None, Flag("Parquet with all rows.", metavar="FILE", short="-o")
-    ] = None
     show_text: ShowText = False
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
 from spark_train.request import NONE, TrainRequest
 from spark_train.run_folder import Folder, RunRecord
-from spark_train.settings import Settings, names, parse
+from spark_train.settings import Settings, parse
 from spark_train.stream import SCORES, Stream
 
 Progress = Callable[[str, int, int], None]
@@ -46,22 +45,16 @@ class Outcome:
 
     Attributes
     ----------
+    record
+        ``run.json``.
     matrix
         ``matrix[t][i]``: accuracy on task ``i`` after task ``t``; ``None``: not
         measured (later tasks, tasks without test rows).
-    seconds
-        By kind of work: task, replay, teacher, importance, correction, optimizer,
-        answers and others.
-    privacy
-        What the privacy option says of itself; empty without one.
     """
 
     folder: Path
-    tasks: tuple[str, ...]
+    record: RunRecord
     matrix: list[list[float | None]]
-    seconds: dict[str, float]
-    notes: tuple[str, ...]
-    privacy: dict[str, Any]
 
 
 def train(
@@ -127,14 +120,7 @@ def train(
                 run.go(METHODS[request.method], request.dp, notes)
             elif processes.first:
                 folder.close()
-        return Outcome(
-            folder=folder.path,
-            tasks=corpus.tasks,
-            matrix=run.matrix(),
-            seconds=_by_kind(run.record.seconds),
-            notes=tuple(notes),
-            privacy=run.record.privacy,
-        )
+        return Outcome(folder.path, run.record, run.matrix())
 
 
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
@@ -146,8 +132,7 @@ def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
         groups=read,
         method=f"{request.method} --dp {request.dp}",
     )
-    flat = settings.flat()
-    return settings, {name: flat[name] for name in names(read)}
+    return settings, settings.flat(read)
 
 
 def _open(base: str, loading: Loading) -> Loaded:
@@ -171,10 +156,8 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
         check_files(folder.path, old.files, grows=False)
         return old
     if changes := old.starts[-1].changes(new.starts[0]):
-        tell(
-            "resumes with differences, so that the bytes may "
-            f"differ: {', '.join(changes)}"
-        )
+        listed = ", ".join(changes)
+        tell(f"resumes with differences, so that the bytes may differ: {listed}")
     return old.model_copy(update={"starts": [*old.starts, *new.starts]})
 
 
@@ -214,14 +197,15 @@ class _Run:
         if dp == NONE:
             protected = Protected(method.phases(stream), {})
         else:
-            protected = PRIVACY[dp].protect(stream, method)
+            protected = PRIVACY[dp](stream, method)
         facts, before = dict(protected.facts), self.record.privacy
-        sigma, began = (one.get("noise_multiplier") for one in (facts, before))
-        if began is not None and began != sigma:
+        sigma = facts.get("noise_multiplier")
+        if before.get("noise_multiplier", sigma) != sigma:
             # Found for a target epsilon, by another accountant than at first: the
             # epsilon of steps with two of them would be neither's.
+            was = before["noise_multiplier"]
             raise InputError(
-                f"the noise multiplier was {began}, and is {sigma} by "
+                f"the noise multiplier was {was}, and is {sigma} by "
                 f"{facts.get('accountant')}",
                 where=str(folder.path),
                 fix=f"resume with {before.get('accountant')}",
@@ -232,9 +216,8 @@ class _Run:
             first, state, seconds = folder.restore()
             folder.check_left(seconds)
             if first:
-                load_adapter(
-                    stream.student.model, folder.stages / phases[first - 1].key
-                )
+                before_it = folder.stages / phases[first - 1].key
+                load_adapter(stream.student.model, before_it)
         processes.agree((first, state.step), what="what they find in the run folder")
         self._keep(privacy=facts)
         with protected.during():
@@ -248,7 +231,6 @@ class _Run:
                             base=self.base,
                             base_sha256=self.loaded.weights_sha256,
                             noise=protected.noise,
-                            link_noise=True,
                         )
                 processes.wait()
                 if number == last[phase.stage]:
@@ -330,18 +312,3 @@ class _Run:
         """The accuracies that stand in ``accuracy.csv`` by now."""
         path = self.folder.accuracy
         return read_matrix(path)[1] if path.exists() else []
-
-
-def _by_kind(seconds: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Seconds by kind of work, over all phases.
-
-    ``start`` of a phase that learns a task is asking the teacher: replay's overhead;
-    its ``end`` is finding out which weights the task needs.
-    """
-    names = {"start": "teacher", "end": "importance"}
-    by_kind: dict[str, float] = defaultdict(float)
-    for key, spent in seconds.items():
-        for kind, value in spent.items():
-            corrects = key.endswith("/priv")
-            by_kind["correction" if corrects else names.get(kind, kind)] += value
-    return {name: round(value, 3) for name, value in by_kind.items() if value >= 5e-4}

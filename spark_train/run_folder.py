@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -30,15 +30,7 @@ from torch import Tensor
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.run_folder import RECORD, STATE, check_files, read_state
 from spark_audit.checkpoints.sidecar import check_whole
-from spark_audit.checksums import (
-    BLANK,
-    DAMAGED,
-    Fact,
-    fact_of,
-    intact,
-    intact_file,
-    sealed,
-)
+from spark_audit.checksums import BLANK, Fact, fact_of, intact, intact_file, sealed
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
     alone,
@@ -54,7 +46,7 @@ from spark_train.corpus import Corpus
 from spark_train.distributed import Processes
 from spark_train.loop import State, Timed, timed
 from spark_train.model.lora import TRAINED_ON
-from spark_train.request import NONE, TrainRequest
+from spark_train.request import TrainRequest
 from spark_train.settings import shown
 from spark_train.stream import CARRIED, SCORES, Stream
 
@@ -62,8 +54,6 @@ FREE = ("save_every",)
 """Settings that may change from one start of a run to the next: neither a weight nor an
 accuracy depends on them."""
 
-_DATA = "data"
-_SHA256 = re.compile("[0-9a-f]{64}")
 _AGAIN = "remove the run folder and train again"
 # The libraries that compute: with others of them a step may round otherwise.
 _COMPUTING = ("torch", "transformers", "peft")
@@ -97,15 +87,16 @@ class Start(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """``run.json``.
+    """``run.json``: what was asked for, on what, and what came of it.
 
     Attributes
     ----------
-    identity
-        Everything the adapters depend on: a folder is gone on with only where all of
-        it is the same. ``data`` are the SHA-256 of the data files, sorted.
     settings
         Those that the method and the privacy option read, by name.
+    base
+        ``source`` as it was given, and ``weights_sha256``.
+    data
+        ``file`` and ``sha256`` of each data file, in the order of the hashes.
     privacy
         What the run's privacy option says of itself; empty without one.
     clock, seconds
@@ -122,10 +113,13 @@ class RunRecord(BaseModel):
     schema_version: Literal[1] = 1
     status: Literal["running", "complete"] = "running"
     method: str
+    dp: str
     tasks: list[str]
     settings: dict[str, Any]
-    identity: dict[str, Any]
-    base: dict[str, Any]
+    base: dict[str, str]
+    tokenizer_sha256: str
+    dtype: str
+    lora_targets: list[str]
     data: list[dict[str, str]]
     rows: dict[str, dict[str, int]]
     starts: list[Start]
@@ -146,17 +140,6 @@ class RunRecord(BaseModel):
         processes: Processes,
     ) -> RunRecord:
         """The record of a run that begins now."""
-        identity = {
-            "method": request.method,
-            "order": ",".join(corpus.tasks),
-            "base": loaded.weights_sha256,
-            "tokenizer": loaded.tokenizer_sha256,
-            "dtype": request.loading.dtype,
-            "lora_targets": ",".join(request.lora_targets),
-            _DATA: [sha256_file(path) for path in corpus.files],
-        }
-        if request.dp != NONE:
-            identity["dp"] = request.dp
         start = Start(
             created=now(),
             command=list(request.command),
@@ -168,10 +151,13 @@ class RunRecord(BaseModel):
         )
         return cls(
             method=request.method,
+            dp=request.dp,
             tasks=list(corpus.tasks),
             settings=settings,
-            identity=identity,
             base={"source": request.base, "weights_sha256": loaded.weights_sha256},
+            tokenizer_sha256=loaded.tokenizer_sha256,
+            dtype=request.loading.dtype,
+            lora_targets=list(request.lora_targets),
             data=[
                 {"file": path.name, "sha256": sha256_file(path)}
                 for path in corpus.files
@@ -181,10 +167,37 @@ class RunRecord(BaseModel):
             starts=[start],
         )
 
+    def seconds_by_kind(self) -> dict[str, float]:
+        """Seconds by kind of work, over all phases.
+
+        ``start`` of a phase that learns a task is asking the teacher: replay's
+        overhead; its ``end`` is finding out which weights the task needs.
+        """
+        names = {"start": "teacher", "end": "importance"}
+        total: dict[str, float] = defaultdict(float)
+        for key, spent in self.seconds.items():
+            for kind, value in spent.items():
+                corrects = key.endswith("/priv")
+                total["correction" if corrects else names.get(kind, kind)] += value
+        return {kind: round(value, 3) for kind, value in total.items() if value >= 5e-4}
+
+    def identity(self) -> dict[str, Any]:
+        """All that adapters depend on beside settings; ``data``: hashes of files."""
+        return {
+            "method": self.method,
+            "order": ",".join(self.tasks),
+            "base": self.base["weights_sha256"],
+            "tokenizer": self.tokenizer_sha256,
+            "dtype": self.dtype,
+            "lora_targets": ",".join(self.lora_targets),
+            "data": [file["sha256"] for file in self.data],
+            "dp": self.dp,
+        }
+
     def fingerprint(self) -> str:
         """A hash of all that a run's weights depend on; of another run, another one."""
         settings = {k: v for k, v in self.settings.items() if k not in FREE}
-        return sha256_json({"identity": self.identity, "settings": settings})
+        return sha256_json({"identity": self.identity(), "settings": settings})
 
 
 class Folder:
@@ -216,39 +229,37 @@ class Folder:
                     fix="give another -o, or empty the folder",
                 )
             return None
-        what = "is no record of a run that can be read"
         try:
             data = read_regular(self._run)
-            parse_json(data, place=str(self._run), finite=False)
-            record = RunRecord.model_validate_json(data)
+            told = parse_json(data, place=str(self._run), finite=False)
+            record = RunRecord.model_validate(told)
             if not intact(data):
-                what = DAMAGED
-                raise ValueError
+                raise ValueError("other bytes than were written")
         except (OSError, InputError, ValueError) as error:
+            what = "is damaged, or no record of a run that can be read"
             fix = "give another -o"
             raise OutputError(what, where=str(self._run), fix=fix) from error
         return record
 
     def check(self, old: RunRecord, new: RunRecord) -> None:
         """Refuse to resume another run's folder, with the differences."""
-        one, other = ({**run.identity, **run.settings} for run in (old, new))
-        if old.method != new.method:
-            # Settings that only one of the methods has say nothing more.
-            one = {name: one[name] for name in one if name in other}
-            other = {name: other[name] for name in one}
+        if old.fingerprint() == new.fingerprint():
+            return
+        one, other = (run.identity() | run.settings for run in (old, new))
+        # Settings that only one of the methods has say nothing more.
         differences = [
-            f"{name} {_brief(one.get(name))} -> {_brief(other.get(name))}"
-            for name in sorted(one.keys() | other.keys())
-            if one.get(name) != other.get(name) and name not in (*FREE, _DATA)
+            f"{name} {_brief(one[name])} -> {_brief(other[name])}"
+            for name in sorted(one.keys() & other.keys())
+            if one[name] != other[name] and name not in (*FREE, "data")
         ]
-        if one.get(_DATA) != other.get(_DATA):
-            differences.append(f"{_DATA}: other files or contents")
-        if differences:
-            raise InputError(
-                f"holds a run of other settings: {'; '.join(differences)}",
-                where=str(self.path),
-                fix="give another -o, or the same settings",
-            )
+        if one["data"] != other["data"]:
+            differences.append("data: other files or contents")
+        told = "; ".join(differences) or "of another version"
+        raise InputError(
+            f"holds a run of other settings: {told}",
+            where=str(self.path),
+            fix="give another -o, or the same settings",
+        )
 
     def write(self, record: RunRecord) -> None:
         """Write ``run.json``, for the owner only: it tells DP-SGD's seed."""
@@ -283,14 +294,10 @@ class Folder:
             place = self.stages / key
             if key.endswith("/answers"):
                 continue
-            if not (place / TRAINED_ON).is_file():
-                raise InputError(
-                    f"stages/{key}/{TRAINED_ON} of the run is gone",
-                    where=str(self.path),
-                    fix=_AGAIN,
-                )
             with at(str(place)):
-                check_whole(place)
+                if not check_whole(place):
+                    what = f"stages/{key}/{TRAINED_ON} of the run is gone"
+                    raise InputError(what, where=str(self.path), fix=_AGAIN)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -394,8 +401,7 @@ class Folder:
 
 def _brief(value: Any) -> str:
     """A value in a message; of a hash the beginning, enough to see that two differ."""
-    is_hash = isinstance(value, str) and _SHA256.fullmatch(value)
-    return shown(value[:16] if is_hash else value)
+    return shown(value[:16] if len(str(value)) == 64 else value)
 
 
 # --- tensors --------------------------------------------------------------------------

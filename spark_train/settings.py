@@ -132,7 +132,6 @@ class Olora(Group):
     """Orthogonal adapters."""
 
     lambda_1: Weight = ours(0.5, "weight of orthogonality, as its authors' scripts")
-    lambda_2: Weight = ours(0.0, "weight of the new adapter's norms, as there")
 
 
 class Pecl(Group):
@@ -204,16 +203,24 @@ class Settings(Group):
     dp: Dp = Dp()
     fn: Fn = Fn()
 
-    def flat(self) -> dict[str, Any]:
-        """Every setting by its name."""
-        return {name: value for name, value, _ in _leaves(self)}
+    def flat(self, groups: Iterable[str] | None = None) -> dict[str, Any]:
+        """Settings by name: all, or those without a group and those of some groups."""
+        read = GROUPS if groups is None else tuple(groups)
+        return {
+            name: value
+            for name, value, _ in _leaves(self)
+            if "." not in name or name in read or name.partition(".")[0] in read
+        }
 
 
 GROUPS = tuple(name for name, value in Settings() if isinstance(value, Group))
 
 
 def parse(
-    assignments: Sequence[str], *, groups: Iterable[str] = GROUPS, method: str = ""
+    assignments: Sequence[str],
+    *,
+    groups: Iterable[str] | None = None,
+    method: str = "",
 ) -> Settings:
     """Settings from ``name=value`` texts.
 
@@ -239,11 +246,8 @@ def parse(
             raise InputError(f"{text!r} is not NAME=VALUE", where="--set")
         if name not in known:
             whose = f"of method {method!r}" if method else "of any method"
-            raise InputError(
-                f"{name!r} is no setting {whose}",
-                where="--set",
-                fix=choose(name, known),
-            )
+            what = f"{name!r} is no setting {whose}"
+            raise InputError(what, where="--set", fix=choose(name, known))
         group, _, leaf = name.rpartition(".")
         target = given.setdefault(group, {}) if group else given
         target["lambda_" if leaf == "lambda" else leaf] = value
@@ -253,20 +257,13 @@ def parse(
         first = error.errors()[0]
         name = ".".join(str(part).rstrip("_") for part in first["loc"])
         reason = str(first["msg"])
-        raise InputError(
-            f"{name} is {first['input']!r}: {reason[:1].lower()}{reason[1:]}",
-            where="--set",
-        ) from error
+        what = f"{name} is {first['input']!r}: {reason[:1].lower()}{reason[1:]}"
+        raise InputError(what, where="--set") from error
 
 
-def names(groups: Iterable[str] = GROUPS) -> list[str]:
+def names(groups: Iterable[str] | None = None) -> list[str]:
     """Names of the settings without a group and of those in some groups."""
-    used = tuple(groups)
-    return [
-        name
-        for name, _, _ in _leaves(Settings())
-        if "." not in name or name in used or name.partition(".")[0] in used
-    ]
+    return [*Settings().flat(groups)]
 
 
 def describe() -> list[dict[str, str]]:

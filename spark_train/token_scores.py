@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
 from spark_audit.data.pii import annotate
@@ -24,13 +25,11 @@ from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
 from spark_audit.scoring.table import Pass, write_parquet
-from spark_train.data import TrainRow, encode_rows
+from spark_train.data import TrainRow, collate, encode_rows, pieces
 from spark_train.known_identifiers import Annotated
 from spark_train.losses import token_nll
+from spark_train.model.student import targets
 from spark_train.stream import SCORES, Stream
-
-if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
 
 
 def task_counts(rows: Iterable[TrainRow], *, vocab_size: int) -> np.ndarray:
@@ -140,18 +139,22 @@ def scored(stream: Stream, k: int, rows: Sequence[TrainRow]) -> Iterator[list[Sc
         task: task_counts(stream.rows[task], vocab_size=student.vocabulary)
         for task in stream.tasks[: k + 1]
     }
-    for part, hidden, ids in student.states(processes.share(rows)):
-        nll = torch.cat(
-            [
-                token_nll(student.logits(hidden[at]), ids[at]).cpu()
-                for at in student.chunks(len(hidden))
-            ]
-        )
-        sizes = [len(row) - 1 for row in part]
-        alpha = stream.settings.sensitivity.alpha
-        each = [one.double().numpy() for one in torch.split(nll, sizes)]
-        scores = row_scores(part, each, counts, alpha=alpha)
-        yield list(zip(part, scores, torch.split(hidden, sizes), strict=True))
+    alpha = stream.settings.sensitivity.alpha
+    with student.still():
+        for part in pieces(processes.share(rows), student.tokens):
+            batch = collate(part).to(student.device)
+            hidden = student.hidden(batch, batch.attention)
+            ids = targets(batch, batch.attention)
+            nll = torch.cat(
+                [
+                    token_nll(student.logits(hidden[at]), ids[at]).cpu()
+                    for at in student.chunks(len(hidden))
+                ]
+            )
+            sizes = [len(row) - 1 for row in part]
+            each = [one.double().numpy() for one in torch.split(nll, sizes)]
+            scores = row_scores(part, each, counts, alpha=alpha)
+            yield list(zip(part, scores, torch.split(hidden, sizes), strict=True))
 
 
 def keep_scores(
@@ -166,58 +169,16 @@ def keep_scores(
 # --- for people ---------------------------------------------------------------------
 
 
-class Inspected(NamedTuple):
-    """One training row with its scores.
-
-    ``nll`` has shape ``(T - 1,)``, nats: of all tokens but the first; ``score`` has
-    shape ``(T,)``, 0 to 1. ``hidden`` has an entry a token: the type of the identifier
-    that it shares a character with, ``None`` for plain text.
-    """
-
-    row: TrainRow
-    nll: np.ndarray
-    score: np.ndarray
-    hidden: tuple[str | None, ...]
-
-    def shown(self, tokenizer: Any, *, show_text: bool) -> dict[str, Any]:
-        """The row as records; of identifiers the types, unless text is asked for."""
-        row = self.row
-        types = [None if show_text else type for type in self.hidden]
-        # A figure depends on all that stands before its token, and the one before what
-        # is hidden may on how it is cut: there the figures end.
-        end = next((t - 1 for t, type in enumerate(types) if type), len(row))
-        kinds = np.select(  # in the order of precedence
-            [
-                np.isin(np.arange(len(row)), row.special),
-                row.pii,
-                row.fixed,
-                row.response,
-            ],
-            ["special", "pii", "template or stop word", "response"],
-            "text",
-        )
-        records = [
-            {
-                "position": t,
-                "text": f"[{type}]" if type else tokenizer.decode([int(row.ids[t])]),
-                "kind": str(kinds[t]),
-                "nll": float(self.nll[t - 1]) if 0 < t < end else None,
-                "score": float(self.score[t]) if t < end else None,
-            }
-            for t, type in enumerate(types)
-        ]
-        return {"example": row.id, "task": row.task, "tokens": records}
-
-
 def score_examples(
     examples: Sequence[Example],
     loaded: Loaded,
     *,
     alpha: float,
-    limit: int | None = None,
+    limit: int,
+    show_text: bool = False,
     progress: Progress | None = None,
-) -> list[Inspected]:
-    """Sensitivity scores of the train rows among some examples, in their order.
+) -> list[dict[str, Any]]:
+    """Tokens and sensitivity scores of the first train rows among some examples.
 
     Score_1 is the checkpoint's NLL. Score_2 compares all tasks whose train rows are
     given; in training it compares those that were learned so far.
@@ -228,6 +189,17 @@ def score_examples(
         Weight of Score_1, 0 to 1.
     limit
         How many rows to score; all count for Score_2.
+    show_text
+        Identifiers as they are, not their types in their place.
+
+    Returns
+    -------
+    list of dict
+        ``example`` (id), ``task`` and ``tokens`` of each row; of each token
+        ``position``, ``text``, ``kind``, ``nll`` (nats) and ``score`` (0 to 1). Both
+        are ``None`` from the token before the first that is hidden: a figure depends
+        on all that stands before its token, and that one's may on how the hidden text
+        is cut.
 
     Raises
     ------
@@ -239,47 +211,68 @@ def score_examples(
     trained = [example for example in examples if example.split == "train"]
     if not trained:
         raise InputError("there is no train row to score", where="data")
-    rows = encode_rows(trained, loaded.tokenizer, max_length=loaded.max_positions)
-    by_task: dict[str, list[TrainRow]] = {}
-    for row in rows:
-        by_task.setdefault(row.task, []).append(row)
+    tokenizer, known = loaded.tokenizer, Annotated(examples)
+    every = encode_rows(trained, tokenizer, max_length=loaded.max_positions)
     counts = {
-        task: task_counts(some, vocab_size=len(loaded.usable))
-        for task, some in sorted(by_task.items())
+        task: task_counts(
+            [row for row in every if row.task == task], vocab_size=len(loaded.usable)
+        )
+        for task in sorted({row.task for row in every})
     }
-    rows = rows[:limit]
+    rows = every[:limit]
     items = [Item(row.id, row.ids, np.arange(len(row), dtype=np.int32)) for row in rows]
     table = score(loaded, items, progress=progress)[Pass()]
     nll = [table.columns["nll"][table.rows(row.id)] for row in rows]
     scores = row_scores(rows, nll, counts, alpha=alpha)
-    hidden = _hidden(examples, trained[:limit], rows, loaded.tokenizer)
-    return [Inspected(*each) for each in zip(rows, nll, scores, hidden, strict=True)]
+    told = []
+    for row, example, first, own in zip(rows, trained, nll, scores, strict=False):
+        types = (
+            [None] * len(row) if show_text else _types(example, row, tokenizer, known)
+        )
+        end = next((t - 1 for t, type in enumerate(types) if type), len(row))
+        kinds = np.select(  # in the order of precedence
+            [
+                np.isin(np.arange(len(row)), row.special),
+                row.pii,
+                row.fixed,
+                row.response,
+            ],
+            ["special", "pii", "template or stop word", "response"],
+            "text",
+        )
+        tokens = [
+            {
+                "position": t,
+                "text": f"[{type}]" if type else tokenizer.decode([int(row.ids[t])]),
+                "kind": str(kinds[t]),
+                "nll": float(first[t - 1]) if 0 < t < end else None,
+                "score": float(own[t]) if t < end else None,
+            }
+            for t, type in enumerate(types)
+        ]
+        told.append({"example": row.id, "task": row.task, "tokens": tokens})
+    return told
 
 
-def _hidden(
-    examples: Sequence[Example],
-    shown: Sequence[Example],
-    rows: Sequence[TrainRow],
-    tokenizer: Any,
-) -> list[tuple[str | None, ...]]:
-    """What each token of some rows must be shown as instead.
+def _types(
+    example: Example, row: TrainRow, tokenizer: Any, known: Annotated
+) -> list[str | None]:
+    """The type of the identifier that each token shares a character with, if any.
 
     Identifiers are those that training knows, and those that are annotated in another
     row of the data.
     """
-    known = Annotated(examples)
-    hidden = []
-    encodings = encode(tokenizer, [example.text for example in shown])
-    for example, row, encoding in zip(shown, rows, encodings, strict=True):
-        # Only the start of a text is ever cut off.
-        text = np.setdiff1d(np.arange(len(row)), row.special)
-        read = np.flatnonzero(~encoding.special)[-len(text) :]
-        types: list[str | None] = ["OTHER" if pii else None for pii in row.pii]
-        found = [(s.start, s.end, s.type) for s in annotate(example.text)]
-        annotated = [(s.start, s.end, s.type) for s in example.spans]
-        # Of several the annotated one is told.
-        for start, end, type in (*found, *known.places(example.text), *annotated):
-            for t in text[encoding.mask([(start, end)])[read]]:
-                types[t] = type
-        hidden.append(tuple(types))
-    return hidden
+    (encoding,) = encode(tokenizer, [example.text])
+    # Only the start of a text is ever cut off.
+    text = np.setdiff1d(np.arange(len(row)), row.special)
+    read = np.flatnonzero(~encoding.special)[-len(text) :]
+    types: list[str | None] = ["OTHER" if pii else None for pii in row.pii]
+    found, annotated = (
+        [(span.start, span.end, span.type) for span in spans]
+        for spans in (annotate(example.text), example.spans)
+    )
+    # Of several the annotated one is told.
+    for start, end, type in (*found, *known.places(example.text), *annotated):
+        for t in text[encoding.mask([(start, end)])[read]]:
+            types[t] = type
+    return types

@@ -140,8 +140,7 @@ LINES = {
     "train": TRAIN,
     "relearn": "spark-train relearn lora --base base --data plain.jsonl "
     "-o again --steps 2 --batch-size 2 --device cpu --quiet",
-    "score": "spark-train score data/yelp.jsonl --base base -o scores/s.parquet "
-    "--device cpu --quiet",
+    "score": "spark-train score data/yelp.jsonl --base base --device cpu --quiet",
 }
 """Command lines, in the folder :func:`workshop`."""
 

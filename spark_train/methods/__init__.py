@@ -1,17 +1,20 @@
-"""Methods: one file each, a function from the stream of tasks to its phases."""
+"""Methods: functions from the stream of tasks to its phases."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 
-from spark_train import request
+from spark_train.methods import ewc, gem, mtl, olora, pecl, spark
 from spark_train.methods.method import COMMON, Method
 
 METHODS: Mapping[str, Method] = {
-    name: import_module(f"spark_train.methods.{name.replace('-', '_')}").METHOD
-    for name in request.METHODS
+    method.name: method
+    for method in (
+        *(spark.ER, spark.ER_PTPC, ewc.EWC, gem.GEM, mtl.MTL, olora.OLORA),
+        *(pecl.PECL, spark.SD_REPLAY, spark.SEQFT, spark.SPARK),
+    )
 }
+"""Each by its name."""
 
 
 def groups(name: str) -> tuple[str, ...]:

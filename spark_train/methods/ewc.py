@@ -1,4 +1,4 @@
-"""Elastic weight consolidation: weights that earlier tasks need are held in place.
+"""EWC: a penalty on the drift of weights that earlier tasks need.
 
 Kirkpatrick et al. 2017, one penalty a task, added up **[ours]**: while task ``k`` is
 learned, ``L = L_task + lambda / 2 sum_{i<k} sum_j F_ij (theta_j - theta_ij)^2``, with
@@ -8,50 +8,53 @@ learned, ``L = L_task + lambda / 2 sum_{i<k} sum_j F_ij (theta_j - theta_ij)^2``
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
+
+import torch
+from torch import Tensor
 
 from spark_train.loop import Phase, Sums
 from spark_train.methods.method import Method
-from spark_train.phases.importance import Quadratic, fisher
+from spark_train.phases.importance import drift, fisher
 from spark_train.phases.task import learning
 from spark_train.run_folder import keep, kept
 from spark_train.stream import Stream
 
 
 def ewc(stream: Stream) -> list[Phase]:
-    """One phase a task; at its end the task's penalty joins those before."""
+    """Elastic weight consolidation: weights that earlier tasks need are held in place.
+
+    One phase a task; at its end the task's penalty joins those before.
+    """
     return [_phase(stream, k) for k in range(len(stream.tasks))]
 
 
 def _phase(stream: Stream, k: int) -> Phase:
     student, settings = stream.student, stream.settings.ewc
-    held: list[Quadratic] = []
+    held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
-        held[:] = [Quadratic(**kept(stream, k - 1))] if k else []
+        held.update(kept(stream, k - 1) if k else {})
 
     def penalty() -> Sums:
-        if not held:
-            return {}
-        drift = held[0].value(student.trainable)
-        return {"ewc": 0.5 * settings.lambda_ * drift}
+        drifts = [
+            drift(held[f"fisher {i}"], held[f"weights {i}"], student.trainable)
+            for i in range(k)
+        ]
+        return {"ewc": 0.5 * settings.lambda_ * torch.stack(drifts).sum()}
 
     def end() -> None:
-        if k + 1 == len(stream.tasks):
-            return  # no later task asks for it
-        curvature = fisher(stream, k, rows=settings.rows)
-        at = {name: weight.detach() for name, weight in student.trainable.items()}
-        total = held[0].plus(curvature, at) if held else Quadratic.of(curvature, at)
-        keep(stream, k, asdict(total))
+        if k + 1 < len(stream.tasks):  # else no later task asks for it
+            own = {f"fisher {k}": fisher(stream, k, rows=settings.rows)}
+            keep(stream, k, {**held, **own, f"weights {k}": student.trainable})
 
     phase = learning(stream, k)
-    return replace(phase, start=start, penalty=penalty, end=end)
+    return replace(phase, start=start, penalty=penalty if k else None, end=end)
 
 
-METHOD = Method(
+EWC = Method(
     "ewc",
     ewc,
     reads=("ewc",),
     no_epsilon="the Fisher matrix is computed from rows without noise",
-    summary=__doc__,
 )

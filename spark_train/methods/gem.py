@@ -1,4 +1,4 @@
-"""Gradient episodic memory: no gradient points against an earlier task's memory.
+"""GEM: gradients are projected to where no earlier task's memory is hurt.
 
 Lopez-Paz & Ranzato 2017. Before each step the gradients of all stored rows, task by
 task, are computed anew at the current weights. Where the step's own gradient ``g``
@@ -18,7 +18,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 from scipy.optimize import nnls
-from torch import Tensor
 
 from spark_train.loop import (
     Phase,
@@ -34,7 +33,10 @@ from spark_train.stream import Stream
 
 
 def gem(stream: Stream) -> list[Phase]:
-    """One phase a task, with a constraint for each task before it."""
+    """Gradient episodic memory: no gradient points against an earlier task's memory.
+
+    One phase a task, with a constraint for each task before it.
+    """
     return [_phase(stream, k) for k in range(len(stream.tasks))]
 
 
@@ -56,7 +58,11 @@ def _phase(stream: Stream, k: int) -> Phase:
         if not stored:
             return {}
         own = flat_gradient(student)
-        others = [_gradient_of(batch, phase=phase, stream=stream) for batch in stored]
+        others = []
+        for batch in stored:
+            student.model.zero_grad(set_to_none=True)
+            accumulate(student, phase.loss, batch, processes=processes)
+            others.append(flat_gradient(student))
         table = torch.stack([*others, own])
         products = table @ table.T
         against = int((products[-1, :-1] < 0).sum())
@@ -73,13 +79,6 @@ def _phase(stream: Stream, k: int) -> Phase:
         return {"violated": against}
 
     return replace(phase, gradients=gradients)
-
-
-def _gradient_of(batch: Step, *, phase: Phase, stream: Stream) -> Tensor:
-    """The gradient of a batch in place of the step's: ``(P,)``."""
-    stream.student.model.zero_grad(set_to_none=True)
-    accumulate(stream.student, phase.loss, batch, processes=stream.processes)
-    return flat_gradient(stream.student)
 
 
 def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:
@@ -113,30 +112,21 @@ def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:
     (the authors add 1e-3 to the diagonal for their solver's sake, which would decide
     the outcome where gradients are small).
     """
-    size = len(products) - 1
     norms = np.sqrt(np.diag(products).clip(min=0.0))
-    found = np.full(size, float(margin))
-    used = np.flatnonzero(norms[:-1] > 0)
-    if not len(used):
-        return found
     # Unit vectors with the same angles: gradients' sizes differ by orders.
-    own = norms[-1] if norms[-1] > 0 else 1.0
-    kept = [*used, size]
-    scale = np.append(norms[used], own)
-    table = products[np.ix_(kept, kept)] / np.outer(scale, scale)
+    scale = np.where(norms > 0, norms, 1.0)
+    table = products / np.outer(scale, scale)
     values, vectors = np.linalg.eigh((table + table.T) / 2)
     roots = np.sqrt(values.clip(min=0.0))[:, None] * vectors.T
-    columns, target = roots[:, :-1], roots[:, -1]
-    least = margin * scale[:-1] / own
-    solved, _ = nnls(columns, -(target + columns @ least), maxiter=100 * len(kept))
-    found[used] = (solved + least) * own / scale[:-1]
-    return found
+    columns, target = roots[:, :-1] * (norms[:-1] > 0), roots[:, -1]
+    least = margin * scale[:-1] / scale[-1]
+    solved, _ = nnls(columns, -(target + columns @ least), maxiter=100 * len(scale))
+    return np.asarray((solved + least) * scale[-1] / scale[:-1])
 
 
-METHOD = Method(
+GEM = Method(
     "gem",
     gem,
     reads=("gem",),
     no_epsilon="the stored rows' gradients are neither clipped nor noised",
-    summary=__doc__,
 )

@@ -21,7 +21,7 @@ UNKNOWN = "the method does not declare which rows it reads outside its steps"
 
 @dataclass(frozen=True)
 class Method:
-    """A function from the stream of tasks to its phases.
+    """A function from the stream of tasks to its phases, which its docstring tells of.
 
     Attributes
     ----------
@@ -29,15 +29,12 @@ class Method:
         Names, or groups, of the settings that it reads beside the common ones.
     no_epsilon
         Why no epsilon can be claimed for it under DP-SGD; empty where one can.
-    summary
-        Its first line is for ``spark-train methods``.
     """
 
     name: str
     phases: Callable[[Stream], list[Phase]]
     reads: tuple[str, ...] = ()
     no_epsilon: str = UNKNOWN
-    summary: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,10 +59,5 @@ class Protected:
     noise: Path | None = None
 
 
-@dataclass(frozen=True)
-class Option:
-    """A privacy option: what it makes of a method, and the settings that it reads."""
-
-    protect: Callable[[Stream, Method], Protected]
-    reads: tuple[str, ...]
-    summary: str | None
+Option = Callable[["Stream", Method], Protected]
+"""A privacy option: what it makes of a method."""

@@ -1,4 +1,4 @@
-"""O-LoRA: one adapter per task, kept orthogonal to the frozen earlier ones.
+"""O-LoRA: low-rank subspaces of the tasks stand at right angles to one another.
 
 Wang et al. 2023: while task ``k`` is learned, the adapters of the tasks before stay
 switched on and frozen, and ``lambda_1 sum |A_old A_new^T|`` keeps the new one's rows
@@ -24,7 +24,7 @@ from spark_train.stream import Stream
 
 
 def olora(stream: Stream) -> list[Phase]:
-    """One phase a task, each with an adapter of its own."""
+    """O-LoRA: one adapter per task, kept orthogonal to the frozen earlier ones."""
     return [_phase(stream, k) for k in range(len(stream.tasks))]
 
 
@@ -32,21 +32,14 @@ def _phase(stream: Stream, k: int) -> Phase:
     student, settings = stream.student, stream.settings.olora
 
     def start() -> None:
-        if k:
-            set_aside(student.model, seed=seed_for(stream.settings.seed, "lora", k))
+        set_aside(student.model, seed=seed_for(stream.settings.seed, "lora", k))
 
     def penalty() -> Sums:
-        terms: Sums = {}
-        if k:
-            terms["orthogonal"] = settings.lambda_1 * overlap(
-                old_and_new(student.model)
-            )
-        if settings.lambda_2:
-            sizes = [torch.linalg.vector_norm(w) for w in student.trainable.values()]
-            terms["norms"] = settings.lambda_2 * torch.stack(sizes).sum()
-        return terms
+        found = overlap(old_and_new(student.model))
+        return {"orthogonal": settings.lambda_1 * found}
 
-    return replace(learning(stream, k), start=start, penalty=penalty)
+    phase = learning(stream, k)
+    return replace(phase, start=start, penalty=penalty) if k else phase
 
 
 def overlap(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
@@ -71,4 +64,4 @@ def overlap(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     return torch.stack([(old @ new.T).abs().sum() for old, new in pairs]).sum()
 
 
-METHOD = Method("olora", olora, reads=("olora",), no_epsilon="", summary=__doc__)
+OLORA = Method("olora", olora, reads=("olora",), no_epsilon="")

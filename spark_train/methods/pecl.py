@@ -1,4 +1,4 @@
-"""PeCL in our forms: noisy embeddings, held weights, unlearning, all at once.
+"""PeCL in forms of our own.
 
 What stands here is **not compared with PeCL's own equations** (arXiv 2509.12958), whose
 code is not public. From SPARK's reproduction come the scalars: noise scale 0.01, MemReg
@@ -20,10 +20,8 @@ forms, and that both scores and importance are computed once a task:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,18 +31,15 @@ from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
 from spark_train.methods.method import Method
-from spark_train.model.student import Student
-from spark_train.phases.importance import Quadratic, fisher, relative
+from spark_train.phases.importance import drift, fisher
 from spark_train.phases.task import TASK, learning
 from spark_train.run_folder import keep, kept
 from spark_train.stream import Stream
 from spark_train.token_scores import keep_scores, scored
 
-UNLEARN = "unlearn"
-
 
 def pecl(stream: Stream) -> list[Phase]:
-    """One phase a task."""
+    """PeCL in our forms: noisy embeddings, held weights, unlearning, all at once."""
     return [_phase(stream, k) for k in range(len(stream.tasks))]
 
 
@@ -53,25 +48,22 @@ def _phase(stream: Stream, k: int) -> Phase:
     plain, rows = learning(stream, k), stream.rows[stream.tasks[k]]
     scores: dict[str, np.ndarray] = {}
     unlearned: dict[str, np.ndarray] = {}
-    memory: list[Quadratic] = []
+    held: dict[str, dict[str, Tensor]] = {}
 
     def start() -> None:
         own = {r.id: s for part in scored(stream, k, rows) for r, s, _ in part}
         scores.update(stream.processes.collect(own))
         keep_scores(stream, k, rows, scores)
         for row in rows:  # the first token has no prediction, and a Score of 0
-            spared = row.response if settings.unlearn == "prompt" else False
-            unlearned[row.id] = (scores[row.id] > settings.theta) & ~np.array(spared)
+            spared = row.response & (settings.unlearn == "prompt")
+            unlearned[row.id] = (scores[row.id] > settings.theta) & ~spared
         if k:
-            at = {n: w.detach().clone() for n, w in student.trainable.items()}
-            old = kept(stream, k - 1)["importance"]
-            bound = settings.lambda_max
-            held = {name: omega.clamp(max=bound) for name, omega in old.items()}
-            memory[:] = [Quadratic.of(held, at)]
+            held.update(kept(stream, k - 1))
+            held["at"] = {n: w.detach().clone() for n, w in student.trainable.items()}
 
     def term(some: Sequence[TrainRow]) -> dict[str, Term]:
         count = sum(int(unlearned[row.id].sum()) for row in some)
-        return {UNLEARN: Term(count, settings.lambda_unlearn)}
+        return {"unlearn": Term(count, settings.lambda_unlearn)}
 
     def choose(step: int) -> Step:
         chosen = plain.choose(step)
@@ -86,29 +78,31 @@ def _phase(stream: Stream, k: int) -> Phase:
             for values in (unlearned, scores)
         )
         mask = learned | forgotten
-        spread = torch.ones_like(score) if settings.uniform else score
-        with _noisy(student, settings.noise_scale * spread):
+        sigma = settings.noise_scale * (
+            torch.ones_like(score) if settings.uniform else score
+        )
+        with student.model.get_input_embeddings().register_forward_hook(_noise(sigma)):
             hidden = student.hidden(batch, mask)
         return {
             TASK: student.summed(hidden, batch, mask, learned, token_nll),
-            UNLEARN: student.summed(hidden, batch, mask, forgotten, unlikelihood),
+            "unlearn": student.summed(hidden, batch, mask, forgotten, unlikelihood),
         }
 
     def penalty() -> Sums:
-        return {"memreg": settings.memreg_scale * memory[0].value(student.trainable)}
+        bound = settings.lambda_max
+        omega = {n: value.clamp(max=bound) for n, value in held["importance"].items()}
+        drifted = drift(omega, held["at"], student.trainable)
+        return {"memreg": settings.memreg_scale * drifted}
 
     def end() -> None:
         if k + 1 < len(stream.tasks):  # else no later task asks for it
-            new = relative(fisher(stream, k, rows=settings.rows))
-            old = kept(stream, k - 1)["importance"] if k else new
+            new = fisher(stream, k, rows=settings.rows, relative=True)
+            old = held["importance"] if k else new
             mean = {n: (k * old[n] + new[n]) / (k + 1) for n in new}
             keep(stream, k, {"importance": mean})
 
     assert plain.each is not None
     terms = plain.each.terms
-    each = replace(
-        plain.each, terms=lambda role, row: {**terms(role, row), **term([row])}
-    )
     return replace(
         plain,
         start=start,
@@ -116,34 +110,27 @@ def _phase(stream: Stream, k: int) -> Phase:
         loss=loss,
         penalty=penalty if k else None,
         end=end,
-        each=each,
+        each=replace(plain.each, terms=lambda role, r: {**terms(role, r), **term([r])}),
     )
 
 
-@contextmanager
-def _noisy(student: Student, sigma: Tensor) -> Iterator[None]:
-    """Gaussian noise on what the input embedding gives, anew at each forward pass.
+def _noise(sigma: Tensor) -> Callable[..., Tensor]:
+    """A hook that adds Gaussian noise to what the input embedding gives.
 
-    Drawn as dropout is: from the global generator, which the loop seeds at each step.
+    Drawn anew each time as dropout is: from the global generator, which the loop seeds.
     A tied output head does not see it.
     """
 
-    def add(module: Any, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        wide = torch.promote_types(output.dtype, torch.float32)
-        noise = torch.randn(output.shape, dtype=wide, device=output.device)
-        return (output + sigma[..., None].to(wide) * noise).to(output.dtype)
+    def add(module: object, args: object, output: Tensor) -> Tensor:
+        noise = sigma[..., None] * torch.randn(output.shape, device=output.device)
+        return (output + noise).to(output.dtype)
 
-    handle = student.model.get_input_embeddings().register_forward_hook(add)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return add
 
 
-METHOD = Method(
+PECL = Method(
     "pecl",
     pecl,
     reads=("pecl", "sensitivity.alpha"),
     no_epsilon="unlearned tokens and held weights follow from rows without noise",
-    summary=__doc__,
 )

@@ -1,36 +1,75 @@
-"""SPARK: self-distillation replay, then privacy correction after each task."""
+"""SPARK, and what is left of it without one part or more: one task after the other."""
 
 from __future__ import annotations
 
 from spark_train.loop import Phase
-from spark_train.methods.method import Method
+from spark_train.methods.method import REHEARSAL, Method
 from spark_train.phases.correction import correction
 from spark_train.phases.replay import Distillation
-from spark_train.phases.task import learning
+from spark_train.phases.task import Rehearsal, learning
 from spark_train.stream import Stream
 
-NO_EPSILON = (
-    "the teacher and the sensitivity scores read rows without noise, and correction "
-    "draws its rows otherwise than by Poisson sampling"
-)
+_READS = "the teacher and the sensitivity scores read rows without noise"
+_DRAWS = "correction draws its rows otherwise than by Poisson sampling"
 
 
-def spark(stream: Stream) -> list[Phase]:
-    """Two phases a task: theta_{k-1}^priv -> theta_k^task -> theta_k^priv."""
+def seqft(stream: Stream) -> list[Phase]:
+    """Sequential fine-tuning: task after task, nothing done against forgetting."""
+    return [learning(stream, k) for k in range(len(stream.tasks))]
+
+
+def er(stream: Stream) -> list[Phase]:
+    """Experience replay: half of each batch are rows of earlier tasks."""
+    recall = Rehearsal(stream)
+    return [learning(stream, k, recall=recall) for k in range(len(stream.tasks))]
+
+
+def er_ptpc(stream: Stream) -> list[Phase]:
+    """Experience replay, with SPARK's privacy correction after each task."""
+    return _corrected(stream, er(stream))
+
+
+def sd_replay(stream: Stream) -> list[Phase]:
+    """Self-distillation replay: SPARK's first phase alone, without privacy correction.
+
+    Earlier rows are distilled from the previous checkpoint.
+    """
     return [
-        phase
+        learning(stream, k, recall=Distillation(stream, k))
         for k in range(len(stream.tasks))
-        for phase in (
-            learning(stream, k, recall=Distillation(stream, k)),
-            correction(stream, k),
-        )
     ]
 
 
-METHOD = Method(
+def spark(stream: Stream) -> list[Phase]:
+    """SPARK: self-distillation replay, then privacy correction after each task.
+
+    Two phases a task: theta_{k-1}^priv -> theta_k^task -> theta_k^priv.
+    """
+    return _corrected(stream, sd_replay(stream))
+
+
+def _corrected(stream: Stream, learned: list[Phase]) -> list[Phase]:
+    return [
+        phase
+        for k, task in enumerate(learned)
+        for phase in (task, correction(stream, k))
+    ]
+
+
+SEQFT = Method("seqft", seqft, no_epsilon="")
+ER = Method("er", er, reads=REHEARSAL, no_epsilon="")
+ER_PTPC = Method(
+    "er-ptpc",
+    er_ptpc,
+    reads=(*REHEARSAL, "ptpc"),
+    no_epsilon=f"{_DRAWS}, and its teacher reads them without noise",
+)
+SD_REPLAY = Method(
+    "sd-replay", sd_replay, reads=("replay", "sensitivity"), no_epsilon=_READS
+)
+SPARK = Method(
     "spark",
     spark,
     reads=("replay", "sensitivity", "ptpc"),
-    no_epsilon=NO_EPSILON,
-    summary=__doc__,
+    no_epsilon=f"{_READS}, and {_DRAWS}",
 )

@@ -8,7 +8,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,7 @@ from spark_audit.errors import InputError, OutputError
 from spark_audit.files import alone, write_atomically, write_text
 from spark_audit.provenance import sha256_file
 
-_ATTENTION = re.compile(r"attn|attention")
-_NO_ATTENTION = "no attention projections found to put LoRA on"
+_ATTENTION = re.compile(r"(attn|attention).*\.")
 
 
 def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str]:
@@ -56,9 +55,11 @@ def projections(model: torch.nn.Module, targets: Sequence[str] = ()) -> list[str
     if targets:
         names = [name for name in layers if _leaf(name) in targets]
     else:
-        names = [n for n in layers if _ATTENTION.search(n.rpartition(".")[0])]
+        names = [name for name in layers if _ATTENTION.search(name)]
     if missing or not names:
-        what = f"has no linear layer {missing[0]!r}" if missing else _NO_ATTENTION
+        what = "no attention projections found to put LoRA on"
+        if missing:
+            what = f"has no linear layer {missing[0]!r}"
         raise InputError(
             f"{what}; its linear layers are: {', '.join(leaves) or 'none'}",
             where=type(model).__name__,
@@ -252,7 +253,6 @@ def save_adapter(
     base: str,
     base_sha256: str | None = None,
     noise: Path | None = None,
-    link_noise: bool = False,
 ) -> None:
     """Write the adapter in training as a PEFT folder.
 
@@ -270,10 +270,9 @@ def save_adapter(
         ``weights_sha256`` of that base as it was opened, for ``trained_on.json``, by
         which another model of the same name is told apart; ``None``: no such file.
     noise
-        A file of frozen noise that belongs to the adapter: it is put beside it, and
+        A file of frozen noise that belongs to the adapter: it is put beside it, as
+        another name of the same file where the file system can do that, and
         ``trained_on.json`` and the weights' header hold its hash.
-    link_noise
-        As another name of the same file, where the file system can do that.
 
     Raises
     ------
@@ -298,10 +297,9 @@ def save_adapter(
     trained_on = {} if base_sha256 is None else {"base_sha256": base_sha256}
     if noise is not None:
         # Of large vocabularies it is a gigabyte: a second name will do.
-        with suppress(OSError):
-            if link_noise:
-                os.link(noise, folder / NOISE)
-        if not (folder / NOISE).exists():
+        try:
+            os.link(noise, folder / NOISE)
+        except OSError:
             shutil.copyfile(noise, folder / NOISE)
         about = {"noise_sha256": sha256_file(noise)}
         # In the weights' own header, too: they are often copied without the rest.

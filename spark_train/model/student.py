@@ -6,7 +6,7 @@ so that a vocabulary of 152,000 costs no more memory than one of 1,000.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spark_audit.scoring.passes.plain import own_head, unwrapped
-from spark_train.data import Batch, TrainRow, collate, pieces
+from spark_train.data import Batch
 from spark_train.losses import wide
 from spark_train.model.lora import ADAPTER, copy_adapter, switch
 
@@ -41,8 +41,7 @@ class Student:
     Attributes
     ----------
     trainable
-        Name -> weight of everything that an optimizer changes; of them there are
-        ``size`` numbers.
+        Name -> weight of everything that an optimizer changes.
     note
         Why the head is not streamed; empty when it is.
     """
@@ -55,7 +54,6 @@ class Student:
             for name, weight in model.named_parameters()
             if weight.requires_grad
         }
-        self.size = sum(weight.numel() for weight in self.trainable.values())
         weight = self._base.get_input_embeddings().weight
         self.device: torch.device = weight.device
         self.vocabulary = len(self._base.get_output_embeddings().weight)
@@ -114,20 +112,6 @@ class Student:
         else:
             states = self.model(input_ids=batch.ids, **options).logits
         return states[:, :-1][mask[:, 1:]]
-
-    @torch.no_grad()
-    def states(
-        self, rows: Sequence[TrainRow]
-    ) -> Iterator[tuple[list[TrainRow], Tensor, Tensor]]:
-        """Rows read in parts, with hidden states and ids of all predicted tokens.
-
-        Without dropout or gradients. Each part has states ``(n, H)`` and ids ``(n,)``.
-        """
-        with self.still():
-            for part in pieces(rows, self.tokens):
-                batch = collate(part).to(self.device)
-                ids = targets(batch, batch.attention)
-                yield part, self.hidden(batch, batch.attention), ids
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits ``(n, V)`` of hidden states ``(n, H)``, computed in float32 or wider.

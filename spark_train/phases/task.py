@@ -250,7 +250,7 @@ class _Learning:
         self.rates = {self.task: min(self.n_new / len(self.rows), 1.0)}
         for task, some in self.memory.items():
             self.rates[task] = min(self.n_old / len(self.memory) / len(some), 1.0)
-        self.expected = self.rates[self.task] * len(self.rows)
+        self.expected = min(self.n_new, len(self.rows))
 
     def batch(self, current: list[TrainRow], again: Sequence[TrainRow] = ()) -> Step:
         """Current and replayed rows as a step."""

@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from spark_train.methods.method import Option
 from spark_train.privacy import dpsgd, frozen_noise
 
-PRIVACY: Mapping[str, Option] = {
-    "dpsgd": Option(dpsgd.dpsgd, reads=("dp",), summary=dpsgd.__doc__),
-    "fn": Option(frozen_noise.fn, reads=("fn",), summary=frozen_noise.__doc__),
-}
+PRIVACY: Mapping[str, Option] = {"dpsgd": dpsgd.dpsgd, "fn": frozen_noise.fn}
 """By the values of ``--dp``."""
 
 
 def groups(name: str) -> tuple[str, ...]:
     """Groups of the settings that an option reads; ``none`` reads nothing."""
-    return PRIVACY[name].reads if name in PRIVACY else ()
+    return {"dpsgd": ("dp",), "fn": ("fn",)}.get(name, ())

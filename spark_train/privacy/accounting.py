@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any, TypeAlias
 
 from spark_audit.errors import InputError
@@ -78,9 +79,9 @@ def noise_for(
             for task in tasks
         )
 
-    high = 1.0
+    low, high = 0.0, 1.0
     while not kept(high):
-        high *= 2
+        low, high = high, 2 * high
         if high > LARGEST:
             raise InputError(
                 f"the accountant shows no epsilon of {target:g} at delta {delta:g}, "
@@ -88,7 +89,6 @@ def noise_for(
                 where="dp.target_epsilon",
                 fix="give a larger one",
             )
-    low = high / 2 if high > 1 else 0.0
     while high - low > tolerance * high:
         middle = (low + high) / 2
         low, high = (low, middle) if kept(middle) else (middle, high)
@@ -97,8 +97,6 @@ def noise_for(
 
 def accountant_name() -> str:
     """Which accountant, of which version: ``rdp, opacus 1.6.0``."""
-    from importlib.metadata import version
-
     return f"{_accountant().mechanism()}, opacus {version('opacus')}"
 
 

@@ -5,11 +5,11 @@ of the *mean* over its own tokens of each term of its loss, by their weights **[
 so that nothing of another example is in it; it is clipped as a whole, over all trained
 weights, to ``dp.max_grad_norm`` (C). The step's gradient is their sum plus
 ``N(0, (dp.noise_multiplier C)^2 I)``, over the number of current rows *expected* in a
-batch, a constant: the size of the batch that was drawn, which depends on the rows, does
-not come into it. Current rows come into a batch by Poisson sampling, and so do replayed
-ones, at rates evenly over earlier tasks. Penalties that read the weights alone come
-behind the noise, as does ``clip``, which bounds what the optimizer sees: neither costs
-privacy.
+batch, which is the same for a task of one row more or less (docs/training.md): the size
+of the batch that was drawn, which depends on the rows, does not come into it. Current
+rows come into a batch by Poisson sampling, and so do replayed ones, at rates evenly
+over earlier tasks. Penalties that read the weights alone come behind the noise, as does
+``clip``, which bounds what the optimizer sees: neither costs privacy.
 
 Examples are read one at a time: exact for every method, and slower than a batch. The
 teachers of distillation are asked about all earlier rows, any of which may come.
@@ -26,7 +26,6 @@ is taken as known. ``metrics.jsonl`` holds losses without noise, and is not cove
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,14 +35,25 @@ from torch import Tensor
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_train.loop import Clock, Phase, Step, backward, flat_gradient, set_gradient
+from spark_train.loop import (
+    Clock,
+    Each,
+    Phase,
+    Step,
+    backward,
+    exchanged,
+    flat_gradient,
+    set_gradient,
+)
 from spark_train.methods.method import Method, Protected
 from spark_train.privacy.accounting import Stretch, accountant_name, epsilon, noise_for
 from spark_train.stream import Stream
 
 
 def dpsgd(stream: Stream, method: Method) -> Protected:
-    """The method's phases, each step private; epsilon where all of it is accounted.
+    """DP-SGD: each example's gradient is clipped, and their sum gets Gaussian noise.
+
+    The method's phases, each step private; epsilon where all of it is accounted.
 
     Raises
     ------
@@ -56,31 +66,29 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     delta = settings.delta or 1 / total
     if delta > 1 / total:
         stream.note(f"dp.delta {delta:g} is above 1/N: a row may be given away whole")
-    rates = {phase.key: phase.each.rates if phase.each else None for phase in phases}
+    sampling = {
+        phase.key: {"steps": phase.steps, "rates": _of_one(phase).rates}
+        for phase in phases
+    }
     stretches: list[Stretch] = [
-        (phase.steps, drawn) for phase in phases if (drawn := rates[phase.key])
+        (phase.steps, rates) for phase in phases if (rates := _of_one(phase).rates)
     ]
-    unaccounted = [key for key, drawn in rates.items() if drawn is None]
+    unaccounted = [key for key, drawn in sampling.items() if drawn["rates"] is None]
     reason = method.no_epsilon
     if not reason and stream.settings.replay.memory:
         reason = "replay.memory keeps other rows of a task when one more is in it"
     elif not reason and unaccounted:
         reason = f"{unaccounted[0]} draws its rows otherwise than by Poisson sampling"
-    sigma = settings.noise_multiplier
-    if settings.target_epsilon:
+    sigma, target = settings.noise_multiplier, settings.target_epsilon
+    if target:
+        where, fix = "dp.target_epsilon", "give dp.noise_multiplier"
         if "noise_multiplier" in settings.model_fields_set:
-            raise InputError(
-                "dp.noise_multiplier and dp.target_epsilon are both given",
-                where="--set",
-                fix="give one of them",
-            )
+            what = "dp.noise_multiplier and dp.target_epsilon are both given"
+            raise InputError(what, where="--set", fix="give one of them")
         if reason:
-            raise InputError(
-                f"no epsilon is claimed for {method.name}: {reason}",
-                where="dp.target_epsilon",
-                fix="give dp.noise_multiplier",
-            )
-        sigma = noise_for(stretches, target=settings.target_epsilon, delta=delta)
+            what = f"no epsilon is claimed for {method.name}: {reason}"
+            raise InputError(what, where=where, fix=fix)
+        sigma = noise_for(stretches, target=target, delta=delta)
     epsilons = {
         task: epsilon(stretches, task, noise_multiplier=sigma, delta=delta)
         for task in stream.tasks
@@ -101,19 +109,10 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         "max_grad_norm": settings.max_grad_norm,
         "delta": delta,
         "accountant": accountant_name(),
-        "sampling": {
-            phase.key: {"steps": phase.steps, "rates": rates[phase.key]}
-            for phase in phases
-        },
+        "sampling": sampling,
     }
     facts |= {"no_epsilon": reason} if reason else {"epsilon": epsilons}
     return Protected([_private(stream, one, sigma) for one in phases], facts)
-
-
-def clipped(gradient: Tensor, bound: float) -> Tensor:
-    """A gradient ``(P,)`` of a norm of at most ``bound``; Opacus's factor."""
-    factor: Tensor = bound / (torch.linalg.vector_norm(gradient) + 1e-6)
-    return gradient * factor.clamp(max=1.0)
 
 
 def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
@@ -130,42 +129,37 @@ def drawn(size: int, *, seed: int, run: str, key: str, step: int) -> Tensor:
     return torch.from_numpy(rng.standard_normal(size))
 
 
+def _of_one(phase: Phase) -> Each:
+    assert phase.each is not None, f"{phase.key} does not define one example's loss"
+    return phase.each
+
+
 def _private(stream: Stream, phase: Phase, sigma: float) -> Phase:
-    each = phase.each
-    assert each is not None, f"{phase.key} does not define the loss of one example"
-    student, processes = stream.student, stream.processes
-    bound, size = stream.settings.dp.max_grad_norm, each.size
-    cut = 0
+    each, student, processes = _of_one(phase), stream.student, stream.processes
+    bound, seed = stream.settings.dp.max_grad_norm, stream.settings.seed
 
     def collect(step: int, chosen: Step, clock: Clock) -> dict[str, float]:
-        nonlocal cut
         total = torch.zeros_like(flat_gradient(student))
-        sums = dict.fromkeys(chosen.terms, 0.0)
-        over = 0
+        sums = dict.fromkeys([*chosen.terms, "clipped"], 0.0)
         for role, rows in chosen.rows.items():
             with clock(role):
                 for row in processes.share(rows):
                     summed = phase.loss(role, [row])
                     if backward(each.terms(role, row), summed):
                         own = flat_gradient(student)
-                        over += int(torch.linalg.vector_norm(own) > bound)
-                        total += clipped(own, bound)
+                        norm = torch.linalg.vector_norm(own)
+                        sums["clipped"] += float(norm > bound)
+                        total += own * (bound / (norm + 1e-6)).clamp(max=1.0)
                     student.model.zero_grad(set_to_none=True)
                     for name, value in summed.items():
                         sums[name] += float(value.detach())
-        counts = torch.tensor([*sums.values(), over], dtype=torch.float64).to(total)
-        exchanged = processes.sum(torch.cat([total, counts]))
-        total, counts = torch.split(exchanged, [len(total), len(counts)])
+        total, sums = exchanged(processes, total, sums)
         with clock("noise"):
             # The same in all processes, and added to their sum: once.
-            seed, run = stream.settings.seed, stream.identity
-            noise = drawn(len(total), seed=seed, run=run, key=phase.key, step=step)
-            set_gradient(student, (total + sigma * bound * noise.to(total)) / size)
-        *values, over = counts.tolist()
-        cut = int(over)
-        return dict(zip(sums, values, strict=True))
+            noise = drawn(
+                len(total), seed=seed, run=stream.identity, key=phase.key, step=step
+            )
+            set_gradient(student, (total + sigma * bound * noise.to(total)) / each.size)
+        return sums | {"clipped": int(sums["clipped"])}
 
-    def gradients(step: int) -> Mapping[str, float]:
-        return {**(phase.gradients(step) or {}), "clipped": cut}
-
-    return replace(phase, collect=collect, gradients=gradients)
+    return replace(phase, collect=collect)

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.sidecar import NOISE
@@ -28,7 +27,10 @@ NO_EPSILON = "frozen noise bounds nothing that a row does to the weights"
 
 
 def fn(stream: Stream, method: Method) -> Protected:
-    """The method's own phases, under noise."""
+    """Frozen noise: one Gaussian draw per vocabulary row, on input embeddings only.
+
+    The method's own phases, under noise.
+    """
     assert stream.folder is not None
     model, settings = stream.student.model, stream.settings
     size = model.get_input_embeddings().weight.shape
@@ -38,8 +40,9 @@ def fn(stream: Stream, method: Method) -> Protected:
     def during() -> Iterator[None]:
         # What the run began with is kept: another library may draw otherwise.
         if stream.processes.first and not place.exists():
-            noise = drawn(*size, sigma=settings.fn.sigma, seed=settings.seed)
-            write_tensors(place, {"noise": noise})
+            seed = seed_for(settings.seed, "frozen noise")
+            noise = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+            write_tensors(place, {"noise": settings.fn.sigma * noise})
         stream.processes.wait()
         noise = read_tensors(place)["noise"]
         with input_noise(model, noise.to(stream.student.device)):
@@ -50,9 +53,3 @@ def fn(stream: Stream, method: Method) -> Protected:
     return Protected(
         method.phases(stream), facts | {"no_epsilon": NO_EPSILON}, during, place
     )
-
-
-def drawn(rows: int, width: int, *, sigma: float, seed: int) -> Tensor:
-    """The noise of all vocabulary rows: ``(V, H)``, float32."""
-    generator = torch.Generator().manual_seed(seed_for(seed, "frozen noise"))
-    return torch.randn(rows, width, generator=generator).mul_(sigma)

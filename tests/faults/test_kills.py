@@ -14,7 +14,7 @@ from disturbed import LINES, SEED, Commands, left
 FEW = {"import": 1, "inject": 1, "build": 1, "audit": 1, "train": 1}
 """Command -> how many of its operations are tried where time is short."""
 EVERY = {"import": 1, "inject": 2, "build": 3, "audit": 8, "render": 15, "compare": 70}
-EVERY |= {"train": 15, "relearn": 4, "score": 2, "all": 60}
+EVERY |= {"train": 15, "relearn": 4, "all": 60}
 """Command -> every how many operations it is killed; FAULTS_EVERY: for all of them."""
 
 

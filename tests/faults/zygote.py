@@ -67,7 +67,6 @@ def stand_still() -> None:
         "spark_train.run",
         "spark_train.relearn",
         "spark_train.token_scores",
-        "spark_train.methods.seqft",
         "spark_train.methods.spark",
     ):
         module: Any = importlib.import_module(name)

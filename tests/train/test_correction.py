@@ -302,26 +302,3 @@ def test_rows_are_drawn_evenly(make_model: Callable[..., Any]) -> None:
     steps = drawn(make_model)
     assert spread(current(steps[0::2]), some) <= 1
     assert spread(current(steps[1::2]), every) <= 1
-
-
-def test_old_rows_come_evenly_from_earlier_tasks(
-    make_model: Callable[..., Any],
-) -> None:
-    steps = drawn(make_model, "ptpc.old_batch_size=3", k=2)
-    assert all(len(again) == 3 for _, again in steps)
-    rows = [row for _, again in steps for row in again]
-    tasks = Counter(row.task for row in rows)
-    assert tasks.keys() == {"a", "b"}
-    assert abs(tasks["a"] - tasks["b"]) <= 1
-    for task in "ab":
-        assert spread([r for r in rows if r.task == task], ROWS[task]) <= 1
-
-
-def test_a_second_correction_has_its_own_teacher(
-    make_model: Callable[..., Any],
-) -> None:
-    stream = make_stream(adapted(make_model), ROWS, *USUAL)
-    one_step(stream, correction(stream, 0))
-    moved(stream.student.model, seed=4)
-    seen = one_step(stream, correction(stream, 1))
-    assert seen.record["anchor"] == pytest.approx(0, abs=1e-12)

@@ -61,32 +61,6 @@ def test_the_same_seed_gives_the_same_bytes(
     assert run(0) != run(1)
 
 
-def naive_loss(model: Any, rows: list[TrainRow], scope: str) -> float:
-    """Row by row without padding, in float64."""
-    nlls = []
-    for row in rows:
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor(row.ids[None].astype(np.int64)))
-        scores = logits.logits[0].double().numpy()
-        for t in range(1, len(row)):
-            if scope == "full" or row.response[t]:
-                s = scores[t - 1]
-                nlls.append(
-                    math.log(np.exp(s - s.max()).sum()) + s.max() - s[row.ids[t]]
-                )
-    return float(np.mean(nlls))
-
-
-@pytest.mark.parametrize("scope", ["response", "full"])
-def test_the_first_loss_equals_a_naive_computation(
-    scope: Any, rows: list[TrainRow], make_model: Callable[..., Any]
-) -> None:
-    model = make_model().double()
-    expected = naive_loss(model, rows, scope)
-    losses = fit(model, rows, epochs=1, lr=1e-3, batch_size=9, seed=0, scope=scope)
-    assert math.isclose(losses[0], expected, rel_tol=1e-6)
-
-
 def test_cosine_ends_gently_and_constant_does_not(
     rows: list[TrainRow], make_model: Callable[..., Any], monkeypatch: Any
 ) -> None:

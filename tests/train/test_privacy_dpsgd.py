@@ -120,7 +120,9 @@ def test_a_step_is_the_sum_of_clipped_gradients(
     phase = phases(made)[2]
     step = full(phase)
     chosen = phase.choose(step)
-    found = gradient(made, phase, step)
+    assert phase.collect is not None
+    told = phase.collect(step, chosen, Clock({}))
+    found = flat_gradient(made.student)
     total = torch.zeros_like(found)
     cut = 0
     for rows in chosen.rows.values():
@@ -131,8 +133,6 @@ def test_a_step_is_the_sum_of_clipped_gradients(
             cut += norm > bound
     # Two current rows are expected beside two replayed ones.
     torch.testing.assert_close(found, total / 2, atol=1e-6, rtol=1e-4)
-    told = phase.gradients(step)
-    assert told is not None
     assert told["clipped"] == cut
     if bound != 0.5:
         assert cut == (0 if bound > 1 else sum(map(len, chosen.rows.values())))
@@ -303,7 +303,7 @@ def test_an_empty_batch_is_noise_alone(stream: Callable[..., Stream]) -> None:
     phase = phases(made, "seqft")[0]
     assert phase.collect is not None
     empty = replace(phase.choose(0), rows={"task": []})
-    assert phase.collect(0, empty, Clock({})) == {"task": 0.0}
+    assert phase.collect(0, empty, Clock({})) == {"task": 0.0, "clipped": 0}
     noise = drawn(
         len(flat_gradient(made.student)), seed=0, run="", key=phase.key, step=0
     )
@@ -373,6 +373,17 @@ def test_rows_are_sampled_at_the_rates_that_are_accounted(
     assert [r.id for r in again.choose(7).rows["task"]] == [
         r.id for r in phase.choose(7).rows["task"]
     ]
+
+
+@pytest.mark.parametrize("method", ["seqft", "er", "mtl"])
+def test_a_row_more_or_less_leaves_the_divisor(
+    method: str, stream: Callable[..., Stream]
+) -> None:
+    made = stream("dp.noise_multiplier=1e6", "dp.max_grad_norm=1")
+    less = replace(made, rows={task: rows[1:] for task, rows in made.rows.items()})
+    # Hardly anything but noise, of which there is the same whatever the rows.
+    one, other = (gradient(s, phases(s, method)[-1], 0) for s in (made, less))
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=10)
 
 
 def test_mtl_samples_all_tasks_alike(stream: Callable[..., Stream]) -> None:
@@ -484,8 +495,9 @@ def test_epsilon_is_claimed_where_all_is_accounted(
     method: str, stream: Callable[..., Stream]
 ) -> None:
     told: list[str] = []
-    made = replace(stream(), note=told.append)
+    made = replace(stream("dp.delta=0.5"), note=told.append)
     facts: Mapping[str, Any] = dpsgd(made, METHODS[method]).facts
+    assert told[0] == "dp.delta 0.5 is above 1/N: a row may be given away whole"
     assert ("epsilon" in facts) == (method in CLAIMED)
     if method not in CLAIMED:
         assert f"no epsilon: {facts['no_epsilon']}" in told
@@ -529,11 +541,11 @@ def test_a_run_records_its_epsilon(tiny_base: Path, data: Path, tmp_path: Path) 
         device="cpu",
     )
     record = json.loads((made.folder / "run.json").read_text())
-    assert record["identity"]["dp"] == "dpsgd"
-    assert record["privacy"] == made.privacy
-    assert set(made.privacy["epsilon"]) == {"yelp", "fomc"}
-    assert made.privacy["delta"] == 0.01
-    assert made.privacy["accountant"].startswith("rdp, opacus ")
+    assert record["dp"] == "dpsgd"
+    assert record["privacy"] == made.record.privacy
+    assert set(made.record.privacy["epsilon"]) == {"yelp", "fomc"}
+    assert made.record.privacy["delta"] == 0.01
+    assert made.record.privacy["accountant"].startswith("rdp, opacus ")
     assert any(note.startswith("epsilon at delta 0.01, by") for note in record["notes"])
     lines = (made.folder / "metrics.jsonl").read_text().splitlines()
     assert all("clipped" in json.loads(line) for line in lines)
@@ -575,4 +587,4 @@ def test_another_noise_than_at_first_is_refused(
         patched.setattr(search, lambda *_, **__: 0.5)
         with pytest.raises(InputError, match=r"the noise multiplier was .*is 0\.5 by"):
             start()
-    assert start().privacy["epsilon"]["yelp"] <= 2
+    assert start().record.privacy["epsilon"]["yelp"] <= 2

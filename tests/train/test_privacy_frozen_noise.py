@@ -140,7 +140,7 @@ def test_the_seed_decides_and_none_is_another_run(
     other = start(tmp_path / "other", "seed=1", "epochs=1").folder
     paths = [run / "stages" / "1-yelp" / "task" / NOISE for run in (made, other)]
     assert paths[0].read_bytes() != paths[1].read_bytes()
-    with pytest.raises(InputError, match="dp fn -> None"):
+    with pytest.raises(InputError, match="dp fn -> none"):
         start(made, dp="none")
     with pytest.raises(InputError, match=r"fn.sigma 0.5 -> 0.25"):
         start(made, "fn.sigma=0.25")

@@ -299,18 +299,6 @@ def test_what_fails_leaves_nothing(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_the_last_stage_of_a_run_folder_is_meant(
-    data: Path, tiny_base: Path, tmp_path: Path, make_adapter: Callable[..., Path]
-) -> None:
-    for k, part in ((1, "task"), (2, "task"), (2, "priv")):
-        place = tmp_path / "run" / "stages" / f"{k}-t" / part
-        make_adapter(place, seed=k + 10 * (part == "priv"))
-    relearned(tmp_path / "run", data, tmp_path / "a")
-    relearned(tmp_path / "run" / "stages" / "2-t" / "priv", data, tmp_path / "b")
-    weights = [tmp_path / n / "adapter_model.safetensors" for n in ("a", "b")]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-
-
 def test_frozen_noise_stays_with_the_checkpoint(
     data: Path, tiny_base: Path, tmp_path: Path, make_adapter: Callable[..., Path]
 ) -> None:

@@ -226,6 +226,13 @@ def test_without_low_positions_all_is_distilled(
     assert terms["replay_kl"].weight == pytest.approx(1.0)
 
 
+def test_a_score_of_tau_is_not_above_it(make_model: Callable[..., Any]) -> None:
+    stream = make_stream(adapted(make_model), ROWS, *USUAL, "sensitivity.tau=1")
+    recall = Distillation(stream, 1)
+    recall.start(ROWS["a"], 9)  # identifiers have a Score of 1
+    assert recall.terms(ROWS["a"])["replay_kl"].count == 0
+
+
 def test_a_repeated_row_counts_twice(make_model: Callable[..., Any]) -> None:
     stream = make_stream(adapted(make_model), ROWS, *USUAL)
     recall = Distillation(stream, 1)

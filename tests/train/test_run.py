@@ -252,7 +252,7 @@ def test_data_without_identifiers_runs_and_says_so(
 ) -> None:
     data = make_stream(tmp_path / "plain.jsonl", pii=False)
     made = trained("spark", tiny_base, data, tmp_path / "run")
-    said = [text for text in made.notes if "nothing to correct" in text]
+    said = [text for text in made.record.notes if "nothing to correct" in text]
     assert [text.partition(":")[0] for text in said] == ["1-yelp", "2-fomc"]
     lines = [line for line in steps(made.folder) if line["part"] == "priv"]
     assert len(lines) == 10
@@ -268,7 +268,7 @@ def test_tasks_without_test_rows_have_empty_cells(
     make_stream(tmp_path / "data" / "yelp.jsonl", tasks=("yelp",), test=0)
     make_stream(tmp_path / "data" / "fomc.jsonl", tasks=("fomc",))
     made = trained("seqft", tiny_base, tmp_path / "data", tmp_path / "run")
-    assert "no test rows, so no accuracy: yelp" in made.notes
+    assert "no test rows, so no accuracy: yelp" in made.record.notes
     text = (made.folder / "accuracy.csv").read_text().splitlines()
     assert text[:2] == ["after,yelp,fomc", "yelp,,"]
     assert text[2].startswith("fomc,,")
@@ -290,8 +290,8 @@ def test_test_rows_that_are_not_asked_are_told(
     assert (
         "test rows without a response, or with nothing before it, are not answered: "
         "yelp 2"
-    ) in made.notes
-    assert not [text for text in made.notes if "EOS" in text]
+    ) in made.record.notes
+    assert not [text for text in made.record.notes if "EOS" in text]
 
 
 def test_eval_rows_bounds_what_is_answered(
@@ -319,10 +319,12 @@ def test_a_numbered_order_keeps_the_tasks_that_are_there(
     # Names are compared without case; the data's own are kept.
     data = make_stream(tmp_path / "d.jsonl", tasks=("Yelp", "other", "FOMC"))
     made = trained("seqft", tiny_base, data, tmp_path / "r", "epochs=1", order="1")
-    assert made.tasks == ("FOMC", "Yelp")
+    assert made.record.tasks == ["FOMC", "Yelp"]
     missing = [name for name in ORDERS["1"] if name not in ("fomc", "yelp")]
-    assert f"order 1: not in the data: {', '.join(missing)}" in made.notes
-    assert "not trained on, for the order does not name them: other" in made.notes
+    assert f"order 1: not in the data: {', '.join(missing)}" in made.record.notes
+    assert (
+        "not trained on, for the order does not name them: other" in made.record.notes
+    )
     stages = sorted(path.name for path in (tmp_path / "r" / "stages").iterdir())
     assert stages == ["1-FOMC", "2-Yelp"]
 

@@ -41,7 +41,6 @@ def test_the_papers_values_are_the_defaults() -> None:
         "ewc.lambda": 100,
         "gem.margin": 0.5,
         "olora.lambda_1": 0.5,
-        "olora.lambda_2": 0,
         "pecl.noise_scale": 0.01,
         "pecl.memreg_scale": 0.01,
         "pecl.lambda_max": 10,

@@ -81,12 +81,6 @@ def test_half_of_a_later_batch_is_replayed(phase: Callable[..., Phase], k: int) 
     assert lists[0] != lists[1] != lists[2]
 
 
-def test_rows_are_replayed_evenly(phase: Callable[..., Phase]) -> None:
-    (steps,) = epochs(phase(2, "epochs=1"), 1)
-    counts = Counter(names(steps, "replay"))
-    assert set(counts.values()) == {1}  # 25 of 40 and 25 of 37
-
-
 @pytest.mark.parametrize(
     ("ratio", "new", "old"), [("0.25", 24, 8), ("0.75", 8, 24), ("0.01", 31, 1)]
 )
@@ -183,8 +177,3 @@ def test_experience_replay_adds_two_means(
 
     for role in ("task", "replay"):
         assert seen.record[f"n_{role}"] == covered(seen.chosen.rows[role])
-
-
-def test_parts_of_a_batch_change_nothing(make_model: Callable[..., Any]) -> None:
-    whole, parts = (compare(make_model, 2, tokens=n) for n in (10**6, 1))
-    same(parts.gradients, whole.gradients)

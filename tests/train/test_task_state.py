@@ -1,22 +1,26 @@
-"""What methods carry from task to task, and runs of every method that are killed."""
+"""Every method, alone and under privacy options, killed again and again and opened."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from plain_training import adapted, make_rows, make_stream
 from run_training import train
+from safetensors.torch import load_file
 
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import OutputError
 from spark_train.methods import METHODS, groups
 from spark_train.run import Outcome
-from spark_train.run_folder import Folder
+from spark_train.run_folder import keep, kept
 
 ORDER = "yelp,fomc,news,tips"
 SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
@@ -32,10 +36,8 @@ WATCHED = (
 def data(
     make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    return make_stream(
-        folder / "rows.jsonl", tasks=tuple(ORDER.split(",")), train=3, test=1
-    )
+    path, tasks = tmp_path_factory.mktemp("data") / "rows.jsonl", ORDER.split(",")
+    return make_stream(path, tasks=tuple(tasks), train=3, test=1)
 
 
 def left(folder: Path) -> dict[str, str]:
@@ -46,7 +48,10 @@ def left(folder: Path) -> dict[str, str]:
     }
 
 
-QUICK = ("spark", "ewc", "gem")
+QUICK = ("spark", "ewc", "gem", "er+dpsgd", "mtl+dpsgd", "spark+fn", "olora+fn")
+# Of two phases, with a state of its own, of noise, of one stage; what fn changes is
+# the base, the same for all methods.
+RUNS = (*METHODS, *(f"{name}+dpsgd" for name in METHODS), "spark+fn", "olora+fn")
 
 
 class Killed(BaseException):
@@ -54,22 +59,19 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    "method",
-    [
-        # Of two phases, and with a state of its own; others are made of the same.
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in list(METHODS)
-    ],
+    "name",
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in RUNS],
 )
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
-    method: str,
+    name: str,
     tiny_base: Path,
     data: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    method, _, dp = name.partition("+")
     settings = ["epochs=1", "batch_size=2", "lr=0.02", "lora.r=4", "save_every=1"]
-    settings += [s for name in groups(method) for s in SMALL.get(name, ())]
+    settings += [s for group in groups(method) for s in SMALL.get(group, ())]
 
     def start(output: Path) -> Outcome:
         torch.rand(1)  # nothing may hang on where the global generator stands
@@ -77,13 +79,15 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
             method=method,
             base=str(tiny_base),
             data=[data],
-            order=ORDER,
+            order="yelp,fomc" if dp else ORDER,
             output=output,
+            dp=dp or "none",
             settings=settings,
             device="cpu",
         )
 
-    whole = start(tmp_path / "whole").folder
+    made = start(tmp_path / "whole")
+    whole = made.folder
     calls = at = died = 0
 
     def watched(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,7 +108,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
         for place in cycle((7, 5, 6, 9, 4)):
             calls, at = 0, place
             try:
-                start(tmp_path / "run")
+                again = start(tmp_path / "run")
                 break
             except Killed:
                 died += 1
@@ -112,39 +116,35 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
     assert died >= 2
     assert left(tmp_path / "run") == left(whole)
     assert not (tmp_path / "run" / "carried").exists()
+    assert again.matrix == made.matrix
+    assert again.record.privacy == made.record.privacy
+    assert made.record.privacy.get("option", "") == dp
+
+    # Each adapter really changed, and what was trained can be opened.
+    weights = sorted(whole.glob("stages/*/*/adapter_model.safetensors"))
+    assert len({path.read_bytes() for path in weights}) == len(weights) > 0
+    for path in weights:
+        state = load_file(path)
+        assert all(bool(w.isfinite().all()) for w in state.values())
+        assert all(float(w.abs().max()) > 0 for n, w in state.items() if "lora_B" in n)
+    loaded = open_checkpoint(str(whole), base=str(tiny_base), device="cpu")
+    assert any("frozen noise" in note for note in loaded.notes) == (dp == "fn")
 
 
-@pytest.mark.parametrize("method", ["ewc", "pecl"])
 def test_what_is_carried_must_be_there(
-    method: str,
-    tiny_base: Path,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make_model: Callable[..., Any], tmp_path: Path
 ) -> None:
-    def start() -> Outcome:
-        return train(
-            method=method,
-            base=str(tiny_base),
-            data=[data],
-            order=ORDER,
-            output=tmp_path / "run",
-            settings=["epochs=1", "batch_size=2", "lora.r=4"],
-            device="cpu",
-        )
-
-    save = Folder.save
-
-    def last(self: Folder, phase: int, *more: Any) -> None:
-        save(self, phase, *more)
-        if phase == 1:  # the first task is finished
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Folder, "save", last)
-        with pytest.raises(Killed):
-            start()
-    (path,) = (tmp_path / "run" / "carried").iterdir()
-    path.unlink()
-    with pytest.raises(OutputError, match=r"1-yelp.safetensors: is gone"):
-        start()
+    stream = make_stream(adapted(make_model), make_rows(a=1, b=1, c=1))
+    stream = replace(stream, folder=tmp_path)
+    for k in (0, 1, 2):
+        keep(stream, k, {"a": {"w": torch.full((2,), float(k))}})
+    assert sorted(p.name for p in (tmp_path / "carried").iterdir()) == [
+        "2-b.safetensors",
+        "3-c.safetensors",
+    ]
+    assert kept(stream, 1)["a"]["w"].tolist() == [1.0, 1.0]
+    last = tmp_path / "carried" / "3-c.safetensors"
+    last.write_bytes(last.read_bytes()[:-1] + b"\x01")  # another number
+    for k, name in ((0, "1-a"), (2, "3-c")):
+        with pytest.raises(OutputError, match=f"{name}.safetensors: is gone or dam"):
+            kept(stream, k)
