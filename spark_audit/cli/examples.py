@@ -48,6 +48,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "report reports/reviews-mine --format html,md",
         "report reports/reviews-mine/report.html --manifest manifests/reviews.json",
     ),
+    "persons": (
+        "persons reports/reviews-mine",
+        "persons reports/before reports/after --person customer-0172",
+    ),
     "compare": ("compare reports/reviews-mine reports/reviews-plain",),
     "gate": (
         "gate reports/reviews-mine",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from spark_audit.cli import ALL, PROGRAM, look, report
+from spark_audit.cli import ALL, PROGRAM, look, persons, report
 from spark_audit.cli.examples import ANY, EXAMPLES
 from spark_audit.terminal.commands import add
 from spark_audit.terminal.console import root, run_command
@@ -100,6 +100,7 @@ def _app(argv: Sequence[str]) -> typer.Typer:
             made = audit_command([*audits.values()] if name == ALL else [audits[name]])
         put(name, made, help=text)
     put("report", report.report)
+    put("persons", persons.persons)
     put("compare", report.compare)
     helps = "gate" in argv and {"-h", "--help"} & {*argv}
     put("gate", report.gate, notes=tuple(_rules()) if helps else ())

@@ -31,7 +31,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.report.cells import File, Rendering, Table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.theme import Drawing
-from spark_audit.report.writers import card, csv_tables, latex, markdown
+from spark_audit.report.writers import card, csv_tables, latex, markdown, named_csv
 from spark_audit.report.writers.dossier import page as dossier
 from spark_audit.report.writers.html_page import page
 from spark_audit.results import Report
@@ -72,14 +72,15 @@ WRITERS: Mapping[str, Writer] = {
     "figures": _figures,
     "dossier": dossier.write,
     "card": card.write,
+    "named": named_csv.write,
 }
 """Report formats by the names that users give them."""
-ON_REQUEST = ("figures", "dossier", "card")
+ON_REQUEST = ("figures", "dossier", "card", "named")
 """Written only where it is named: the page shows the figures, the rest is for one
 reader or one tool."""
 SCORES = "scores"
 """What audits leave there is named like a writer's files, and is no writer's."""
-ENGLISH = ("json", "csv")
+ENGLISH = ("json", "csv", "named")
 """Formats for programs: no language changes them."""
 
 

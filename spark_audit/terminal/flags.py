@@ -202,7 +202,7 @@ Formats: TypeAlias = Annotated[
     tuple[str, ...],
     Flag(
         "Formats to write: html, md, csv, latex, json, figures, dossier, "
-        "card, with commas; default: all but the last three.",
+        "card, named, with commas; default: all but the last four.",
         metavar="NAMES",
         name="format",
         read=formats_of,

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.audits import metric_of
-from spark_audit.errors import visible
+from spark_audit.errors import InputError, visible
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import entry_of
 from spark_audit.report.cells import File, Rendering
 from spark_audit.report.states import SHAPES, Standing, State, Tried
 from spark_audit.report.writers.template import environment, facts
@@ -72,9 +73,22 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
         "exposed": exposed(report, folder, leaking, manifest=named),
         "limits": _limits(report),
         "named": named is not None,
+        "shown": _shown(report, folder, [one.name for one in found if one.detections]),
     }
     names = [f"dossier.{language()}.html", "dossier.html"]
     return environment(figure=_figure).select_template(names).render(shared)
+
+
+def _shown(report: Report, folder: Path, names: Sequence[str]) -> list[str]:
+    """How many rows of each checkpoint are shown to have been trained on."""
+    from spark_audit.report.named import SHARE, membership_evidence, named_rows
+
+    try:
+        evidence = membership_evidence(report, folder)
+    except InputError:  # no audit of membership, or its scores are elsewhere
+        return []
+    lists = named_rows(report, evidence)
+    return [one.summary(SHARE) for one in lists if entry_of(one.checkpoint) in names]
 
 
 def _risks(found: Sequence[Standing]) -> list[dict[str, Any]]:

@@ -1,0 +1,245 @@
+"""Rows, groups of rows and persons that are shown to have been trained on.
+
+Read from the evidence of the membership audit, which a report folder keeps: no model
+and no text is needed. The score was declared beforehand: ``reference``, the rise of a
+text's log-likelihood since the untrained model, against held-out rows of its task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_audit.audits import about
+from spark_audit.errors import InputError
+from spark_audit.names import BASE
+from spark_audit.provenance import sha256_file
+from spark_audit.report.states import standings
+from spark_audit.results import Report
+from spark_audit.results.evidence import Evidence
+from spark_audit.sentences import render
+from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.conformal import conformal_p, named, simes, standardised
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AUDIT, SCORE = "mia", "reference"
+SHARE = 0.1
+"""Share of false ones among all that are named, where none is asked for."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """The trained rows of one checkpoint, or in ``why`` why none can be named.
+
+    ``rows`` has ``row``, ``task``, ``group`` (rows that share a source or a person),
+    ``dose``, ``p`` and ``named``; ``groups`` has ``group``, ``rows``, ``p``, ``named``.
+    ``held_out`` groups are what they are compared with.
+    """
+
+    checkpoint: str
+    rows: pd.DataFrame
+    groups: pd.DataFrame
+    held_out: int
+    why: str = ""
+
+    def summary(self, share: float) -> str:
+        """How many are named, in a sentence; with none, how many it would take."""
+        counts = {
+            "rows": int(self.rows["named"].sum()),
+            "of": len(self.rows),
+            "groups": int(self.groups["named"].sum()),
+            "of_groups": len(self.groups),
+            "held_out": self.held_out,
+            "fewest": math.ceil(len(self.rows) / (share * (self.held_out + 1))),
+        }
+        told = {"checkpoint": self.checkpoint, "why": self.why, "share": share}
+        return render("named.summary", **counts, **told)
+
+
+def membership_evidence(report: Report, folder: Path) -> Evidence:
+    """The evidence of membership that a report was made from.
+
+    Raises
+    ------
+    InputError
+        If it is not there, or of another report.
+    """
+    path = folder / "scores" / about(AUDIT).evidence_file()
+    fix = "run `spark-audit mia` into this folder"
+    if not path.is_file():
+        what = "the report has no evidence of membership"
+        raise InputError(what, where=str(path), fix=fix)
+    if report.evidence.get(path.name) != sha256_file(path):
+        what = "is not the file that this report was made from"
+        raise InputError(what, where=str(path), fix=fix)
+    return Evidence.read(path)
+
+
+def named_rows(
+    report: Report, evidence: Evidence, *, share: float = SHARE
+) -> list[Named]:
+    """The rows and groups that each checkpoint is shown to have been trained on.
+
+    Parameters
+    ----------
+    share
+        Expected share of false ones among all named ones, of rows and of groups.
+    """
+    import pandas as pd
+
+    units = evidence.units
+    held_out = ~units["member"].to_numpy(bool)
+    facts = units.rename(columns={"example": "row", "cluster": "group"})
+    facts = facts[["row", "task", "group", "dose"]]
+    held_out_groups = units["cluster"][held_out].nunique()
+    found = []
+    for name in evidence.checkpoints:
+        if name == BASE:
+            continue
+        place = units["task"], units["cluster"]
+        scores = standardised(evidence.row(name, SCORE), held_out, *place)
+        p = conformal_p(scores, held_out, units["cluster"])
+        rows = facts.assign(p=p, named=named(p, share=share))[~held_out]
+        by_group = rows.dropna(subset="p").groupby("group")["p"]
+        groups = pd.DataFrame({"rows": by_group.size(), "p": by_group.agg(simes)})
+        groups = groups.reset_index()
+        groups["named"] = named(groups["p"], share=share)
+        why = _doubt(report, name)
+        if not why and not np.isfinite(p).any():
+            why = render("named.no_scores")
+        if why:
+            rows, groups = rows.assign(named=False), groups.assign(named=False)
+        found.append(Named(name, rows, groups, held_out_groups, why))
+    return found
+
+
+def _doubt(report: Report, name: str) -> str:
+    """Why rows of a checkpoint cannot be compared with held-out ones; empty if so."""
+    for one in standings(report):
+        if one.name == name and one.faults:
+            return one.faults[0].detail
+    for guard in report.guards:
+        ours = guard.says.startswith("guard.mia.") and guard.checkpoint in ("", BASE)
+        if ours and guard.passed is False:
+            return guard.detail
+    return ""
+
+
+@dataclass(frozen=True)
+class Person:
+    """What is shown of one person's rows by one checkpoint.
+
+    ``p`` is of the hypothesis that none of the rows was trained on, ``p_adjusted``
+    corrected (Holm) over the persons asked for; ``least`` the smallest p that so many
+    held-out groups allow. ``named`` rows stand in the list of its share of false ones;
+    ``back`` of ``asked`` identifiers come back word for word, ``None``: not tested.
+    """
+
+    id: str
+    checkpoint: str
+    trained: int
+    held_out: int
+    named: int
+    p: float | None
+    p_adjusted: float | None
+    least: float
+    back: int | None
+    asked: int
+    why: str = ""
+
+    @property
+    def state(self) -> str:
+        """``shown``, ``not_shown`` or ``not_tested``."""
+        if self.p_adjusted is None:
+            return "not_tested"
+        return "shown" if self.p_adjusted < 0.05 or self.named else "not_shown"
+
+
+def persons(
+    report: Report, folder: Path, ids: Sequence[str], *, share: float = SHARE
+) -> list[Person]:
+    """What each checkpoint shows of persons, by an id of a row or of a group of rows.
+
+    Raises
+    ------
+    InputError
+        If an id is in no row of the evidence: the report says nothing of such a person.
+    """
+    evidence = membership_evidence(report, folder)
+    units = evidence.units
+    held_out = ~units["member"].to_numpy(bool)
+    least = 1 / (1 + units["cluster"][held_out].nunique())
+    extracted = _extracted(report, folder)
+    found: list[Person] = []
+    for key in dict.fromkeys(ids):
+        own = units[(units["example"] == key) | (units["cluster"] == key)]
+        groups = {*own["cluster"]}
+        if not groups:
+            raise InputError(
+                "is no row and no group of rows of this report: nothing is known of it",
+                where="--person",
+                fix="give the id of a row, or the source id of a group of rows",
+            )
+        inside = units["cluster"].isin(groups)
+        for one in named_rows(report, evidence, share=share):
+            rows = one.rows[one.rows["group"].isin(groups)]
+            p = rows["p"].dropna()
+            told = simes(p) if len(p) and not one.why else None
+            back, asked = _back(extracted, one.checkpoint, groups)
+            why = one.why or ("" if len(rows) else render("named.held_out"))
+            found.append(
+                Person(
+                    id=key,
+                    checkpoint=one.checkpoint,
+                    trained=len(rows),
+                    held_out=int((inside & held_out).sum()),
+                    named=int(rows["named"].sum()),
+                    p=told,
+                    p_adjusted=None,
+                    least=least,
+                    back=back,
+                    asked=asked,
+                    why=why,
+                )
+            )
+    return _corrected(found)
+
+
+def _corrected(found: Sequence[Person]) -> list[Person]:
+    """Corrected (Holm) over the persons that were asked for, each checkpoint apart."""
+    corrected = list(found)
+    for name in dict.fromkeys(one.checkpoint for one in found):
+        at = [i for i, one in enumerate(found) if one.checkpoint == name]
+        at = [i for i in at if found[i].p is not None]
+        adjusted = holm([found[i].p or 0.0 for i in at]).tolist() if at else []
+        for i, p in zip(at, adjusted, strict=True):
+            corrected[i] = replace(found[i], p_adjusted=p)
+    return corrected
+
+
+def _extracted(report: Report, folder: Path) -> Evidence | None:
+    path = folder / "scores" / about("extract").evidence_file()
+    if not path.is_file() or report.evidence.get(path.name) != sha256_file(path):
+        return None
+    return Evidence.read(path)
+
+
+def _back(
+    extracted: Evidence | None, name: str, groups: set[str]
+) -> tuple[int | None, int]:
+    """How many identifiers of groups come back word for word, of how many asked for."""
+    if extracted is None or name not in extracted.checkpoints:
+        return None, 0
+    units = extracted.units
+    own = units["cluster"].isin(groups) & (units["split"] == "train")
+    own &= units["prompt"] == "full"
+    greedy = extracted.row(name, "greedy_sure")[own.to_numpy()]
+    greedy = greedy[np.isfinite(greedy)]
+    return (int(greedy.sum()), len(greedy)) if len(greedy) else (None, 0)

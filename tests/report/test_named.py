@@ -1,0 +1,146 @@
+"""Named rows and persons, from a report's evidence alone."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_reports import made_report, manifest_facts
+
+from spark_audit.cli.main import run as command_line
+from spark_audit.errors import InputError
+from spark_audit.provenance import sha256_file
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.report.named import membership_evidence, named_rows, persons
+from spark_audit.results import Guard
+from spark_audit.results.evidence import Evidence
+
+ROWS, HELD_OUT = 60, 80
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """``leaky`` knows the first 30 rows, ``clean`` none; the last 5 are one source."""
+    return made(tmp_path)
+
+
+def made(folder: Path, **columns: object) -> Path:
+    rng = np.random.default_rng(0)
+    n = ROWS + HELD_OUT
+    source = [f"s{i}" if not ROWS - 5 <= i < ROWS else "five" for i in range(n)]
+    units = pd.DataFrame(
+        {
+            "example": [f"row-{i}" for i in range(n)],
+            "task": [f"t{i % 2}" for i in range(n)],
+            "cluster": source,
+            "member": np.arange(n) < ROWS,
+            "dose": 1.0,
+        }
+    )
+    noise = rng.normal(size=(3, n))
+    noise[2, :30] += 6
+    scores = zip(("base", "clean", "leaky"), noise, strict=True)
+    evidence = Evidence.of(units, ((name, {"reference": x}) for name, x in scores))
+    path = folder / "scores" / "mia.parquet"
+    path.parent.mkdir()
+    evidence.write(path)
+    digests = {path.name: sha256_file(path)}
+    report = made_report("base", "clean", "leaky", evidence=digests, **columns)
+    write_report(report, folder, formats=("json",))
+    return folder
+
+
+def lists(folder: Path) -> dict[str, tuple[list[str], str]]:
+    report = read_report(folder)
+    found = named_rows(report, membership_evidence(report, folder))
+    return {
+        one.checkpoint: (one.rows.loc[one.rows["named"], "row"].tolist(), one.why)
+        for one in found
+    }
+
+
+def test_rows_that_a_checkpoint_knows_are_named(folder: Path) -> None:
+    found = lists(folder)
+    assert found["clean"] == ([], "")
+    names, why = found["leaky"]
+    assert not why
+    known = {f"row-{i}" for i in range(30)}
+    assert known <= {*names}
+    assert len({*names} - known) <= 3
+
+
+def test_nobody_is_named_where_a_check_of_membership_did_not_hold(
+    tmp_path: Path,
+) -> None:
+    failed = Guard(name="texts", passed=False, says="guard.mia.covariates_missing")
+    found = lists(made(tmp_path, guards=[failed]))
+    assert all(
+        not names and "cannot be compared" in why for names, why in found.values()
+    )
+
+
+def test_a_person_is_shown_not_shown_or_not_tested(folder: Path) -> None:
+    report = read_report(folder)
+    found = {
+        (one.id, one.checkpoint): one
+        for one in persons(report, folder, ["row-3", "five", f"row-{ROWS}"])
+    }
+    assert found["row-3", "leaky"].state == "shown"
+    assert found["row-3", "clean"].state == "not_shown"
+    assert found["five", "leaky"].trained == 5
+    assert found["five", "leaky"].state == "not_shown"
+    stranger = found[f"row-{ROWS}", "leaky"]
+    assert (stranger.state, stranger.held_out) == ("not_tested", 1)
+    assert stranger.back is None
+
+
+def test_who_is_in_no_row_is_refused_without_a_word_of_the_id(folder: Path) -> None:
+    with pytest.raises(InputError) as error:
+        persons(read_report(folder), folder, ["jane@example.org"])
+    assert "jane" not in str(error.value)
+
+
+def test_evidence_of_another_report_is_refused(folder: Path) -> None:
+    path = folder / "scores" / "mia.parquet"
+    path.write_bytes(path.read_bytes() + b" ")
+    report = read_report(folder)
+    with pytest.raises(InputError, match="not the file"):
+        membership_evidence(report, folder)
+    path.unlink()
+    with pytest.raises(InputError, match="no evidence of membership"):
+        membership_evidence(report, folder)
+
+
+def test_the_command_lists_rows_and_writes_a_sheet(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line(["persons", str(folder), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["checkpoint"] for one in told] == ["clean", "leaky"]
+    assert "row-3" in told[1]["rows"]
+    assert command_line(["persons", str(folder), "--person", "row-3"]) == 0
+    sheet = capsys.readouterr().out
+    assert "**leaky** SHOWN" in sheet
+    assert "**clean** NOT SHOWN" in sheet
+    german = ["persons", str(folder), "--person", "row-3", "--language", "de"]
+    assert command_line(german) == 0
+    assert "**leaky** GEZEIGT" in capsys.readouterr().out
+    assert command_line(["persons", str(folder), "--share", "1"]) == 2
+    assert command_line(["persons", str(folder), "--person", "nobody"]) == 2
+
+
+def test_the_files_of_names_are_private_and_hold_no_figure(tmp_path: Path) -> None:
+    facts = manifest_facts().model_copy(update={"ids_identify": True})
+    folder = made(tmp_path, manifest=facts)
+    write_report(read_report(folder), folder, formats=("named",))
+    rows = pd.read_csv(folder / "tables" / "named_rows.csv")
+    assert [*rows] == ["checkpoint", "row", "task", "false_share"]
+    assert {*rows["false_share"]} == {0.1}
+    # Ids that hold identifiers are numbers.
+    assert not rows["row"].str.contains("-").any()
+    mode = (folder / "tables" / "named_sources.csv").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600
