@@ -134,6 +134,7 @@ def _least(each: Mapping[str, Tried], unit: str) -> str:
             unit = next(filter(None, (found[name].unit for name in mdes)), unit)
             ends = sorted({min(mdes.values()), max(mdes.values())})
             facts = {"names": [*mdes], "count": len(each)}
+            facts["lacking"] = [name for name in found if name not in mdes]
             return render("dossier.least", ends=ends, unit=unit, **facts)
     return ""
 

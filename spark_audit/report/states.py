@@ -219,7 +219,8 @@ def answer(found: Sequence[Standing]) -> str:
         own = [one for one in found if one.state == state]
         if own:
             tested = [len(one.tally.get("not shown", ())) for one in own]
-            facts = {"key": key_of(state), "count": len(own), "first": own[0].name}
+            names = [one.name for one in own]
+            facts = {"key": key_of(state), "count": len(own), "names": names}
             facts |= {"attacks": len(own[0].tried), "tested": sorted({*tested})}
             states.append(facts)
     return sentences.render("states.answer", count=len(found), states=states)
