@@ -19,7 +19,13 @@ from spark_audit.checkpoints.checkpoint import Attached, Checkpoint
 from spark_audit.checkpoints.detect import read_all, same_path
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.locate import locate
-from spark_audit.checkpoints.models import build, head_rows, probe_ids
+from spark_audit.checkpoints.models import (
+    build,
+    head_rows,
+    max_positions,
+    probe_ids,
+    quantised,
+)
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.placement import offloaded, pick_device, placed
 from spark_audit.checkpoints.quantise import check_kind, check_mergeable, rounded
@@ -178,9 +184,9 @@ class Opening:
             self.seen = [one for items in self._groups for one in self._seen(items)]
             # What takes longer, and still before hours of scoring: every number, once.
             for item in self.items if numbers else ():
-                if item.weights is not None:
+                if item.complete:
                     with at(item.where):
-                        check_stored(item.weights.files)
+                        check_stored(item.files)
         self.groups = tuple(
             tuple(_name(item, kind) for item in items for kind in self._kinds(item))
             for items in self._groups
@@ -197,9 +203,9 @@ class Opening:
             replace(one, notes=told[one.quantised_from or one.name])
             for one in self.seen
         ]
-        self.places = {*self._tokenizers, *(item.folder for item in self.items)}
-        for part in (part for item in self.items for part in item.parts):
-            self.places |= {part.folder, *part.files}
+        self.places = {*self._tokenizers}
+        for one in chain(self.items, (item.on for item in self.items)):
+            self.places |= {one.folder, one.place, *one.files}
 
     def each(self) -> Iterator[Loaded]:
         """Every checkpoint, one after the other."""
@@ -226,13 +232,12 @@ class Opening:
         alone: list[list[Checkpoint]] = []
         base = [item for item in self.items if item.name == BASE]
         for item in self.items[len(base) :]:
-            if item.adapter is None or item.weights is not None:
+            if item.complete:
                 alone.append([item])
-            elif changes_base(item.adapter.config):
+            elif changes_base(item.config):
                 alone.insert(0, [item])
             else:
-                kind = str(item.adapter.config.get("peft_type"))
-                shared.setdefault(kind, []).append(item)
+                shared.setdefault(str(item.config.get("peft_type")), []).append(item)
         if not base:
             return alone
         first, *others = [*shared.values()] or [[]]
@@ -241,10 +246,10 @@ class Opening:
     def _is_base(self, item: Checkpoint) -> bool:
         """Whether a checkpoint is the base of the call itself."""
         first = self.items[0]
-        if item.name == BASE or item.weights is None or item.adapter is not None:
+        if item.name == BASE or item.adapter:
             return item.name == BASE
         if first.name == BASE:
-            return item.weights.files == first.full.files
+            return item.files == first.files
         return item.base is not None and same_path(item.base, item.where)
 
     def _kinds(self, item: Checkpoint) -> tuple[str, ...]:
@@ -271,17 +276,17 @@ class Opening:
 
     def _load(self, base: Checkpoint) -> tuple[AdapterHost, list[str]]:
         """A base's module, seen to work, and notes on it."""
-        loading, architecture, weights = self._loading, base.architecture, base.full
+        loading, architecture = self._loading, base.architecture
         device = pick_device(loading.device)
         # Of what neither GPUs nor memory hold; removed with the module.
         disk = mkdtemp(prefix="spark-audit-") if loading.device_map else None
         dtype, notes = base.computed_in(device)
         model = build(
             architecture,
-            folder=weights.folder if weights.whole else None,
-            state=None if weights.whole else weights.read(),
+            folder=base.place if base.whole else None,
+            state=None if base.whole else base.read(),
             dtype=dtype,
-            use_safetensors=weights.files[0].suffix == ".safetensors",
+            use_safetensors=base.files[0].suffix == ".safetensors",
             trust_remote_code=loading.trust_remote_code,
             **placed(loading, device, folder=disk),
         )
@@ -289,9 +294,9 @@ class Opening:
             weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
         check_finite({k: t for k, t in model.state_dict().items() if not t.is_meta})
         if offloaded(model):
-            check_finite(weights.read())
+            check_finite(base.read())
         usable = usable_rows(tokenizer_of(base, self._tokenizers)[0], head_rows(model))
-        ids = probe_ids(usable, max_positions=architecture.max_positions)
+        ids = probe_ids(usable, max_positions=max_positions(architecture))
         return AdapterHost(model, ids=ids), notes
 
     def _on(
@@ -330,12 +335,12 @@ class Opening:
         attention = str(getattr(model.config, "_attn_implementation", "eager"))
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         if meta:
-            dtype = "auto" if base.architecture.quantised else item.loading.dtype
+            dtype = "auto" if quantised(base.architecture) else item.loading.dtype
         notes = [*item.notes, *notes, *more]
         if not meta:
             notes += [f"loaded as {dtype}, attention {attention}", *further]
         notes += remarks(base.architecture, model, tokenizer, usable)
-        limit = base.architecture.max_positions
+        limit = max_positions(base.architecture)
         if on is not None:
             config = host.peft.peft_config[on]
             if limit is not None and config.is_prompt_learning:
@@ -357,9 +362,9 @@ class Opening:
             name=_name(item, kind),
             source=item.source,
             format=item.format,
-            base=None if item is base else base.source,
-            base_sha256=base.full.sha256
-            if item is not base or self._is_base(item)
+            base=None if item.complete else base.source,
+            base_sha256=base.sha256
+            if self._is_base(item) or not item.complete
             else None,
             model=model if on is None else host.peft,
             tokenizer=tokenizer,
