@@ -219,14 +219,9 @@ def _without_cudnn() -> Iterator[None]:
 
 
 def drift(
-    loaded: Loaded, items: Sequence[Item], *, seed: int = 0
+    loaded: Loaded, items: Sequence[Item]
 ) -> tuple[float, tuple[float, float] | None]:
     """What a batch, and the dtype of the body, do to the NLL of texts, in nats.
-
-    Parameters
-    ----------
-    seed
-        Draws the order of the texts.
 
     Returns
     -------
@@ -238,36 +233,26 @@ def drift(
     from spark_audit.scoring.passes.plain import Scorer
 
     _check(loaded, items)
-    drawn = np.random.default_rng(seed).permutation(len(items))
-    chosen = [items[i] for i in drawn]
     with loaded.active() as model:
-        scorer = Scorer(loaded, model, chosen[0], lambda _: None)
+        scorer = Scorer(loaded, model, items[0], lambda _: None)
         # One batch whatever the lengths: padding is what this is about.
-        together = np.concatenate([one["nll"] for one in scorer(chosen)])
-        alone = np.concatenate([scorer([one])[0]["nll"] for one in chosen])
+        together = np.concatenate([one["nll"] for one in scorer(items)])
+        alone = np.concatenate([scorer([one])[0]["nll"] for one in items])
         batch = float(np.abs(together - alone).max(initial=0.0))
         if (wide := scorer.widened()) is None:
             return batch, None
-        own = np.concatenate(scorer.nll(chosen)).astype(np.float64)
+        own = np.concatenate(scorer.nll(items)).astype(np.float64)
         with wide:
-            apart = np.abs(own - np.concatenate(scorer.nll(chosen)))
-    if not len(apart):
-        return batch, (0.0, 0.0)
-    return batch, (float(apart.mean()), float(apart.max()))
+            apart = np.abs(own - np.concatenate(scorer.nll(items)))
+    return batch, (float(apart.mean()), float(apart.max())) if len(apart) else (0, 0)
 
 
-def drift_probes(keys: Keys, seed: int) -> list[Item]:
-    """Texts of which it is measured what a batch does to them."""
-    if keys.kind != Pass():
+def drift_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
+    """What a reader must know of batches, measured on some texts of the plain pass."""
+    if keys.kind != Pass() or not len(keys.items) or loaded.served is not None:
         return []
     drawn = np.random.default_rng(seed).permutation(len(keys.items))[:DRIFT_ROWS]
-    return [keys.items[i] for i in drawn]
-
-
-def drift_remarks(loaded: Loaded, probes: Sequence[Item]) -> list[str]:
-    """What a reader must know of batches; nothing without texts to measure it on."""
-    if not probes or loaded.served is not None:
-        return []
+    probes: list[Any] = [keys.items[i] for i in drawn]
     count, (batch, dtype) = len(probes), drift(loaded, probes)
     remarks = [
         f"{count} texts scored alone and in one batch differ by at most "
