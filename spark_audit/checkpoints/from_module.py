@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.models import entry_device, head_rows
+from spark_audit.checkpoints.models import entry_device, head_rows, max_positions
 from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError, at
 
@@ -51,7 +51,7 @@ def live(
         if not getattr(tokenizer, "is_fast", False):
             raise CheckpointError("has no fast tokenizer", fix="give one as tokenizer=")
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        limit = getattr(inner.config.get_text_config(), "max_position_embeddings", None)
+        limit = max_positions(inner.config)
         own = getattr(model, "active_peft_config", None)
         if limit is not None and own is not None and own.is_prompt_learning:
             limit -= own.num_virtual_tokens
@@ -65,7 +65,7 @@ def live(
             tokenizer=tokenizer,
             architecture=type(inner).__name__,
             usable=usable_rows(tokenizer, head_rows(inner)),
-            max_positions=limit or None,
+            max_positions=limit,
             dtype=str(next(inner.parameters()).dtype).removeprefix("torch."),
             device=str(entry_device(inner)),
             weights_sha256=UNKNOWN,

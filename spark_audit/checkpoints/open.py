@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.adapters import AdapterHost
@@ -29,7 +29,8 @@ from spark_audit.checkpoints.models import (
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.placement import offloaded, pick_device, placed
 from spark_audit.checkpoints.quantise import check_kind, check_mergeable, rounded
-from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
+from spark_audit.checkpoints.server import served
+from spark_audit.checkpoints.specs import Loading, Spec, default_name
 from spark_audit.checkpoints.tokenizer import (
     Read,
     read_tokenizer,
@@ -40,9 +41,6 @@ from spark_audit.checkpoints.tokenizer import (
 from spark_audit.checkpoints.weight_files import check_finite, check_stored
 from spark_audit.errors import InputError, at
 from spark_audit.names import BASE, CheckpointName
-
-if TYPE_CHECKING:
-    from spark_audit.checkpoints.server import Server
 
 
 def load_tokenizer(
@@ -168,12 +166,7 @@ class Opening:
         for kind in loading.quantize:
             check_kind(kind)
         self._loading = loading
-        self._served: dict[str, Server] = {}
-        away = any(is_server(path) for spec in specs for path in spec.paths)
-        if away or (loading.model, loading.agree) != (None, None):
-            from spark_audit.checkpoints.server import served
-
-            self._served, specs = served(specs, loading)
+        self._served, specs = served(specs, loading)
         for server in self._served.values():
             server.reach()
         self._host: AdapterHost | None = None
