@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spark_audit.scoring import head as head_module
-from spark_audit.scoring.head import Columns, Head, Transform, _blocks
+from spark_audit.scoring.head import Columns, Head, Transform
 from spark_audit.scoring.table import COLUMNS
 
 CPU = torch.device("cpu")
@@ -168,14 +168,6 @@ def test_rows_that_are_no_token_take_no_part(
     logits[:, ~usable] = 1e4  # would win everything
     targets = np.arange(20, 32)
     assert_equal(reduced(logits, targets, usable), naive(logits, targets, usable))
-
-
-def test_no_vocabulary_is_wider_than_its_blocks_need() -> None:
-    for vocabulary in (1, 40, 1279, 1280, 32_000, 50_257, 151_936, 262_144):
-        stride, width = _blocks(vocabulary)
-        assert width % stride == 0
-        assert vocabulary <= width < max(vocabulary * 1.1, vocabulary + 1)
-        assert stride == 1 or width // stride >= 40
 
 
 @pytest.mark.parametrize(

@@ -243,16 +243,6 @@ def test_drift_is_small_and_notices_a_score_that_depends_on_its_batch(
     assert drift(loaded, items)[0] == pytest.approx(0.1, abs=1e-5)
 
 
-def test_score_keys_leaves_the_table_to_the_store(
-    loaded: Any, items: list[Item], tmp_path: Path
-) -> None:
-    store = Store(tmp_path)
-    keys = store.keys(loaded, items, Pass())
-    score_keys(loaded, keys, store=store)
-    assert set(keys()) == {one.key for one in items}
-    assert_same(store.gather(keys(), kind=Pass()), score(loaded, items)[Pass()])
-
-
 def test_notes_survive_a_resumed_run(
     loaded: Any,
     items: list[Item],
