@@ -10,19 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refused
 
 from spark_audit.checkpoints.detect import expand, series
 from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
-
-
-def refused(source: Path | str, message: str, **options: Any) -> None:
-    with pytest.raises(CheckpointError) as error:
-        open_checkpoint(str(source), device="cpu", **options)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def labels(path: Path) -> list[str]:
