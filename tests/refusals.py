@@ -1,15 +1,18 @@
-"""What is refused in one line, and how a checkpoint's files are changed for it."""
+"""Checkpoints opened and refused, and how their files are changed for it."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.open import Opening, open_checkpoint
+from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.errors import CheckpointError
 
 
@@ -20,6 +23,11 @@ def refused(source: Path | str, message: str, **options: Any) -> None:
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert error.value.exit_code == 3
+
+
+def each(specs: Sequence[Spec], **options: Any) -> Iterator[Loaded]:
+    """Several checkpoints, opened one after the other."""
+    yield from Opening(specs, Loading(**options)).each()
 
 
 def change(file: Path, **changes: Any) -> None:

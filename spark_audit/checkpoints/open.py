@@ -17,6 +17,7 @@ from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.checkpoint import Attached, Checkpoint
 from spark_audit.checkpoints.detect import read_all, same_path
+from spark_audit.checkpoints.from_module import module_facts
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.models import (
@@ -95,14 +96,12 @@ def open_checkpoint(
         kind = type(source).__name__
         raise TypeError(f"checkpoint: {kind} is no path and no open checkpoint")
     spec = Spec(name or default_name(str(source)), (str(source),))
-    *_, loaded = open_checkpoints([spec], loading, **options)
+    *_, loaded = Opening([spec], replace(loading or Loading(), **options)).each()
     return loaded
 
 
-def open_checkpoints(
-    specs: Sequence[Spec], loading: Loading | None = None, **options: Any
-) -> Iterator[Loaded]:
-    """Open several checkpoints one after the other, each base once.
+class Opening:
+    """The checkpoints of a call, by the modules they share; one is loaded at a time.
 
     All are checked from their headers before the first is loaded. The base comes
     first (with adapters, or with ``include_base`` when one is given), then its
@@ -112,27 +111,6 @@ def open_checkpoints(
     base's weights, get a base of their own. Replicates of one spec are named
     ``name[1]``, ``name[2]`` ... With ``quantize`` (``int8``, ``int4``) each but the
     base is followed by itself with rounded weights, ``name+int8``.
-
-    Parameters
-    ----------
-    loading, options
-        As for :func:`open_checkpoint`.
-
-    Yields
-    ------
-    Loaded
-        Not in the order of ``specs``: go by ``name``.
-
-    Raises
-    ------
-    CheckpointError
-        As :func:`open_checkpoint`; also when adapters name different bases.
-    """
-    yield from Opening(specs, replace(loading or Loading(), **options)).each()
-
-
-class Opening:
-    """The checkpoints of a call, by the modules they share; one is loaded at a time.
 
     Attributes
     ----------
@@ -157,7 +135,8 @@ class Opening:
     Raises
     ------
     CheckpointError
-        As :func:`open_checkpoints`: what headers tell is known before any is loaded.
+        As :func:`open_checkpoint`, also when adapters name different bases: what
+        headers tell is known before any is loaded.
     """
 
     def __init__(
@@ -201,7 +180,7 @@ class Opening:
             self.places |= {one.folder, one.place, *one.files}
 
     def each(self) -> Iterator[Loaded]:
-        """Every checkpoint, one after the other."""
+        """Every checkpoint, one after the other, not in the order of the specs."""
         for group in range(len(self.groups)):
             yield from self.open(group)
 
@@ -324,30 +303,25 @@ class Opening:
         base, model, meta = item.on, host.model, host.ids is None
         (on, raw, noise, notes), weights = attached, None
         tokenizer, tokenizer_sha256, more = tokenizer_of(item, self._tokenizers)
-        usable = usable_rows(tokenizer, head_rows(model))
+        adapter = None if on is None else host.peft.peft_config[on]
+        facts = module_facts(model, tokenizer, adapter)
         attention = str(getattr(model.config, "_attn_implementation", "eager"))
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        if meta:
-            dtype = "auto" if quantised(base.architecture) else item.loading.dtype
         notes = [*item.notes, *notes, *more]
-        if not meta:
-            notes += [f"loaded as {dtype}, attention {attention}", *further]
-        notes += remarks(base.architecture, model, tokenizer, usable)
-        limit = max_positions(base.architecture)
-        if on is not None:
-            config = host.peft.peft_config[on]
-            if limit is not None and config.is_prompt_learning:
-                limit -= config.num_virtual_tokens
-            if kind:
-                check_mergeable(config)
+        if meta:
+            auto = quantised(base.architecture)
+            facts["dtype"] = "auto" if auto else item.loading.dtype
+        else:
+            notes += [f"loaded as {facts['dtype']}, attention {attention}", *further]
+        notes += remarks(base.architecture, model, tokenizer, facts["usable"])
         if kind:
+            check_mergeable(adapter)
             notes.append(f"linear layers rounded to {kind} by torchao")
             weights = None if meta else rounded(model, on, kind)
             on = None  # its adapter is merged: the module is used without any
         device = pick_device(self._loading.device)
         noise = None if noise is None else noise.to(device)
-        eos = repr(base.eos(model))
-        computed = {"dtype": dtype, "attention": attention, "eos": eos}
+        computed = {"dtype": facts["dtype"], "attention": attention}
+        computed["eos"] = repr(base.eos(model))
         own, model_id = item.hashes(
             raw, **computed, **({"rounded": kind} if kind else {})
         )
@@ -361,14 +335,11 @@ class Opening:
             else None,
             model=model if on is None else host.peft,
             tokenizer=tokenizer,
-            architecture=type(model).__name__,
-            usable=usable,
-            max_positions=limit,
-            dtype=dtype,
+            **facts,
             device=device,
             weights_sha256=own,
             tokenizer_sha256=tokenizer_sha256,
-            model_id="" if dtype == "auto" else model_id,
+            model_id="" if facts["dtype"] == "auto" else model_id,
             notes=tuple(notes),
             quantised_from=item.name if kind else None,
             activate=partial(host.using, on, noise=noise, weights=weights),

@@ -83,7 +83,9 @@ def swapped(weights: Rounded) -> Iterator[None]:
 
 
 def check_mergeable(config: Any) -> None:
-    """Refuse an adapter that cannot be merged for rounding."""
+    """Refuse an adapter that cannot be merged for rounding; ``None`` is none."""
+    if config is None:
+        return
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     further = ("use_dora", "modules_to_save", "trainable_token_indices", "bias")
     has = [name for name in further if getattr(config, name, None) not in _WITHOUT]

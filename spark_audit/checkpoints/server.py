@@ -161,7 +161,7 @@ class Server:
         return _nll(answer, len(ids), self.url)
 
     def _sent(self, path: str, data: bytes | None, seconds: float) -> tuple[int, bytes]:
-        """HTTP's status and what is answered."""
+        """HTTP's status and what is answered; 0 and the reason, where nothing is."""
         head = {"Content-Type": "application/json"}
         if key := api_key():
             head["Authorization"] = f"Bearer {key}"
@@ -186,33 +186,30 @@ class Server:
             if isinstance(reason, TimeoutError):
                 what = f"has not answered for {seconds} s"
                 raise CheckpointError(what, fix=_GONE) from error
-            what = f"cannot be reached ({first_line(Exception(reason))})"
-            raise _Later(what, fix=_GONE) from error
+            return 0, first_line(Exception(reason)).encode()
 
     def _post(self, prompt: list[int] | str, pauses: Sequence[float] = ()) -> Any:
         """What it says of a prompt; ``None`` where token ids are none to it."""
         body = json.dumps({**ASKED, "model": self.model, "prompt": prompt}).encode()
         for pause in (*pauses, None):
-            try:
-                status, raw = self._sent("/completions", body, SECONDS)
-                # What it answers may quote the text, and its own reason the key.
-                if status in (400, 422) and isinstance(prompt, list):
-                    return None
-                if not 200 <= status < 300:
-                    kind = _Later if status in BUSY else CheckpointError
-                    what = f"answers {status} {http.client.responses.get(status, '')}"
-                    fix = f"check --model and the server's log; {_ADDRESS}"
-                    raise kind(what, fix=fix)
-                with suppress(InputError):
+            status, raw = self._sent("/completions", body, SECONDS)
+            # What it answers may quote the text, and its own reason the key.
+            if status in (400, 422) and isinstance(prompt, list):
+                return None
+            what, fix, passes = "answers something else than JSON", _NEEDS, True
+            if 200 <= status < 300:
+                with suppress(InputError):  # or an answer that broke off
                     return parse_json(raw, place="the answer", finite=False)
-                # Or an answer that broke off.
-                raise _Later("answers something else than JSON", fix=_NEEDS)
-            except _Later as error:
-                if pause is None:
-                    resumes = "; the same command resumes there" if pauses else ""
-                    fix = f"{error.fix}{resumes}"
-                    raise CheckpointError(error.what, fix=fix) from error
-                time.sleep(pause)
+            elif status:
+                what = f"answers {status} {http.client.responses.get(status, '')}"
+                fix = f"check --model and the server's log; {_ADDRESS}"
+                passes = status in BUSY
+            else:
+                what, fix = f"cannot be reached ({raw.decode()})", _GONE
+            if pause is None or not passes:
+                resumes = "; the same command resumes there" * bool(passes and pauses)
+                raise CheckpointError(what, fix=fix + resumes)
+            time.sleep(pause)
         return None
 
 
@@ -235,20 +232,14 @@ def _nll(answer: Any, count: int, where: str) -> np.ndarray:
     return -np.array(values)
 
 
-class _Stays(urllib.request.HTTPErrorProcessor):
-    """Another address is not the one given, and the key is not for it."""
-
-    def http_response(self, request: Any, response: Any) -> Any:
-        return response
-
-    https_response = http_response
-
-
-_OPENER = urllib.request.build_opener(_Stays)
-
-
-class _Later(CheckpointError):
-    """It is away, busy, or broke off, which may pass."""
+# It follows no redirect: another address is not the one given, nor is the key for it.
+_OPENER = urllib.request.OpenerDirector()
+for _handler in (
+    urllib.request.ProxyHandler,
+    urllib.request.HTTPHandler,
+    urllib.request.HTTPSHandler,
+):
+    _OPENER.add_handler(_handler())
 
 
 NOTE = (

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from refusals import refused
+from refusals import each, refused
 
 from spark_audit.checkpoints.detect import expand, series
 from spark_audit.checkpoints.inspection import inspect_checkpoint
-from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
 
@@ -260,7 +260,7 @@ def test_stages_trained_on_another_base_are_refused(
         open_checkpoint(source, base=str(tiny_base), device="cpu")
     specs = expand(Spec("x", (str(run),)))
     with pytest.raises(CheckpointError, match="was trained on another base"):
-        next(open_checkpoints(specs, base=str(other), device="cpu"))
+        next(each(specs, base=str(other), device="cpu"))
 
 
 def test_a_list_of_paths(

@@ -11,10 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from refusals import each
 from serving import serving
 
 from spark_audit.checkpoints.detect import read_headers
-from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.server import PAUSES, Server
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.cli.main import run
@@ -380,7 +381,7 @@ def test_flags_and_servers_go_together(tiny_base):
         open_checkpoint(str(tiny_base), model="m")
     specs = [Spec("a", ("http://127.0.0.1:9/v1",)), Spec("b", ("http://g/v1",))]
     with pytest.raises(InputError, match="one served checkpoint at most"):
-        list(open_checkpoints(specs, model="m", agree=str(tiny_base)))
+        list(each(specs, model="m", agree=str(tiny_base)))
 
 
 def test_what_is_not_done_with_a_server_says_so():
