@@ -119,10 +119,6 @@ def test_unknown_kind_and_missing_library(
     specs = [Spec("m", (str(tiny_base),))]
     with pytest.raises(InputError, match="choose one of: int8, int4"):
         next(each(specs, quantize=["int2"]))
-    from spark_audit.checkpoints import quantise as _quantise
-
-    _quantise._torchao.cache_clear()
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)
     with pytest.raises(InputError, match="torchao is not installed"):
         next(each(specs, quantize=["int8"]))
-    _quantise._torchao.cache_clear()
