@@ -248,8 +248,5 @@ def input_noise(
         wide = torch.promote_types(output.dtype, rows.dtype)
         return (output.to(wide) + rows).to(output.dtype)
 
-    handle = model.get_input_embeddings().register_forward_hook(add)
-    try:
+    with model.get_input_embeddings().register_forward_hook(add):
         yield
-    finally:
-        handle.remove()

@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -194,28 +194,16 @@ def _runner(loaded: Loaded, kind: Pass) -> Callable[[Sequence[Any], Task], None]
     run = import_module(f"spark_audit.scoring.passes.{file}").run
 
     def here(items: Sequence[Any], task: Task) -> None:
-        with _without_cudnn(), loaded.active() as model:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        # Where memory is short cuDNN's attention fails without saying so, and goes on
+        # failing at that shape when there is memory again (torch 2.11 on an H100).
+        leave_out = SDPBackend.ERROR, SDPBackend.CUDNN_ATTENTION
+        kernels = [k for k in SDPBackend.__members__.values() if k not in leave_out]
+        with sdpa_kernel(kernels), loaded.active() as model:
             run(loaded, model, items, task)
 
     return here
-
-
-@contextlib.contextmanager
-def _without_cudnn() -> Iterator[None]:
-    """CUDA's other kernels of attention; as before afterwards.
-
-    Where memory is short cuDNN's fails without saying so, and goes on failing at that
-    shape when there is memory again (torch 2.11 on an H100).
-    """
-    import torch
-
-    cuda: Any = torch.backends.cuda
-    before = cuda.cudnn_sdp_enabled()
-    cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        cuda.enable_cudnn_sdp(before)
 
 
 def drift(

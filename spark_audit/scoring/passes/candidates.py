@@ -11,6 +11,7 @@ One row a candidate: sum and mean over its tokens, nats.
 from __future__ import annotations
 
 import inspect
+import os.path
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -72,10 +73,7 @@ def _telling(items: Sequence[Candidates]) -> Candidates:
 
 def _common(rows: Sequence[np.ndarray]) -> int:
     """Tokens that all candidates begin with, of those that are read at all."""
-    shortest = min(map(len, rows))
-    table = np.array([row[:shortest] for row in rows])
-    alike = (table == table[0]).all(axis=0)
-    common = shortest if alike.all() else int(alike.argmin())
+    common = len(os.path.commonprefix([row.tolist() for row in rows]))
     return min(common, max(map(len, rows)) - 1)  # the last token is predicted, not read
 
 

@@ -198,8 +198,9 @@ class Writer:
         """The likeliest usable token of each row, the first among equals."""
         z = logits.float()
         z[:, self._unusable.to(z.device)] = -torch.inf
-        for one, best in zip(answers, z.amax(dim=1).cpu().numpy(), strict=True):
-            check_finite(best, where=f"example {one.item.key!r}")
+        best = z.amax(dim=1).cpu().numpy()
+        first_bad = answers[int(np.isfinite(best).argmin())]
+        check_finite(best, where=f"example {first_bad.item.key!r}")
         # Of several maxima torch's argmax gives the first.
         return z.argmax(dim=1).cpu()
 
@@ -239,8 +240,7 @@ class Writer:
         mask = torch.ones_like(both)
         mask[0, :padding] = 0
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # such as PEFT's of prompt tuning
+            with warnings.catch_warnings(action="ignore"):  # PEFT's of prompt tuning
                 found, past = self._step(both[:, :-1], mask[:, :-1], None)
                 if self.caches and past is None:
                     return False
