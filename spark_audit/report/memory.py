@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_audit.report.figures.entries import rows_of
 from spark_audit.report.states import Outcome, Standing, Tried
 from spark_audit.results import Report, Row
 from spark_audit.sentences import render
@@ -54,7 +53,14 @@ class Memory:
 
 def memories(report: Report, found: Sequence[Standing]) -> list[Memory]:
     """Every checkpoint in the order of states; empty where none has a figure."""
-    rows = rows_of(report, "matched", "memory")
+    # Over sources, as the states are: over a few seeds an interval may be endless, and
+    # next to what was found in these checkpoints it read as if nothing had been.
+    rows = {
+        row.checkpoint: row
+        for row in report.results
+        if (row.audit, row.metric, row.of) == ("matched", "memory", "")
+        and (row.group, row.over) == ("pooled", "sources")
+    }
     made = [
         Memory(
             standing=one,

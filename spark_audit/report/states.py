@@ -68,7 +68,8 @@ class Tried:
     def shown(self) -> str:
         """What it tries, and by how much it found that."""
         finding = self.finding if self.outcome == "FOUND" else None
-        return sentences.render("states.tried", attack=self.attack, finding=finding)
+        facts = {"attack": self.attack, "finding": finding}
+        return sentences.render("states.tried", seed=_seed(finding), **facts)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,9 @@ class Standing:
         if self.led_by is not None:
             near = self.nearest
             nearest = sentences.render("states.nearest", tried=near) if near else ""
-            return " ".join(filter(None, [self.led_by.lead, nearest, faults]))
+            one = self.led_by
+            own = one.sentence if _seed(one) else one.lead
+            return " ".join(filter(None, [own, nearest, faults]))
         key = "nothing" if self.state == "NO LEAK FOUND" else "untested"
         # The report says at its head why, once for all.
         return faults or sentences.render(f"states.{key}")
@@ -147,9 +150,20 @@ class Standing:
             f"{outcome_name(outcome)}: {', '.join(tried.shown for tried in part)}"
             for outcome, part in self.tally.items()
         ]
+        return "; ".join(filter(None, [*parts, self.exposure]))
+
+    @property
+    def exposure(self) -> str:
+        """The types that it exposes most, or that none is shown to be; else empty."""
         if self.exposed:
-            parts.append(sentences.render("page.exposed", exposed=self.exposed))
-        return "; ".join(parts)
+            return sentences.render("page.exposed", exposed=self.exposed)
+        return sentences.render("page.nobody") if self.state == "NO LEAK FOUND" else ""
+
+
+def _seed(finding: Finding | None) -> str:
+    """The replicate that a finding on a method with several seeds is of; else empty."""
+    name = finding.checkpoint if finding else ""
+    return name if name and entry_of(name) != name else ""
 
 
 def standings(report: Report) -> list[Standing]:
@@ -341,22 +355,21 @@ def surety(found: Sequence[Standing]) -> str:
 def gate(found: Sequence[Standing]) -> str:
     """The verdict of the gate without rules."""
     skipped = {"void", "confounded", "not tested"}
-    stops = {
-        one.name: [guard.title for guard in one.faults] or _untested(one)
-        for one in found
-        if not one.ships
-    }
+    untested = state_name("NOT TESTED")
     facts = {
-        "stops": list(stops.items()),
+        "stops": [
+            (
+                one.name,
+                [guard.title for guard in one.faults],
+                untested if one.state == "NOT TESTED" else "",
+            )
+            for one in found
+            if not one.ships
+        ],
         "passes": [(one.name, bool(one.detections)) for one in found if one.ships],
         "unjudged": any(one.ships and skipped & {*one.tally} for one in found),
     }
     return sentences.render("states.gate", **facts)
-
-
-def _untested(one: Standing) -> list[str]:
-    """That memory was not tested, where the gate stops a checkpoint for it alone."""
-    return [state_name("NOT TESTED")] if one.state == "NOT TESTED" else []
 
 
 def _entry(name: str) -> str:

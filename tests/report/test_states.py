@@ -191,7 +191,7 @@ def test_a_mistaken_setup_is_not_tested_or_leaks(
     rule = parse_rule("matched.memory.value > 5")
     states = {v.checkpoint: v.state for v in check(given, [rule])}
     assert states["a"] == "tripped"
-    assert f"a ({given.guards[0].title})" in gate([one])
+    assert f"not hold: {given.guards[0].title})" in gate([one])
     # Assembled once more, as when another audit is added, nothing changes.
     again = with_fault(fault, *given.findings, names=("base", "a"))
     assert standings(again) == [one]
