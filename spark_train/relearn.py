@@ -108,7 +108,7 @@ def relearn(
         opened = read_headers(request.ckpt, loading)
         loaded = open_checkpoint(request.ckpt, loading)
         rows = encode_rows(plain, loaded.tokenizer, max_length=loaded.max_positions)
-    full = opened.adapter is None
+    full = not opened.adapter
     # Switched on with whatever belongs to it, as its frozen noise.
     with loaded.activate():
         with processes.together(), quiet():
@@ -214,7 +214,7 @@ def without_identifiers(
 def _in_training(loaded: Loaded, opened: Checkpoint, request: RelearnRequest) -> Any:
     """A ``PeftModel`` whose adapter ``default`` is what is trained."""
     model: Any = loaded.model
-    if opened.adapter is None:
+    if not opened.adapter:
         if getattr(model.config, "quantization_config", None) is not None:
             raise InputError(
                 "is quantised: trained weights cannot be merged into it exactly",
@@ -223,7 +223,7 @@ def _in_training(loaded: Loaded, opened: Checkpoint, request: RelearnRequest) ->
             )
         seed = seed_for(request.seed, "lora")
         return add_lora(model, seed=seed, targets=request.lora_targets)
-    config = opened.adapter.config
+    config = opened.config
     for wrong, what, fix in (
         (
             bool(request.lora_targets),
@@ -231,7 +231,7 @@ def _in_training(loaded: Loaded, opened: Checkpoint, request: RelearnRequest) ->
             "leave --lora-targets out",
         ),
         (
-            opened.weights is not None,
+            opened.complete,
             "holds a base and LoRA in one file: an adapter folder cannot name it",
             "merge the two, or save the adapter apart",
         ),
@@ -256,7 +256,7 @@ def _save(
     """Write a checkpoint of the kind that was opened, with its frozen noise."""
     noise = opened.folder / NOISE
     own = has_tokenizer(opened.folder) or has_vocabulary(opened.folder)
-    if opened.adapter is not None:
+    if opened.adapter:
         save_adapter(
             model,
             folder,
@@ -271,5 +271,5 @@ def _save(
             shutil.copyfile(noise, folder / NOISE)
             belongs = {"noise_sha256": sha256_file(noise)}
             write_text(folder / TRAINED_ON, json.dumps(belongs) + "\n")
-    if opened.adapter is None or own or tokenizer is not None:
+    if not opened.adapter or own or tokenizer is not None:
         loaded.tokenizer.save_pretrained(folder)

@@ -34,6 +34,7 @@ _LAYERS = 1000
 _PATTERNS = 1024
 _LETTERS = 2000
 _SECONDS = 2.0
+_FAILURES = (TimeoutError, re.error, regex.error, RecursionError, OverflowError)
 # Words of PEFT's that are no regular expression.
 _ALL_LINEAR = "all-linear"
 # Initialisations that leave the base's weights as they are: every tensor is read from
@@ -74,18 +75,9 @@ _Task = Annotated[
 _Few = Field(max_length=_PATTERNS)
 _Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
 
-OPENED: Mapping[str, tuple[str, ...]] = {
-    "LORA": (),
-    "IA3": (),
-    "LOHA": ("init_weights",),
-    "LOKR": ("init_weights",),
-    "VERA": (),
-    "OSF": ("modules_to_save",),
-    "PROMPT_TUNING": ("modules_to_save",),
-    "PREFIX_TUNING": ("modules_to_save", "init_weights"),
-    "P_TUNING": ("modules_to_save",),
-}
-"""Type -> those of :data:`FIELDS` that are not opened for it."""
+_WITH_MODULES = ("LORA", "IA3", "LOHA", "LOKR", "VERA")
+OPENED = (*_WITH_MODULES, "OSF", "PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING")
+"""Types that are opened; with ``modules_to_save`` only the first ones are."""
 
 _OPENED_VALUES: tuple[tuple[Any, str], ...] = (
     (_Targets, "target_modules exclude_modules feedforward_modules"),
@@ -96,7 +88,7 @@ _OPENED_VALUES: tuple[tuple[Any, str], ...] = (
     (_Index, "projection_prng_key"),
     (bool, "fan_in_fan_out use_rslora use_dora lora_bias ensure_weight_tying"),
     (bool, "use_effective_conv2d decompose_both rank_dropout_scale"),
-    (bool, "save_projection init_weights"),
+    (bool, "save_projection"),
     (bool | _Start, "init_lora_weights"),
     (Literal["none", "all", "lora_only", "vera_only"], "bias"),
     (Annotated[int, Field(ge=0, le=LARGEST)] | _Indices, "layers_to_transform"),
@@ -165,16 +157,17 @@ def adapter_config(raw: Mapping[str, Any]) -> Any:
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     kept = {}
     for name, value in raw.items():
-        if name in defaults and name in FIELDS and name not in OPENED[kind]:
-            if value is not None:
-                kept[name] = checked(name, value)
-        elif name not in WITHOUT_EFFECT and value not in (None, False, "", [], {}):
-            if value != defaults.get(name):
-                raise CheckpointError(
-                    f"adapter_config.json sets {shown(name)}, which is not opened, or "
-                    f"unknown to PEFT {peft.__version__}",
-                    fix=f"{merge} the merged folder",
-                )
+        if name in WITHOUT_EFFECT or value is None:
+            continue
+        without = name == "modules_to_save" and kind not in _WITH_MODULES
+        if name in defaults and name in FIELDS and not without:
+            kept[name] = checked(name, value)
+        elif value not in (False, "", [], {}, defaults.get(name)):
+            raise CheckpointError(
+                f"adapter_config.json sets {shown(name)}, which is not opened, or "
+                f"unknown to PEFT {peft.__version__}",
+                fix=f"{merge} the merged folder",
+            )
     kept |= {"inference_mode": True, "task_type": "CAUSAL_LM"}
     with foreign("adapter_config.json is refused by PEFT"):
         return cls(**cls.check_kwargs(**kept))
@@ -314,13 +307,7 @@ def _matched(pattern: str, modules: Sequence[str], *, field: str) -> set[str]:
         }
         if found or field == "exclude_modules":
             return found
-    except (
-        TimeoutError,
-        re.error,
-        regex.error,
-        RecursionError,
-        OverflowError,
-    ) as error:
+    except _FAILURES as error:
         what = f"cannot be matched ({type(error).__name__})"
     raise CheckpointError(
         f"adapter_config.json: what {field} gives {what} ({shown(pattern)[:80]})",

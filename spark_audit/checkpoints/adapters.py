@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -50,6 +49,7 @@ class AdapterHost:
             self._plain = plain
         self.peft: Any = None
         self.released = False
+        # Before any adapter is among them.
         self._modules = [name for name, _ in model.named_modules() if name]
 
     def attach(
@@ -130,14 +130,10 @@ class AdapterHost:
             if _same(own.get(of_base), state[key]):
                 state = {other: state[other] for other in state if other != key}
                 notes.append(f"{of_base}: a copy of the base's, unused")
-        no_fit = f"does not fit the base {base}"
-        if (layers := _layers(state)) > (here := _layers(self._modules)):
-            what = f"{no_fit}: it is for {layers} layers or more, the base has {here}"
-            raise CheckpointError(what, fix=OTHER_BASE)
         refuse_differences(
             {key: tensor.shape for key, tensor in state.items()},
             {key: tensor.shape for key, tensor in expected.items()},
-            tensor=f"{no_fit}: adapter tensor",
+            tensor=f"does not fit the base {base}: adapter tensor",
             fix=f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
             "merge adapter and base where they were trained, and give the result",
         )
@@ -195,12 +191,6 @@ class AdapterHost:
         release(self.model)
 
 
-def _layers(names: Iterable[str]) -> int:
-    """How many layers the names of tensors or modules count."""
-    numbers = (re.search(r"\.(\d+)(\.|$)", name) for name in names)
-    return max((int(number[1]) + 1 for number in numbers if number), default=0)
-
-
 def _same(base: torch.Tensor | None, tensor: torch.Tensor) -> bool:
     """Whether a tensor is the base's; of one on the meta device, by its shape."""
     if base is None or base.shape != tensor.shape:
@@ -237,25 +227,26 @@ def _align(peft: Any) -> None:
 
 
 @contextlib.contextmanager
-def input_noise(model: Any, noise: torch.Tensor) -> Iterator[None]:
-    """Add one fixed row of noise to each token's *input* embedding.
+def input_noise(
+    model: Any, noise: torch.Tensor, *, by_token: bool = True
+) -> Iterator[None]:
+    """Add noise to *input* embeddings.
 
     Parameters
     ----------
     noise
-        Shape ``(V, H)``. Tied output heads do not see it: it is added to what the
-        embedding gives, not to its weights. The sum is taken in float32 or wider and
-        rounded once.
+        One row a token, shape ``(V, H)``; else one a position, ``(B, T, H)``. It comes
+        behind hooks that are there already. Tied output heads do not see it: it is
+        added to what the embedding gives, not to its weights. The sum is taken in
+        float32 or wider and rounded once.
     """
 
     def add(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
         # Only the rows that are asked for: a large vocabulary's noise is gigabytes.
-        rows = noise[args[0].to(noise.device)].to(output.device)
+        rows = noise[args[0].to(noise.device)] if by_token else noise
+        rows = rows.to(output.device)
         wide = torch.promote_types(output.dtype, rows.dtype)
         return (output.to(wide) + rows).to(output.dtype)
 
-    handle = model.get_input_embeddings().register_forward_hook(add)
-    try:
+    with model.get_input_embeddings().register_forward_hook(add):
         yield
-    finally:
-        handle.remove()

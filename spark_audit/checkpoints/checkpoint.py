@@ -15,12 +15,14 @@ from spark_audit.checkpoints.adapter_config import prepared
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.locate import read_json
 from spark_audit.checkpoints.models import (
-    Architecture,
     build,
     check_buffers,
     check_layers,
     check_quantised,
     check_weights,
+    empty,
+    model_class,
+    quantised,
     read_architecture,
 )
 from spark_audit.checkpoints.placement import check_room, pick_device
@@ -39,43 +41,26 @@ Attached = tuple[str | None, dict[str, Any] | None, torch.Tensor | None, list[st
 
 
 @dataclass(frozen=True)
-class Part:
-    """Full weights or an adapter: its configuration, its files, its tensors.
-
-    ``read()`` gives full weights by the module's names, an adapter by PEFT's without
-    the adapter's (``base_model.model.`` in front, ``lora_B.weight`` at the end), mapped
-    from the files. ``folder`` holds the configuration; ``whole`` is set when
-    transformers reads the weights there itself.
-    """
-
-    config: dict[str, Any]
-    files: tuple[Path, ...]
-    read: Callable[[], State]
-    folder: Path
-    whole: bool = False
-
-    @property
-    def size(self) -> int:
-        """Bytes of its files."""
-        return sum(path.stat().st_size for path in self.files)
-
-    @property
-    def sha256(self) -> str:
-        """Hash of its files and configuration."""
-        return content_sha256(self.files, self.config)
-
-
-@dataclass(frozen=True)
 class Checkpoint:
-    """How one checkpoint is put together; made from headers, before anything is loaded.
+    """Full weights or an adapter, and how they are opened; made from headers.
 
     Attributes
     ----------
+    config, files
+        Of full weights config.json, of an adapter adapter_config.json; its weights.
+    read
+        Gives full weights by the module's names, an adapter by PEFT's without the
+        adapter's (``base_model.model.`` in front, ``lora_B.weight`` at the end), mapped
+        from the files.
+    place
+        Holds the configuration.
     folder
         Where its own tokenizer and ``frozen_noise.safetensors`` may lie.
-    weights, adapter, host
-        Its full weights, or else the base that its adapter is opened on (``None`` until
-        it is looked for).
+    whole
+        Whether transformers reads full weights in ``place`` itself.
+    adapter, host
+        Whether it is an adapter, and the full weights that it is opened on (``None``
+        until they are looked for), which may lie in its own file.
     name
         What reports call it.
     base
@@ -93,10 +78,15 @@ class Checkpoint:
         wrote that down: without the file it is another model.
     """
 
-    folder: Path
-    weights: Part | None = None
-    adapter: Part | None = None
+    config: dict[str, Any]
+    files: tuple[Path, ...]
+    read: Callable[[], State]
+    place: Path
     _: KW_ONLY
+    folder: Path
+    whole: bool = False
+    adapter: bool = False
+    host: Checkpoint | None = None
     name: str = ""
     base: str | None = None
     notes: tuple[str, ...] = ()
@@ -107,23 +97,21 @@ class Checkpoint:
     where: str = ""
     trained_on: str | None = None
     noise_sha256: str | None = None
-    host: Checkpoint | None = None
 
     @property
     def on(self) -> Checkpoint:
-        """The checkpoint whose full weights it is opened on: its base, or itself."""
+        """The full weights that it is opened on: its base's, its file's, or itself."""
         return self.host or self
 
     @property
-    def parts(self) -> list[Part]:
-        """What is read of it: full weights, an adapter, or both, and its base's."""
-        own = [part for part in (self.weights, self.adapter) if part is not None]
-        return own + (self.host.parts if self.host is not None else [])
+    def complete(self) -> bool:
+        """Whether it brings full weights: alone, or with an adapter in one file."""
+        return self.on.files == self.files and not self.on.adapter
 
     @property
     def base_folder(self) -> Path | None:
         """Where its base's configuration and tokenizer lie, if it has a base."""
-        if self.host is not None:
+        if self.host is not None and not self.complete:
             return self.host.folder
         if self.base is None:
             return None
@@ -131,24 +119,28 @@ class Checkpoint:
         return place if place.is_dir() else place.parent
 
     @property
-    def full(self) -> Part:
-        """Its full weights, of a checkpoint that has them."""
-        assert self.weights is not None
-        return self.weights
+    def size(self) -> int:
+        """Bytes of its files, and of those that it is opened on."""
+        return sum(path.stat().st_size for path in {*self.files, *self.on.files})
+
+    @property
+    def sha256(self) -> str:
+        """Hash of its own files and configuration."""
+        return content_sha256(self.files, self.config)
 
     @cached_property
-    def architecture(self) -> Architecture:
-        """What the configuration of its full weights says."""
+    def architecture(self) -> Any:
+        """Transformers' configuration of full weights."""
         trusted = self.loading.trust_remote_code
-        architecture = read_architecture(self.full.folder, self.full.config, trusted)
-        if architecture.cls is not None:
+        architecture = read_architecture(self.place, self.config, trusted)
+        if model_class(architecture) is not None:
             check_buffers(architecture)
         return architecture
 
     @cached_property
     def saved_dtype(self) -> torch.dtype:
         """Of the first tensor of its files that holds floating-point numbers."""
-        kinds = (tensor.dtype for tensor in self.full.read().values())
+        kinds = (tensor.dtype for tensor in self.read().values())
         return next((k for k in kinds if k.is_floating_point), torch.float32)
 
     def computed_in(self, device: str) -> tuple[str, list[str]]:
@@ -156,20 +148,19 @@ class Checkpoint:
 
         On a CPU without instructions for bfloat16 it takes up to 2.5 times as long.
         """
-        saved = self.loading.dtype == "auto" and not self.architecture.quantised
+        saved = self.loading.dtype == "auto" and not quantised(self.architecture)
         if not saved or self.saved_dtype != torch.bfloat16:
             return self.loading.dtype, []
         cpu: Any = torch.cpu
         native = cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported()
         if device != "cpu" or native:
             return "bfloat16", []
-        note = "saved in bfloat16, computed in float32: faster on this CPU"
-        return "float32", [note]
+        return "float32", ["saved in bfloat16, computed in float32: faster on this CPU"]
 
     def eos(self, model: Any) -> object:
         """What ends an answer of a model, once transformers has opened its folder."""
-        path = self.full.folder / "generation_config.json"
-        if self.full.whole and path.exists():
+        path = self.place / "generation_config.json"
+        if self.whole and path.exists():
             eos = read_json(path).get("eos_token_id")
             ids = eos if isinstance(eos, list) else [0 if eos is None else eos]
             if not all(type(i) is int for i in ids):
@@ -183,15 +174,15 @@ class Checkpoint:
         Quantised weights are other tensors than the module's, and are not compared;
         own code does not run before it is loaded (``None``).
         """
-        state = {k: t.to("meta") for k, t in self.full.read().items()}
-        check_layers(self.full.config, tensors=len(state))
+        state = {k: t.to("meta") for k, t in self.read().items()}
+        check_layers(self.config, tensors=len(state))
         architecture = self.architecture
-        if architecture.quantised:
+        if quantised(architecture):
             check_quantised(architecture, device=pick_device(self.loading.device))
-        if architecture.cls is None:
+        if model_class(architecture) is None:
             return None
-        if architecture.quantised:
-            return architecture.empty().eval()
+        if quantised(architecture):
+            return empty(architecture).eval()
         model = build(architecture, state=state)
         check_weights(model, state)
         return model
@@ -206,8 +197,8 @@ class Checkpoint:
         """
 
         def size(dtype: str) -> int:
-            if model is None or self.architecture.quantised:
-                return self.full.size
+            if model is None or quantised(self.architecture):
+                return self.size
             kind = self.saved_dtype if dtype == "auto" else getattr(torch, dtype)
             return int(sum(p.numel() for p in model.parameters()) * kind.itemsize)
 
@@ -224,16 +215,16 @@ class Checkpoint:
             How the model computes: dtype, attention and the like.
         """
         adapter = noise = None
-        base = own = self.on.full.sha256
-        if self.adapter is not None and raw is not None:
+        base = own = self.on.sha256
+        if raw is not None:
             kept = {key: raw[key] for key in raw if key not in _NO_EFFECT}
             kept |= {k: sorted(kept[k]) for k in _SETS if isinstance(raw.get(k), list)}
-            adapter = content_sha256(self.adapter.files, kept)
-            own = own if self.host is None else adapter
+            adapter = content_sha256(self.files, kept)
+            own = own if self.complete else adapter
         if os.path.lexists(self.folder / NOISE):  # without it it is another model
             noise = content_sha256([self.folder / NOISE], {})
             own = sha256_json({"weights": own, "noise": noise})
-        quantisation = self.on.full.config.get("quantization_config")
+        quantisation = self.on.config.get("quantization_config")
         parts = {"adapter": adapter, "noise": noise, "weights": base}
         return own, sha256_json({**computed, **parts, "quantisation": quantisation})
 
@@ -251,8 +242,8 @@ class Checkpoint:
         if host is not None:
             shape = host.model.get_input_embeddings().weight.shape
             noise = frozen_noise(self.folder, shape, sha256=self.noise_sha256)
-        if self.adapter is not None:
-            raw, state, notes = prepared(self.adapter.config, self.adapter.read())
+        if self.adapter:
+            raw, state, notes = prepared(self.config, self.read())
             if host is not None:
                 on, more = host.attach(raw, state, base=self.on.source)
                 notes += more

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from spark_audit.checkpoints import task_series
 from spark_audit.checkpoints.checkpoint import Checkpoint, Stage
@@ -59,15 +60,13 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
             check_inside(place)
         made = READERS[name](place, loading)
         # The file of an adapter's folder is what the folder is.
-        files = [file for part in made.parts for file in part.files]
-        trained_on, noise_sha256 = written_down(made.folder, files)
+        trained_on, noise_sha256 = written_down(made.folder, made.files)
+    given: Any = {"loading": loading, "base": loading.base or made.base}
+    given |= {"source": printable(source), "where": source, "format": name}
     return replace(
         made,
-        base=loading.base or made.base,
-        loading=loading,
-        format=name,
-        source=printable(source),
-        where=source,
+        **given,
+        host=made.host and replace(made.host, **given),
         trained_on=trained_on,
         noise_sha256=noise_sha256,
     )
@@ -161,7 +160,7 @@ def read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
             seeds_of(spec.name, len(spec.sources)), spec.sources, strict=True
         )
     ]
-    adapters, given = [item for item in items if item.weights is None], loading.base
+    adapters, given = [item for item in items if not item.complete], loading.base
     for item in adapters:
         if given is None:
             given = _named(item)
@@ -174,7 +173,7 @@ def read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
     if given is None or not (adapters or loading.include_base):
         return items
     base = replace(read_headers(given, loading), name=BASE)
-    if base.weights is None or base.adapter is not None:
+    if base.adapter:
         raise CheckpointError(
             "the base is itself an adapter",
             where=base.where,
@@ -207,7 +206,7 @@ def _on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
         If the base has frozen noise, or the adapter was trained on another one: shapes
         do not tell, the adapter fits every model of that architecture.
     """
-    if item.weights is not None:
+    if item.complete:
         return item
     with at(item.where):
         if os.path.lexists(base.folder / NOISE):
@@ -216,7 +215,7 @@ def _on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
                 "it, neither says whether it holds",
                 fix="give the model without it as the base",
             )
-        there = base.full.sha256
+        there = base.sha256
         if item.trained_on not in (None, there):
             both = f"{str(item.trained_on)[:16]}, not {there[:16]}"
             raise CheckpointError(

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
 from spark_audit.checkpoints.adapters import PREFIX
-from spark_audit.checkpoints.checkpoint import Checkpoint, Part
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.locate import (
     check_inside,
     printable,
@@ -64,7 +65,7 @@ def hf_folder(path: Path, loading: Loading) -> Checkpoint:
         if name.startswith(_WRAPPED) or ".lora_" in name:
             what = f"the weights are those of a wrapped model (tensor {name})"
             raise CheckpointError(what, fix=f"give the file itself: {files[0].name}")
-    return Checkpoint(folder=path, weights=Part(config, files, read, path, whole=True))
+    return Checkpoint(config, files, read, path, folder=path, whole=True)
 
 
 def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
@@ -88,8 +89,10 @@ def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
     elif named is not None and theirs != PurePath(str(loading.base)).name:
         ours = printable(str(loading.base))
         notes.append(f"base: {ours} as given; the adapter names {shown(theirs)}")
-    part = Part(config, files, partial(merged, files), path)
-    return Checkpoint(folder=path, adapter=part, base=named, notes=tuple(notes))
+    read, told = partial(merged, files), tuple(notes)
+    return Checkpoint(
+        config, files, read, path, folder=path, adapter=True, base=named, notes=told
+    )
 
 
 def _beside(folder: Path) -> list[str]:
@@ -144,22 +147,24 @@ def bare_weights(file: Path, loading: Loading) -> Checkpoint:
         anything that is not understood.
     """
     full, lora, notes = _read(file)
-    weights = adapter = None
+    folder, made = file.parent, None
     if full:
         check_filled(full)
-        config, folder, note = config_of(file, loading)
+        config, place, note = config_of(file, loading)
         notes.append(note)
-        weights = Part(config, (file,), lambda: _read(file)[0], folder)
+        made = Checkpoint(config, (file,), lambda: _read(file)[0], place, folder=folder)
     if lora:
         config, note = _lora_config(file, lora, loading)
         notes.append(note)
-        adapter = Part(config, (file,), lambda: _read(file)[1], file.parent)
-        if weights is not None:
+        if made is not None:
             notes.append("holds the base's weights and LoRA: both are the file's own")
         elif loading.base is None:
             what = "holds LoRA weights without their base"
             raise CheckpointError(what, fix="give --base")
-    return Checkpoint(file.parent, weights, adapter, notes=tuple(notes))
+        known: Any = {"folder": folder, "adapter": True, "host": made}
+        made = Checkpoint(config, (file,), lambda: _read(file)[1], folder, **known)
+    assert made is not None  # no tensors at all are refused as they are read
+    return replace(made, notes=tuple(notes))
 
 
 def _unwrapped(file: Path) -> tuple[State, list[str]]:

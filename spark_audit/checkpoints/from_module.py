@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.models import entry_device, head_rows
+from spark_audit.checkpoints.models import entry_device, head_rows, max_positions
 from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError, at
 
@@ -51,10 +51,7 @@ def live(
         if not getattr(tokenizer, "is_fast", False):
             raise CheckpointError("has no fast tokenizer", fix="give one as tokenizer=")
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        limit = getattr(inner.config.get_text_config(), "max_position_embeddings", None)
-        own = getattr(model, "active_peft_config", None)
-        if limit is not None and own is not None and own.is_prompt_learning:
-            limit -= own.num_virtual_tokens
+        adapter = getattr(model, "active_peft_config", None)
         # Whoever trains may use theirs with a padding and a truncation of its own.
         tokenizer = copy.deepcopy(tokenizer)
         return Loaded(
@@ -63,16 +60,26 @@ def live(
             format="live",
             model=model,
             tokenizer=tokenizer,
-            architecture=type(inner).__name__,
-            usable=usable_rows(tokenizer, head_rows(inner)),
-            max_positions=limit or None,
-            dtype=str(next(inner.parameters()).dtype).removeprefix("torch."),
+            **module_facts(inner, tokenizer, adapter),
             device=str(entry_device(inner)),
             weights_sha256=UNKNOWN,
             tokenizer_sha256=tokenizer_sha256(tokenizer),
             model_id=f"live {name}",
             activate=activate,
         )
+
+
+def module_facts(model: Any, tokenizer: Any, adapter: Any = None) -> dict[str, Any]:
+    """What a module is by itself, with PEFT's configuration of what is on it."""
+    limit = max_positions(model.config)
+    if limit is not None and adapter is not None and adapter.is_prompt_learning:
+        limit -= adapter.num_virtual_tokens
+    return {
+        "architecture": type(model).__name__,
+        "usable": usable_rows(tokenizer, head_rows(model)),
+        "max_positions": limit,
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+    }
 
 
 @contextmanager

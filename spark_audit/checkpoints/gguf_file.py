@@ -13,15 +13,11 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.checkpoint import Checkpoint, Part
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats import config_of
 from spark_audit.checkpoints.loaded import SIZES
-from spark_audit.checkpoints.locate import (
-    WORDS_BYTES,
-    locate,
-    read_json,
-)
-from spark_audit.checkpoints.models import read_architecture
+from spark_audit.checkpoints.locate import WORDS_BYTES, locate, read_json
+from spark_audit.checkpoints.models import empty, model_class, read_architecture
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.tokenizer import vocabulary_of
@@ -86,9 +82,9 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
 
     def read() -> State:
         architecture = read_architecture(folder, config, loading.trust_remote_code)
-        if architecture.cls is None:
+        if model_class(architecture) is None:
             raise CheckpointError("a GGUF file does not go with own code")
-        model = architecture.empty()
+        model = empty(architecture)
         # Rounded to 1.6 bits, a file holds 20 times its size; output may be tied.
         own = sum(one.numel() for one in model.parameters())
         if sum(counts) > 2 * own:
@@ -100,8 +96,9 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
         check_filled(state)
         return state
 
-    weights = Part(config, (file,), read, folder)
-    return Checkpoint(folder=file.parent, weights=weights, notes=tuple(notes))
+    return Checkpoint(
+        config, (file,), read, folder, folder=file.parent, notes=tuple(notes)
+    )
 
 
 def _understood(file: Path, **options: Any) -> dict[str, Any]:

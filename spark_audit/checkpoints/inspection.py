@@ -7,8 +7,14 @@ from typing import Any
 
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers, same_path
-from spark_audit.checkpoints.locate import printable, read_json
-from spark_audit.checkpoints.models import Architecture, read_architecture
+from spark_audit.checkpoints.locate import printable, read_config
+from spark_audit.checkpoints.models import (
+    empty,
+    max_positions,
+    model_class,
+    quantised,
+    read_architecture,
+)
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import Opening
 from spark_audit.checkpoints.sidecar import NOISE_ADDED
@@ -81,8 +87,8 @@ def _look(source: str, loading: Loading, seen: Inspection) -> None:
     opening = Opening([spec], loading, numbers=False)
     made, base = opening.items[-1], opening.items[-1].on
     model, architecture = base.skeleton(), base.architecture
-    facts["context"] = str(architecture.max_positions or "not stated")
-    if model is None or architecture.quantised:
+    facts["context"] = str(max_positions(architecture) or "not stated")
+    if model is None or quantised(architecture):
         facts["weights checked"] = "no (own code or quantised)"
     else:
         facts["architecture"] = type(model).__name__
@@ -94,12 +100,11 @@ def _look(source: str, loading: Loading, seen: Inspection) -> None:
             facts["frozen noise"] = f"on input embeddings, {len(usable)} rows"
         facts["vocabulary"] = f"{int(usable.sum())} tokens in {len(usable)} rows"
         facts["tokenizer_sha256"] = one.tokenizer_sha256
-        if made.weights and loading.base and not same_path(loading.base, made.where):
+        if made.complete and loading.base and not same_path(loading.base, made.where):
             seen.notes += (NOT_VERIFIABLE,)
             seen.notes += (_compared(made, one.tokenizer),)
-    size = sum(part.size for part in made.parts)
     # What is quantised may open on a GPU only, which others may be using.
-    if size <= SMALL_BYTES and not architecture.quantised:
+    if made.size <= SMALL_BYTES and not quantised(architecture):
         plain = replace(loading, device="cpu", device_map=None, include_base=False)
         for _ in Opening([spec], plain).each():
             pass
@@ -109,8 +114,8 @@ def _look(source: str, loading: Loading, seen: Inspection) -> None:
 def _facts(made: Checkpoint) -> dict[str, str]:
     """What the headers say, in the order it is printed."""
     facts: dict[str, str] = {}
-    if made.adapter is not None:
-        config = made.adapter.config
+    if made.adapter:
+        config = made.config
         facts["adapter"] = shown(config.get("peft_type"))
         for key in ("r", "lora_alpha", "use_dora", "use_rslora", "num_virtual_tokens"):
             if config.get(key):
@@ -118,11 +123,10 @@ def _facts(made: Checkpoint) -> dict[str, str]:
         if targets := config.get("target_modules"):
             listed = targets if isinstance(targets, list) else [targets]
             facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
-    if made.weights is None and made.base is not None:
+    if not made.complete and made.base is not None:
         facts["base"] = printable(made.base)
-    names = [path.name for part in made.parts for path in part.files]
-    size = sum(part.size for part in made.parts) / 1e6
-    facts["files"] = f"{', '.join(names[:4])} ({size:.1f} MB)"
+    names = [path.name for path in made.files]
+    facts["files"] = f"{', '.join(names[:4])} ({made.size / 1e6:.1f} MB)"
     return facts
 
 
@@ -155,9 +159,9 @@ def _compared(item: Checkpoint, tokenizer: Any) -> str:
                 "the base has no config.json to compare with",
                 fix="give the folder of the whole model by --base",
             )
-        config = read_json(folder / "config.json")
+        config = read_config(folder, trusted=trusted)
         theirs = _described(read_architecture(folder, config, trusted))
-        ours = _described(item.architecture)
+        ours = _described(item.on.architecture)
         if has_tokenizer(folder):
             other = read_tokenizer(folder, trust_remote_code=trusted)[0]
             for facts, one in ((ours, tokenizer), (theirs, other)):
@@ -176,14 +180,13 @@ def _compared(item: Checkpoint, tokenizer: Any) -> str:
     return f"{', '.join(first)}, {last} and shapes are those of {name}"
 
 
-def _described(architecture: Architecture) -> dict[str, str]:
+def _described(config: Any) -> dict[str, str]:
     """What a configuration says of its model's tensors."""
-    cls = architecture.cls
-    text = architecture.config.get_text_config()
+    cls = model_class(config)
     facts = {
         "architecture": "own code" if cls is None else cls.__name__,
-        "vocabulary": f"{getattr(text, 'vocab_size', 0)} rows",
+        "vocabulary": f"{getattr(config.get_text_config(), 'vocab_size', 0)} rows",
     }
-    for name, tensor in architecture.empty().state_dict().items() if cls else ():
+    for name, tensor in empty(config).state_dict().items() if cls else ():
         facts[f"shape of {name}"] = str(list(tensor.shape))
     return facts

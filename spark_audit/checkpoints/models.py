@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,34 +27,38 @@ _POSITIONS = range(1 << 31)
 MOST_BUFFERS = 1 << 28
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """What config.json says: the configuration, the class, and what loading needs."""
-
-    config: Any
-    cls: Any
-
-    @property
-    def quantised(self) -> bool:
-        """Whether the weights are stored quantised."""
-        return bool(getattr(self.config, "quantization_config", None))
-
-    @property
-    def max_positions(self) -> int | None:
-        """Context length, ``None`` when the configuration states none."""
-        text = self.config.get_text_config()
-        return getattr(text, "max_position_embeddings", None) or None
-
-    def empty(self) -> Any:
-        """The module as the configuration has it, on the meta device."""
-        with torch.device("meta"):
-            return self.cls(copy.deepcopy(self.config))
+def has_own_code(config: Any) -> bool:
+    """Whether a model brings its class, which runs only where that is trusted."""
+    return "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
 
 
-def read_architecture(
-    folder: Path, content: Mapping[str, Any], trusted: bool
-) -> Architecture:
-    """Read config.json and make sure that it is a causal language model.
+def model_class(config: Any) -> Any:
+    """Transformers' class of a configuration; ``None``: the model has its own code."""
+    from transformers.models.auto import modeling_auto
+
+    mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    known = type(config) in mapping and not has_own_code(config)
+    return mapping[type(config)] if known else None
+
+
+def quantised(config: Any) -> bool:
+    """Whether the weights are stored quantised."""
+    return bool(getattr(config, "quantization_config", None))
+
+
+def max_positions(config: Any) -> int | None:
+    """Context length, ``None`` when the configuration states none."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None) or None
+
+
+def empty(config: Any) -> Any:
+    """The module as the configuration has it, on the meta device."""
+    with torch.device("meta"):
+        return model_class(config)(copy.deepcopy(config))
+
+
+def read_architecture(folder: Path, content: Mapping[str, Any], trusted: bool) -> Any:
+    """Transformers' configuration of a folder, of a causal language model for sure.
 
     Parameters
     ----------
@@ -72,7 +75,6 @@ def read_architecture(
     import transformers
     from transformers.models.auto import modeling_auto
 
-    mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     listed = content.get("architectures") or []
     if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
@@ -86,17 +88,14 @@ def read_architecture(
     if limit is not None and (type(limit) is not int or limit not in _POSITIONS):
         what = "config.json says max_position_embeddings, but no length of a context"
         raise CheckpointError(what, fix=_ITS_OWN)
-    theirs: Any = getattr(config, "auto_map", None) or {}
-    own = trusted and "AutoModelForCausalLM" in theirs
-    cls = mapping[type(config)] if type(config) in mapping and not own else None
     # By name: the mapping itself would import every model there is.
     known = (n if isinstance(n, list | tuple) else [n] for n in names.values())
     causal = not listed or {*chain.from_iterable(known)}.intersection(listed)
-    fits = own or (cls is not None and causal)
+    fits = has_own_code(config) or (model_class(config) is not None and causal)
     if not fits or getattr(config, "is_encoder_decoder", False):
         name = shown(listed[0]) if listed else type(config).__name__
         raise CheckpointError(f"{name} is not a causal language model (decoder only)")
-    return Architecture(config, cls)
+    return config
 
 
 def check_layers(config: Mapping[str, Any], *, tensors: int) -> None:
@@ -127,21 +126,21 @@ def check_weights(model: Any, state: Mapping[str, torch.Tensor]) -> None:
     check_floats({name: state[name] for name in floats})
 
 
-def check_buffers(architecture: Architecture) -> None:
+def check_buffers(config: Any) -> None:
     """Refuse a configuration that asks for much memory that no weights back.
 
     Tables of positions are as long as the configuration says; on the meta device they
     cost nothing.
     """
     with foreign("config.json describes no model"):
-        buffers = [*architecture.empty().buffers()]
+        buffers = [*empty(config).buffers()]
     size = sum(b.numel() * b.element_size() for b in buffers)
     if size > MOST_BUFFERS:
         what = f"config.json needs {size:.3g} bytes beside the weights"
         raise CheckpointError(what, fix=_ITS_OWN)
 
 
-def check_quantised(architecture: Architecture, *, device: str) -> None:
+def check_quantised(config: Any, *, device: str) -> None:
     """Refuse weights that are stored in a way which cannot be read here.
 
     Transformers passes over a method that it does not know, and takes the weights for
@@ -150,7 +149,7 @@ def check_quantised(architecture: Architecture, *, device: str) -> None:
     from transformers.quantizers import auto
 
     quantizer: Any = auto.AutoHfQuantizer
-    said = architecture.config.quantization_config
+    said = config.quantization_config
     with foreign("transformers cannot load it"):
         if not quantizer.supports_quant_method(said):
             what = "config.json names a quant_method that transformers does not know"
@@ -161,7 +160,7 @@ def check_quantised(architecture: Architecture, *, device: str) -> None:
 
 
 def build(
-    architecture: Architecture,
+    config: Any,
     *,
     folder: Path | None = None,
     state: Mapping[str, torch.Tensor] | None = None,
@@ -187,18 +186,18 @@ def build(
     import transformers
 
     auto: Any = transformers.AutoModelForCausalLM
-    cls = architecture.cls if folder is None else auto
-    if cls is None:
+    own = model_class(config)
+    if own is None and folder is None:
         what = "a weights file alone does not work with a model's own code"
         raise CheckpointError(what, fix="give the folder that holds its code")
-    if architecture.cls is not None:
-        sdpa = getattr(architecture.cls, "_supports_sdpa", False)
+    if own is not None:
+        sdpa = getattr(own, "_supports_sdpa", False)
         options["attn_implementation"] = "sdpa" if sdpa else "eager"
     with foreign("transformers cannot load it"):
-        model, info = cls.from_pretrained(
+        model, info = (auto if folder else own).from_pretrained(
             folder,
             state_dict=state,
-            config=architecture.config,
+            config=config,
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             device_map=device_map,
             output_loading_info=True,
@@ -234,14 +233,15 @@ def refuse_differences(
     tensor, fix
         Words of the error.
     """
-    shapes = [
-        f"{shown(name)} has shape {[*theirs[name]]}, the model needs {[*ours[name]]}"
-        for name in sorted(theirs.keys() & ours.keys())
-        if tuple(theirs[name]) != tuple(ours[name])
-    ]
-    lacking = [f"{shown(name)} is missing" for name in sorted(ours.keys() - theirs)]
-    further = [f"{shown(name)} is unexpected" for name in sorted(theirs.keys() - ours)]
-    for wrong in (lacking, further, shapes):
+    for wrong in (
+        [f"{shown(name)} is missing" for name in sorted(ours.keys() - theirs)],
+        [f"{shown(name)} is unexpected" for name in sorted(theirs.keys() - ours)],
+        [
+            f"{shown(name)} has shape {[*shape]}, the model needs {[*ours[name]]}"
+            for name, shape in sorted(theirs.items())
+            if name in ours and tuple(shape) != tuple(ours[name])
+        ],
+    ):
         if wrong:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             raise CheckpointError(f"{tensor} {wrong[0]}{more}", fix=fix)

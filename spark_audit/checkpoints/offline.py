@@ -59,8 +59,7 @@ def quiet() -> Iterator[None]:
     hub.utils.disable_progress_bars()
     hub.constants.HF_HUB_OFFLINE, dynamic.TIME_OUT_REMOTE_CODE = True, 0
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         _before.pop()

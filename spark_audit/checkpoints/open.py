@@ -11,19 +11,27 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.checkpoint import Attached, Checkpoint
 from spark_audit.checkpoints.detect import read_all, same_path
+from spark_audit.checkpoints.from_module import module_facts
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.locate import locate
-from spark_audit.checkpoints.models import build, head_rows, probe_ids
+from spark_audit.checkpoints.models import (
+    build,
+    head_rows,
+    max_positions,
+    probe_ids,
+    quantised,
+)
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.placement import offloaded, pick_device, placed
 from spark_audit.checkpoints.quantise import check_kind, check_mergeable, rounded
-from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
+from spark_audit.checkpoints.server import served
+from spark_audit.checkpoints.specs import Loading, Spec, default_name
 from spark_audit.checkpoints.tokenizer import (
     Read,
     read_tokenizer,
@@ -34,9 +42,6 @@ from spark_audit.checkpoints.tokenizer import (
 from spark_audit.checkpoints.weight_files import check_finite, check_stored
 from spark_audit.errors import InputError, at
 from spark_audit.names import BASE, CheckpointName
-
-if TYPE_CHECKING:
-    from spark_audit.checkpoints.server import Server
 
 
 def load_tokenizer(
@@ -91,14 +96,12 @@ def open_checkpoint(
         kind = type(source).__name__
         raise TypeError(f"checkpoint: {kind} is no path and no open checkpoint")
     spec = Spec(name or default_name(str(source)), (str(source),))
-    *_, loaded = open_checkpoints([spec], loading, **options)
+    *_, loaded = Opening([spec], replace(loading or Loading(), **options)).each()
     return loaded
 
 
-def open_checkpoints(
-    specs: Sequence[Spec], loading: Loading | None = None, **options: Any
-) -> Iterator[Loaded]:
-    """Open several checkpoints one after the other, each base once.
+class Opening:
+    """The checkpoints of a call, by the modules they share; one is loaded at a time.
 
     All are checked from their headers before the first is loaded. The base comes
     first (with adapters, or with ``include_base`` when one is given), then its
@@ -108,27 +111,6 @@ def open_checkpoints(
     base's weights, get a base of their own. Replicates of one spec are named
     ``name[1]``, ``name[2]`` ... With ``quantize`` (``int8``, ``int4``) each but the
     base is followed by itself with rounded weights, ``name+int8``.
-
-    Parameters
-    ----------
-    loading, options
-        As for :func:`open_checkpoint`.
-
-    Yields
-    ------
-    Loaded
-        Not in the order of ``specs``: go by ``name``.
-
-    Raises
-    ------
-    CheckpointError
-        As :func:`open_checkpoint`; also when adapters name different bases.
-    """
-    yield from Opening(specs, replace(loading or Loading(), **options)).each()
-
-
-class Opening:
-    """The checkpoints of a call, by the modules they share; one is loaded at a time.
 
     Attributes
     ----------
@@ -153,7 +135,8 @@ class Opening:
     Raises
     ------
     CheckpointError
-        As :func:`open_checkpoints`: what headers tell is known before any is loaded.
+        As :func:`open_checkpoint`, also when adapters name different bases: what
+        headers tell is known before any is loaded.
     """
 
     def __init__(
@@ -162,12 +145,7 @@ class Opening:
         for kind in loading.quantize:
             check_kind(kind)
         self._loading = loading
-        self._served: dict[str, Server] = {}
-        away = any(is_server(path) for spec in specs for path in spec.paths)
-        if away or (loading.model, loading.agree) != (None, None):
-            from spark_audit.checkpoints.server import served
-
-            self._served, specs = served(specs, loading)
+        self._served, specs = served(specs, loading)
         for server in self._served.values():
             server.reach()
         self._host: AdapterHost | None = None
@@ -178,9 +156,9 @@ class Opening:
             self.seen = [one for items in self._groups for one in self._seen(items)]
             # What takes longer, and still before hours of scoring: every number, once.
             for item in self.items if numbers else ():
-                if item.weights is not None:
+                if item.complete:
                     with at(item.where):
-                        check_stored(item.weights.files)
+                        check_stored(item.files)
         self.groups = tuple(
             tuple(_name(item, kind) for item in items for kind in self._kinds(item))
             for items in self._groups
@@ -197,12 +175,12 @@ class Opening:
             replace(one, notes=told[one.quantised_from or one.name])
             for one in self.seen
         ]
-        self.places = {*self._tokenizers, *(item.folder for item in self.items)}
-        for part in (part for item in self.items for part in item.parts):
-            self.places |= {part.folder, *part.files}
+        self.places = {*self._tokenizers}
+        for one in chain(self.items, (item.on for item in self.items)):
+            self.places |= {one.folder, one.place, *one.files}
 
     def each(self) -> Iterator[Loaded]:
-        """Every checkpoint, one after the other."""
+        """Every checkpoint, one after the other, not in the order of the specs."""
         for group in range(len(self.groups)):
             yield from self.open(group)
 
@@ -226,13 +204,12 @@ class Opening:
         alone: list[list[Checkpoint]] = []
         base = [item for item in self.items if item.name == BASE]
         for item in self.items[len(base) :]:
-            if item.adapter is None or item.weights is not None:
+            if item.complete:
                 alone.append([item])
-            elif changes_base(item.adapter.config):
+            elif changes_base(item.config):
                 alone.insert(0, [item])
             else:
-                kind = str(item.adapter.config.get("peft_type"))
-                shared.setdefault(kind, []).append(item)
+                shared.setdefault(str(item.config.get("peft_type")), []).append(item)
         if not base:
             return alone
         first, *others = [*shared.values()] or [[]]
@@ -241,10 +218,10 @@ class Opening:
     def _is_base(self, item: Checkpoint) -> bool:
         """Whether a checkpoint is the base of the call itself."""
         first = self.items[0]
-        if item.name == BASE or item.weights is None or item.adapter is not None:
+        if item.name == BASE or item.adapter:
             return item.name == BASE
         if first.name == BASE:
-            return item.weights.files == first.full.files
+            return item.files == first.files
         return item.base is not None and same_path(item.base, item.where)
 
     def _kinds(self, item: Checkpoint) -> tuple[str, ...]:
@@ -271,17 +248,17 @@ class Opening:
 
     def _load(self, base: Checkpoint) -> tuple[AdapterHost, list[str]]:
         """A base's module, seen to work, and notes on it."""
-        loading, architecture, weights = self._loading, base.architecture, base.full
+        loading, architecture = self._loading, base.architecture
         device = pick_device(loading.device)
         # Of what neither GPUs nor memory hold; removed with the module.
         disk = mkdtemp(prefix="spark-audit-") if loading.device_map else None
         dtype, notes = base.computed_in(device)
         model = build(
             architecture,
-            folder=weights.folder if weights.whole else None,
-            state=None if weights.whole else weights.read(),
+            folder=base.place if base.whole else None,
+            state=None if base.whole else base.read(),
             dtype=dtype,
-            use_safetensors=weights.files[0].suffix == ".safetensors",
+            use_safetensors=base.files[0].suffix == ".safetensors",
             trust_remote_code=loading.trust_remote_code,
             **placed(loading, device, folder=disk),
         )
@@ -289,9 +266,9 @@ class Opening:
             weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
         check_finite({k: t for k, t in model.state_dict().items() if not t.is_meta})
         if offloaded(model):
-            check_finite(weights.read())
+            check_finite(base.read())
         usable = usable_rows(tokenizer_of(base, self._tokenizers)[0], head_rows(model))
-        ids = probe_ids(usable, max_positions=architecture.max_positions)
+        ids = probe_ids(usable, max_positions=max_positions(architecture))
         return AdapterHost(model, ids=ids), notes
 
     def _on(
@@ -326,30 +303,25 @@ class Opening:
         base, model, meta = item.on, host.model, host.ids is None
         (on, raw, noise, notes), weights = attached, None
         tokenizer, tokenizer_sha256, more = tokenizer_of(item, self._tokenizers)
-        usable = usable_rows(tokenizer, head_rows(model))
+        adapter = None if on is None else host.peft.peft_config[on]
+        facts = module_facts(model, tokenizer, adapter)
         attention = str(getattr(model.config, "_attn_implementation", "eager"))
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        if meta:
-            dtype = "auto" if base.architecture.quantised else item.loading.dtype
         notes = [*item.notes, *notes, *more]
-        if not meta:
-            notes += [f"loaded as {dtype}, attention {attention}", *further]
-        notes += remarks(base.architecture, model, tokenizer, usable)
-        limit = base.architecture.max_positions
-        if on is not None:
-            config = host.peft.peft_config[on]
-            if limit is not None and config.is_prompt_learning:
-                limit -= config.num_virtual_tokens
-            if kind:
-                check_mergeable(config)
+        if meta:
+            auto = quantised(base.architecture)
+            facts["dtype"] = "auto" if auto else item.loading.dtype
+        else:
+            notes += [f"loaded as {facts['dtype']}, attention {attention}", *further]
+        notes += remarks(base.architecture, model, tokenizer, facts["usable"])
         if kind:
+            check_mergeable(adapter)
             notes.append(f"linear layers rounded to {kind} by torchao")
             weights = None if meta else rounded(model, on, kind)
             on = None  # its adapter is merged: the module is used without any
         device = pick_device(self._loading.device)
         noise = None if noise is None else noise.to(device)
-        eos = repr(base.eos(model))
-        computed = {"dtype": dtype, "attention": attention, "eos": eos}
+        computed = {"dtype": facts["dtype"], "attention": attention}
+        computed["eos"] = repr(base.eos(model))
         own, model_id = item.hashes(
             raw, **computed, **({"rounded": kind} if kind else {})
         )
@@ -357,20 +329,17 @@ class Opening:
             name=_name(item, kind),
             source=item.source,
             format=item.format,
-            base=None if item is base else base.source,
-            base_sha256=base.full.sha256
-            if item is not base or self._is_base(item)
+            base=None if item.complete else base.source,
+            base_sha256=base.sha256
+            if self._is_base(item) or not item.complete
             else None,
             model=model if on is None else host.peft,
             tokenizer=tokenizer,
-            architecture=type(model).__name__,
-            usable=usable,
-            max_positions=limit,
-            dtype=dtype,
+            **facts,
             device=device,
             weights_sha256=own,
             tokenizer_sha256=tokenizer_sha256,
-            model_id="" if dtype == "auto" else model_id,
+            model_id="" if facts["dtype"] == "auto" else model_id,
             notes=tuple(notes),
             quantised_from=item.name if kind else None,
             activate=partial(host.using, on, noise=noise, weights=weights),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import torch
@@ -33,7 +32,15 @@ def check_kind(kind: str) -> None:
     if kind not in ROUNDINGS:
         what, fix = f"unknown quantisation {kind!r}", choose(kind, ROUNDINGS)
         raise InputError(what, where="--quantize", fix=fix)
-    _torchao()
+    try:
+        with quiet():  # remarks about kernels that are not used stay away
+            import torchao.quantization  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "torchao is not installed",
+            where="--quantize",
+            fix="where spark-audit lies: pip install '.[quantize]'",
+        ) from error
 
 
 def rounded(model: Any, on: str | None, kind: str) -> Rounded:
@@ -83,7 +90,9 @@ def swapped(weights: Rounded) -> Iterator[None]:
 
 
 def check_mergeable(config: Any) -> None:
-    """Refuse an adapter that cannot be merged for rounding."""
+    """Refuse an adapter that cannot be merged for rounding; ``None`` is none."""
+    if config is None:
+        return
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     further = ("use_dora", "modules_to_save", "trainable_token_indices", "bias")
     has = [name for name in further if getattr(config, name, None) not in _WITHOUT]
@@ -95,27 +104,13 @@ def check_mergeable(config: Any) -> None:
 
 def _round(weight: torch.Tensor, kind: str) -> torch.Tensor:
     """What each weight ``(out, in)`` stands for after rounding; float32."""
-    quantize, config, per_group, per_axis = _torchao()
+    from torchao.quantization import IntxWeightOnlyConfig, quantize_
+    from torchao.quantization.granularity import PerAxis, PerGroup
+
     size = getattr(torch, kind)
     grouped = kind == "int4" and weight.shape[1] % GROUP == 0
     layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = torch.nn.Parameter(weight.contiguous(), requires_grad=False)
-    granularity = per_group(GROUP) if grouped else per_axis(0)
-    quantize(layer, config(weight_dtype=size, granularity=granularity))
+    granularity = PerGroup(GROUP) if grouped else PerAxis(0)
+    quantize_(layer, IntxWeightOnlyConfig(weight_dtype=size, granularity=granularity))
     return layer.weight.dequantize()
-
-
-@cache
-def _torchao() -> tuple[Any, Any, Any, Any]:
-    """Torchao's parts; its remarks about kernels that are not used stay away."""
-    try:
-        with quiet():
-            from torchao.quantization import IntxWeightOnlyConfig, quantize_
-            from torchao.quantization.granularity import PerAxis, PerGroup
-    except ImportError as error:
-        raise InputError(
-            "torchao is not installed",
-            where="--quantize",
-            fix="where spark-audit lies: pip install '.[quantize]'",
-        ) from error
-    return quantize_, IntxWeightOnlyConfig, PerGroup, PerAxis

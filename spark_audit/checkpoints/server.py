@@ -7,7 +7,6 @@ seen to leave out adapters, or to give chance, without a word.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import math
@@ -17,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ class Server:
                 if self._names("/v1/models"):
                     fix = f"give --ckpt {self.url.rstrip('/')}/v1"
                     raise CheckpointError("is not the whole address", fix=fix)
-                self._post({**ASKED, "model": self.model, "prompt": "a"})
+                self._post("a")
             if names and self.model not in names:
                 what = f"serves no model {shown(self.model)}"
                 fix = f"give --model NAME: {choose(self.model, map(shown, names))}"
@@ -150,32 +150,18 @@ class Server:
         """
         tokens = list(map(int, ids))
         with at(self.url):
-            if not self.by_text:
-                try:
-                    return self._asked(tokens, len(ids))
-                except _Refused:
-                    self.by_text.append(True)
-            text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-            if tokenizer(text, add_special_tokens=False)["input_ids"] != tokens:
-                raise _wrong("takes texts alone, and one of them has other tokens then")
-            return self._asked(text, len(ids))
-
-    def _asked(self, prompt: list[int] | str, count: int) -> np.ndarray:
-        answer = self._insisted({**ASKED, "model": self.model, "prompt": prompt})
-        try:
-            given = answer["choices"][0]["logprobs"]["token_logprobs"]
-            read = (answer.get("usage") or {}).get("prompt_tokens", count)
-            values = [float(one) for one in given[1:count]]
-        except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
-            raise _wrong("gives no log-probabilities of the prompt") from error
-        if read != count or len(values) != count - 1:
-            raise _wrong(f"reads {read} tokens where {count} were meant")
-        if not all(math.isfinite(one) and one < 1e-3 for one in values):
-            raise _wrong("gives log-probabilities that are none")
-        return -np.array(values)
+            answer = None if self.by_text else self._post(tokens, PAUSES)
+            if answer is None:
+                self.by_text[:] = [True]
+                text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+                if tokenizer(text, add_special_tokens=False)["input_ids"] != tokens:
+                    what = "takes texts alone, and one of them has other tokens then"
+                    raise CheckpointError(what, fix=_NEEDS)
+                answer = self._post(text, PAUSES)
+        return _nll(answer, len(ids), self.url)
 
     def _sent(self, path: str, data: bytes | None, seconds: float) -> tuple[int, bytes]:
-        """HTTP's status and what is answered."""
+        """HTTP's status and what is answered; 0 and the reason, where nothing is."""
         head = {"Content-Type": "application/json"}
         if key := api_key():
             head["Authorization"] = f"Bearer {key}"
@@ -200,57 +186,60 @@ class Server:
             if isinstance(reason, TimeoutError):
                 what = f"has not answered for {seconds} s"
                 raise CheckpointError(what, fix=_GONE) from error
-            what = f"cannot be reached ({first_line(Exception(reason))})"
-            raise _Later(what, fix=_GONE) from error
+            return 0, first_line(Exception(reason)).encode()
 
-    def _post(self, body: dict[str, Any]) -> Any:
-        status, raw = self._sent("/completions", json.dumps(body).encode(), SECONDS)
-        # What it answers may quote the text, and its own reason the key.
-        if status in (400, 422) and isinstance(body["prompt"], list):
-            raise _Refused
-        if not 200 <= status < 300:
-            kind = _Later if status in BUSY else CheckpointError
-            what = f"answers {status} {http.client.responses.get(status, '')}"
-            raise kind(what, fix=f"check --model and the server's log; {_ADDRESS}")
-        try:
-            return parse_json(raw, place="the answer", finite=False)
-        except InputError as error:  # or an answer that broke off
-            raise _Later("answers something else than JSON", fix=_NEEDS) from error
-
-    def _insisted(self, body: dict[str, Any]) -> Any:
-        for pause in PAUSES:
-            with contextlib.suppress(_Later):
-                return self._post(body)
+    def _post(self, prompt: list[int] | str, pauses: Sequence[float] = ()) -> Any:
+        """What it says of a prompt; ``None`` where token ids are none to it."""
+        body = json.dumps({**ASKED, "model": self.model, "prompt": prompt}).encode()
+        for pause in (*pauses, None):
+            status, raw = self._sent("/completions", body, SECONDS)
+            # What it answers may quote the text, and its own reason the key.
+            if status in (400, 422) and isinstance(prompt, list):
+                return None
+            what, fix, passes = "answers something else than JSON", _NEEDS, True
+            if 200 <= status < 300:
+                with suppress(InputError):  # or an answer that broke off
+                    return parse_json(raw, place="the answer", finite=False)
+            elif status:
+                what = f"answers {status} {http.client.responses.get(status, '')}"
+                fix = f"check --model and the server's log; {_ADDRESS}"
+                passes = status in BUSY
+            else:
+                what, fix = f"cannot be reached ({raw.decode()})", _GONE
+            if pause is None or not passes:
+                resumes = "; the same command resumes there" * bool(passes and pauses)
+                raise CheckpointError(what, fix=fix + resumes)
             time.sleep(pause)
-        try:
-            return self._post(body)
-        except _Later as error:
-            fix = f"{error.fix}; the same command resumes there"
-            raise CheckpointError(error.what, fix=fix) from error
+        return None
 
 
-def _wrong(what: str) -> CheckpointError:
-    return CheckpointError(what, fix=_NEEDS)
+def _nll(answer: Any, count: int, where: str) -> np.ndarray:
+    """The NLL of each token of a prompt but the first, out of an answer."""
+    what = ""
+    try:
+        given = answer["choices"][0]["logprobs"]["token_logprobs"]
+        read = (answer.get("usage") or {}).get("prompt_tokens", count)
+        values = [float(one) for one in given[1:count]]
+    except (TypeError, KeyError, IndexError, ValueError, AttributeError):
+        what = "gives no log-probabilities of the prompt"
+    else:
+        if read != count or len(values) != count - 1:
+            what = f"reads {read} tokens where {count} were meant"
+        elif not all(math.isfinite(one) and one < 1e-3 for one in values):
+            what = "gives log-probabilities that are none"
+    if what:
+        raise CheckpointError(what, where=where, fix=_NEEDS)
+    return -np.array(values)
 
 
-class _Stays(urllib.request.HTTPErrorProcessor):
-    """Another address is not the one given, and the key is not for it."""
-
-    def http_response(self, request: Any, response: Any) -> Any:
-        return response
-
-    https_response = http_response
-
-
-_OPENER = urllib.request.build_opener(_Stays)
-
-
-class _Later(CheckpointError):
-    """It is away, busy, or broke off, which may pass."""
-
-
-class _Refused(Exception):
-    """Token ids instead of a text are no prompt to the server."""
+# It follows no redirect: another address is not the one given, nor is the key for it.
+_OPENER = urllib.request.OpenerDirector()
+for _handler in (
+    urllib.request.ProxyHandler,
+    urllib.request.HTTPHandler,
+    urllib.request.HTTPSHandler,
+):
+    _OPENER.add_handler(_handler())
 
 
 NOTE = (

@@ -109,11 +109,8 @@ class Loading:
 
     def __post_init__(self) -> None:
         if self.device.partition(":")[0] not in DEVICES:
-            what, fix = (
-                f"unknown device {self.device!r}",
-                "give auto, cpu, cuda or cuda:N",
-            )
-            raise InputError(what, where="--device", fix=fix)
+            what, fix = f"unknown device {self.device!r}", ", ".join(DEVICES)
+            raise InputError(what, where="--device", fix=f"give one of {fix}, cuda:N")
         if self.dtype not in DTYPES:
             what, fix = f"unknown dtype {self.dtype!r}", choose(self.dtype, DTYPES)
             raise InputError(what, where="--dtype", fix=fix)
@@ -240,15 +237,11 @@ def _draft(text: str) -> Spec:
 
 def _suffixes(sources: list[tuple[str, str | None]], *, taken: set[str]) -> list[str]:
     """Shortest suffix of each path that no other has and that is not taken."""
-    parts = [_parts(path, stage) for path, stage in sources]
-    names = []
+    parts, names = [_parts(path, stage) for path, stage in sources], []
     for own in parts:
-        ends = [own[-n:] for n in range(1, len(own) + 1)]
-        others = {
-            other[-len(end) :] for other in parts if other is not own for end in ends
-        }
-        free = [name for end in ends if end not in others and (name := "/".join(end))]
-        found = next((name for name in free if name not in taken), None)
+        ends = (own[-n:] for n in range(1, len(own) + 1))
+        single = (e for e in ends if sum(p[-len(e) :] == e for p in parts) == 1)
+        found = next((n for n in map("/".join, single) if n not in taken), None)
         if found is None:
             what, fix = f"the name {own[-1]!r} is taken", "name it: NAME=PATH"
             raise InputError(what, where="--ckpt", fix=fix)

@@ -22,7 +22,7 @@ from spark_audit.checkpoints.locate import (
     read_json,
     walk,
 )
-from spark_audit.checkpoints.models import Architecture, untied
+from spark_audit.checkpoints.models import quantised, untied
 from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.provenance import sha256_file, sha256_json
 
@@ -351,11 +351,9 @@ def policy(tokenizer: Any, *, bos: int | None) -> str:
     return text
 
 
-def remarks(
-    architecture: Architecture, model: Any, tokenizer: Any, usable: np.ndarray
-) -> list[str]:
+def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
     """Notes on vocabulary and weights."""
-    bos = getattr(architecture.config.get_text_config(), "bos_token_id", None)
+    bos = getattr(config.get_text_config(), "bos_token_id", None)
     notes = [policy(tokenizer, bos=bos)]
     if padded := int((~usable).sum()):
         rows = f"{padded} of {len(usable)} rows of the head"
@@ -365,8 +363,8 @@ def remarks(
             "the configuration ties head and embeddings, the file holds two "
             "different ones: used as they are"
         )
-    if architecture.quantised:
-        stored = architecture.config.quantization_config
+    if quantised(config):
+        stored = config.quantization_config
         kind = stored.get("quant_method") if isinstance(stored, dict) else None
         notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
     return notes

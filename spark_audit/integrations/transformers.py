@@ -156,11 +156,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
             manifest, audits=several, rows=rows, rules=fail_if, preset=preset, seed=seed
         )
         self._probe = self._make()  # what cannot be used is said at once
-        self._every, self._raises, self._tokenizer = (
-            every,
-            on_trip == "raise",
-            tokenizer,
-        )
+        self._every, self._tokenizer = every, tokenizer
+        self._raises = on_trip == "raise"
         self.looks: list[Look] = []
         self._trainer: Any = None
         self._due = 0

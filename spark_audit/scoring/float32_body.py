@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,24 +34,20 @@ def widened(body: Any) -> Iterator[None]:
     ]
     with ExitStack() as stack:
         # First: what others add to embeddings is added to the wide ones.
-        looked = embeddings.register_forward_hook(_looked_up, prepend=True)
-        stack.callback(looked.remove)
+        on = stack.enter_context
+        on(embeddings.register_forward_hook(_looked_up, prepend=True))
         for layer in layers:
             held = {p: p.data for p in layer.parameters() if p.dtype in HALF}
-
-            def widen(*_: Any, held: Held = held) -> None:
-                for parameter, own in held.items():
-                    parameter.data = own.float()
-
-            def narrow(*_: Any, held: Held = held) -> None:
-                for parameter, own in held.items():
-                    parameter.data = own
-
-            before = layer.register_forward_pre_hook(widen)
-            after = layer.register_forward_hook(narrow, always_call=True)
-            stack.callback(before.remove)
-            stack.callback(after.remove)
+            wide, own = partial(_put, held, wide=True), partial(_put, held, wide=False)
+            on(layer.register_forward_pre_hook(wide))
+            on(layer.register_forward_hook(own, always_call=True))
         yield
+
+
+def _put(held: Held, *_: Any, wide: bool) -> None:
+    """Widen a layer's weights, or put its own back."""
+    for parameter, own in held.items():
+        parameter.data = own.float() if wide else own
 
 
 def _looked_up(layer: Any, args: tuple[Any, ...], out: torch.Tensor) -> torch.Tensor:

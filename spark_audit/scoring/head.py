@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,40 +41,19 @@ LOST = 64
 class Transform:
     """What a model does to the logits behind its linear head, in this order."""
 
-    multiply: float | None = None
-    divide: float | None = None
+    scale: float = 1.0
     softcap: float | None = None
 
-    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        """The same as :meth:`apply_` out of place, for gradients."""
-        if self.multiply is not None:
-            logits = logits * self.multiply
-        if self.divide is not None:
-            logits = logits / self.divide
+    def __call__(
+        self, logits: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The logits; with ``out`` into that tensor, which may be the one given."""
+        if self.scale != 1:
+            logits = torch.mul(logits, self.scale, out=out)
         if self.softcap is not None:
-            logits = (logits / self.softcap).tanh() * self.softcap
+            capped = torch.tanh(torch.div(logits, self.softcap, out=out), out=out)
+            logits = torch.mul(capped, self.softcap, out=out)
         return logits
-
-    def apply_(self, logits: torch.Tensor) -> torch.Tensor:
-        """Apply in place."""
-        if self.multiply is not None:
-            logits.mul_(self.multiply)
-        if self.divide is not None:
-            logits.div_(self.divide)
-        if self.softcap is not None:
-            logits.div_(self.softcap).tanh_().mul_(self.softcap)
-        return logits
-
-
-_Seen: TypeAlias = tuple[
-    torch.Tensor,
-    Sequence[torch.Tensor] | torch.Tensor,
-    torch.Tensor,
-    Sequence[torch.Tensor] | torch.Tensor,
-]
-"""What the columns of a group of rows are made of, z relative to the largest: the
-largest logits, largest first; sums of p, p z and p z z, up to one factor; log sum exp
-z; counts of logits above the target's and equal."""
 
 
 @cache
@@ -122,8 +101,7 @@ class Columns:
         self._budget = CPU_BUFFER if on_cpu else GPU_BUFFER
         self._most = CPU_ROWS if on_cpu else GPU_ROWS
         self._logits = torch.empty(0, device=device)
-        self._p = torch.empty(0, device=device)
-        self._w = torch.empty(0, device=device)
+        self._both = torch.empty(2, 0, device=device)
 
     @property
     def rows(self) -> int:
@@ -222,13 +200,10 @@ class Columns:
 
     def _work(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         size = rows * self.width
-        # Each by itself: memory may have ended between the two.
-        if self._p.numel() < size:
-            self._p = torch.empty(size, device=self.device)
-        if self._w.numel() < size:
-            self._w = torch.empty(size, device=self.device)
-        shape = (rows, self.width)
-        return self._p[:size].view(shape), self._w[:size].view(shape)
+        if self._both.shape[1] < size:
+            self._both = torch.empty(2, size, device=self.device)
+        p, w = self._both[:, :size].view(2, rows, self.width)
+        return p, w
 
     def _reduce_group(
         self, z: torch.Tensor, target: torch.Tensor, found: torch.Tensor
@@ -266,8 +241,15 @@ class Columns:
         cold = (top - largest).mul_(2).logsumexp(1)
         found[:, 7] = cold.sub_(log_sum, alpha=2).clamp_(max=0)
 
-    def _seen(self, z: torch.Tensor, own: torch.Tensor) -> _Seen:
-        """What torch sees of a group; its logits are relative to the largest then."""
+    def _seen(self, z: torch.Tensor, own: torch.Tensor) -> tuple[Any, ...]:
+        """What torch sees of a group; its logits are relative to the largest then.
+
+        Returns
+        -------
+        tuple
+            The largest logits, largest first; sums of p, p z and p z z, up to one
+            factor; log sum exp z; counts of logits above the target's and equal.
+        """
         p, w = self._work(len(z))
         # First what reads the row in order: it comes from memory here, and from the
         # cache in everything below.
@@ -374,17 +356,13 @@ class Head:
         reduce: Callable[..., torch.Tensor],
         shape: Sequence[int],
     ) -> torch.Tensor:
-        if not len(hidden):
-            return torch.empty(0, *shape, device=hidden.device)
         # Equal chunks: a small last one would run at a fraction of the peak.
         count = -(-len(hidden) // self._columns.rows)
-        size = -(-len(hidden) // count)
-        found = []
-        for start in range(0, len(hidden), size):
-            rows = hidden[start : start + size]
+        found = [torch.empty(0, *shape, device=hidden.device)]
+        parts = (one.tensor_split(max(count, 1)) for one in (hidden, targets))
+        for rows, goal in zip(*parts, strict=True):
             z = self._columns.buffer(len(rows))
             self._project(rows, z[:, : self._columns.vocabulary])
-            goal = targets[start : start + size]
             found.append(reduce(z, goal, self._finish))
         return torch.cat(found)
 
@@ -398,7 +376,7 @@ class Head:
     def _finish(self, logits: torch.Tensor) -> None:
         if self._bias is not None:
             logits.add_(self._bias)
-        self._transform.apply_(logits)
+        self._transform(logits, out=logits)
 
     def _project(self, hidden: torch.Tensor, out: torch.Tensor) -> None:
         weight = self._weight

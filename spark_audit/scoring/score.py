@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -194,39 +194,22 @@ def _runner(loaded: Loaded, kind: Pass) -> Callable[[Sequence[Any], Task], None]
     run = import_module(f"spark_audit.scoring.passes.{file}").run
 
     def here(items: Sequence[Any], task: Task) -> None:
-        with _without_cudnn(), loaded.active() as model:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        # Where memory is short cuDNN's attention fails without saying so, and goes on
+        # failing at that shape when there is memory again (torch 2.11 on an H100).
+        leave_out = SDPBackend.ERROR, SDPBackend.CUDNN_ATTENTION
+        kernels = [k for k in SDPBackend.__members__.values() if k not in leave_out]
+        with sdpa_kernel(kernels), loaded.active() as model:
             run(loaded, model, items, task)
 
     return here
 
 
-@contextlib.contextmanager
-def _without_cudnn() -> Iterator[None]:
-    """CUDA's other kernels of attention; as before afterwards.
-
-    Where memory is short cuDNN's fails without saying so, and goes on failing at that
-    shape when there is memory again (torch 2.11 on an H100).
-    """
-    import torch
-
-    cuda: Any = torch.backends.cuda
-    before = cuda.cudnn_sdp_enabled()
-    cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        cuda.enable_cudnn_sdp(before)
-
-
 def drift(
-    loaded: Loaded, items: Sequence[Item], *, seed: int = 0
+    loaded: Loaded, items: Sequence[Item]
 ) -> tuple[float, tuple[float, float] | None]:
     """What a batch, and the dtype of the body, do to the NLL of texts, in nats.
-
-    Parameters
-    ----------
-    seed
-        Draws the order of the texts.
 
     Returns
     -------
@@ -238,36 +221,26 @@ def drift(
     from spark_audit.scoring.passes.plain import Scorer
 
     _check(loaded, items)
-    drawn = np.random.default_rng(seed).permutation(len(items))
-    chosen = [items[i] for i in drawn]
     with loaded.active() as model:
-        scorer = Scorer(loaded, model, chosen[0], lambda _: None)
+        scorer = Scorer(loaded, model, items[0], lambda _: None)
         # One batch whatever the lengths: padding is what this is about.
-        together = np.concatenate([one["nll"] for one in scorer(chosen)])
-        alone = np.concatenate([scorer([one])[0]["nll"] for one in chosen])
+        together = np.concatenate([one["nll"] for one in scorer(items)])
+        alone = np.concatenate([scorer([one])[0]["nll"] for one in items])
         batch = float(np.abs(together - alone).max(initial=0.0))
         if (wide := scorer.widened()) is None:
             return batch, None
-        own = np.concatenate(scorer.nll(chosen)).astype(np.float64)
+        own = np.concatenate(scorer.nll(items)).astype(np.float64)
         with wide:
-            apart = np.abs(own - np.concatenate(scorer.nll(chosen)))
-    if not len(apart):
-        return batch, (0.0, 0.0)
-    return batch, (float(apart.mean()), float(apart.max()))
+            apart = np.abs(own - np.concatenate(scorer.nll(items)))
+    return batch, (float(apart.mean()), float(apart.max())) if len(apart) else (0, 0)
 
 
-def drift_probes(keys: Keys, seed: int) -> list[Item]:
-    """Texts of which it is measured what a batch does to them."""
-    if keys.kind != Pass():
+def drift_remarks(loaded: Loaded, keys: Keys, seed: int) -> list[str]:
+    """What a reader must know of batches, measured on some texts of the plain pass."""
+    if keys.kind != Pass() or not len(keys.items) or loaded.served is not None:
         return []
     drawn = np.random.default_rng(seed).permutation(len(keys.items))[:DRIFT_ROWS]
-    return [keys.items[i] for i in drawn]
-
-
-def drift_remarks(loaded: Loaded, probes: Sequence[Item]) -> list[str]:
-    """What a reader must know of batches; nothing without texts to measure it on."""
-    if not probes or loaded.served is not None:
-        return []
+    probes: list[Any] = [keys.items[i] for i in drawn]
     count, (batch, dtype) = len(probes), drift(loaded, probes)
     remarks = [
         f"{count} texts scored alone and in one batch differ by at most "

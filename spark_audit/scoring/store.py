@@ -12,7 +12,8 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -238,26 +239,18 @@ class Store:
         return list(texts)
 
 
-class Scores(Mapping[Pass, TokenTable]):
+class Scores(UserDict[Pass, Any]):
     """The tables of a checkpoint: each is gathered when it is asked for, and not kept.
 
     So no more of them are in memory than whoever asks holds at a time.
     """
 
     def __init__(self, store: Store, keys: Mapping[Pass, Keys]) -> None:
-        self._store, self._keys = store, keys
+        super().__init__(keys)
+        self._store = store
 
     def __getitem__(self, kind: Pass) -> TokenTable:
-        return self._store.gather(self._keys[kind](), kind=kind)
-
-    def __contains__(self, kind: object) -> bool:
-        return kind in self._keys
-
-    def __iter__(self) -> Iterator[Pass]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
+        return self._store.gather(self.data[kind](), kind=kind)
 
 
 class ServedScores(Scores):

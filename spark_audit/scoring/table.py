@@ -6,10 +6,12 @@ it, only the item's key (an example id) and the position in the full tokenisatio
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -71,14 +73,6 @@ class TokenTable:
     columns: Mapping[str, np.ndarray]
 
     def __post_init__(self) -> None:
-        n = int(self.offsets[-1]) if len(self.offsets) else 0
-        if len(self.offsets) != len(self.ids) + 1 or len(self.position) != n:
-            raise ValueError("offsets, ids and positions disagree")
-        # A file's columns are as long as its positions, and not read yet.
-        given = {} if isinstance(self.columns, Columns) else self.columns
-        for name, values in given.items():
-            if len(values) != n:
-                raise ValueError(f"column {name} has {len(values)} rows, not {n}")
         if len(self._row) != len(self.ids):
             raise ValueError("item keys are not unique")
 
@@ -205,22 +199,17 @@ class TokenTable:
         )
 
 
-class Columns(Mapping[str, np.ndarray]):
+class Columns(UserDict[str, Any]):
     """Columns of which each is read when it is first asked for."""
 
     def __init__(self, names: Sequence[str], read: Callable[[str], np.ndarray]) -> None:
-        self._names, self._read = names, cache(read)
+        super().__init__(dict.fromkeys(names))
+        self._read = read
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._read(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+        if self.data[name] is None:
+            self.data[name] = self._read(name)
+        return np.asarray(self.data[name])
 
 
 @dataclass(frozen=True, order=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,21 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import Malicious, refused
 from safetensors.torch import load_file, save_file
 
 from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.errors import CheckpointError
 
 State = dict[str, torch.Tensor]
 NAN = float("nan")
-
-
-def refused(source: Path, message: str, **options: Any) -> None:
-    with pytest.raises(CheckpointError) as error:
-        open_checkpoint(str(source), device="cpu", **options)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture
@@ -173,14 +165,6 @@ def test_files_that_are_refused(tuned: Any, tiny_base: Path, tmp_path: Path) -> 
     file.write_bytes(b"\x80\x04nonsense")
     refused(file, "x.pt", base=base)
     refused(tmp_path / "none.pt", "there is no such file or folder", base=base)
-
-
-class Malicious:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (os.system, (f"touch {self.mark}",))
 
 
 def test_a_pickle_that_would_run_code_is_refused(
@@ -353,13 +337,3 @@ def test_several_adapters_in_one_file_are_refused(
         base=str(tiny_base),
         lora_alpha=8,
     )
-
-
-def test_an_untrained_lora_is_refused(
-    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
-    folder = make_adapter(tmp_path / "a")
-    state = load_file(folder / "adapter_model.safetensors")
-    file = tmp_path / "zero.pt"
-    torch.save({k: v * ("lora_A" in k) for k, v in state.items()}, file)
-    refused(file, "every lora_B is zero", base=str(tiny_base), lora_alpha=8)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from clocks import limited
+from refusals import change, refused
 from safetensors.torch import load_file, save_file
 
 from spark_audit.checkpoints.adapter_config import adapter_config
@@ -59,17 +60,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     return found
-
-
-def refused(source: Path | str, message: str, **options: Any) -> None:
-    with pytest.raises(CheckpointError) as error:
-        open_checkpoint(str(source), device="cpu", **options)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def change(file: Path, **changes: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 # ------------------------------------------------------------------ run, fetched

@@ -120,16 +120,3 @@ def test_the_command_says_that_it_would_not_load_and_why(
     assert ["would", "load", "no"] in lines
     assert "base not verifiable" in said.out
     assert "vocabulary (361 rows here, 300 rows in tiny-base)" in said.err
-
-
-def test_an_adapter_with_a_tokenizer_of_its_own_says_so(
-    make_adapter: Callable[..., Path],
-    make_tokenizer: Callable[..., Any],
-    tiny_base: Path,
-    tmp_path: Path,
-) -> None:
-    folder = make_adapter(tmp_path / "a")
-    make_tokenizer(bos=False, size=280).save_pretrained(folder)
-    found = inspect_checkpoint(str(folder), base=str(tiny_base))
-    assert found.problems == ()
-    assert "tokenizer: the checkpoint's own, which is not the base's" in found.notes

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import each
 
-from spark_audit.checkpoints.open import Opening, open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.open import Opening, open_checkpoint
 from spark_audit.checkpoints.specs import Loading, Spec, parse_specs
 from spark_audit.checkpoints.weight_files import check_stored
 from spark_audit.errors import CheckpointError, InputError
@@ -58,7 +59,7 @@ def test_one_base_is_loaded_once_and_every_adapter_stays_itself(
     loads.clear()
     specs = [Spec(name, (str(path),)) for name, path in adapters.items()]
     opened = []
-    for loaded in open_checkpoints(specs, base=str(tiny_base), device="cpu"):
+    for loaded in each(specs, base=str(tiny_base), device="cpu"):
         opened.append(loaded)
         assert torch.allclose(said(loaded), truth[loaded.name], rtol=0, atol=1e-6)
     assert loads == ["tiny-base"]
@@ -107,7 +108,7 @@ def test_adapters_of_other_types_get_a_base_of_their_own(
     loads.clear()
     specs = [Spec(name, (str(path),)) for name, path in paths.items()]
     names = []
-    for loaded in open_checkpoints(specs, base=str(tiny_base), device="cpu"):
+    for loaded in each(specs, base=str(tiny_base), device="cpu"):
         names.append(loaded.name)
         if loaded.name != "base":
             close = torch.allclose(said(loaded), truth[loaded.name], rtol=0, atol=1e-5)
@@ -130,9 +131,7 @@ def test_full_weights_are_freed_before_the_next_are_loaded(
     texts = [str(tmp_path / "full5"), str(adapters["one"]), str(tmp_path / "full6")]
     before = None
     names = []
-    for loaded in open_checkpoints(
-        parse_specs(texts), base=str(tiny_base), device="cpu"
-    ):
+    for loaded in each(parse_specs(texts), base=str(tiny_base), device="cpu"):
         names.append(loaded.name)
         if before is not None and loaded.name in models:
             size = sum(p.untyped_storage().nbytes() for p in before.model.parameters())
@@ -154,7 +153,7 @@ def test_the_base_comes_with_include_base_or_as_a_checkpoint(
 
     def names(*texts: str, **options: Any) -> list[str]:
         specs = parse_specs(list(texts))
-        return [x.name for x in open_checkpoints(specs, device="cpu", **options)]
+        return [x.name for x in each(specs, device="cpu", **options)]
 
     assert names(full, base=base) == ["full"]
     assert names(full, base=base, include_base=True) == ["base", "full"]
@@ -185,7 +184,7 @@ def test_an_adapter_brings_the_base_it_names(
     tmp_path: Path,
 ) -> None:
     one = Spec("one", (str(adapters["one"]),))
-    names = [loaded.name for loaded in open_checkpoints([one], device="cpu")]
+    names = [loaded.name for loaded in each([one], device="cpu")]
     assert names == ["base", "one"]
     other = tmp_path / "other"
     make_model("llama", seed=5).save_pretrained(other)
@@ -193,7 +192,7 @@ def test_an_adapter_brings_the_base_it_names(
     foreign = make_adapter(tmp_path / "foreign", base=other)
     both = [one, Spec("foreign", (str(foreign),))]
     with pytest.raises(CheckpointError, match="the adapters name different bases"):
-        next(open_checkpoints(both, device="cpu"))
+        next(each(both, device="cpu"))
 
 
 def test_a_base_among_the_checkpoints_is_the_adapters_base(
@@ -201,7 +200,7 @@ def test_a_base_among_the_checkpoints_is_the_adapters_base(
 ) -> None:
     moved = copied(tiny_base, "moved")
     specs = parse_specs([str(adapters["one"]), f"base={moved}"])
-    opened = list(open_checkpoints(specs, device="cpu"))
+    opened = list(each(specs, device="cpu"))
     assert [loaded.name for loaded in opened] == ["base", "one"]
     assert opened[1].base == "moved"
     assert opened[1].notes[0] == "base: moved as given; the adapter names tiny-base"
@@ -211,7 +210,7 @@ def test_replicates_have_numbered_names(
     adapters: dict[str, Path], tiny_base: Path
 ) -> None:
     spec = Spec("spark", (str(adapters["one"]), str(adapters["two"])))
-    opened = open_checkpoints([spec], base=str(tiny_base), device="cpu")
+    opened = each([spec], base=str(tiny_base), device="cpu")
     assert [loaded.name for loaded in opened] == ["base", "spark[1]", "spark[2]"]
 
 
@@ -285,7 +284,7 @@ def test_a_broken_checkpoint_is_found_before_the_first_is_loaded(
     edited(file, lambda s: s.pop(sorted(s)[0]))
     specs = parse_specs([str(path) for path in adapters.values()])
     with pytest.raises(CheckpointError, match="is missing"):
-        next(open_checkpoints(specs, base=str(tiny_base), device="cpu"))
+        next(each(specs, base=str(tiny_base), device="cpu"))
     assert loads == []
 
 

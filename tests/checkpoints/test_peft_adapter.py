@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import change, refused
 from safetensors.torch import load_file, save_file
 
 from spark_audit.checkpoints.inspection import inspect_checkpoint
@@ -18,18 +19,6 @@ from spark_audit.errors import CheckpointError
 
 LORA_A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 LORA_B = LORA_A.replace("lora_A", "lora_B")
-
-
-def refused(source: Path, base: Path | None, message: str) -> None:
-    with pytest.raises(CheckpointError) as error:
-        open_checkpoint(str(source), base=base and str(base), device="cpu")
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def change_config(folder: Path, **changes: Any) -> None:
-    file = folder / "adapter_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def saved(folder: Path, base: Path, config: Any, *, seed: int = 3) -> Path:
@@ -206,15 +195,17 @@ def test_the_base_that_the_adapter_names(
     assert loaded.tokenizer_sha256 == base.tokenizer_sha256
     assert "tokenizer: the base's" in loaded.notes
     assert str(tmp_path) not in " ".join([*loaded.notes, loaded.source, loaded.name])
-    change_config(folder, base_model_name_or_path="/another/machine/llama")
-    refused(folder, None, "the adapter's base /another/machine/llama is not here; give")
+    change(
+        folder / "adapter_config.json", base_model_name_or_path="/another/machine/llama"
+    )
+    refused(folder, "the adapter's base /another/machine/llama is not here; give")
     again = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
     assert again.notes[0] == "base: tiny-base as given; the adapter names llama"
     # What the adapter computes is the same, and so is its hash.
     assert again.weights_sha256 == loaded.weights_sha256
     assert again.model_id == loaded.model_id
-    change_config(folder, base_model_name_or_path=None)
-    refused(folder, None, "the adapter names no base; give --base MODEL")
+    change(folder / "adapter_config.json", base_model_name_or_path=None)
+    refused(folder, "the adapter names no base; give --base MODEL")
 
 
 def test_the_hash_is_of_what_the_adapter_computes(
@@ -222,7 +213,7 @@ def test_the_hash_is_of_what_the_adapter_computes(
 ) -> None:
     folder = make_adapter(tmp_path / "a")
     first = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
-    change_config(folder, lora_alpha=9)
+    change(folder / "adapter_config.json", lora_alpha=9)
     second = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
     assert first.weights_sha256 != second.weights_sha256
     assert first.model_id != second.model_id
@@ -249,32 +240,17 @@ def test_wrong_tensors_are_refused_by_name(
         ),
         (lambda s: s.update({LORA_B: torch.empty(0)}), f"tensor {LORA_B} is empty"),
     ]
-    for number, (change, message) in enumerate(cases):
+    for number, (spoil, message) in enumerate(cases):
         folder = copied(good, str(number))
-        edited(folder / "adapter_model.safetensors", change)
-        refused(folder, tiny_base, message)
+        edited(folder / "adapter_model.safetensors", spoil)
+        refused(folder, message, base=str(tiny_base))
         assert message in inspect_checkpoint(str(folder)).problems[0]
     folder = copied(good, "nan")
     edited(
         folder / "adapter_model.safetensors",
         lambda s: s.update({LORA_B: s[LORA_B] * float("nan")}),
     )
-    refused(folder, tiny_base, f"tensor {LORA_B} holds NaN")
-
-
-def test_an_untrained_adapter_is_refused(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    edited: Callable[..., None],
-    tmp_path: Path,
-) -> None:
-    folder = make_adapter(tmp_path / "a")
-    file = folder / "adapter_model.safetensors"
-    edited(file, lambda s: [s[k].zero_() for k in s if "lora_B" in k])
-    refused(folder, tiny_base, "every lora_B is zero: the adapter is untrained")
-    # One that is not zero, but whose lora_A is: no difference either.
-    edited(file, lambda s: (s[LORA_B].fill_(1.0), s[LORA_A].zero_()))
-    refused(folder, tiny_base, "the adapter changes nothing")
+    refused(folder, f"tensor {LORA_B} holds NaN", base=str(tiny_base))
 
 
 def test_an_adapter_of_another_base_is_refused(
@@ -292,10 +268,12 @@ def test_an_adapter_of_another_base_is_refused(
         model.save_pretrained(folder)
         tiny_tokenizer.save_pretrained(folder)
     adapter = make_adapter(tmp_path / "a")
-    refused(adapter, wide, "has shape [4, 32], the model needs [4, 64]")
-    refused(adapter, gpt2, "the adapter does not fit the base gpt2")
-    refused(adapter, shallow, "base shallow: it is for 2 layers or more, the base has")
-    refused(adapter, make_adapter(tmp_path / "b"), "the base is itself an adapter")
+    refused(adapter, "has shape [4, 32], the model needs [4, 64]", base=str(wide))
+    refused(adapter, "the adapter does not fit the base gpt2", base=str(gpt2))
+    refused(adapter, "does not fit the base shallow: adapter tensor", base=str(shallow))
+    refused(
+        adapter, "the base is itself an adapter", base=str(make_adapter(tmp_path / "b"))
+    )
 
 
 def test_o_lora_is_loaded_with_its_scale(
@@ -318,7 +296,7 @@ def test_o_lora_is_loaded_with_its_scale(
 
     joined = tmp_path / "joined"
     shutil.copytree(one, joined)
-    change_config(joined, r_sum=8, save_loranew=False)
+    change(joined / "adapter_config.json", r_sum=8, save_loranew=False)
     state = {
         key: torch.cat([first[key], second[key]], dim=0 if "lora_A" in key else 1)
         for key in first
@@ -331,7 +309,7 @@ def test_o_lora_is_loaded_with_its_scale(
     # save_loranew=True: the newest part lies in the file under names of its own.
     apart = tmp_path / "apart"
     shutil.copytree(joined, apart)
-    change_config(apart, r_sum=4)
+    change(apart / "adapter_config.json", r_sum=4)
     state = first | {k.replace(".lora_", ".loranew_"): v for k, v in second.items()}
     save_file(state, apart / "adapter_model.safetensors")
     loaded = open_checkpoint(str(apart), base=str(tiny_base), device="cpu")
@@ -350,7 +328,7 @@ def test_o_lora_is_loaded_with_its_scale(
     expected = said(reference_of(tiny_base, one))
     # TreeLoRA never joins parts, and counts r_sum up at each saving, or sets it to 0.
     for r_sum in (4, 12, 0):
-        change_config(apart, r_sum=r_sum)
+        change(apart / "adapter_config.json", r_sum=r_sum)
         loaded = open_checkpoint(str(apart), base=str(tiny_base), device="cpu")
         assert torch.allclose(said(loaded), expected, rtol=0, atol=1e-6)
         assert inspect_checkpoint(str(apart)).problems == ()
@@ -365,10 +343,10 @@ def test_o_lora_is_loaded_with_its_scale(
     # What it joined is written down, or the file is of other weights.
     message = "lora_A has rank 8, adapter_config.json says r="
     for changes in ({"r": 3}, {"r_sum": 4}, {"r_sum": 0}, {"r": 1, "r_sum": None}):
-        change_config(joined, **({"r": 4, "r_sum": 8} | changes))
-        refused(joined, tiny_base, message)
+        change(joined / "adapter_config.json", **({"r": 4, "r_sum": 8} | changes))
+        refused(joined, message, base=str(tiny_base))
     # Not written down at all, it is told by width, and that is said.
-    change_config(joined, r=4, r_sum=None)
+    change(joined / "adapter_config.json", r=4, r_sum=None)
     loaded = open_checkpoint(str(joined), base=str(tiny_base), device="cpu")
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
     assert any("only by its width" in note for note in loaded.notes)
@@ -388,7 +366,7 @@ def test_rslora_keeps_its_scale_when_parts_are_joined(
         axis = 0 if "lora_A" in key else 1
         state[key] = torch.cat([state[key], torch.zeros_like(state[key])], dim=axis)
     save_file(state, folder / "adapter_model.safetensors")
-    change_config(folder, r_sum=8)
+    change(folder / "adapter_config.json", r_sum=8)
     loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
 
@@ -415,10 +393,16 @@ def test_configurations_that_are_refused(
         ]
     ):
         folder = copied(good, str(number))
-        change_config(folder, **changes)
-        refused(folder, tiny_base, message)
+        change(folder / "adapter_config.json", **changes)
+        refused(folder, message, base=str(tiny_base))
     # Fields of forks that change nothing, and unknown ones that are off.
-    change_config(good, r_sum=0, save_loranew=False, use_future=False, auto_mapping={})
+    change(
+        good / "adapter_config.json",
+        r_sum=0,
+        save_loranew=False,
+        use_future=False,
+        auto_mapping={},
+    )
     open_checkpoint(str(good), base=str(tiny_base), device="cpu")
 
 
@@ -427,10 +411,12 @@ def test_code_and_missing_weights_are_refused(
 ) -> None:
     folder = make_adapter(tmp_path / "a")
     (folder / "modeling.py").write_text("raise SystemExit")
-    refused(folder, tiny_base, "brings its own code (modeling.py)")
+    refused(folder, "brings its own code (modeling.py)", base=str(tiny_base))
     (folder / "modeling.py").unlink()
     (folder / "adapter_model.safetensors").unlink()
-    refused(folder, tiny_base, "has a configuration, but no whole adapter_model")
+    refused(
+        folder, "has a configuration, but no whole adapter_model", base=str(tiny_base)
+    )
 
 
 def test_weights_beside_an_adapter_are_not_left_out_in_silence(
@@ -448,7 +434,11 @@ def test_weights_beside_an_adapter_are_not_left_out_in_silence(
     assert note in open_checkpoint(str(folder), base=str(tiny_base)).notes
     words = {"base_model.model.model.embed_tokens.weight": torch.ones(2)}
     torch.save(images | words, folder / "non_lora_trainables.bin")
-    refused(folder, tiny_base, "trained weights of the language model (base_model.")
+    refused(
+        folder,
+        "trained weights of the language model (base_model.",
+        base=str(tiny_base),
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
@@ -470,10 +460,10 @@ def test_embeddings_in_an_adapter(
     assert f"{name}: a copy of the base's, unused" in loaded.notes
     edited(file, lambda s: s.update({f"base_model.model.{name}": weight + 1}))
     message = f"adapter tensor base_model.model.{name} is unexpected"
-    refused(folder, tiny_base, message)
+    refused(folder, message, base=str(tiny_base))
     grown = torch.ones(301, 32)
     edited(file, lambda s: s.update({f"base_model.model.{name}": grown}))
-    refused(folder, tiny_base, message)
+    refused(folder, message, base=str(tiny_base))
 
 
 def test_the_checkpoints_own_tokenizer_is_used(
@@ -526,9 +516,13 @@ def test_frozen_noise_is_added_to_input_embeddings_only(
     assert loaded.model_id != without.model_id
     assert any("frozen noise" in note for note in loaded.notes)
     save_file({"noise": noise[:, :5].clone()}, folder / "frozen_noise.safetensors")
-    refused(folder, base, "tensor noise has shape [300, 5], the model needs [300, 32]")
+    refused(
+        folder,
+        "tensor noise has shape [300, 5], the model needs [300, 32]",
+        base=str(base),
+    )
     save_file({"other": noise}, folder / "frozen_noise.safetensors")
-    refused(folder, base, "frozen_noise.safetensors: tensor noise is missing")
+    refused(folder, "frozen_noise.safetensors: tensor noise is missing", base=str(base))
 
 
 def test_nothing_is_printed(

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import each
 
-from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError, InputError
 
@@ -41,7 +42,7 @@ def test_rounded_weights_are_near_and_base_and_adapter_stay(
     adapter = make_adapter(tmp_path / "a")
     specs = [Spec("a", (str(adapter),))]
     before: dict[str, torch.Tensor] = {}
-    for loaded in open_checkpoints(specs, base=str(tiny_base), quantize=[kind]):
+    for loaded in each(specs, base=str(tiny_base), quantize=[kind]):
         before[loaded.name] = logits(loaded)
         last = loaded
     assert list(before) == ["base", "a", f"a+{kind}"]
@@ -75,7 +76,7 @@ def test_it_is_the_merged_model_rounded(
     options: dict[str, Any] = targets if family == "gpt2" else {}
     adapter = make_adapter(tmp_path / "a", base=base, **options)
     specs = [Spec("a", (str(adapter),))]
-    *_, ours = open_checkpoints(specs, base=str(base), quantize=[kind])
+    *_, ours = each(specs, base=str(base), quantize=[kind])
     plain = AutoModelForCausalLM.from_pretrained(base)
     merged = PeftModel.from_pretrained(plain, str(adapter)).merge_and_unload().eval()
     for name, module in merged.named_modules():
@@ -98,9 +99,7 @@ def test_it_is_the_merged_model_rounded(
 def test_full_weights_are_rounded_too(tiny_base: Path) -> None:
     names = [
         loaded.name
-        for loaded in open_checkpoints(
-            [Spec("m", (str(tiny_base),))], quantize=["int8", "int4"]
-        )
+        for loaded in each([Spec("m", (str(tiny_base),))], quantize=["int8", "int4"])
     ]
     assert names == ["m", "m+int8", "m+int4"]
 
@@ -111,7 +110,7 @@ def test_what_cannot_be_merged_is_refused(
     adapter = make_adapter(tmp_path / "dora", use_dora=True)
     specs = [Spec("a", (str(adapter),))]
     with pytest.raises(CheckpointError, match="DoRA|use_dora"):
-        list(open_checkpoints(specs, base=str(tiny_base), quantize=["int8"]))
+        list(each(specs, base=str(tiny_base), quantize=["int8"]))
 
 
 def test_unknown_kind_and_missing_library(
@@ -119,11 +118,7 @@ def test_unknown_kind_and_missing_library(
 ) -> None:
     specs = [Spec("m", (str(tiny_base),))]
     with pytest.raises(InputError, match="choose one of: int8, int4"):
-        next(open_checkpoints(specs, quantize=["int2"]))
-    from spark_audit.checkpoints import quantise as _quantise
-
-    _quantise._torchao.cache_clear()
+        next(each(specs, quantize=["int2"]))
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)
     with pytest.raises(InputError, match="torchao is not installed"):
-        next(open_checkpoints(specs, quantize=["int8"]))
-    _quantise._torchao.cache_clear()
+        next(each(specs, quantize=["int8"]))

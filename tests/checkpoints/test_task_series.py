@@ -10,19 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import each, refused
 
 from spark_audit.checkpoints.detect import expand, series
 from spark_audit.checkpoints.inspection import inspect_checkpoint
-from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
-
-
-def refused(source: Path | str, message: str, **options: Any) -> None:
-    with pytest.raises(CheckpointError) as error:
-        open_checkpoint(str(source), device="cpu", **options)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def labels(path: Path) -> list[str]:
@@ -266,7 +260,7 @@ def test_stages_trained_on_another_base_are_refused(
         open_checkpoint(source, base=str(tiny_base), device="cpu")
     specs = expand(Spec("x", (str(run),)))
     with pytest.raises(CheckpointError, match="was trained on another base"):
-        next(open_checkpoints(specs, base=str(other), device="cpu"))
+        next(each(specs, base=str(other), device="cpu"))
 
 
 def test_a_list_of_paths(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from tiny_models import KINDS, adapted, build
 
 from spark_audit.errors import CheckpointError, IncompleteError, InputError
 from spark_audit.scoring.items import Candidates
@@ -93,41 +93,6 @@ def assert_fits(
         mean, total = table.columns["nll_mean"][rows], table.columns["nll_sum"][rows]
         np.testing.assert_allclose(mean, truth / count, atol=atol, err_msg=item.key)
         np.testing.assert_allclose(total, truth, atol=atol * count.max(), rtol=1e-6)
-
-
-SIZES = {
-    "vocab_size": 300,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-# Learned, rotary and linear-bias positions; windows; soft-capped heads.
-KINDS: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4},
-    "qwen2": {},
-    "gemma2": {"head_dim": 8, "final_logit_softcapping": 4.0, "sliding_window": 8},
-    "gemma3_text": {"head_dim": 8, "sliding_window": 8},
-    "mistral": {"sliding_window": 8},
-    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 16, "init_std": 0.2},
-    "gpt_neox": {},
-    "falcon": {"alibi": True},
-    "bloom": {"n_layer": 2, "n_head": 4},
-}
-
-
-def build(kind: str, **settings: Any) -> Any:
-    config = AutoConfig.for_model(kind, **(SIZES | KINDS.get(kind, {}) | settings))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config).eval()
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -269,21 +234,6 @@ def test_unusable_rows_take_no_part(make_loaded: Callable[..., Any]) -> None:
     assert_fits(scored, Masked(), sets)
 
 
-def lora(model: Any, **settings: Any) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    settings.setdefault("target_modules", ["q_proj", "v_proj"])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        adapted = get_peft_model(
-            model, LoraConfig(r=4, task_type="CAUSAL_LM", **settings)
-        )
-        for name, weight in adapted.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(weight, std=0.3)
-    return adapted.eval()
-
-
 @pytest.mark.parametrize(
     ("settings", "own"),
     [({}, True), ({"target_modules": ["q_proj", "lm_head"]}, False)],
@@ -292,7 +242,7 @@ def lora(model: Any, **settings: Any) -> Any:
 def test_adapters(
     settings: dict[str, Any], own: bool, make_loaded: Callable[..., Any]
 ) -> None:
-    model = lora(build("llama"), **settings)
+    model = adapted(build("llama"), **settings)
     loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
     scored = score(loaded, SETS, passes=[KIND])
     assert (scored.notes == ()) == own
@@ -387,14 +337,10 @@ def test_models_that_keep_something_else_read_all_of_it(
 
 
 def test_prompt_tuning_reads_all_of_it(make_loaded: Callable[..., Any]) -> None:
-    from peft import PromptTuningConfig, get_peft_model
+    from peft import PromptTuningConfig
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = get_peft_model(
-            build("llama"),
-            PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=6),
-        ).eval()
+    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=6)
+    model = adapted(build("llama"), config)
     loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
     scored = score(loaded, SETS, passes=[KIND])
     assert "virtual tokens" in whole(scored)
@@ -532,20 +478,3 @@ def test_sets_resume_and_notes_stay(
     for name, values in first[KIND].columns.items():
         np.testing.assert_array_equal(again[KIND].columns[name], values)
         assert again[KIND].columns[name].dtype == values.dtype
-
-
-def test_a_score_depends_on_prefix_and_rows(
-    make_loaded: Callable[..., Any], tmp_path: Path
-) -> None:
-    loaded, store = make_loaded(build("llama")), Store(tmp_path)
-    item = SETS[0]
-    moved = replace(
-        item,
-        prefix=np.append(item.prefix, item.rows[0][:1]),
-        rows=(item.rows[0][1:], *item.rows[1:]),
-    )
-    turned = replace(item, rows=item.rows[::-1])
-    fewer = replace(item, rows=item.rows[1:])
-    others = (turned, fewer, moved)
-    keys = {store.keys(loaded, [one], KIND)()["equal"] for one in (item, *others)}
-    assert len(keys) == 4

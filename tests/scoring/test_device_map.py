@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import each
 
 from spark_audit import memory
 from spark_audit.checkpoints import placement, weight_files
 from spark_audit.checkpoints.inspection import inspect_checkpoint
-from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.placement import offloaded
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
@@ -62,7 +63,7 @@ def test_spread_to_disk_scores_are_those_of_one_place(
     base, lora = models[kind] / "base", models[kind] / "lora"
 
     def scored(**options: Any) -> dict[str, Any]:
-        stream = open_checkpoints([Spec("ours", (str(lora),))], **options)
+        stream = each([Spec("ours", (str(lora),))], **options)
         found = {}
         for loaded in stream:
             found[loaded.name] = score(loaded, items)[Pass()].columns
@@ -73,7 +74,7 @@ def test_spread_to_disk_scores_are_those_of_one_place(
     size = sum(path.stat().st_size for path in base.glob("*.safetensors"))
     free = {"cpu": placement.BESIDE + size // 2, "disk": 10**12}
     monkeypatch.setattr(placement, "rooms", lambda _: free)
-    for loaded in open_checkpoints([Spec("base", (str(base),))], device_map="auto"):
+    for loaded in each([Spec("base", (str(base),))], device_map="auto"):
         assert offloaded(loaded.model)
     spread = scored(device_map="auto")
     assert set(spread) == {"base", "ours"}

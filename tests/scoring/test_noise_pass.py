@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_models import adapted
 
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
@@ -131,17 +132,9 @@ def test_relative_is_sigma_over_the_embeddings_size(
 def test_an_adapter_and_frozen_noise_stay(
     make_model: Callable[..., Any], make_loaded: Callable[..., Any], items: list[Item]
 ) -> None:
-    from peft import LoraConfig, get_peft_model
-
     from spark_audit.checkpoints.adapters import input_noise
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        config = LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj"])
-        model = get_peft_model(make_model("llama"), config).eval()
-        for name, weight in model.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(weight, std=0.3)
+    model = adapted(make_model("llama"), target_modules=["q_proj"])
     frozen = torch.randn(300, 32, generator=torch.Generator().manual_seed(0))
     loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
     with input_noise(model, frozen):

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from tiny_models import KINDS, adapted
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.items import Item
@@ -17,74 +20,7 @@ from spark_audit.scoring.table import Pass, TokenTable
 
 LENGTHS = (5, 2, 40, 33, 90, 64, 64, 61, 1)
 
-SIZES = {
-    "vocab_size": 300,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 256,
-}
-# Every way a model makes logits of hidden states, and every place a body can be.
-KINDS: dict[str, dict[str, Any]] = {
-    "llama": {"num_key_value_heads": 2, "initializer_range": 0.2},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.2},
-    "qwen2": {"num_key_value_heads": 2, "initializer_range": 0.2},
-    "gemma2": {
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "final_logit_softcapping": 4.0,
-        "initializer_range": 0.2,
-        "sliding_window": 24,
-    },
-    "gemma3_text": {
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "final_logit_softcapping": 4.0,
-        "initializer_range": 0.2,
-    },
-    "cohere": {
-        "num_key_value_heads": 2,
-        "logit_scale": 0.25,
-        "initializer_range": 0.2,
-    },
-    "granite": {
-        "num_key_value_heads": 2,
-        "logits_scaling": 3.0,
-        "initializer_range": 0.2,
-    },
-    "phi": {"initializer_range": 0.2},
-    "gptj": {
-        "n_embd": 32,
-        "n_layer": 2,
-        "n_head": 4,
-        "rotary_dim": 4,
-        "initializer_range": 0.2,
-    },
-    "gpt_neox": {"initializer_range": 0.2},
-    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 16, "init_std": 0.2},
-    "falcon": {"initializer_range": 0.2, "alibi": True},
-    "bloom": {"n_layer": 2, "n_head": 4, "initializer_range": 0.2},
-}
-
-
-def build(kind: str, *, seed: int = 0, **settings: Any) -> Any:
-    # OPT and others have no field of some of these names and keep them as extras.
-    config = AutoConfig.for_model(
-        kind,
-        **SIZES,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-        **(KINDS[kind] | settings),
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config).eval()
-        for name, value in model.named_parameters():
-            if name.endswith("bias"):
-                torch.nn.init.normal_(value, std=0.5)
-    return model
+build = partial(tiny_models.build, bias=0.5)
 
 
 @torch.inference_mode()
@@ -251,21 +187,6 @@ def test_the_self_test_catches_a_model_that_changes_its_logits(
     assert_fits(scored[Pass()], expected(model, items, naive, loaded.usable))
 
 
-def lora(model: Any, **settings: Any) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    settings.setdefault("target_modules", ["q_proj", "v_proj"])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        adapted = get_peft_model(
-            model, LoraConfig(r=4, task_type="CAUSAL_LM", **settings)
-        )
-        for name, weight in adapted.named_parameters():
-            if "lora_B" in name or "modules_to_save" in name:
-                torch.nn.init.normal_(weight, std=0.3)
-    return adapted.eval()
-
-
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
 @pytest.mark.parametrize(
     ("settings", "own"),
@@ -283,7 +204,7 @@ def test_adapters(
     make_items: Callable[..., Any],
     naive: Callable[..., dict[str, np.ndarray]],
 ) -> None:
-    model = lora(build("llama"), **settings)
+    model = adapted(build("llama"), **settings)
     items = make_items(LENGTHS)
     loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
     scored = score(loaded, items)
@@ -301,14 +222,10 @@ def test_prompt_tuning_puts_its_positions_in_front(
     make_loaded: Callable[..., Any],
     make_items: Callable[..., Any],
 ) -> None:
-    from peft import PromptTuningConfig, get_peft_model
+    from peft import PromptTuningConfig
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = get_peft_model(
-            build("llama"),
-            PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=6),
-        ).eval()
+    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=6)
+    model = adapted(build("llama"), config)
     items = make_items((40, 33, 9))
     loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
     scored = score(loaded, items)

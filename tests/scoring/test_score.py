@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -243,16 +240,6 @@ def test_drift_is_small_and_notices_a_score_that_depends_on_its_batch(
     assert drift(loaded, items)[0] == pytest.approx(0.1, abs=1e-5)
 
 
-def test_score_keys_leaves_the_table_to_the_store(
-    loaded: Any, items: list[Item], tmp_path: Path
-) -> None:
-    store = Store(tmp_path)
-    keys = store.keys(loaded, items, Pass())
-    score_keys(loaded, keys, store=store)
-    assert set(keys()) == {one.key for one in items}
-    assert_same(store.gather(keys(), kind=Pass()), score(loaded, items)[Pass()])
-
-
 def test_notes_survive_a_resumed_run(
     loaded: Any,
     items: list[Item],
@@ -266,18 +253,3 @@ def test_notes_survive_a_resumed_run(
     again = score(loaded, items, store=Store(tmp_path)).notes
     assert first == again
     assert "no head is known" in again[0]
-
-
-def test_importing_the_package_is_quick_and_leaves_torch_alone() -> None:
-    code = (
-        "import sys, spark_audit.scoring, spark_audit.scoring.store;"
-        "print('torch' in sys.modules, 'transformers' in sys.modules)"
-    )
-    before = os.times()
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert run.stdout.split() == ["False", "False"]
-    after = os.times()
-    # Of the process: a busy machine makes it no slower.
-    assert after.children_user - before.children_user < 30

@@ -5,16 +5,17 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from refusals import each
 from serving import serving
 
 from spark_audit.checkpoints.detect import read_headers
-from spark_audit.checkpoints.open import open_checkpoint, open_checkpoints
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.server import PAUSES, Server
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.cli.main import run
@@ -58,6 +59,16 @@ def pauses(monkeypatch):
     return waited
 
 
+@contextmanager
+def served(merged, **faults):
+    """The address of a server of the checkpoint."""
+    with (
+        merged.active() as module,
+        serving(module, merged.tokenizer, **faults) as url,
+    ):
+        yield url
+
+
 def opened(url, agree, **options):
     return open_checkpoint(url, model="tiny", agree=str(agree), **options)
 
@@ -65,10 +76,7 @@ def opened(url, agree, **options):
 @pytest.mark.parametrize("fault", ["", "texts", "unlisted"])
 def test_a_server_that_agrees(adapter, merged, texts, fault):
     ours = score(merged, texts)[Pass()]
-    with (
-        merged.active() as module,
-        serving(module, merged.tokenizer, fault=fault) as url,
-    ):
+    with served(merged, fault=fault) as url:
         one = opened(url, adapter)
         assert (one.format, one.source) == ("server", f"tiny at {url}")
         assert one.model_id != merged.model_id
@@ -112,10 +120,7 @@ def test_a_server_that_drops_the_adapter_is_caught(adapter, merged, texts, tiny_
     ],
 )
 def test_a_server_that_misbehaves_is_refused(adapter, merged, texts, fault, said):
-    with (
-        merged.active() as module,
-        serving(module, merged.tokenizer, fault=fault) as url,
-    ):
+    with served(merged, fault=fault) as url:
         one = opened(url, adapter)
         with pytest.raises(CheckpointError) as caught:
             score(one, texts)
@@ -130,10 +135,7 @@ def test_what_passes_is_waited_for(adapter, merged, texts, pauses, status, times
     def before(count):
         return status if count <= times else None
 
-    with (
-        merged.active() as module,
-        serving(module, merged.tokenizer, before=before) as url,
-    ):
+    with served(merged, before=before) as url:
         one = opened(url, adapter)
         found = score(one, texts[:1])[Pass()].columns["nll"]
     ours = score(merged, texts[:1])[Pass()].columns["nll"]
@@ -148,10 +150,7 @@ def test_what_passes_is_waited_for(adapter, merged, texts, pauses, status, times
 def test_it_is_waited_for_so_long_and_no_longer(
     adapter, merged, texts, pauses, status, said
 ):
-    with (
-        merged.active() as module,
-        serving(module, merged.tokenizer, before=lambda count: status) as url,
-    ):
+    with served(merged, before=lambda count: status) as url:
         with pytest.raises(CheckpointError) as caught:
             score(opened(url, adapter), texts[:1])
     assert f"{url}: {said}" in str(caught.value)
@@ -168,10 +167,7 @@ def test_one_that_does_not_answer_in_time_is_not_asked_again(
     def before(count):
         done.wait(60)
 
-    with (
-        merged.active() as module,
-        serving(module, merged.tokenizer, before=before) as url,
-    ):
+    with served(merged, before=before) as url:
         one = opened(url, adapter)
         with pytest.raises(CheckpointError, match=r"has not answered for 0\.05 s"):
             score(one, texts[:1])
@@ -293,7 +289,7 @@ def test_no_command_line_error_quotes_a_password(given, capfd):
 def test_a_server_is_asked_what_it_serves_before_any_work(adapter, merged):
     with pytest.raises(CheckpointError, match="cannot be reached .*; start it"):
         opened("http://127.0.0.1:9/v1", adapter)
-    with merged.active() as module, serving(module, merged.tokenizer) as url:
+    with served(merged) as url:
         with pytest.raises(CheckpointError) as caught:
             open_checkpoint(url, model="tiny\x1b2", agree=str(adapter))
         message = str(caught.value)
@@ -346,7 +342,7 @@ def test_a_table_in_the_place_of_the_checkpoint(
     table = score(merged, texts)[Pass()]
     table.write(tmp_path / "t.parquet")
     here = {"base": str(tiny_base)}
-    with merged.active() as module, serving(module, merged.tokenizer) as url:
+    with served(merged) as url:
         one = opened(url, tmp_path / "t.parquet", **here)
         assert one.weights_sha256 == one.model_id
         found = score(one, texts)
@@ -380,7 +376,7 @@ def test_flags_and_servers_go_together(tiny_base):
         open_checkpoint(str(tiny_base), model="m")
     specs = [Spec("a", ("http://127.0.0.1:9/v1",)), Spec("b", ("http://g/v1",))]
     with pytest.raises(InputError, match="one served checkpoint at most"):
-        list(open_checkpoints(specs, model="m", agree=str(tiny_base)))
+        list(each(specs, model="m", agree=str(tiny_base)))
 
 
 def test_what_is_not_done_with_a_server_says_so():

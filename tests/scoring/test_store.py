@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
 import sys
 import threading
@@ -89,12 +88,6 @@ def test_passes_that_wait_together_are_never_mixed(
             table = reader.gather(keys, kind=Pass(kind))
             assert {k: v.dtype for k, v in table.columns.items()} == LAYOUTS[kind]
             assert table.ids == tuple("abcd")
-
-
-def test_an_empty_table_has_the_columns_of_its_pass() -> None:
-    for kind, layout in LAYOUTS.items():
-        table = Store(None).gather({}, kind=Pass(kind))
-        assert {k: v.dtype for k, v in table.columns.items()} == layout
 
 
 def test_keys_of_sets_and_prompts_depend_on_all_they_hold() -> None:
@@ -423,13 +416,6 @@ def test_a_shard_that_vanishes_is_an_output_error(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(OutputError, match="vanished"):
         store.gather(keys, kind=Pass())
-
-
-def test_the_metadata_of_a_shard_is_plain_json(tmp_path: Path) -> None:
-    fill(Store(tmp_path), ITEMS)
-    (path,) = tmp_path.glob("*.parquet")
-    metadata = pq.read_schema(path).metadata
-    assert json.loads(metadata[b"remarks"]) == []
 
 
 @pytest.mark.parametrize(

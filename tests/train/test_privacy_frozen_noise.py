@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from refusals import each
 from run_training import relearn, train
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -21,7 +22,6 @@ from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import (
     open_checkpoint,
-    open_checkpoints,
 )
 from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import CheckpointError, InputError
@@ -259,9 +259,7 @@ def test_switching_leaves_no_noise_behind(
     other = start(tmp_path / "other", "seed=3", "epochs=1").folder
     none = start(tmp_path / "none", "epochs=1", dp="none").folder
     specs = parse_specs([f"a={made}", f"b={other}", f"c={none}"])
-    loaded = {
-        one.name: one for one in open_checkpoints(specs, base=str(tied), device="cpu")
-    }
+    loaded = {one.name: one for one in each(specs, base=str(tied), device="cpu")}
     alone = {
         name: nll(opened(path, tied))
         for name, path in (("a", made), ("b", other), ("c", none))

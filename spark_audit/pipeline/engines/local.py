@@ -27,7 +27,6 @@ from spark_audit.pipeline.job import Job, Scored
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.score import (
     cores,
-    drift_probes,
     drift_remarks,
     score_keys,
     use_threads,
@@ -131,8 +130,7 @@ class Local:
             self._begin(checkpoint, tokens)
         with job.clock(f"scoring: {kind.kind}"):
             if tokens and not self._shard[0]:
-                probes = drift_probes(keys, job.request.seed)
-                for remark in drift_remarks(checkpoint, probes):
+                for remark in drift_remarks(checkpoint, keys, job.request.seed):
                     job.store.remark(remark)
             score_keys(
                 checkpoint,

@@ -11,7 +11,9 @@ One row a candidate: sum and mean over its tokens, nats.
 from __future__ import annotations
 
 import inspect
+import os.path
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -71,10 +73,7 @@ def _telling(items: Sequence[Candidates]) -> Candidates:
 
 def _common(rows: Sequence[np.ndarray]) -> int:
     """Tokens that all candidates begin with, of those that are read at all."""
-    shortest = min(map(len, rows))
-    table = np.array([row[:shortest] for row in rows])
-    alike = (table == table[0]).all(axis=0)
-    common = shortest if alike.all() else int(alike.argmin())
+    common = len(os.path.commonprefix([row.tolist() for row in rows]))
     return min(common, max(map(len, rows)) - 1)  # the last token is predicted, not read
 
 
@@ -96,6 +95,14 @@ class _Repeated(DynamicLayer):  # type: ignore[misc]
             for before, new in pairs
         )
         return keys, values
+
+
+def _sums(read: Callable[..., torch.Tensor], rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Of each row the sum of its tokens' NLL, float64, as read."""
+    goal, _ = padded(rows)
+    lengths = torch.tensor([len(row) for row in rows])
+    nll = read(targets=goal[..., None], lengths=lengths)[:, 0].double().numpy()
+    return np.add.reduceat(nll, (lengths.cumsum(0) - lengths).numpy())
 
 
 class _Way:
@@ -129,23 +136,18 @@ class _Way:
     def whole(self, item: Candidates, chosen: Sequence[int]) -> np.ndarray:
         """NLL sums, float64, of some candidates, each read with the prefix."""
         rows = [item.rows[i] for i in chosen]
-        before = len(item.prefix)
+        found, before = np.zeros(len(rows)), len(item.prefix)
 
         def call(batch: Sequence[int]) -> np.ndarray:
             # The last token is predicted, not read.
             fed = [np.append(item.prefix, rows[i][:-1]) for i in batch]
-            goal, _ = padded([rows[i] for i in batch])
-            lengths = torch.tensor([len(rows[i]) for i in batch])
-            nll = self._scorer.read(
-                *padded(fed), goal[..., None], lengths, first=before - 1
-            )
-            starts = (lengths.cumsum(0) - lengths).numpy()
-            return np.add.reduceat(nll[:, 0].double().numpy(), starts)
+            read = partial(self._scorer.read, *padded(fed), first=before - 1)
+            return _sums(read, [rows[i] for i in batch])
 
-        found = np.zeros(len(rows))
-        indices = range(len(rows))
-        parts = self._run(indices, lambda i: before + len(rows[i]) - 1, call)
-        for batch, part in parts:
+        def length(i: int) -> int:
+            return before + len(rows[i]) - 1
+
+        for batch, part in self._run(range(len(rows)), length, call):
             found[batch] = part
         return found
 
@@ -166,13 +168,10 @@ class _Way:
 
         def call(batch: Sequence[int]) -> np.ndarray:
             fed, mask = padded([rows[i][common:-1] for i in batch])
-            goal, _ = padded([rows[i][common + 1 :] for i in batch])
             if mask is not None:
                 mask = torch.cat([mask.new_ones((len(batch), before)), mask], 1)
-            lengths = torch.tensor([len(rows[i]) - common - 1 for i in batch])
-            nll = self._scorer.read(fed, mask, goal[..., None], lengths, cache=cache)
-            starts = (lengths.cumsum(0) - lengths).numpy()
-            return np.add.reduceat(nll[:, 0].double().numpy(), starts)
+            read = partial(self._scorer.read, fed, mask, cache=cache)
+            return _sums(read, [rows[i][common + 1 :] for i in batch])
 
         def length(i: int) -> int:
             return len(rows[i]) - common - 1

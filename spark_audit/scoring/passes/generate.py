@@ -27,12 +27,12 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.models import entry_device
-from spark_audit.errors import CheckpointError
 from spark_audit.memory import out_of_memory
 from spark_audit.scoring.answers import begins_with, normalised, stripped
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.passes import Task
-from spark_audit.scoring.passes.plain import padded, unwrapped
+from spark_audit.scoring.passes.plain import check_finite, padded, unwrapped
+from spark_audit.scoring.table import LAYOUTS
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -112,15 +112,14 @@ class Answer:
         """The pass's columns."""
         text = "\n".join(self._text().split("\n")[: self._lines])
         target = self.item.target
-        strict = stripped(text) == stripped(target)
         alike = normalised(text) == normalised(target) or (
             begins_with(text, target, self.item.labels)
         )
+        values = stripped(text) == stripped(target), alike, self.stop, len(self._new)
+        layout = LAYOUTS["generate"].items()
         return {
-            "strict": np.array([strict], dtype=np.int8),
-            "normalised": np.array([alike], dtype=np.int8),
-            "stop": np.array([self.stop], dtype=np.int8),
-            "n_tokens": np.array([len(self._new)], dtype=np.int32),
+            name: np.array([value], dtype)
+            for (name, dtype), value in zip(layout, values, strict=True)
         }
 
     def _text(self) -> str:
@@ -199,14 +198,9 @@ class Writer:
         """The likeliest usable token of each row, the first among equals."""
         z = logits.float()
         z[:, self._unusable.to(z.device)] = -torch.inf
-        best = z.amax(dim=1)
-        if not bool(torch.isfinite(best).all()):
-            bad = int((~torch.isfinite(best)).nonzero()[0, 0])
-            raise CheckpointError(
-                "the model's logits are NaN or infinite",
-                where=f"example {answers[bad].item.key!r}",
-                fix="load it in float32, or check how it was trained and saved",
-            )
+        best = z.amax(dim=1).cpu().numpy()
+        first_bad = answers[int(np.isfinite(best).argmin())]
+        check_finite(best, where=f"example {first_bad.item.key!r}")
         # Of several maxima torch's argmax gives the first.
         return z.argmax(dim=1).cpu()
 
@@ -246,8 +240,7 @@ class Writer:
         mask = torch.ones_like(both)
         mask[0, :padding] = 0
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # such as PEFT's of prompt tuning
+            with warnings.catch_warnings(action="ignore"):  # PEFT's of prompt tuning
                 found, past = self._step(both[:, :-1], mask[:, :-1], None)
                 if self.caches and past is None:
                     return False

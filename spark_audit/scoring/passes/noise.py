@@ -13,14 +13,14 @@ embedding matrix.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.placement import weight_of
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.batching import Batches
@@ -52,7 +52,7 @@ def run(
         noise = torch.zeros(len(batch), max(item.longest for item in batch), width)
         for row, item in enumerate(batch):
             noise[row, : item.longest] = unit_normals(item, kind.draw, width)
-        with added(model, noise.mul_(kind.sigma)):
+        with input_noise(model, noise.mul_(kind.sigma), by_token=False):
             return scorer.nll(batch)
 
     batches = Batches(
@@ -68,23 +68,6 @@ def unit_normals(item: Item, draw: int, width: int) -> torch.Tensor:
     content = hashlib.sha256(item.content()).hexdigest()
     generator = torch.Generator().manual_seed(seed_for(draw, "noise", content))
     return torch.randn(len(item.ids), width, generator=generator)
-
-
-@contextlib.contextmanager
-def added(model: Any, noise: torch.Tensor) -> Iterator[None]:
-    """Add noise ``(B, T, H)`` to what the input embedding gives, in float32.
-
-    It comes behind hooks that are there already; a tied head does not see it.
-    """
-
-    def add(module: Any, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-        return (output.float() + noise.to(output.device)).to(output.dtype)
-
-    handle = model.get_input_embeddings().register_forward_hook(add)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _rms(weight: torch.Tensor, usable: np.ndarray) -> float:

@@ -314,9 +314,9 @@ def own_head(
     elif kind in CAPPED_HEADS:
         transform = Transform(softcap=config.final_logit_softcapping)
     elif kind in MULTIPLIED_HEADS:
-        transform = Transform(multiply=float(base.logit_scale))
+        transform = Transform(float(base.logit_scale))
     elif kind in DIVIDED_HEADS:
-        transform = Transform(divide=float(config.logits_scaling))
+        transform = Transform(1 / float(config.logits_scaling))
     else:
         return f"no head is known for {kind}"
     head = base.get_output_embeddings()
@@ -335,12 +335,10 @@ def own_head(
 
 def padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Token ids padded on the right, and their mask where anything was padded."""
-    width = max(map(len, rows))
-    ids = torch.zeros(len(rows), width, dtype=torch.int64)
-    mask = torch.zeros(len(rows), width, dtype=torch.int64)
-    for at, row in enumerate(rows):
-        ids[at, : len(row)] = torch.from_numpy(row.astype(np.int64))
-        mask[at, : len(row)] = 1
+    parts = [torch.from_numpy(row.astype(np.int64)) for row in rows]
+    ids = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
+    lengths = torch.tensor([len(row) for row in rows])
+    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
     return ids, None if bool(mask.all()) else mask
 
 
