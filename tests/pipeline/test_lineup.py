@@ -52,9 +52,9 @@ def test_a_baseline_may_have_several_seeds() -> None:
         check_baseline("err", names)
 
 
-def test_two_audits_look_at_stages() -> None:
+def test_three_audits_look_at_stages() -> None:
     of_stages = [name for name in all_audits() if about(name).of_series]
-    assert of_stages == ["stages", "utility"]
+    assert of_stages == ["stages", "utility", "series"]
 
 
 def test_plans_are_united_and_each_sequence_stands_once() -> None:

@@ -16,7 +16,7 @@ from spark_audit.errors import InputError
 from spark_audit.provenance import sha256_file
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.named import membership_evidence, named_rows, persons
-from spark_audit.results import Guard
+from spark_audit.results import Guard, Row
 from spark_audit.results.evidence import Evidence
 
 ROWS, HELD_OUT = 60, 80
@@ -136,7 +136,10 @@ def test_the_command_lists_rows_and_writes_a_sheet(
 def test_the_files_of_names_are_private_and_hold_no_figure(tmp_path: Path) -> None:
     facts = manifest_facts().model_copy(update={"ids_identify": True})
     folder = made(tmp_path, manifest=facts)
-    write_report(read_report(folder), folder, formats=("named",))
+    report = read_report(folder)
+    row = Row(audit="mia", checkpoint="leaky", metric="auc", value=0.8)
+    with_rows = report.model_copy(update={"results": [row]})
+    write_report(with_rows, folder, formats=("named",))
     rows = pd.read_csv(folder / "tables" / "named_rows.csv")
     assert [*rows] == ["checkpoint", "row", "task", "false_share"]
     assert {*rows["false_share"]} == {0.1}

@@ -12,14 +12,24 @@ from pathlib import Path
 import pandas as pd
 
 from spark_audit.report.cells import File, Rendering
-from spark_audit.report.named import SHARE, membership_evidence, named_rows
+from spark_audit.report.named import (
+    AUDIT,
+    SHARE,
+    membership_evidence,
+    named_rows,
+)
 from spark_audit.report.writers.csv_tables import csv_text
 from spark_audit.results import Report
 from spark_audit.sentences import render
 
 
 def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
-    """One line per checkpoint and named row, and per named group of rows."""
+    """One line per checkpoint and named row, and per named group of rows.
+
+    Nothing where the report has no audit of membership: it names nobody.
+    """
+    if not any(row.audit == AUDIT for row in report.results):
+        return
     evidence = membership_evidence(report, folder)
     rows, groups = [], []
     for one in named_rows(report, evidence):
