@@ -116,6 +116,8 @@ def test_nothing_is_claimed_of_what_nobody_learned() -> None:
     for seed in range(40):
         _, said = concluded(evidence(seed))
         claims += said.claim == "membership"
+        told = "Share the last" in said.sentence
+        assert told == (said.claim == "membership" and bool(said.facts["adds"]))
         adds += bool(said.facts["adds"])
     # 40 tests at 5%: more than 5 have a probability of 1.4%.
     assert claims <= 5
