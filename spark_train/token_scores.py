@@ -225,7 +225,9 @@ def score_examples(
     nll = [table.columns["nll"][table.rows(row.id)] for row in rows]
     scores = row_scores(rows, nll, counts, alpha=alpha)
     told = []
-    for row, example, first, own in zip(rows, trained, nll, scores, strict=False):
+    for row, example, first, own in zip(
+        rows, trained[:limit], nll, scores, strict=True
+    ):
         types = (
             [None] * len(row) if show_text else _types(example, row, tokenizer, known)
         )

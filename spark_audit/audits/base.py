@@ -88,7 +88,7 @@ class Audit(ABC):
     unit, frameworks
         Unit of its smallest effects as readers see it; the requirements of frameworks
         that it serves.
-    slow
+    on_request
         ``all`` runs it only on request: it takes most of the time, or answers who asks.
     """
 
@@ -109,7 +109,7 @@ class Audit(ABC):
     claims: ClassVar[bool] = True
     unit: ClassVar[str] = ""
     frameworks: ClassVar[str] = ""
-    slow: ClassVar[bool] = False
+    on_request: ClassVar[bool] = False
 
     @classmethod
     def metric(cls, name: str) -> Metric:

@@ -45,8 +45,10 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     several = len(audits) > 1
     names = [audit.name for audit in audits]
     name = ALL if several else names[0]
-    slow = [audit.name for audit in audits if several and audit.slow]
-    shared = {one.name for audit in audits if not audit.slow for one in fields(audit)}
+    waits = [audit.name for audit in audits if several and audit.on_request]
+    shared = {
+        one.name for audit in audits if not audit.on_request for one in fields(audit)
+    }
 
     def command(
         context: typer.Context,
@@ -61,7 +63,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
         typed = {*given(context)}
         waiting = [
             name
-            for name in slow
+            for name in waits
             if name not in (*skip, *also)
             and not typed & {one.name for one in fields(asked[name])} - shared
         ]
@@ -89,7 +91,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     if several:
         skips = Flag("Audits to leave out.", metavar="AUDIT...", choices=names)
         text = "Audits that `all` runs on request only."
-        adds = replace(skips, help=text, choices=slow)
+        adds = replace(skips, help=text, choices=waits)
         kinds["skip"] = Annotated[tuple[str, ...], skips]
         kinds["also"] = Annotated[tuple[str, ...], adds]
     kinds["way"] = _Way

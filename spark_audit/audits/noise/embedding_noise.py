@@ -47,7 +47,7 @@ class Noise(Audit):
     metrics = METRICS
     nothing = NOTHING
     unscored = NOT_SCORED
-    slow = True
+    on_request = True
 
     sigmas: Annotated[str, "scales of the noise (sigma), separated by commas"] = SIGMAS
     draws: Annotated[int, "random draws of noise per scale"] = DRAWS

@@ -10,7 +10,6 @@ sequential membership inference, arXiv 2602.16596), which no claim rests on.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -21,9 +20,9 @@ from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
 from spark_audit.audits.series.series_scores import FPRS, OFS, SERIES
 from spark_audit.audits.spans import plan_of_identifiers
-from spark_audit.audits.utility.series import check_order, listed, tasks_in_order
+from spark_audit.audits.utility.series import check_order, places_of_tasks
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import BASE, CheckpointName, series_of
+from spark_audit.names import BASE
 from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
@@ -58,7 +57,7 @@ class SeriesAttack(Audit):
     covers = ("auc", "n")
     unit = "of AUC"
     frameworks = "AITG-MOD-04, AISVS v1.0-11.2.5"
-    slow = True
+    on_request = True
 
     order: Annotated[
         str | None,
@@ -87,23 +86,16 @@ class SeriesAttack(Audit):
         from spark_audit.provenance import seed_for
         from spark_audit.stats.roc import Design
 
-        if self.order is not None:
-            tasks_in_order(manifest, self.order)
-        named = [CheckpointName.parse(n) for n, p in tables.items() if Pass() in p]
-        counts: dict[str, set[int]] = defaultdict(set)
-        for one in named:
-            if one.stage is not None and not one.rounding:
-                counts[series_of(str(one))].add(one.stage)
-        counts = {name: stages for name, stages in counts.items() if len(stages) > 1}
+        places = places_of_tasks(tables, manifest, self.order)
         ids = self.plan(manifest).get(Pass(), [])
-        if not ids or not counts:
+        if not ids or not places:
             return Evidence()
         texts = [scored_text(manifest.by_id[key]) for key in ids]
-        units, facts, _ = without_model(
+        units, *_ = without_model(
             manifest, texts, ids, seed=context.seed, permutations=0
         )
-        own = tables.get(BASE, {}).get(Pass())
-        base = _means(own or reference_table(manifest, ids), ids)
+        scored = tables.get(BASE, {}).get(Pass())
+        base = _means(reference_table(manifest, ids) if scored is None else scored, ids)
         guess = best_guess(
             texts if all(texts) else None,
             units["label"].to_numpy(np.int64),
@@ -111,21 +103,15 @@ class SeriesAttack(Audit):
             Design.of(units["member"], units["cluster"], units["task"]),
             seed=seed_for(context.seed, "series", "texts"),
         )
-        tasks = listed(self.order)
-        places = {task: k for k, task in enumerate(tasks, start=1)}
-        place = units["task"].map(lambda task: places.get(task, 0)).to_numpy()
         unknown = np.full(len(ids), np.nan)
 
         def measured() -> Measured:
             found = unknown if guess is None else guess
             yield BASE, {"nll": base, "place": unknown, "texts": found}
-            for one in named:
-                stages = counts.get(series_of(str(one)))
-                if one.stage is None or one.rounding or stages is None:
-                    continue
-                whole = stages == set(range(1, len(tasks) + 1))
-                nll = _means(tables[str(one)][Pass()], ids)
-                yield str(one), {"nll": nll, "place": place * whole, "texts": unknown}
+            for name, own in places.items():
+                nll = _means(tables[name][Pass()], ids)
+                place = units["task"].map(own).fillna(0)
+                yield name, {"nll": nll, "place": place, "texts": unknown}
 
         return Evidence.of(units[["example", "task", "cluster", "member"]], measured())
 

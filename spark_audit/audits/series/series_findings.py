@@ -17,7 +17,7 @@ from spark_audit.audits.series.series_scores import (
     LAST,
     OFS,
     SERIES,
-    Stages,
+    StagedRows,
     all_series,
 )
 from spark_audit.provenance import seed_for
@@ -41,10 +41,10 @@ NO_TEXTS = "the texts alone could not be tested: too few groups of rows"
 
 
 @dataclass(frozen=True)
-class Attack:
+class SeriesEstimates:
     """The estimates of one group of rows of a series."""
 
-    stages: Stages
+    stages: StagedRows
     context: Context
 
     @cached_property
@@ -110,7 +110,7 @@ def conclude(evidence: Evidence, context: Context) -> AuditResult:
     """Rows, findings, and membership by what there was after each stage."""
     rows: list[Row] = []
     table: list[dict[str, Any]] = []
-    known: dict[str, Attack] = {}
+    known: dict[str, SeriesEstimates] = {}
     findings: list[Finding] = []
     for name, stages in all_series(evidence):
         if isinstance(stages, str):
@@ -136,19 +136,19 @@ def conclude(evidence: Evidence, context: Context) -> AuditResult:
     return AuditResult(rows=rows, findings=findings, tables={"series_stages": table})
 
 
-def _groups(stages: Stages, context: Context) -> dict[str, Attack]:
+def _groups(stages: StagedRows, context: Context) -> dict[str, SeriesEstimates]:
     """All rows, and those of each task."""
-    found = {"pooled": Attack(stages, context)}
+    found = {"pooled": SeriesEstimates(stages, context)}
     for task in sorted(set(stages.rows["task"])):
         own = (stages.rows["task"] == task).to_numpy()
-        part = Stages(
+        part = StagedRows(
             stages.rows[own], stages.fall[:, own], stages.place[own], stages.texts[own]
         )
-        found[f"task:{task}"] = Attack(part, context)
+        found[f"task:{task}"] = SeriesEstimates(part, context)
     return found
 
 
-def _rows(name: str, group: str, attack: Attack) -> Iterator[Row]:
+def _rows(name: str, group: str, attack: SeriesEstimates) -> Iterator[Row]:
     for metric, of, estimate, null in attack.figures():
         yield Row.of_estimate(
             estimate.decided(paper=attack.context.paper),
@@ -161,7 +161,7 @@ def _rows(name: str, group: str, attack: Attack) -> Iterator[Row]:
         )
 
 
-def _by_stage(name: str, stages: Stages) -> Iterator[dict[str, Any]]:
+def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
     """AUC of the last checkpoint and of the series, had the run ended at a stage."""
     for stage in range(1, len(stages.fall) + 1):
         then = stages.until(stage)
@@ -177,7 +177,7 @@ def _by_stage(name: str, stages: Stages) -> Iterator[dict[str, Any]]:
 
 def _finding(
     name: str,
-    attack: Attack,
+    attack: SeriesEstimates,
     gain_p: float,
     series: int,
     rows: dict[tuple[str, str, str], Row],

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.utility.series import UNORDERED
 from spark_audit.names import BASE, CheckpointName, series_of
 from spark_audit.results.evidence import Evidence
 from spark_audit.stats.roc import Design
@@ -19,14 +20,10 @@ OFS = (SERIES, LAST, STEP)
 FEWEST = 10
 """A task needs this many members and as many non-members to be estimated."""
 TOO_FEW = f"each task has fewer than {FEWEST} trained or {FEWEST} held-out rows"
-UNORDERED = (
-    "it is not known which task each stage was trained on: give --order with one task "
-    "per stage"
-)
 
 
 @dataclass(frozen=True)
-class Stages:
+class StagedRows:
     """The rows of one series that have a place, and their NLL by stage.
 
     ``fall`` is the fall of the NLL since the untrained model, nats per token, shape
@@ -39,11 +36,11 @@ class Stages:
     place: np.ndarray
     texts: np.ndarray
 
-    def until(self, stage: int) -> Stages:
+    def until(self, stage: int) -> StagedRows:
         """What there was after a stage: its tasks, and the stages up to it."""
         kept = self.place <= stage
         part = self.fall[:stage, kept]
-        return Stages(self.rows[kept], part, self.place[kept], self.texts[kept])
+        return StagedRows(self.rows[kept], part, self.place[kept], self.texts[kept])
 
     @property
     def scores(self) -> Mapping[str, np.ndarray]:
@@ -60,7 +57,7 @@ class Stages:
         return Design.of(self.rows["member"], self.rows["cluster"], self.rows["task"])
 
 
-def all_series(evidence: Evidence) -> Iterator[tuple[str, Stages | str]]:
+def all_series(evidence: Evidence) -> Iterator[tuple[str, StagedRows | str]]:
     """The series by name; of one that cannot be tested, why."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for name in evidence.checkpoints:
@@ -75,14 +72,14 @@ def all_series(evidence: Evidence) -> Iterator[tuple[str, Stages | str]]:
         if not (place > 0).any():
             yield name, UNORDERED
             continue
-        sides = evidence.units["member"].where(known).groupby(evidence.units["task"])
-        enough = sides.agg(lambda each: min(each.sum(), (each == False).sum()))  # noqa: E712
-        known &= evidence.units["task"].map(enough >= FEWEST).to_numpy(bool)
+        sides = evidence.units[known].groupby(["task", "member"]).size().unstack()
+        enough = sides.reindex(columns=[True, False]).ge(FEWEST).all(axis=1)
+        known &= evidence.units["task"].isin(enough[enough].index).to_numpy()
         if not known.any():
-            yield (
-                name,
-                f"each task has fewer than {FEWEST} trained or {FEWEST} held-out rows",
-            )
+            yield name, TOO_FEW
             continue
         rows = evidence.units[known]
-        yield name, Stages(rows, fall[:, known], place[known].astype(int), texts[known])
+        yield (
+            name,
+            StagedRows(rows, fall[:, known], place[known].astype(int), texts[known]),
+        )

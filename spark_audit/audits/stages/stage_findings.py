@@ -15,13 +15,10 @@ from spark_audit.audits.stages.cells import (
     all_series,
     cells_of,
 )
+from spark_audit.audits.utility.series import UNORDERED
 from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence
 
-UNORDERED = (
-    "it is not known which task each stage was trained on: give --order with one task "
-    "per stage"
-)
 Told: TypeAlias = "Mapping[tuple[str, str, str, str], Row]"
 
 

@@ -18,10 +18,10 @@ from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.spans import Sums, audited_spans, plan_of_identifiers
-from spark_audit.audits.utility.series import check_order, listed, tasks_in_order
+from spark_audit.audits.utility.series import check_order, places_of_tasks
 from spark_audit.data.occurrences import folded, standing
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import ANY, CheckpointName
+from spark_audit.names import ANY
 from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
@@ -68,30 +68,18 @@ class Stages(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        if self.order is not None:
-            tasks_in_order(manifest, self.order)
-        named = [CheckpointName.parse(n) for n, p in tables.items() if Pass() in p]
-        staged = [one for one in named if one.stage is not None and not one.rounding]
-        counts: dict[tuple[str, int | None], set[int]] = defaultdict(set)
-        for one in staged:
-            counts[one.method, one.seed].add(one.stage or 1)
-        several = [one for one in staged if len(counts[one.method, one.seed]) > 1]
-        if not several:
+        places = places_of_tasks(tables, manifest, self.order)
+        if not places:
             return Evidence()
         spans = _spans(manifest)
         at = tuple(spans[name].to_numpy() for name in ("index", "start", "n_tokens"))
         units = spans.drop(columns="index")
         units["ref_sum"] = Sums.of_reference(manifest)(*at)
-        tasks = listed(self.order)
-        places = {task: k for k, task in enumerate(tasks, start=1)}
-        place = units["task"].map(lambda task: places.get(task, 0))
 
         def measured() -> Measured:
-            for one in several:
-                sums = Sums.of_table(manifest, tables[str(one)][Pass()])(*at)
-                stages = counts[one.method, one.seed]
-                whole = stages == set(range(1, len(tasks) + 1))
-                yield str(one), {"nll_sum": sums, "place": place * whole}
+            for name, own in places.items():
+                sums = Sums.of_table(manifest, tables[name][Pass()])(*at)
+                yield name, {"nll_sum": sums, "place": units["task"].map(own).fillna(0)}
 
         return Evidence.of(units, measured())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,12 +12,17 @@ from spark_audit.audits.base import Tables
 from spark_audit.errors import InputError
 from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.names import CheckpointName, series_of
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.table import Pass, TokenTable
 
 NEWLINE = 1
 """The code of the column ``stop`` for an answer that a newline ended."""
+UNORDERED = (
+    "it is not known which task each stage was trained on: give --order with one task "
+    "per stage"
+)
 NO_ROWS = "has no test row without a canary"
 NO_LABELS = "has no set of labels for the scorer `likelihood`"
 
@@ -60,6 +65,29 @@ def check_order(order: str | None) -> None:
 def listed(order: str | None) -> list[str]:
     """The tasks of an order as it is given: names between commas."""
     return [] if order is None else [task.strip() for task in order.split(",")]
+
+
+def places_of_tasks(
+    tables: Tables, manifest: Manifest, order: str | None
+) -> dict[str, dict[str, int]]:
+    """Each stage of a series of several -> task -> the stage that trained on it.
+
+    No task has a place where the order is not given, or is not as long as the series.
+    """
+    if order is not None:
+        tasks_in_order(manifest, order)
+    places = {task: k for k, task in enumerate(listed(order), start=1)}
+    stages: dict[str, dict[str, int]] = defaultdict(dict)
+    for name, passes in tables.items():
+        one = CheckpointName.parse(name)
+        if Pass() in passes and one.stage is not None and not one.rounding:
+            stages[series_of(name)][name] = one.stage
+    return {
+        name: places if {*own.values()} == {*places.values()} else {}
+        for own in stages.values()
+        if len(own) > 1
+        for name in own
+    }
 
 
 def asked_rows(
