@@ -29,11 +29,15 @@ def persons(
     person: Annotated[
         tuple[str, ...],
         Flag(
-            "Rows or persons: ids of rows, or source ids of groups of rows. Default: "
-            "the list of named rows.",
+            "Ids of rows, or of their groups (a group has the name of its smallest "
+            "source). Default: the list of named rows.",
             metavar="ID...",
         ),
     ] = (),
+    manifest: Annotated[
+        Path | None,
+        Flag("For --person by any source of a row.", metavar="FILE"),
+    ] = None,
     share: Annotated[
         float, Flag("Expected share of false ones among named rows.", metavar="X")
     ] = 0.1,
@@ -41,6 +45,7 @@ def persons(
     json: Json = False,
 ) -> None:
     """What a report shows of single rows and persons; needs no model and no text."""
+    from spark_audit.cli.report import manifest_of
     from spark_audit.report import named
     from spark_audit.report.folder import folder_of, read_report
 
@@ -52,10 +57,16 @@ def persons(
             report = read_report(folder)
             whose = {"report": str(folder)} if len(folders) > 1 else {}
             if person:
-                found = named.persons(report, folder, person, share=share)
+                sources = {}
+                if manifest is not None:
+                    rows = manifest_of(report, manifest).examples
+                    sources = {row.source_id: row.cluster for row in rows}
+                found = named.persons(
+                    report, folder, person, sources=sources, share=share
+                )
                 told += [whose | vars(one) | {"state": one.state} for one in found]
             else:
-                evidence = named.membership_evidence(report, folder)
+                evidence = named.evidence_of(report, folder)
                 lists = named.named_rows(report, evidence, share=share)
                 told += [whose | _listed(one, share) for one in lists]
         if json:

@@ -81,7 +81,7 @@ def report(
         raise InputError(what, where="--prepared-by", fix="--format dossier")
     folder = folder_of(folder)
     content = read_report(folder)
-    source = None if manifest is None else _manifest_of(content, manifest)
+    source = None if manifest is None else manifest_of(content, manifest)
     # Before anything is written: a name that is unknown leaves the folder as it is.
     further = []
     if against is not None:
@@ -109,7 +109,7 @@ def report(
         show_tables([block], figures=False)
 
 
-def _manifest_of(content: Report, path: Path) -> Manifest:
+def manifest_of(content: Report, path: Path) -> Manifest:
     """The manifest that a report was made with."""
     from spark_audit.manifest.file import load_manifest, original
 

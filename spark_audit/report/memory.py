@@ -75,7 +75,7 @@ def memories(report: Report, found: Sequence[Standing]) -> list[Memory]:
 
 
 def reach(found: Sequence[Memory]) -> float:
-    """How far from 0 the plot goes, nats: an interval of two seeds may be endless."""
+    """How far from 0 the plot goes, nats: an interval of few groups may be endless."""
     values = [abs(one.row.value) for one in found if one.row and one.row.value]
     return 1.5 * max(values, default=0.0) + math.log(1.1)
 

@@ -8,7 +8,7 @@ text's log-likelihood since the untrained model, against held-out rows of its ta
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
 from spark_audit.stats.bootstrap import holm
-from spark_audit.stats.conformal import conformal_p, named, simes, standardised
+from spark_audit.stats.conformal import conformal_p, discoveries, simes, standardised
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ class Named:
     """The trained rows of one checkpoint, or in ``why`` why none can be named.
 
     ``rows`` has ``row``, ``task``, ``group`` (rows that share a source or a person),
-    ``dose``, ``p`` and ``named``; ``groups`` has ``group``, ``rows``, ``p``, ``named``.
+    ``p`` and ``named``; ``groups`` has ``group``, ``rows``, ``p``, ``named``.
     ``held_out`` groups are what they are compared with.
     """
 
@@ -63,18 +63,18 @@ class Named:
         return render("named.summary", **counts, **told)
 
 
-def membership_evidence(report: Report, folder: Path) -> Evidence:
-    """The evidence of membership that a report was made from.
+def evidence_of(report: Report, folder: Path, audit: str = AUDIT) -> Evidence:
+    """The evidence of an audit that a report was made from.
 
     Raises
     ------
     InputError
         If it is not there, or of another report.
     """
-    path = folder / "scores" / about(AUDIT).evidence_file()
-    fix = "run `spark-audit mia` into this folder"
+    path = folder / "scores" / about(audit).evidence_file()
+    fix = f"run `spark-audit {audit}` into this folder"
     if not path.is_file():
-        what = "the report has no evidence of membership"
+        what = f"the report has no evidence of `{audit}`"
         raise InputError(what, where=str(path), fix=fix)
     if report.evidence.get(path.name) != sha256_file(path):
         what = "is not the file that this report was made from"
@@ -97,7 +97,7 @@ def named_rows(
     units = evidence.units
     held_out = ~units["member"].to_numpy(bool)
     facts = units.rename(columns={"example": "row", "cluster": "group"})
-    facts = facts[["row", "task", "group", "dose"]]
+    facts = facts[["row", "task", "group"]]
     held_out_groups = units["cluster"][held_out].nunique()
     found = []
     for name in evidence.checkpoints:
@@ -106,11 +106,11 @@ def named_rows(
         place = units["task"], units["cluster"]
         scores = standardised(evidence.row(name, SCORE), held_out, *place)
         p = conformal_p(scores, held_out, units["cluster"])
-        rows = facts.assign(p=p, named=named(p, share=share))[~held_out]
+        rows = facts.assign(p=p, named=discoveries(p, share=share))[~held_out]
         by_group = rows.dropna(subset="p").groupby("group")["p"]
         groups = pd.DataFrame({"rows": by_group.size(), "p": by_group.agg(simes)})
         groups = groups.reset_index()
-        groups["named"] = named(groups["p"], share=share)
+        groups["named"] = discoveries(groups["p"], share=share)
         why = _doubt(report, name)
         if not why and not np.isfinite(p).any():
             why = render("named.no_scores")
@@ -163,37 +163,50 @@ class Person:
 
 
 def persons(
-    report: Report, folder: Path, ids: Sequence[str], *, share: float = SHARE
+    report: Report,
+    folder: Path,
+    ids: Sequence[str],
+    *,
+    sources: Mapping[str, str] | None = None,
+    share: float = SHARE,
 ) -> list[Person]:
     """What each checkpoint shows of persons, by an id of a row or of a group of rows.
+
+    Parameters
+    ----------
+    sources
+        Source ids -> the groups that they belong to, as the manifest knows them: a
+        group has the name of its smallest source.
 
     Raises
     ------
     InputError
         If an id is in no row of the evidence: the report says nothing of such a person.
     """
-    evidence = membership_evidence(report, folder)
+    evidence = evidence_of(report, folder)
     units = evidence.units
     held_out = ~units["member"].to_numpy(bool)
     least = 1 / (1 + units["cluster"][held_out].nunique())
-    extracted = _extracted(report, folder)
+    lists = named_rows(report, evidence, share=share)
+    extracted = None
+    if about("extract").evidence_file() in report.evidence:
+        extracted = evidence_of(report, folder, "extract")
     found: list[Person] = []
     for key in dict.fromkeys(ids):
-        own = units[(units["example"] == key) | (units["cluster"] == key)]
+        group = (sources or {}).get(key, key)
+        own = units[(units["example"] == key) | (units["cluster"] == group)]
         groups = {*own["cluster"]}
         if not groups:
             raise InputError(
                 "is no row and no group of rows of this report: nothing is known of it",
                 where="--person",
-                fix="give the id of a row, or the source id of a group of rows",
+                fix="give the id of a row, or --manifest for the sources of all rows",
             )
         inside = units["cluster"].isin(groups)
-        for one in named_rows(report, evidence, share=share):
+        for one in lists:
             rows = one.rows[one.rows["group"].isin(groups)]
             p = rows["p"].dropna()
-            told = simes(p) if len(p) and not one.why else None
             back, asked = _back(extracted, one.checkpoint, groups)
-            why = one.why or ("" if len(rows) else render("named.held_out"))
             found.append(
                 Person(
                     id=key,
@@ -201,12 +214,12 @@ def persons(
                     trained=len(rows),
                     held_out=int((inside & held_out).sum()),
                     named=int(rows["named"].sum()),
-                    p=told,
+                    p=simes(p) if len(p) and not one.why else None,
                     p_adjusted=None,
                     least=least,
                     back=back,
                     asked=asked,
-                    why=why,
+                    why=one.why or ("" if len(rows) else render("named.held_out")),
                 )
             )
     return _corrected(found)
@@ -222,13 +235,6 @@ def _corrected(found: Sequence[Person]) -> list[Person]:
         for i, p in zip(at, adjusted, strict=True):
             corrected[i] = replace(found[i], p_adjusted=p)
     return corrected
-
-
-def _extracted(report: Report, folder: Path) -> Evidence | None:
-    path = folder / "scores" / about("extract").evidence_file()
-    if not path.is_file() or report.evidence.get(path.name) != sha256_file(path):
-        return None
-    return Evidence.read(path)
 
 
 def _back(

@@ -31,6 +31,8 @@ SHAPES: dict[State, str] = {
 """The states, the worst first, and a sign of each: colour is never the only sign."""
 REASONS = ("not_tested", "confounded")
 """Claims that state why memory was not tested."""
+OF_IDENTIFIERS = ("matched", "twins", "extract")
+"""Attacks on identifiers; canaries are nobody's, membership is of no identifier."""
 UNITS = ("nats", "bits", "AUC")
 """Units that the first screen explains where it uses them."""
 
@@ -157,7 +159,9 @@ class Standing:
         """The types that it exposes most, or that none is shown to be; else empty."""
         if self.exposed:
             return sentences.render("page.exposed", exposed=self.exposed)
-        return sentences.render("page.nobody") if self.state == "NO LEAK FOUND" else ""
+        tested = {one.audit for one in self.tried if one.outcome == "not shown"}
+        clean = self.state == "NO LEAK FOUND" and tested & {*OF_IDENTIFIERS}
+        return sentences.render("page.no_type") if clean else ""
 
 
 def _seed(finding: Finding | None) -> str:
@@ -345,10 +349,16 @@ def surety(found: Sequence[Standing]) -> str:
     """
     of_1000: dict[int, list[str]] = {}
     for one in found:
-        p = one.led_by.p_adjusted if one.led_by and one.detections else None
-        if p is not None:
-            of_1000.setdefault(max(1, math.ceil(1000 * p)), []).append(one.name)
-    clean = any(one.state == "NO LEAK FOUND" for one in found)
+        led = one.led_by if one.detections else None
+        if led and led.family == "primary" and led.p_adjusted is not None:
+            n = max(1, math.ceil(1000 * led.p_adjusted))
+            of_1000.setdefault(n, []).append(one.name)
+    clean = any(
+        tried.finding and tried.finding.mde is not None
+        for one in found
+        if one.state == "NO LEAK FOUND"
+        for tried in one.tally.get("not shown", ())
+    )
     claims = sorted(of_1000.items())
     return sentences.render("states.surety", claims=claims, clean=clean)
 

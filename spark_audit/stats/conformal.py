@@ -91,7 +91,7 @@ MOST_P = 0.05
 to the share, and name a stranger as often."""
 
 
-def named(p: ArrayLike, *, share: float) -> np.ndarray:
+def discoveries(p: ArrayLike, *, share: float) -> np.ndarray:
     """Those that are named: Benjamini and Hochberg (1995) at a share of false ones.
 
     And none whose own p is above :data:`MOST_P`.

@@ -15,7 +15,7 @@ from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
 from spark_audit.provenance import sha256_file
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.report.named import membership_evidence, named_rows, persons
+from spark_audit.report.named import evidence_of, named_rows, persons
 from spark_audit.results import Guard, Row
 from spark_audit.results.evidence import Evidence
 
@@ -56,7 +56,7 @@ def made(folder: Path, **columns: object) -> Path:
 
 def lists(folder: Path) -> dict[str, tuple[list[str], str]]:
     report = read_report(folder)
-    found = named_rows(report, membership_evidence(report, folder))
+    found = named_rows(report, evidence_of(report, folder))
     return {
         one.checkpoint: (one.rows.loc[one.rows["named"], "row"].tolist(), one.why)
         for one in found
@@ -98,6 +98,15 @@ def test_a_person_is_shown_not_shown_or_not_tested(folder: Path) -> None:
     assert stranger.back is None
 
 
+def test_a_person_is_found_by_any_of_their_sources(folder: Path) -> None:
+    report = read_report(folder)
+    sources = {"later-source": "five"}
+    found = persons(report, folder, ["later-source"], sources=sources)
+    assert {(one.id, one.trained) for one in found} == {("later-source", 5)}
+    with pytest.raises(InputError, match="nothing is known"):
+        persons(report, folder, ["later-source"])
+
+
 def test_who_is_in_no_row_is_refused_without_a_word_of_the_id(folder: Path) -> None:
     with pytest.raises(InputError) as error:
         persons(read_report(folder), folder, ["jane@example.org"])
@@ -109,10 +118,10 @@ def test_evidence_of_another_report_is_refused(folder: Path) -> None:
     path.write_bytes(path.read_bytes() + b" ")
     report = read_report(folder)
     with pytest.raises(InputError, match="not the file"):
-        membership_evidence(report, folder)
+        evidence_of(report, folder)
     path.unlink()
-    with pytest.raises(InputError, match="no evidence of membership"):
-        membership_evidence(report, folder)
+    with pytest.raises(InputError, match="no evidence of `mia`"):
+        evidence_of(report, folder)
 
 
 def test_the_command_lists_rows_and_writes_a_sheet(

@@ -17,11 +17,13 @@ from spark_audit.report.disclosure import disclosed
 from spark_audit.report.gate import DEFAULT, check, parse_rule
 from spark_audit.report.states import (
     SHAPES,
+    Tried,
     advice,
     answer,
     gate,
     meanings,
     standings,
+    surety,
 )
 from spark_audit.results import (
     AuditResult,
@@ -316,3 +318,63 @@ def test_the_terminal_withholds_nothing_from_its_owner(
     out = capsys.readouterr().out
     assert "0.123" in out
     assert "withheld" not in out.lower()
+
+
+@pytest.mark.parametrize(
+    ("audit", "more", "told"),
+    [
+        ("matched", {"unit": "nats", "value": -0.7}, "(2.0 times as likely)"),
+        ("canary", {"unit": "bits", "value": 3.0, "null": 1.0}, "list than by chance)"),
+        ("canary", {"unit": "bits", "value": 2.0}, "top of its list)"),
+        ("twins", {"unit": "bits", "metric": "rise"}, "than at the base model)"),
+        ("twins", {"unit": "bits", "metric": "beyond"}, "than held-out ones)"),
+        ("mia", {"unit": "AUC", "facts": {"beyond": None}}, "than by the texts alone)"),
+        ("mia", {"unit": "AUC", "facts": {}}, "of 100 pairs)"),
+        ("extract", {"unit": "points"}, "than of held-out ones)"),
+        ("extract", {"unit": "points", "facts": {"against": "base"}}, "base model)"),
+    ],
+)
+def test_what_was_found_is_compared_with_what_it_was_tested_against(
+    audit: str, more: dict[str, Any], told: str
+) -> None:
+    one = Finding(
+        audit=audit,
+        checkpoint="a",
+        claim="memory",
+        says="said",
+        **{"value": 0.3, **more},
+    )
+    assert Tried(audit, "FOUND", one).shown.endswith(told)
+    assert "(" not in Tried(audit, "not shown", one).shown
+
+
+def test_a_finding_on_one_seed_says_which() -> None:
+    found = finding("mia", "a[2]", "membership", unit="AUC", value=0.2)
+    assert Tried("mia", "FOUND", found).shown.endswith(", in a[2])")
+    (one,) = standings(report(found, names=("a[1]", "a[2]")))
+    assert one.lead.startswith("a[2]: ")
+
+
+def test_how_sure_is_said_of_claims_of_the_family_and_of_stated_effects_alone() -> None:
+    sure = finding("matched", "a", "memory", p_adjusted=0.0021)
+    clean = finding("matched", "b", "nothing_shown", mde=0.1)
+    told = surety(standings(report(sure, clean)))
+    assert "those of a in at most 3 of 1,000 such reports" in told
+    assert "2 of 10 such audits would miss" in told
+    # Nothing is known of what was not corrected, and of a leak of no stated size.
+    loose = sure.model_copy(update={"family": "exploratory"})
+    silent = clean.model_copy(update={"mde": None})
+    assert surety(standings(report(loose, silent))) == ""
+
+
+def test_that_no_type_is_exposed_is_said_where_identifiers_were_tested() -> None:
+    told = "no type of identifier is shown to be exposed"
+    tested, canaries = (
+        standings(report(finding(audit, "a", "nothing_shown"), names=("a",)))[0]
+        for audit in ("matched", "canary")
+    )
+    assert told in tested.exposure
+    assert canaries.exposure == ""
+    leak = finding("matched", "a", "memory")
+    (leaks,) = standings(report(leak, names=("a",)))
+    assert told not in leaks.outcomes

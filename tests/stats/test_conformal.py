@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from spark_audit.stats.conformal import conformal_p, named, simes, standardised
+from spark_audit.stats.conformal import conformal_p, discoveries, simes, standardised
 
 SIZE, TASKS = 5, 4
 
@@ -37,7 +37,7 @@ def tried(seed: int, effect: float) -> tuple[float, float, float]:
     x = world(np.random.default_rng(seed), effect)
     held = ~x["trained"]
     scores = standardised(x["score"], held, x["task"], x["cluster"])
-    found = named(conformal_p(scores, held, x["cluster"]), share=0.1)
+    found = discoveries(conformal_p(scores, held, x["cluster"]), share=0.1)
     strangers = x["trained"] & (x["dose"] == 0)
     top = x["dose"] == 16
     false = (found & strangers).sum() / max(found.sum(), 1)
@@ -75,7 +75,7 @@ def test_rows_without_a_score_are_never_named() -> None:
     p = conformal_p(scores, held, np.arange(6))
     assert np.isnan(p[0])
     assert p[1] == pytest.approx(0.2)
-    assert not named(p, share=0.1).any()
+    assert not discoveries(p, share=0.1).any()
 
 
 def test_held_out_rows_are_measured_without_their_own_cluster() -> None:
@@ -95,7 +95,7 @@ def test_named_is_benjamini_and_hochberg_and_never_above_5_per_cent() -> None:
     p = np.array([0.001, 0.02, 0.03, 0.06, 0.07])
     adjusted = scipy.stats.false_discovery_control(p)
     assert (adjusted <= 0.1).all()
-    assert named(p, share=0.1).tolist() == [True, True, True, False, False]
+    assert discoveries(p, share=0.1).tolist() == [True, True, True, False, False]
 
 
 def test_simes_is_the_smallest_scaled_p() -> None:

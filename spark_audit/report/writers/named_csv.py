@@ -15,7 +15,7 @@ from spark_audit.report.cells import File, Rendering
 from spark_audit.report.named import (
     AUDIT,
     SHARE,
-    membership_evidence,
+    evidence_of,
     named_rows,
 )
 from spark_audit.report.writers.csv_tables import csv_text
@@ -30,7 +30,7 @@ def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """
     if not any(row.audit == AUDIT for row in report.results):
         return
-    evidence = membership_evidence(report, folder)
+    evidence = evidence_of(report, folder)
     rows, groups = [], []
     for one in named_rows(report, evidence):
         rows.append(one.rows.loc[one.rows["named"], ["row", "task"]])

@@ -15,7 +15,7 @@ from spark_audit.audits import about
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
 from spark_audit.provenance import sha256_file
-from spark_audit.report.states import Standing
+from spark_audit.report.states import OF_IDENTIFIERS, Standing
 from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 MOST = 10
 """Rows per checkpoint."""
 AUDIT = "matched"
-OF_PERSONS = (AUDIT, "twins", "extract")
-"""Attacks on identifiers; canaries are nobody's, and membership is of no identifier."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def exposed(
     moved: pd.DataFrame | str | None = None
     for one in leaking:
         tried = {t.audit: t.attack for t in one.tried if t.outcome == "FOUND"}
-        if not tried.keys() & set(OF_PERSONS):
+        if not tried.keys() & set(OF_IDENTIFIERS):
             why = render("dossier.exposed_nobody", attacks=[*tried.values()])
             lacking.setdefault(why, []).append(one.name)
             continue

@@ -81,10 +81,10 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
 
 def _shown(report: Report, folder: Path, names: Sequence[str]) -> list[str]:
     """How many rows of each checkpoint are shown to have been trained on."""
-    from spark_audit.report.named import SHARE, membership_evidence, named_rows
+    from spark_audit.report.named import SHARE, evidence_of, named_rows
 
     try:
-        evidence = membership_evidence(report, folder)
+        evidence = evidence_of(report, folder)
     except InputError:  # no audit of membership, or its scores are elsewhere
         return []
     lists = named_rows(report, evidence)
