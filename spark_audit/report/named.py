@@ -24,12 +24,20 @@ from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
 from spark_audit.stats.bootstrap import holm
-from spark_audit.stats.conformal import conformal_p, discoveries, simes, standardised
+from spark_audit.stats.conformal import (
+    MOST_P,
+    conformal_p,
+    discoveries,
+    simes,
+    standardised,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 AUDIT, SCORE = "mia", "reference"
+BLIND = "blind text classifier"
+"""The guard that the texts alone do not tell trained from held-out rows."""
 SHARE = 0.1
 """Share of false ones among all that are named, where none is asked for."""
 
@@ -114,6 +122,8 @@ def named_rows(
         why = _doubt(report, name)
         if not why and not np.isfinite(p).any():
             why = render("named.no_scores")
+        if not why and 1 / (1 + held_out_groups) > MOST_P:
+            why = render("named.too_few", groups=held_out_groups)
         if why:
             rows, groups = rows.assign(named=False), groups.assign(named=False)
         found.append(Named(name, rows, groups, held_out_groups, why))
@@ -127,7 +137,9 @@ def _doubt(report: Report, name: str) -> str:
             return one.faults[0].detail
     for guard in report.guards:
         ours = guard.says.startswith("guard.mia.") and guard.checkpoint in ("", BASE)
-        if ours and guard.passed is False:
+        # Rows of other texts look unfamiliar without any training.
+        blind = guard.name == BLIND and guard.passed is None
+        if ours and (guard.passed is False or blind):
             return guard.detail
     return ""
 
@@ -156,10 +168,12 @@ class Person:
 
     @property
     def state(self) -> str:
-        """``shown``, ``not_shown`` or ``not_tested``."""
+        """``shown``, ``listed`` (by rows alone), ``not_shown`` or ``not_tested``."""
         if self.p_adjusted is None:
             return "not_tested"
-        return "shown" if self.p_adjusted < 0.05 or self.named else "not_shown"
+        if self.p_adjusted < 0.05:
+            return "shown"
+        return "listed" if self.named else "not_shown"
 
 
 def persons(

@@ -15,7 +15,7 @@ from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
 from spark_audit.provenance import sha256_file
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.report.named import evidence_of, named_rows, persons
+from spark_audit.report.named import BLIND, evidence_of, named_rows, persons
 from spark_audit.results import Guard, Row
 from spark_audit.results.evidence import Evidence
 
@@ -28,9 +28,9 @@ def folder(tmp_path: Path) -> Path:
     return made(tmp_path)
 
 
-def made(folder: Path, **columns: object) -> Path:
+def made(folder: Path, held_out: int = HELD_OUT, **columns: object) -> Path:
     rng = np.random.default_rng(0)
-    n = ROWS + HELD_OUT
+    n = ROWS + held_out
     source = [f"s{i}" if not ROWS - 5 <= i < ROWS else "five" for i in range(n)]
     units = pd.DataFrame(
         {
@@ -81,6 +81,32 @@ def test_nobody_is_named_where_a_check_of_membership_did_not_hold(
     assert all(
         not names and "cannot be compared" in why for names, why in found.values()
     )
+
+
+@pytest.mark.parametrize("passed", [False, None])
+def test_nobody_is_named_where_texts_differ_or_were_not_compared(
+    tmp_path: Path, passed: bool | None
+) -> None:
+    says = "guard.mia.blind_missing"
+    blind = Guard(name=BLIND, passed=passed, says=says)
+    for names, why in lists(made(tmp_path, guards=[blind])).values():
+        assert not names
+        assert "not known whether the two sets of texts are alike" in why
+
+
+def test_too_few_held_out_groups_show_nothing_either_way(tmp_path: Path) -> None:
+    folder = made(tmp_path, held_out=18)
+    assert all("19 are needed" in why for _, why in lists(folder).values())
+    for one in persons(read_report(folder), folder, ["row-3"]):
+        assert one.state == "not_tested"
+
+
+def test_a_named_row_stays_shown_among_many_persons(folder: Path) -> None:
+    """Its own p is too large once corrected: the list is what shows it."""
+    ids = [f"row-{i}" for i in range(30)]
+    found = persons(read_report(folder), folder, ids)
+    states = {one.state for one in found if one.checkpoint == "leaky"}
+    assert states == {"listed"}
 
 
 def test_a_person_is_shown_not_shown_or_not_tested(folder: Path) -> None:
