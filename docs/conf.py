@@ -14,7 +14,6 @@ from typing import Any, get_type_hints
 from jinja2 import Environment
 from sphinx.application import Sphinx
 from sphinx.util.inspect import stringify_signature
-from typer.main import get_command
 
 import spark_audit as sa
 from spark_audit import sentences
@@ -114,15 +113,19 @@ benchmarks/membership
 def commands() -> dict[str, Any]:
     """Every command by what is typed, such as ``spark-audit data import``."""
     tree: dict[str, Any] = {}
-    apps = {
-        "spark-audit": main._app([*main.AUDITS, *main.GROUPS, "all", "gate"]),
-        "spark-train": training._app(),
-    }
+    every = [*main.AUDITS, *main.GROUPS, "all", "gate"]
+    apps = {"spark-audit": main._app(every), "spark-train": training._app([])}
     for program, app in apps.items():
-        for name, one in get_command(app).commands.items():
-            inner = getattr(one, "commands", {"": one})
-            tree |= {f"{program} {name} {k}".strip(): c for k, c in inner.items()}
+        for name in (one for one in app if not one.startswith("-")):
+            inner = [one for one in app[name] if not one.startswith("-")]
+            named = {one: app[name][one] for one in inner} or {"": app[name]}
+            tree |= {f"{program} {name} {k}".strip(): c for k, c in named.items()}
     return tree
+
+
+def options(command: Any) -> list[Any]:
+    """The options of a command, and what it takes without a name."""
+    return [one for one in command.assemble_argument_collection() if one.show]
 
 
 @cache
@@ -131,6 +134,8 @@ def declarations() -> dict[str, Any]:
     functions = [name for name in sa.__all__ if isfunction(getattr(sa, name))]
     return {
         "commands": commands(),
+        "options": options,
+        "flag": bool,
         "audits": [f"spark-audit {audit}" for audit in main.AUDITS],
         "terms": sentences.terms("glossary"),
         "functions": functions,

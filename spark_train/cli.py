@@ -10,23 +10,22 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from cyclopts import App, Parameter
 
 from spark_audit.checkpoints.offline import quiet as silence
-from spark_audit.terminal.commands import add
+from spark_audit.terminal.commands import Line, add, program
 from spark_audit.terminal.console import (
-    root,
     run_command,
     say,
     show_facts,
     show_table,
     tell,
 )
-from spark_audit.terminal.flags import Json, Only, Quiet
+from spark_audit.terminal.flags import Json, LoraAlpha, Quiet, hidden
 from spark_train.request import (
-    OPENED,
     Opening,
     RelearnRequest,
     ScoreRequest,
@@ -43,40 +42,35 @@ AUDITING = tuple(
 FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 """What a run's end tells of its accuracy matrix."""
 
-Opened = Annotated[Opening, Only(OPENED)]
-
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
     return run_command(
         arguments,
         program=PROGRAM,
-        app=lambda _: _app(),
+        app=_app,
         anew=("relearn", "score"),
         others={name: f"spark-audit {name}" for name in AUDITING},
     )
 
 
-def _app() -> typer.Typer:
-    app = typer.Typer(
-        name=PROGRAM,
-        no_args_is_help=True,
-        add_completion=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+def _app(argv: Sequence[str]) -> App:
+    app = program(
+        PROGRAM,
+        argv,
         help="Fine-tune a language model on a sequence of tasks, with or without "
         "privacy correction.",
     )
-    app.callback()(root)
     for name, (function, *examples) in COMMANDS.items():
-        add(app, name, function, program=PROGRAM, examples=examples)
+        add(app, name, function, examples=[f"{PROGRAM} {one}" for one in examples])
     return app
 
 
 def train_run(
-    context: typer.Context,
     *,
     request: TrainRequest,
-    loading: Opened,
+    loading: Opening = Opening(),
+    typed: Line,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -88,7 +82,7 @@ def train_run(
         request,
         lora_targets=layer_names(request.lora_targets),
         loading=loading,
-        command=(PROGRAM, *context.obj),
+        command=typed.words,
     )
     with _one_voice(quiet=quiet) as (show, note):
         outcome = train(request, progress=show, note=note)
@@ -186,10 +180,18 @@ def methods(*, json: Json = False) -> None:
     )
 
 
+@hidden("ckpt")
+class Relearning(RelearnRequest):
+    """What is asked of a checkpoint."""
+
+
 def relearn(
+    ckpt: Annotated[str, Parameter(help="Checkpoint to continue from.")],
+    /,
     *,
-    request: RelearnRequest,
-    loading: Annotated[Opening, Only((*OPENED, "lora_alpha"))],
+    request: Relearning,
+    loading: Opening = Opening(),
+    lora_alpha: LoraAlpha = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -201,7 +203,8 @@ def relearn(
         from spark_train.relearn import relearn as relearned
 
     targets = layer_names(request.lora_targets)
-    request = replace(request, lora_targets=targets, loading=loading)
+    loading = replace(loading, lora_alpha=lora_alpha)
+    request = replace(request, ckpt=ckpt, lora_targets=targets, loading=loading)
     with _one_voice(quiet=quiet) as (show, note):
         left = relearned(request, progress=show, note=note)
     if not _first():
@@ -220,10 +223,19 @@ def relearn(
     show_facts(facts, as_json=json)
 
 
+@hidden("data")
+class Scoring(ScoreRequest):
+    """What is asked of train rows."""
+
+
 def score(
+    data: Annotated[
+        tuple[Path, ...], Parameter(help="JSONL of `spark-audit data`; its train rows.")
+    ],
+    /,
     *,
-    request: ScoreRequest,
-    loading: Opened,
+    request: Scoring,
+    loading: Opening = Opening(),
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -237,7 +249,7 @@ def score(
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.terminal.progress import progress
 
-    examples = read_examples(*data_files(request.data))
+    examples = read_examples(*data_files(data))
     with silence():
         from spark_audit.checkpoints.open import open_checkpoint
         from spark_train.token_scores import score_examples
@@ -321,4 +333,4 @@ def _one_voice(
         except ElsewhereError as error:
             if _first():
                 raise
-            raise typer.Exit(error.exit_code) from None
+            raise SystemExit(error.exit_code) from None

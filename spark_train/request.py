@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
+from cyclopts import Parameter
+from cyclopts.types import NonNegativeInt, PositiveInt
+from cyclopts.validators import Number
+
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
-from spark_audit.terminal.flags import Flag, Seed, ShowText, one_of
+from spark_audit.terminal.flags import (
+    ADVANCED,
+    FLAT,
+    NO_OPTION,
+    OUTPUT,
+    WHAT,
+    WHERE,
+    Seed,
+    ShowText,
+    hidden,
+    one_of,
+)
 from spark_train.settings import parse
 
 NONE = "none"
@@ -18,33 +32,26 @@ NONE = "none"
 METHODS = tuple("er er-ptpc ewc gem mtl olora pecl sd-replay seqft spark".split())
 """Those of ``spark_train.methods``; named here, as importing them takes seconds."""
 DP = (NONE, "dpsgd", "fn")
-OPENED = ("device", "dtype", "tokenizer", "revision", "trust_remote_code")
-"""Fields of :class:`Opening` that are flags of every command."""
 
 
-def device_of(text: str) -> str:
-    """The value of ``--device``."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
-        raise InputError(
-            f"{text!r} is unknown",
-            where="--device",
-            fix="give auto, cpu, cuda or cuda:N",
-        )
-    return text
-
-
-@dataclass(frozen=True, kw_only=True)
+@hidden(
+    "device_map", "lora_alpha", "quantize", "model", "agree", "base", "include_base"
+)
 class Opening(Loading):
     """How a model is opened to be trained."""
 
     device: Annotated[
         str,
-        Flag("Where to compute.", metavar="auto|cpu|cuda|cuda:N", read=device_of),
+        Parameter(
+            group=WHERE,
+            metavar="auto|cpu|cuda|cuda:N",
+            help="Where to compute.",
+        ),
     ] = "auto"
     dtype: Annotated[
         str,
-        Flag(
-            "Type of the base; trained weights are float32.",
+        Parameter(
+            help="Type of the base; trained weights are float32.",
             metavar="float32|bfloat16",
             choices=("float32", "bfloat16"),
         ),
@@ -52,14 +59,18 @@ class Opening(Loading):
 
 
 Base: TypeAlias = Annotated[
-    str, Flag("Base model: a folder or hf:ORG/NAME.", metavar="MODEL")
+    str,
+    Parameter(group=WHAT, help="Base model: a folder or hf:ORG/NAME.", metavar="MODEL"),
 ]
 LoraTargets: TypeAlias = Annotated[
     tuple[str, ...],
-    Flag("Layers with LoRA; default: q, k, v and o.", metavar="NAME..."),
+    Parameter(
+        group=WHERE, help="Layers with LoRA; default: q, k, v and o.", metavar="NAME..."
+    ),
 ]
 
 
+@FLAT
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
     """A method over a stream of tasks, into a run folder.
@@ -93,30 +104,46 @@ class TrainRequest:
         If there is no such method, option or setting, or two seeds are given.
     """
 
-    method: Annotated[str, Flag("One of `spark-train methods`.", metavar="NAME")]
+    method: Annotated[
+        str, Parameter(group=WHAT, help="One of `spark-train methods`.", metavar="NAME")
+    ]
     base: Base
     data: Annotated[
-        tuple[Path, ...], Flag("JSONL of `spark-audit data`.", metavar="DIR|DATA...")
+        tuple[Path, ...],
+        Parameter(
+            group=WHAT, help="JSONL of `spark-audit data`.", metavar="DIR|DATA..."
+        ),
     ]
     order: Annotated[
         str,
-        Flag("A numbered order, or the tasks as they come.", metavar="1|t1,t2,..."),
+        Parameter(
+            group=WHAT,
+            help="A numbered order, or the tasks as they come.",
+            metavar="1|t1,t2,...",
+        ),
     ]
-    output: Annotated[Path, Flag("Run folder.", metavar="DIR", short="-o")]
-    dp: Annotated[str, Flag("Privacy option; works with every method.", choices=DP)] = (
-        NONE
-    )
+    output: Annotated[
+        Path, Parameter(group=OUTPUT, help="Run folder.", metavar="DIR", alias="-o")
+    ]
+    dp: Annotated[
+        str, Parameter(help="Privacy option; works with every method.", choices=DP)
+    ] = NONE
     settings: Annotated[
         tuple[str, ...],
-        Flag("Settings that differ.", metavar="NAME=VALUE...", name="set"),
+        Parameter(help="Settings that differ.", metavar="NAME=VALUE...", name="--set"),
     ] = ()
-    seed: Annotated[int | None, Flag("Seed of everything random.", min=0)] = None
+    seed: Annotated[
+        NonNegativeInt | None, Parameter(help="Seed of everything random.")
+    ] = None
     gradient_checkpointing: Annotated[
-        bool, Flag("Compute the forward pass twice to save memory.")
+        bool,
+        Parameter(
+            group=ADVANCED, help="Compute the forward pass twice to save memory."
+        ),
     ] = False
     lora_targets: LoraTargets = ()
-    loading: Loading = Opening()
-    command: tuple[str, ...] = ()
+    loading: Annotated[Loading, NO_OPTION] = Opening()
+    command: Annotated[tuple[str, ...], NO_OPTION] = ()
 
     def __post_init__(self) -> None:
         one_of(self.method, "--method", METHODS)
@@ -128,6 +155,7 @@ class TrainRequest:
             raise InputError(what, where="--seed", fix="give one of them")
 
 
+@FLAT
 @dataclass(frozen=True, kw_only=True)
 class RelearnRequest:
     """A short fine-tune of a checkpoint without identifiers.
@@ -152,24 +180,34 @@ class RelearnRequest:
         If a number is out of its range.
     """
 
-    ckpt: Annotated[
-        str, Flag("Checkpoint to continue from.", metavar="CKPT", positional=True)
-    ]
+    ckpt: str
     data: Annotated[
-        tuple[Path, ...], Flag("JSONL of `spark-audit data`.", metavar="DATA...")
+        tuple[Path, ...],
+        Parameter(group=WHAT, help="JSONL of `spark-audit data`.", metavar="DATA..."),
     ]
     output: Annotated[
-        Path, Flag("Folder of the new checkpoint.", metavar="DIR", short="-o")
+        Path,
+        Parameter(
+            group=OUTPUT,
+            help="Folder of the new checkpoint.",
+            metavar="DIR",
+            alias="-o",
+        ),
     ]
     base: Annotated[
-        str | None, Flag("Default: the base an adapter names.", metavar="MODEL")
+        str | None,
+        Parameter(
+            group=WHAT, help="Default: the base an adapter names.", metavar="MODEL"
+        ),
     ] = None
-    steps: Annotated[int, Flag("Steps of the optimizer.", min=1)] = 50
-    lr: Annotated[float, Flag("Peak of the learning rate.")] = 5e-4
-    batch_size: Annotated[int, Flag("Rows per step.", min=1)] = 8
+    steps: Annotated[PositiveInt, Parameter(help="Steps of the optimizer.")] = 50
+    lr: Annotated[float, Parameter(help="Peak of the learning rate.")] = 5e-4
+    batch_size: Annotated[
+        PositiveInt, Parameter(group=WHERE, help="Rows per step.")
+    ] = 8
     seed: Seed = 0
     lora_targets: LoraTargets = ()
-    loading: Loading = Opening()
+    loading: Annotated[Loading, NO_OPTION] = Opening()
 
     def __post_init__(self) -> None:
         if min(self.steps, self.batch_size) < 1:
@@ -178,31 +216,27 @@ class RelearnRequest:
             raise InputError(f"{self.lr} is no learning rate", where="--lr")
 
 
+@FLAT
 @dataclass(frozen=True, kw_only=True)
 class ScoreRequest:
     """The sensitivity scores of a data set's train rows."""
 
-    data: Annotated[
-        tuple[Path, ...],
-        Flag(
-            "JSONL of `spark-audit data`; its train rows.",
-            metavar="DIR|DATA...",
-            positional=True,
-        ),
-    ]
+    data: tuple[Path, ...]
     base: Base
     ckpt: Annotated[
-        str | None, Flag("Checkpoint to score; default: the base.", metavar="PATH")
+        str | None,
+        Parameter(
+            group=WHAT, help="Checkpoint to score; default: the base.", metavar="PATH"
+        ),
     ] = None
     alpha: Annotated[
         float,
-        Flag(
-            "Weight of the NLL relative to how a token distinguishes tasks.",
-            min=0,
-            max=1,
+        Parameter(
+            help="Weight of the NLL relative to how a token distinguishes tasks.",
+            validator=Number(gte=0, lte=1),
         ),
     ] = 0.5
-    limit: Annotated[int, Flag("Examples to print.", min=1)] = 5
+    limit: Annotated[PositiveInt, Parameter(group=WHAT, help="Examples to print.")] = 5
     show_text: ShowText = False
 
 

@@ -22,7 +22,7 @@ SLOW = [
     "sklearn.metrics",
     "torch",
     "transformers",
-    "typer.rich_utils",
+    "cyclopts",
 ]
 """What is imported once, nothing of the project among it: seconds for each program."""
 OWN = ("spark_audit", "spark_train")

@@ -76,14 +76,14 @@ CALLS = dict.fromkeys(call for text in (*READ, CONTRIBUTING) for call in command
 def test_every_command_and_flag_in_the_docs_exists(call: tuple[str, ...]) -> None:
     words = [word for word in call if not word.startswith("-")]
     command = COMMANDS.get(" ".join(words[:3])) or COMMANDS[" ".join(words[:2])]
-    known = {name for one in command.params for name in one.opts + one.secondary_opts}
+    known = {name for one in conf.options(command) for name in one.names} | {"--config"}
     flags = {word.partition("=")[0] for word in call if word.startswith("-")}
     assert {flag.replace("_", "-") for flag in flags} <= known | {"--help"}
 
 
 def test_options_named_in_the_text_exist() -> None:
-    params = [one for command in COMMANDS.values() for one in command.params]
-    known = {name for one in params for name in one.opts + one.secondary_opts}
+    options = [one for command in COMMANDS.values() for one in conf.options(command)]
+    known = {name for one in options for name in one.names} | {"--config", "--version"}
     known |= {*re.findall(r"--[a-z-]+", claims_parser().format_help())}
     # In code of a sentence: blocks are looked at call by call.
     sentences = re.sub(r"^ *```.*?^ *```$", "", "".join(READ), flags=re.M | re.S)

@@ -14,7 +14,7 @@ from pathlib import Path
 from spark_audit.checkpoints.offline import quiet as silence
 from spark_audit.errors import SparkError
 from spark_audit.terminal.progress import progress
-from spark_train.request import Opening, device_of
+from spark_train.request import Opening
 
 
 def parser() -> argparse.ArgumentParser:
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     from claims.request import ClaimsRequest
 
     try:
-        loading = Opening(device=device_of(device))
+        loading = Opening(device=device)
         request = ClaimsRequest(**options, loading=loading)
         with silence():
             from claims.study import study

@@ -9,11 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+from cyclopts import Parameter
+
 from spark_audit.checkpoints.locate import HUB, HUB_PAGE, locate
 from spark_audit.errors import InputError, choose
 from spark_audit.names import BASE
 from spark_audit.terminal.flags import (
-    Flag,
+    FLAT,
+    NO_OPTION,
+    WHERE,
     LoraAlpha,
     Revision,
     Tokenizer,
@@ -32,6 +36,7 @@ def is_server(source: str) -> bool:
     return source.startswith(SCHEMES)
 
 
+@FLAT
 @dataclass(frozen=True, kw_only=True)
 class Loading:
     """How checkpoints are opened; fields are named like the flags.
@@ -67,19 +72,28 @@ class Loading:
 
     device: Annotated[
         str,
-        Flag("Where to score.", metavar="auto|cpu|cuda", env="SPARK_AUDIT_DEVICE"),
+        Parameter(
+            group=WHERE,
+            help="Where to score.",
+            metavar="auto|cpu|cuda",
+            env_var="SPARK_AUDIT_DEVICE",
+        ),
     ] = "auto"
     dtype: Annotated[
         str,
-        Flag(
-            "Of the model's body; the output head is always float32.",
+        Parameter(
+            help="Of the model's body; the output head is always float32.",
             choices=DTYPES,
-            env="SPARK_AUDIT_DTYPE",
+            env_var="SPARK_AUDIT_DTYPE",
         ),
     ] = "float32"
     device_map: Annotated[
         str | None,
-        Flag("Spread each model over GPUs, CPU and disk.", choices=("auto",)),
+        Parameter(
+            group=WHERE,
+            help="Spread each model over GPUs, CPU and disk.",
+            choices=("auto",),
+        ),
     ] = None
     tokenizer: Tokenizer = None
     lora_alpha: LoraAlpha = None
@@ -87,21 +101,25 @@ class Loading:
     trust_remote_code: TrustRemoteCode = False
     quantize: Annotated[
         tuple[str, ...],
-        Flag("Audit each checkpoint with rounded weights too.", metavar="int8|int4"),
+        Parameter(
+            help="Audit each checkpoint with rounded weights too.", metavar="int8|int4"
+        ),
     ] = ()
     model: Annotated[
         str | None,
-        Flag("Name of the model on the server of --ckpt http://HOST:PORT/v1."),
+        Parameter(
+            help="Name of the model on the server of --ckpt http://HOST:PORT/v1."
+        ),
     ] = None
     agree: Annotated[
         str | None,
-        Flag(
-            "Local copy of the served checkpoint, or a table of its scores.",
+        Parameter(
+            help="Local copy of the served checkpoint, or a table of its scores.",
             metavar="PATH",
         ),
     ] = None
-    base: str | None = None
-    include_base: bool = False
+    base: Annotated[str | None, NO_OPTION] = None
+    include_base: Annotated[bool, NO_OPTION] = False
 
     def locate(self, source: str) -> Path:
         """The local path of a model that the user gave."""

@@ -7,33 +7,52 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
 from spark_audit.audits import Audit
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli import ALL, PROGRAM
-from spark_audit.pipeline.request import Request
+from spark_audit.pipeline.request import Request, shard_of
 from spark_audit.sentences import spoken
-from spark_audit.terminal.commands import given, write_config
+from spark_audit.terminal.commands import Line, Typed, write_config
 from spark_audit.terminal.console import say, tell, tell_json
-from spark_audit.terminal.flags import Flag, Json, Only, Quiet, Verbose
+from spark_audit.terminal.flags import (
+    FLAT,
+    NO_OPTION,
+    OUTPUT,
+    WHAT,
+    Json,
+    Quiet,
+    Verbose,
+    hidden,
+    options,
+)
 
 
+@FLAT
 @dataclass(frozen=True, kw_only=True)
-class _Request(Request):
-    audits: tuple[Audit, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Way:
+class Way:
     """What is done with a request."""
 
     dry_run: Annotated[
-        bool, Flag("Say what would be done and how long it takes, and stop.")
+        bool,
+        Parameter(
+            group=OUTPUT, help="Say what would be done and how long it takes, and stop."
+        ),
     ] = False
     json: Json = False
     quiet: Quiet = False
     verbose: Verbose = False
+
+
+@hidden("audits")
+class Asked(Request):
+    """What is asked over a manifest, or over the tasks themselves."""
+
+
+@hidden("audits", "data")
+class AskedOfRows(Request):
+    """What is asked over a manifest."""
 
 
 def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
@@ -43,36 +62,39 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     is asked for.
     """
     several = len(audits) > 1
-    names = [audit.name for audit in audits]
-    name = ALL if several else names[0]
-    waits = [audit.name for audit in audits if several and audit.on_request]
-    shared = {
-        one.name for audit in audits if not audit.on_request for one in fields(audit)
-    }
+    named = {audit.name: audit for audit in audits}
+    name = ALL if several else audits[0].name
+    waits = [one for one, audit in named.items() if several and audit.on_request]
+    own = options(*audits, named=several)
+    usual = {f.name for a in audits if not a.on_request for f in fields(a)}
 
     def command(
-        context: typer.Context,
         *,
         request: Request,
-        loading: Loading,
-        way: _Way,
-        skip: Sequence[str] = (),
-        also: Sequence[str] = (),
-        **asked: Audit,
+        own: Any = own(),
+        loading: Loading = Loading(),
+        way: Way = Way(),
+        skip: tuple[str, ...] = (),
+        also: tuple[str, ...] = (),
+        typed: Typed,
     ) -> None:
-        typed = {*given(context)}
+        asked = {*typed.given} - usual
         waiting = [
-            name
-            for name in waits
-            if name not in (*skip, *also)
-            and not typed & {one.name for one in fields(asked[name])} - shared
+            one
+            for one in waits
+            if one not in (*skip, *also)
+            and not asked & {field.name for field in fields(named[one])}
         ]
-        left = (*skip, *waiting)
         request = replace(
             request,
-            audits=tuple(audit for name, audit in asked.items() if name not in left),
+            audits=tuple(
+                audit(**{one.name: getattr(own, one.name) for one in fields(audit)})
+                for name, audit in named.items()
+                if name not in (*skip, *waiting)
+            ),
+            shard=request.shard if "shard" in typed.given else shard_of(None),
             loading=loading,
-            command=(PROGRAM, *context.obj),
+            command=typed.words,
         )
         folder = _audit(request, way)
         if waiting and not way.quiet:
@@ -80,29 +102,27 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             say(f"left out unless asked for: {listed} (--also {listed})")
         if folder is not None:
             path = folder / f"command-{name}.toml"
-            write_config(path, given(context), command=f"{PROGRAM} {name}")
+            write_config(path, typed.given, command=f"{PROGRAM} {name}")
 
-    of_series = audits[0].of_series and not several
-    common = [one.name for one in fields(Request) if one.name != "data" or of_series]
-    kinds: dict[str, Any] = {
-        "context": typer.Context,
-        "request": Annotated[_Request, Only(common)],
+    none = Annotated[Any, NO_OPTION]
+    panel = Parameter(group=WHAT, metavar="AUDIT...")
+    skips = Parameter(choices=named, help="Audits to leave out.")
+    alsos = Parameter(
+        choices=waits or ["-"], help="Audits that `all` runs on request only."
+    )
+    command.__annotations__ = {
+        "request": Asked if audits[0].of_series and not several else AskedOfRows,
+        "own": own if fields(own) else none,
+        "loading": Loading,
+        "way": Way,
+        "skip": Annotated[tuple[str, ...], panel, skips] if several else none,
+        "also": Annotated[tuple[str, ...], panel, alsos] if several else none,
+        "typed": Line,
     }
-    if several:
-        skips = Flag("Audits to leave out.", metavar="AUDIT...", choices=names)
-        text = "Audits that `all` runs on request only."
-        adds = replace(skips, help=text, choices=waits)
-        kinds["skip"] = Annotated[tuple[str, ...], skips]
-        kinds["also"] = Annotated[tuple[str, ...], adds]
-    kinds["way"] = _Way
-    for audit in audits:
-        kinds[audit.name] = Annotated[audit, Only(prefix=f"{audit.name}: " * several)]
-    kinds["loading"] = Loading
-    command.__annotations__ = kinds
     return command
 
 
-def _audit(request: Request, way: _Way) -> Path | None:
+def _audit(request: Request, way: Way) -> Path | None:
     """Do what is asked; the folder of a report that was written."""
     if way.dry_run:
         from spark_audit.pipeline.estimate import estimate, told

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-import typer
+from cyclopts import Parameter
 
 from spark_audit.cli.show import show_records
 from spark_audit.data.canaries import PIECES, SPARE, Encode
@@ -22,11 +22,11 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import InputError
 from spark_audit.terminal.console import keep_apart, say
-from spark_audit.terminal.flags import Flag, Json, Quiet, Seed
+from spark_audit.terminal.flags import OUTPUT, WHAT, Json, Quiet, Seed
 
 FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 
-Jsonl = Annotated[Path, Flag("JSONL to write.", short="-o")]
+Jsonl = Annotated[Path, Parameter(group=OUTPUT, help="JSONL to write.", alias="-o")]
 
 
 def _pairs(
@@ -51,19 +51,29 @@ def _numbers(text: str | None) -> list[int] | None:
 
 
 def import_(
+    source: Annotated[str, Parameter(help="File, folder, or hf:OWNER/NAME.")],
+    /,
     *,
-    source: Annotated[str, typer.Argument(help="File, folder, or hf:OWNER/NAME.")],
-    task: Annotated[str, Flag("Name of the task.")],
+    task: Annotated[str, Parameter(group=WHAT, help="Name of the task.")],
     output: Jsonl,
-    split: Annotated[str | None, Flag("Of all rows.", metavar="train|test")] = None,
+    split: Annotated[
+        str | None, Parameter(group=WHAT, help="Of all rows.", metavar="train|test")
+    ] = None,
     template: Annotated[
-        str | None, Flag("Prompt with columns in braces: 'Text: {text}\\nLabel:'.")
+        str | None,
+        Parameter(
+            group=WHAT, help="Prompt with columns in braces: 'Text: {text}\\nLabel:'."
+        ),
     ] = None,
     map: Annotated[
         list[str] | None,
-        Flag("prompt=COL, response=COL, id=COL.", metavar="FIELD=COLUMN"),
+        Parameter(
+            group=WHAT, help="prompt=COL, response=COL, id=COL.", metavar="FIELD=COLUMN"
+        ),
     ] = None,
-    format: Annotated[str, Flag("Format of the source.", choices=FORMATS)] = "auto",
+    format: Annotated[
+        str, Parameter(help="Format of the source.", choices=FORMATS)
+    ] = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Turn task data of any known format into the project's JSON lines."""
@@ -93,20 +103,21 @@ def import_(
 
 
 def annotate(
+    data: Annotated[Path, Parameter(help="JSONL of `data import`, or a folder.")],
+    /,
     *,
-    data: Annotated[Path, typer.Argument(help="JSONL of `data import`, or a folder.")],
     output: Jsonl,
     detector: Annotated[
         str,
-        Flag(
-            "Detector of identifiers.",
+        Parameter(
+            help="Detector of identifiers.",
             choices=("rules", "presidio-patterns", "presidio"),
         ),
     ] = "rules",
     pattern: Annotated[
         list[str] | None,
-        Flag(
-            "Own type and its regular expression: ORDER='ORD-[0-9]{7}'.",
+        Parameter(
+            help="Own type and its regular expression: ORDER='ORD-[0-9]{7}'.",
             metavar="TYPE=PATTERN",
         ),
     ] = None,
@@ -155,27 +166,32 @@ def annotate(
 
 
 def inject(
+    data: Annotated[list[Path], Parameter(help="JSONL of `data import`, or folders.")],
+    /,
     *,
-    data: Annotated[
-        list[Path], typer.Argument(help="JSONL of `data import`, or folders.")
+    output: Annotated[
+        Path, Parameter(group=OUTPUT, help="Folder to write.", alias="-o")
     ],
-    output: Annotated[Path, Flag("Folder to write.", short="-o")],
-    rate: Annotated[float, Flag("Share of rows that get an identifier.")] = 0.3,
-    canaries: Annotated[int, Flag("Canaries to plant.")] = 50,
+    rate: Annotated[
+        float, Parameter(help="Share of rows that get an identifier.")
+    ] = 0.3,
+    canaries: Annotated[int, Parameter(help="Canaries to plant.")] = 50,
     doses: Annotated[
-        str | None, Flag("Dose ladder of canaries.", metavar="1,4,16,64")
+        str | None, Parameter(help="Dose ladder of canaries.", metavar="1,4,16,64")
     ] = None,
     kind: Annotated[
-        str, Flag("Passwords of canaries.", choices=get_args(Kind))
+        str, Parameter(help="Passwords of canaries.", choices=get_args(Kind))
     ] = "random",
     tokenizer: Annotated[
         str | None,
-        Flag(
-            "Draw canaries that a model with this tokenizer can rank.", metavar="MODEL"
+        Parameter(
+            help="Draw canaries that a model with this tokenizer can rank.",
+            metavar="MODEL",
         ),
     ] = None,
     model: Annotated[
-        str | None, Flag("Base that high-temperature passwords are sampled from.")
+        str | None,
+        Parameter(help="Base that high-temperature passwords are sampled from."),
     ] = None,
     seed: Seed = 0,
     json: Json = False,

@@ -5,27 +5,40 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError
 from spark_audit.terminal.console import show_facts
-from spark_audit.terminal.flags import Flag, Json, Only, Quiet, Seed, Verbose
-
-OPENED = (
-    *("device", "dtype", "device_map"),
-    *("lora_alpha", "tokenizer", "revision"),
+from spark_audit.terminal.flags import (
+    OUTPUT,
+    WHAT,
+    Json,
+    Quiet,
+    Seed,
+    Verbose,
+    hidden,
 )
 
 
+@hidden("trust_remote_code", "quantize", "model", "agree")
+class Opened(Loading):
+    """How a checkpoint is opened to be looked at."""
+
+
 def inspect(
+    ckpt: Annotated[str, Parameter(help="Checkpoint to inspect.")],
+    /,
     *,
-    ckpt: Annotated[str, typer.Argument(help="Checkpoint to inspect.")],
     base: Annotated[
         str | None,
-        Flag("Base model of adapters; audited as 'base'.", metavar="MODEL"),
+        Parameter(
+            group=WHAT,
+            help="Base model of adapters; audited as 'base'.",
+            metavar="MODEL",
+        ),
     ] = None,
-    loading: Annotated[Loading, Only(OPENED)],
+    loading: Opened = Opened(),
     json: Json = False,
 ) -> None:
     """Report the type of a checkpoint and whether it would load; no scoring."""
@@ -51,9 +64,9 @@ def inspect(
 
 def demo(
     *,
-    output: Annotated[Path, Flag("Report folder.", metavar="DIR", short="-o")] = Path(
-        "reports/demo-run"
-    ),
+    output: Annotated[
+        Path, Parameter(group=OUTPUT, help="Report folder.", metavar="DIR", alias="-o")
+    ] = Path("reports/demo-run"),
     seed: Seed = 0,
     quiet: Quiet = False,
     verbose: Verbose = False,

@@ -5,19 +5,18 @@ Only what is called gets imported, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-import typer
+from cyclopts import App
 
 from spark_audit.cli import ALL, PROGRAM, look, persons, report
 from spark_audit.cli.examples import ANY, EXAMPLES
-from spark_audit.terminal.commands import add
-from spark_audit.terminal.console import root, run_command
+from spark_audit.terminal.commands import add, program
+from spark_audit.terminal.console import run_command
 
 if TYPE_CHECKING:
     from spark_audit.audits import Audit
@@ -45,8 +44,6 @@ AUDITS = {
 """Our audits, named without importing them: ``--help`` answers at once."""
 TRAINING = ("run", "methods", "relearn", "score")
 """Commands of `spark-train`, which people look for here."""
-COMPLETED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-"""Where a shell that completes a command line says what was typed of it."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -61,27 +58,25 @@ def run(arguments: Sequence[str]) -> int:
     )
 
 
-def _app(argv: Sequence[str]) -> typer.Typer:
+def _app(argv: Sequence[str]) -> App:
     """The application, with only the called modules imported."""
-    if f"_{PROGRAM.replace('-', '_').upper()}_COMPLETE" in os.environ:
-        argv = " ".join(os.environ.get(name, "") for name in COMPLETED).split()
-    app = typer.Typer(
-        name=PROGRAM,
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
+    if "--install-completion" in argv:
+        argv = [*argv, *AUDITS, *GROUPS, ALL]  # what it writes names every option
+    app = program(
+        PROGRAM,
+        argv,
         help="Find out what a language-model checkpoint gives away about the personal "
         "data it was trained on.",
     )
-    app.callback()(root)
     put = partial(_add, app)
     put("demo", look.demo)
     for name, text in GROUPS.items():
-        group = typer.Typer(no_args_is_help=True)
+        group = App(name=name, help=text)
         if name in argv:
             commands = import_module(f"spark_audit.cli.{name}").COMMANDS
             for one, function in commands.items():
                 _add(group, one, function, within=f"{name} ")
-        app.add_typer(group, name=name, help=text)
+        app.command(group)
     put("inspect", look.inspect)
     titles, audits = AUDITS, dict[str, "type[Audit]"]()
     if {ALL, *AUDITS} & {*argv} or entry_points(group=OUTSIDE):
@@ -112,7 +107,7 @@ def _not_called() -> None:
 
 
 def _add(
-    app: typer.Typer,
+    app: App,
     name: str,
     function: Callable[..., None],
     *,
@@ -120,7 +115,7 @@ def _add(
     **more: Any,
 ) -> None:
     examples = EXAMPLES.get(within + name, (f"{name} {ANY}",))
-    add(app, name, function, program=PROGRAM, examples=examples, **more)
+    add(app, name, function, examples=[f"{PROGRAM} {one}" for one in examples], **more)
 
 
 def _rules() -> Iterator[str]:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.show import show_records
@@ -16,32 +16,54 @@ from spark_audit.manifest.redaction import redact as redacted
 from spark_audit.manifest.settings import BuildSettings
 from spark_audit.sentences import render
 from spark_audit.terminal.console import keep_apart, show_facts, show_line, tell
-from spark_audit.terminal.flags import BatchSize, Flag, Json, Only, Quiet, Verbose
+from spark_audit.terminal.flags import (
+    OUTPUT,
+    WHAT,
+    WHERE,
+    BatchSize,
+    Json,
+    Quiet,
+    Verbose,
+    hidden,
+)
 
 BALANCE = ("covariate", "mean_pii", "mean_control", "smd_before", "smd_after")
 """Columns of the balance that fit a terminal; --json has all."""
-OPENED = (
-    *("device", "dtype", "device_map"),
-    *("tokenizer", "revision", "trust_remote_code"),
-)
 
-File = Annotated[Path, typer.Argument(help="File of `manifest build`.")]
+
+@hidden("lora_alpha", "quantize", "model", "agree")
+class Reference(Loading):
+    """How a reference model is opened."""
+
+
+File = Annotated[Path, Parameter(help="File of `manifest build`.")]
 
 
 def build(
     *,
-    base: Annotated[str, Flag("Reference model.", metavar="MODEL")],
-    data: Annotated[tuple[Path, ...], Flag("JSONL of `data`.", metavar="DIR|DATA...")],
-    output: Annotated[
-        Path, Flag("manifests/NAME.json, or for many rows NAME.arrow.", short="-o")
+    base: Annotated[
+        str, Parameter(group=WHAT, help="Reference model.", metavar="MODEL")
     ],
-    settings: BuildSettings,
+    data: Annotated[
+        tuple[Path, ...],
+        Parameter(group=WHAT, help="JSONL of `data`.", metavar="DIR|DATA..."),
+    ],
+    output: Annotated[
+        Path,
+        Parameter(
+            group=OUTPUT,
+            help="manifests/NAME.json, or for many rows NAME.arrow.",
+            alias="-o",
+        ),
+    ],
+    settings: BuildSettings = BuildSettings(),
     scores: Annotated[
-        Path | None, Flag("Score store to resume from.", metavar="DIR")
+        Path | None,
+        Parameter(group=WHERE, help="Score store to resume from.", metavar="DIR"),
     ] = None,
     batch_size: BatchSize = "auto",
     quiet: Quiet = False,
-    loading: Annotated[Loading, Only(OPENED)],
+    loading: Reference = Reference(),
 ) -> None:
     """Match identifiers with other text on a reference model, once for all audits."""
     from spark_audit.checkpoints.open import open_checkpoint
@@ -81,7 +103,7 @@ def build(
     tell(f"Manifest: {output}")
 
 
-def show(*, manifest: File, verbose: Verbose = False, json: Json = False) -> None:
+def show(manifest: File, /, *, verbose: Verbose = False, json: Json = False) -> None:
     """What can be judged with a manifest, and the effects that could be detected."""
     description = describe(load_manifest(manifest))
     if json:
@@ -107,10 +129,12 @@ def show(*, manifest: File, verbose: Verbose = False, json: Json = False) -> Non
 
 
 def verify(
-    *,
     manifest: File,
+    /,
+    *,
     base: Annotated[
-        str | None, Flag("Also check that it fits.", metavar="MODEL")
+        str | None,
+        Parameter(group=WHAT, help="Also check that it fits.", metavar="MODEL"),
     ] = None,
 ) -> None:
     """Check a manifest's digest and, with --base, the model it was made for."""
@@ -127,10 +151,15 @@ def verify(
 
 
 def export(
-    *,
     manifest: File,
-    output: Annotated[Path, Flag("NAME.json, or NAME.arrow.", short="-o")],
-    redact: Annotated[bool, Flag("Leave text and scores out.")] = False,
+    /,
+    *,
+    output: Annotated[
+        Path, Parameter(group=OUTPUT, help="NAME.json, or NAME.arrow.", alias="-o")
+    ],
+    redact: Annotated[
+        bool, Parameter(group=OUTPUT, help="Leave text and scores out.")
+    ] = False,
 ) -> None:
     """Copy a manifest; with --redact without text and without scores that reveal it."""
     check_output(output)

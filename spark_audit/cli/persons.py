@@ -5,41 +5,45 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
 from spark_audit.errors import InputError
 from spark_audit.sentences import render, spoken
 from spark_audit.terminal.console import tell, tell_json
-from spark_audit.terminal.flags import Flag, Json, Language
+from spark_audit.terminal.flags import WHAT, Json, Language
 
 if TYPE_CHECKING:
     from spark_audit.report.named import Named
 
 
 def persons(
-    *,
     folders: Annotated[
         list[Path],
-        typer.Argument(
+        Parameter(
             metavar="REPORT...",
             help="Report folders: of two over one manifest, before and after an "
             "erasure, say.",
         ),
     ],
+    /,
+    *,
     person: Annotated[
         tuple[str, ...],
-        Flag(
-            "Ids of rows, or of their groups (a group has the name of its smallest "
-            "source). Default: the list of named rows.",
+        Parameter(
+            help="Ids of rows, or of their groups (a group has the name of its "
+            "smallest source). Default: the list of named rows.",
             metavar="ID...",
         ),
     ] = (),
     manifest: Annotated[
         Path | None,
-        Flag("For --person by any source of a row.", metavar="FILE"),
+        Parameter(
+            group=WHAT, help="For --person by any source of a row.", metavar="FILE"
+        ),
     ] = None,
     share: Annotated[
-        float, Flag("Expected share of false ones among named rows.", metavar="X")
+        float,
+        Parameter(help="Expected share of false ones among named rows.", metavar="X"),
     ] = 0.1,
     language: Language = "en",
     json: Json = False,

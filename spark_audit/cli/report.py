@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from cyclopts import Parameter
 
-from spark_audit.cli import PROGRAM
 from spark_audit.errors import InputError
 from spark_audit.sentences import spoken
+from spark_audit.terminal.commands import Line
 from spark_audit.terminal.console import keep_apart, tell, tell_json
 from spark_audit.terminal.flags import (
-    Flag,
+    OUTPUT,
+    WHAT,
     Formats,
     Json,
     Language,
@@ -26,32 +27,37 @@ if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest
     from spark_audit.results import Report
 
-Folder = Annotated[Path, typer.Argument(help="Report folder, or anything in one.")]
+Folder = Annotated[Path, Parameter(help="Report folder, or anything in one.")]
 Against = Annotated[
     Path | None,
-    Flag(
-        "Print another report's figures next to these (reports/paper: SPARK's paper).",
+    Parameter(
+        group=WHAT,
+        help="Print another report's figures next to these "
+        "(reports/paper: SPARK's paper).",
         metavar="REPORT",
     ),
 ]
 Named = Annotated[
     tuple[str, ...],
-    Flag(
-        "Name of a checkpoint in --against; default: the same name.",
+    Parameter(
+        group=WHAT,
+        help="Name of a checkpoint in --against; default: the same name.",
         metavar="NAME=THEIRS...",
     ),
 ]
 
 
 def report(
-    *,
     folder: Folder,
+    /,
+    *,
     formats: Formats = (),
     language: Language = "en",
     manifest: Annotated[
         Path | None,
-        Flag(
-            "For the words of the examples that the page shows; identifiers stay "
+        Parameter(
+            group=WHAT,
+            help="For the words of the examples that the page shows; identifiers stay "
             "hidden. Default: no text of any example.",
             metavar="FILE",
         ),
@@ -59,8 +65,8 @@ def report(
     show_text: ShowText = False,
     prepared_by: Annotated[
         str | None,
-        Flag(
-            "Who prepared the dossier; default: $SPARK_AUDIT_PREPARED_BY.",
+        Parameter(
+            help="Who prepared the dossier; default: $SPARK_AUDIT_PREPARED_BY.",
             metavar="TEXT",
         ),
     ] = None,
@@ -124,23 +130,32 @@ def manifest_of(content: Report, path: Path) -> Manifest:
 
 
 def compare(
-    context: typer.Context,
-    *,
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR DIR...", help="Report folders.")
+        list[Path], Parameter(metavar="DIR DIR...", help="Report folders.")
     ],
+    /,
+    *,
+    typed: Line,
     baseline: Annotated[
-        str | None, Flag("Default: the first report's checkpoint.", metavar="NAME")
+        str | None,
+        Parameter(
+            group=WHAT, help="Default: the first report's checkpoint.", metavar="NAME"
+        ),
     ] = None,
     output: Annotated[
-        Path | None, Flag("Write a report folder too.", metavar="DIR", short="-o")
+        Path | None,
+        Parameter(
+            group=OUTPUT, help="Write a report folder too.", metavar="DIR", alias="-o"
+        ),
     ] = None,
     language: Language = "en",
     preset: Preset = None,
     seed: Seed = 0,
     null: Annotated[
         str | None,
-        Flag("Ordinary runs; a DiD must be larger than theirs.", metavar="NAME,NAME"),
+        Parameter(
+            help="Ordinary runs; a DiD must be larger than theirs.", metavar="NAME,NAME"
+        ),
     ] = None,
     json: Json = False,
     verbose: Verbose = False,
@@ -165,7 +180,7 @@ def compare(
         seed=seed,
         null=null,
         output=output,
-        command=(PROGRAM, *context.obj),
+        command=typed.words,
     )
     if output is not None:
         write_report(content, output, language=language)
@@ -180,25 +195,30 @@ def compare(
 
 
 def gate(
-    *,
     folder: Folder,
+    /,
+    *,
     fail_if: Annotated[
         tuple[str, ...],
-        Flag(
-            "Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, '... for X'; "
-            "or of all but some, '... except base, X'; or 'claim >= membership', by "
-            "severity. Default: any claim of membership, memory, or extraction.",
+        Parameter(
+            group=WHAT,
+            help="Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, "
+            "'... for X'; or of all but some, '... except base, X'; or "
+            "'claim >= membership', by severity. Default: any claim of membership, "
+            "memory, or extraction.",
             metavar="RULE...",
         ),
     ] = (),
     allow_missing: Annotated[
-        bool, Flag("Missing figures do not violate a rule.")
+        bool, Parameter(help="Missing figures do not violate a rule.")
     ] = False,
     junit: Annotated[
-        Path | None, Flag("Write the result of each rule as JUnit XML.", metavar="FILE")
+        Path | None,
+        Parameter(help="Write the result of each rule as JUnit XML.", metavar="FILE"),
     ] = None,
     annotate: Annotated[
-        bool, Flag("Annotate a run of GitHub Actions.", env="GITHUB_ACTIONS")
+        bool,
+        Parameter(help="Annotate a run of GitHub Actions.", env_var="GITHUB_ACTIONS"),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -225,4 +245,4 @@ def gate(
     finally:
         # Whether anybody reads this is nothing to the verdict.
         if any(one.state == "tripped" for one in verdicts):
-            raise typer.Exit(1)
+            raise SystemExit(1)

@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from pydantic import ValidationError
 
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Settings
-from spark_audit.terminal.flags import Flag, Seed, one_of
+from spark_audit.terminal.flags import FLAT, NO_OPTION, Seed, one_of
 
 PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
 """``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
 
-DISTANCES, CONTROLS = ("mean", "profile"), ("any", "before")
 
-
+@FLAT
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
     """How identifiers are matched, and canaries ranked.
@@ -52,21 +53,24 @@ class BuildSettings:
     """
 
     caliper: Annotated[
-        float, Flag("Largest difference of mean NLL, nats per token.")
+        float, Parameter(help="Largest difference of mean NLL, nats per token.")
     ] = 0.5
-    preset: Annotated[str, Flag(choices=tuple(PRESETS))] = "robust"
-    distance: Annotated[Literal["mean", "profile"], Flag(choices=DISTANCES)] = "mean"
-    controls: Annotated[Literal["any", "before"], Flag(choices=CONTROLS)] = "any"
+    preset: Annotated[str, Parameter(choices=tuple(PRESETS))] = "robust"
+    distance: Literal["mean", "profile"] = "mean"
+    controls: Literal["any", "before"] = "any"
     max_length: Annotated[
-        int | None, Flag("Tokens; default: the model's context.", min=2)
+        int | None,
+        Parameter(
+            validator=Number(gte=2), help="Tokens; default: the model's context."
+        ),
     ] = None
     seed: Seed = 0
-    buffer: int | None = None
-    exclude_template: bool = True
-    canary_contexts: int | Literal["all"] | None = None
-    n_candidates: int = 512
-    tau: float = 0.6
-    alpha: float = 0.5
+    buffer: Annotated[int | None, NO_OPTION] = None
+    exclude_template: Annotated[bool, NO_OPTION] = True
+    canary_contexts: Annotated[int | Literal["all"] | None, NO_OPTION] = None
+    n_candidates: Annotated[int, NO_OPTION] = 512
+    tau: Annotated[float, NO_OPTION] = 0.6
+    alpha: Annotated[float, NO_OPTION] = 0.5
 
     def __post_init__(self) -> None:
         self.recorded(max_positions=None)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 
 from spark_audit.audits import Audit, find
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.terminal.flags import (
+    FLAT,
+    NO_OPTION,
+    OUTPUT,
+    WHAT,
+    WHERE,
     BatchSize,
-    Flag,
     Formats,
     Language,
     Preset,
@@ -61,6 +67,7 @@ _LISTS: dict[str, Callable[[Any], Any]] = {
 """Fields that are lists, and what each value becomes."""
 
 
+@FLAT
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is audited, how, and where the report goes.
@@ -82,89 +89,119 @@ class Request:
         What was typed.
     """
 
-    audits: tuple[Audit, ...]
+    audits: Annotated[tuple[Audit, ...], NO_OPTION]
     ckpt: Annotated[
         tuple[str, ...],
-        Flag(
-            "Checkpoints: a Hugging Face folder, a PEFT adapter, a weight file, a "
+        Parameter(
+            group=WHAT,
+            help="Checkpoints: a Hugging Face folder, a PEFT adapter, a weight file, a "
             "series (its last stage; PATH@K another).",
             metavar="[NAME=]PATH...",
         ),
     ]
     base: Annotated[
         str | None,
-        Flag(
-            "Base model of adapters; audited as 'base'.",
+        Parameter(
+            group=WHAT,
+            help="Base model of adapters; audited as 'base'.",
             metavar="MODEL",
-            env="SPARK_AUDIT_BASE",
+            env_var="SPARK_AUDIT_BASE",
         ),
     ] = None
     baseline: Annotated[
         str | None,
-        Flag("The same run without the correction; gives contrasts.", metavar="NAME"),
+        Parameter(
+            group=WHAT,
+            help="The same run without the correction; gives contrasts.",
+            metavar="NAME",
+        ),
     ] = None
     manifest: Annotated[
         Path | None,
-        Flag(
-            "Default: the one in manifests/ that fits the checkpoint.",
+        Parameter(
+            group=WHAT,
+            help="Default: the one in manifests/ that fits the checkpoint.",
             metavar="FILE",
-            env="SPARK_AUDIT_MANIFEST",
+            env_var="SPARK_AUDIT_MANIFEST",
         ),
     ] = None
     data: Annotated[
         tuple[Path, ...],
-        Flag(
-            "JSONL of `data`, in place of a manifest: its test rows are answered.",
+        Parameter(
+            group=WHAT,
+            help="JSONL of `data`, in place of a manifest: its test rows are answered.",
             metavar="DIR|DATA...",
         ),
     ] = ()
     output: Annotated[
         Path | None,
-        Flag("Default: reports/<manifest>-<names>.", metavar="DIR", short="-o"),
+        Parameter(
+            group=OUTPUT,
+            help="Default: reports/<manifest>-<names>.",
+            metavar="DIR",
+            alias="-o",
+        ),
     ] = None
     preset: Preset = None
     seed: Seed = 0
     formats: Formats = ()
     language: Language = "en"
     limit: Annotated[
-        int | None, Flag("Score only N examples; the report is partial.", min=1)
+        PositiveInt | None,
+        Parameter(group=WHAT, help="Score only N examples; the report is partial."),
     ] = None
     scores: Annotated[
         Path | None,
-        Flag(
-            "Score store to share between reports.",
+        Parameter(
+            group=WHERE,
+            help="Score store to share between reports.",
             metavar="DIR",
-            env="SPARK_AUDIT_SCORES",
+            env_var="SPARK_AUDIT_SCORES",
         ),
     ] = None
     batch_size: BatchSize = "auto"
     shard: Annotated[
         tuple[int, int],
-        Flag("Part of this worker, from 0/N; N workers.", metavar="I/N", read=shard_of),
+        Parameter(
+            group=WHERE,
+            metavar="I/N",
+            converter=lambda kind, tokens: shard_of(tokens[0].value),
+            n_tokens=1,
+            help="Part of this worker, from 0/N; N workers.",
+        ),
     ] = (0, 1)
     jobs: Annotated[
         int | Literal["auto"],
-        Flag(
-            "Processes on this machine's CPU; auto: one per core, as memory allows.",
+        Parameter(
+            group=WHERE,
+            help="Processes on this machine's CPU; auto: one per core, as memory "
+            "allows.",
             metavar="auto|N",
-            read=partial(auto_or_number, flag="--jobs"),
+            show_choices=False,
+            validator=auto_or_number,
         ),
     ] = "auto"
     engine: Annotated[
         str,
-        Flag(
-            "Scores in this process (and workers of --shard or a launcher), or on Ray.",
+        Parameter(
+            group=WHERE,
+            help="Scores in this process (and workers of --shard or a launcher), or "
+            "on Ray.",
             # Workers that share a folder or a machine are known by their numbers.
             choices=("local", "ray"),
         ),
     ] = "local"
     address: Annotated[
         str | None,
-        Flag("The Ray cluster; default: RAY_ADDRESS, else here.", metavar="HOST:PORT"),
+        Parameter(
+            group=WHERE,
+            help="The Ray cluster; default: RAY_ADDRESS, else here.",
+            metavar="HOST:PORT",
+        ),
     ] = None
     show_text: ShowText = False
-    loading: Loading = Loading()
-    command: tuple[str, ...] = ()
+    loading: Annotated[Loading, NO_OPTION] = Loading()
+    command: Annotated[tuple[str, ...], NO_OPTION] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ckpt", _named(self.ckpt))

@@ -1,144 +1,211 @@
-"""A command of ours: its help, and its options from a file of settings.
-
-    add(app, "matched", function, help="...", examples=("matched --ckpt runs/mine",))
+"""A program of commands, made of functions, and their options from a file.
 
 What is typed wins over the file of ``--config``, the file over the environment.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias, get_args
 
-import typer
-from typer.core import TyperCommand
+from cyclopts import App, ArgumentCollection, Parameter, Token
 
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import read_regular, write_text
-from spark_audit.terminal.flags import KEYWORD, command, panel_of
+from spark_audit.terminal.flags import ADVANCED, HOW
 from spark_audit.terminal.suggestions import elsewhere, expanded, nearest
 
-PATHS = ("ckpt", "base", "tokenizer", "source")
+PATHS = ("--ckpt", "--base", "--tokenizer", "SOURCE", "CKPT")
 """Options that are paths, though they may be something else too."""
-TYPED = ("trust_remote_code",)
-"""Options that are read from no file: one that came with a checkpoint may be named by
+TRUST = "trust_remote_code"
+"""An option that is read from no file: one that came with a checkpoint may be named by
 a variable, and would run the checkpoint's code."""
-UNKEPT = ("config", "dry_run", "json", "quiet", "verbose", "shard", "help", *TYPED)
+UNKEPT = ("dry_run", "json", "quiet", "verbose", "shard", TRUST)
 """Options that say nothing of what a command comes to."""
+HELP = ("--help", "-h")
+
+Config: TypeAlias = Annotated[
+    Path | None,
+    Parameter(
+        group=ADVANCED,
+        metavar="FILE",
+        env_var="SPARK_AUDIT_CONFIG",
+        help="TOML with options of this command: base = 'models/base'. Typed options "
+        "override the file, the file overrides the environment.",
+    ),
+]
 
 
-class Command(TyperCommand):
-    """A command whose ``--help`` stands beside what is as seldom asked for."""
+@dataclass
+class Typed:
+    """What was typed, for a command with a parameter ``typed: Line``.
 
-    def get_help_option(self, ctx: Any) -> Any:
-        """The option ``--help``, in a panel."""
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.rich_help_panel = panel_of("config")
-        return option
+    Attributes
+    ----------
+    words
+        All of it, the program's name first.
+    arguments
+        The command's options.
+    """
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read what was typed, several values behind one option too."""
-        return super().parse_args(ctx, spread(args, several=several(self)))
+    words: tuple[str, ...]
+    arguments: ArgumentCollection = field(default_factory=ArgumentCollection)
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run it with paths as a shell would have made them of ``~`` and patterns.
+    @property
+    def given(self) -> dict[str, Any]:
+        """Values of options that are not left to their defaults, wherever given."""
+        return {
+            one.name.strip("-").replace("-", "_"): one.value
+            for one in self.arguments
+            if one.tokens
+        }
 
-        A path that is an address is refused: nothing is read or written there.
-        """
-        for one in self.get_params(ctx):
-            value, where = ctx.params.get(one.name), max(one.opts, key=len)
-            listed = isinstance(value, list | tuple)
-            parts = [*value] if listed else [value]
-            for part in parts:
-                if fix := elsewhere(part):
-                    raise InputError("is no path on this machine", where=where, fix=fix)
-            if any(isinstance(p, Path) or (p and one.name in PATHS) for p in parts):
-                parts = [path for part in parts for path in expanded(part)]
-                if not listed and len(parts) > 1:
-                    what = f"{value} is {len(parts)} files"
-                    raise InputError(what, where=where, fix="give one")
-                ctx.params[one.name] = parts if listed else parts[0]
-        return super().invoke(ctx)
+
+Line: TypeAlias = Annotated[Typed, Parameter(parse=False)]
+
+
+def program(name: str, words: Sequence[str], *, help: str) -> App:
+    """An application without commands yet, which runs what was typed by ``.meta``."""
+    app = App(
+        name=name,
+        help=help,
+        help_flags=HELP,
+        help_format="plaintext",
+        version=partial(_versions, name),
+        version_format="plaintext",
+        group_parameters=HOW,
+        default_parameter=Parameter(
+            negative=(), consume_multiple=1, show_default=_shown
+        ),
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+
+    app.register_install_completion_command()
+    # Meta applications do not take this one over.
+    app.meta.suppress_keyboard_interrupt = False
+
+    @app.meta.default
+    def launched(
+        *rest: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+        config: Config = None,
+    ) -> Any:
+        typed = Typed((name, *words))
+
+        def read(app: App, commands: Sequence[str], found: ArgumentCollection) -> None:
+            # Fields that are no options are among them, of the same names.
+            found = found.filter_by(parse=True)
+            typed.arguments = found
+            if config is not None:
+                _from_file(found, config, command=" ".join((name, *commands)))
+            for one in found:
+                _check(one)
+
+        app.config = read
+        command, bound, ignored = app.parse_args(rest)
+        if "typed" in ignored:
+            bound.arguments["typed"] = typed
+        left = command(*bound.args, **bound.kwargs)
+        if command.__name__ == "help_print" and not {*HELP} & {*words}:
+            raise InputError("no command was given", fix=f"see {name} --help")
+        return left
+
+    return app
 
 
 def add(
-    app: typer.Typer,
+    app: App,
     name: str,
     function: Callable[..., Any],
     *,
-    program: str,
     help: str | None = None,
     examples: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> None:
-    """Give an application a command, with ``--config``, and examples in its help."""
-    lines = [f"  {program} {one}" for one in examples]
+    """Give an application a command, with examples in its help."""
+    lines = [f"  {one}" for one in examples]
     shown = ["Examples", *lines] if lines else []
-    epilog = "\n".join([*shown, *notes]).replace("[", "\\[") or None
-    config = inspect.Parameter("config", KEYWORD, default=None, annotation=Config)
-    app.command(name, cls=Command, help=help, epilog=epilog)(command(function, config))
+    app.command(
+        function, name=name, help=help, help_epilogue="\n".join([*shown, *notes])
+    )
 
 
-def several(command: Any) -> set[str]:
-    """Options that accept both ``--x A B`` and ``--x A --x B``."""
-    params = (one for one in command.params if getattr(one, "multiple", False))
-    return {name for one in params for name in one.opts}
+def _shown(usual: Any) -> str | None:
+    """A default as the help shows it: none of what is off or empty."""
+    return None if usual in (None, "", (), (0, 1)) or usual is False else str(usual)
 
 
-def spread(arguments: Sequence[str], *, several: Collection[str]) -> list[str]:
-    """Allow snake case options, and several values after one option.
+def _versions(name: str) -> str:
+    from spark_audit.provenance import versions
 
-    With ``--ckpt`` among ``several``, ``--ckpt A B --batch_size 4`` becomes
-    ``--ckpt A --ckpt B --batch-size 4``.
+    installed = versions()
+    # Both programs are of one distribution: each begins with its own name.
+    own = {name: installed.pop("spark-audit", "not installed")}
+    return "\n".join(f"{k} {v}" for k, v in {**own, **installed}.items())
+
+
+def _check(argument: Any) -> None:
+    """Read paths as a shell would, of ``~`` and patterns; refuse addresses, fractions.
+
+    At an address nothing is read or written.
     """
-    words: list[str] = []
-    option, values = "", 0
-    for position, argument in enumerate(arguments):
-        if argument == "--":
-            return [*words, *arguments[position:]]
-        if argument.startswith("-") and len(argument) > 1:
-            name, equals, value = argument.partition("=")
-            if name.startswith("--"):
-                name = name.replace("_", "-")
-            option, values = name if name in several and not equals else "", 0
-            words.append(f"{name}{equals}{value}")
-        else:
-            words += [option] * (option != "" and values > 0) + [argument]
-            values += 1
-    return words
+    name, kinds = argument.name, {argument.hint, *get_args(argument.hint)}
+    tokens = argument.tokens
+    for one in tokens:
+        path = Path(one.value) if Path in kinds else one.value
+        if fix := elsewhere(path):
+            raise InputError("is no path on this machine", where=name, fix=fix)
+        # The library would round it.
+        if int in kinds and float not in kinds and "." in one.value:
+            raise InputError(f"{one.value!r} is no whole number", where=name)
+    if Path in kinds or name in PATHS:
+        paths = [
+            one.evolve(value=str(path))
+            for one in tokens
+            for path in expanded(one.value)
+        ]
+        if len(paths) > len(tokens) == 1 and ... not in kinds:
+            what = f"{tokens[0].value} is {len(paths)} files"
+            raise InputError(what, where=name, fix="give one")
+        argument.tokens = [one.evolve(index=i) for i, one in enumerate(paths)]
 
 
 # --- options from a file --------------------------------------------------------------
 
 
-def _read(context: typer.Context, path: Path | None) -> Path | None:
+def _from_file(arguments: ArgumentCollection, path: Path, *, command: str) -> None:
     """Take the options of a file for those that were not typed."""
-    if path is None or context.resilient_parsing:
-        return path
-    options = {
-        one.name: one
-        for one in context.command.params
-        if one.name and one.name not in UNKEPT
-    }
-    values: dict[str, Any] = {}
+    options = {one.name: one for one in arguments}
     for key, value in _content(path).items():
-        name = key.replace("-", "_")
-        if name in TYPED:
+        name = f"--{key.replace('_', '-')}"
+        if name == f"--{TRUST.replace('_', '-')}":
             what = f"{key} is taken from the command line only"
-            fix = f"read the code, then type --{name.replace('_', '-')}"
+            fix = f"read the code, then type {name}"
             raise InputError(what, where=str(path), fix=fix)
         if name not in options:
-            what = f"{key!r} is no option of `{context.command_path}`"
-            raise InputError(what, where=str(path), fix=choose(name, sorted(options)))
-        values[name] = _value(value, options[name], where=f"{path}: {key}")
-        options[name].envvar = None
-    context.default_map = values
-    return path
+            known = sorted(one.strip("-").replace("-", "_") for one in options)
+            what = f"{key!r} is no option of `{command}`"
+            raise InputError(what, where=str(path), fix=choose(key, known))
+        listed = value if isinstance(value, list) else [value]
+        where = f"{path}: {key}"
+        if not listed or any(isinstance(one, dict | list) for one in listed):
+            raise InputError("takes text, a number or a list", where=where)
+        if (options[name].hint is bool) != isinstance(value, bool):
+            takes = (
+                "true or false" if options[name].hint is bool else "no true or false"
+            )
+            raise InputError(f"takes {takes}", where=where)
+        if not any(one.source == "cli" for one in options[name].tokens):
+            options[name].tokens = [
+                Token(keyword=name, value=str(one), source=str(path), index=index)
+                for index, one in enumerate(listed)
+            ]
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -154,49 +221,6 @@ def _content(path: Path) -> dict[str, Any]:
         raise InputError(f"is no TOML ({error})", where=str(path), fix=fix) from error
 
 
-def _value(value: Any, option: Any, *, where: str) -> Any:
-    """The value as it would have been typed; Typer reads it like that."""
-    listed = value if isinstance(value, list) else [value]
-    if not listed or any(isinstance(one, (dict, list)) for one in listed):
-        raise InputError("takes text, a number or a list", where=where)
-    if getattr(option, "is_flag", False):
-        if not isinstance(value, bool):
-            raise InputError("takes true or false", where=where)
-        return value
-    if any(isinstance(one, bool) for one in listed):
-        raise InputError("takes a value, not true or false", where=where)
-    texts = [str(one) for one in listed]
-    return texts if option.multiple else ",".join(texts)
-
-
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        envvar="SPARK_AUDIT_CONFIG",
-        help="TOML with options of this command: base = 'models/base'. Typed "
-        "options override the file, the file overrides the environment.",
-        is_eager=True,
-        expose_value=False,
-        callback=_read,
-        rich_help_panel=panel_of("config"),
-    ),
-]
-"""The annotation of a parameter that reads a file of options."""
-
-
-def given(context: typer.Context) -> dict[str, Any]:
-    """Options of a command that are not left to their defaults, wherever given."""
-    return {
-        name: value
-        for name, value in context.params.items()
-        if name not in UNKEPT
-        and (source := context.get_parameter_source(name)) is not None
-        and source.name != "DEFAULT"
-    }
-
-
 def write_config(path: Path, options: Mapping[str, Any], *, command: str) -> None:
     """Write a file of options that repeats a command.
 
@@ -204,10 +228,8 @@ def write_config(path: Path, options: Mapping[str, Any], *, command: str) -> Non
     """
     lines = [f"# {command} --config {path}"]
     for name, value in sorted(options.items()):
-        plain = value if isinstance(value, (bool, int, float, list)) else str(value)
-        if isinstance(plain, list):
-            plain = [str(one) for one in plain]
-        # JSON's numbers, strings and lists are TOML's.
-        text = json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
-        lines.append(f"{name} = {text}")
+        if name not in UNKEPT:
+            # JSON's numbers, strings and lists are TOML's.
+            text = json.dumps(value, ensure_ascii=False, default=str)
+            lines.append(f"{name} = {text}".replace("\x7f", "\\u007f"))
     write_text(path, "\n".join(lines) + "\n", mode=0o600)

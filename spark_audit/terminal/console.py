@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-import typer.main
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from spark_audit.errors import (
     IncompleteError,
@@ -41,30 +40,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def _version(context: typer.Context, value: bool) -> None:
-    if value:
-        from spark_audit.provenance import versions
-
-        installed = versions()
-        # Both programs are of one distribution: each begins with its own name.
-        program = {
-            str(context.info_name): installed.pop("spark-audit", "not installed")
-        }
-        tell("\n".join(f"{k} {v}" for k, v in {**program, **installed}.items()))
-        raise typer.Exit
-
-
-def root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_version, help="Show versions."
-        ),
-    ] = False,
-) -> None:
-    """The options of a program without a command: ``app.callback()(root)``."""
-
-
 # --- running a command ----------------------------------------------------------------
 
 
@@ -72,13 +47,11 @@ def run_command(
     arguments: Sequence[str],
     *,
     program: str,
-    app: Callable[[Sequence[str]], typer.Typer],
+    app: Callable[[Sequence[str]], App],
     anew: Collection[str] = (),
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Run one command line and return its exit code (never raises).
-
-    The context's object (``context.obj`` in a command) is what was typed.
 
     Parameters
     ----------
@@ -103,24 +76,17 @@ def run_command(
             if name in others:
                 meant = f"did you mean `{others[name]}`?"
                 raise InputError(f"No such command {name!r}; {meant}")
-            left = typer.main.get_command(app(arguments)).main(
-                args=list(arguments),
-                prog_name=program,
-                standalone_mode=False,
-                obj=list(arguments),
-            )
-            # What a command came to stands, also where nobody can be told.
-            code = left if isinstance(left, int) else 0
+            try:
+                app(arguments).meta(list(arguments))
+            except SystemExit as left:
+                # What a command came to stands, also where nobody can be told.
+                code = left.code if isinstance(left.code, int) else 1
             sys.stdout.flush()
-            if code == 130:
-                # Typer turns an interrupt into this code; older ones into Abort.
-                raise KeyboardInterrupt
             return code
-        except (KeyboardInterrupt, typer.Abort):
+        except KeyboardInterrupt:
             return say_interrupted(program, arguments, verb=verb)
-        except (BrokenPipeError, SystemExit):
-            # Whoever read our output has enough (Typer leaves by SystemExit then, with
-            # code 1, which is the gate's).
+        except BrokenPipeError:
+            # Whoever read our output has enough.
             _drop_output()
             return code
         except BaseException as error:
@@ -150,12 +116,9 @@ def _told(error: BaseException, program: str) -> tuple[str, int]:
     if isinstance(error, SparkError):
         head = "" if isinstance(error, IncompleteError) else "error: "
         return f"{head}{error}", error.exit_code
-    if (usage := getattr(error, "format_message", None)) is not None:
-        # Without any command typer has nothing to say but the help it has shown.
-        message = _suggested(error, usage() or "no command was given").rstrip(".")
-        message += "" if message.endswith("?") else ";"
-        place = getattr(getattr(error, "ctx", None), "command_path", program)
-        return f"error: {message} see {place} --help", 2
+    if isinstance(error, CycloptsError):
+        place = " ".join((program, *(error.command_chain or ())))
+        return f"error: {_usage(error)} see {place} --help", 2
     # A missing template is both, and no fault of a disk.
     if isinstance(error, OSError) and not isinstance(error, LookupError):
         return f"error: {error.filename or 'I/O'}: {error.strerror}", 4
@@ -163,22 +126,16 @@ def _told(error: BaseException, program: str) -> tuple[str, int]:
     return f"a defect of ours ({kind}); {_log(error, program)}", 70
 
 
-def _suggested(error: BaseException, said: str) -> str:
-    """What is wrong with a command line, in one line, with what was perhaps meant."""
-    names = getattr(error, "possibilities", None) or ()
-    option = getattr(error, "option_name", None)
-    if names:
-        # Of options the libraries name far ones too: --quiet for --audits.
-        near = get_close_matches(option, names, n=1, cutoff=0.7) if option else names
-        meant = f"; did you mean {near[0]}?" if near else ""
-        said = f"{getattr(error, 'message', said)}{meant}"
-    if "unexpected extra argument" in said:
-        taken: Any = getattr(getattr(error, "ctx", None), "command", None)
-        params = taken.params if taken else ()
-        asked = [p.name for p in params if p.param_type_name == "argument"]
-        first = f"give one {asked[0]} alone, and " if asked else ""
-        said += f"; {first}a value behind its option, as in --ckpt PATH"
-    return " ".join(said.split())
+def _usage(error: CycloptsError) -> str:
+    """What is wrong with a command line, in one line."""
+    if isinstance(error, UnusedCliTokensError):
+        first = (error.unused_tokens or [""])[0]
+        return (
+            f"unexpected {first!r}: a value stands behind its option, as --ckpt PATH;"
+        )
+    said = str(error).partition(" Available commands: ")[0]
+    said = re.sub(r'^Command "[^"]*" parameter ', "", " ".join(said.split()))
+    return said if said.endswith("?") else said.rstrip(".") + ";"
 
 
 def _drop_output() -> None:

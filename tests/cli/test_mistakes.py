@@ -14,19 +14,19 @@ from spark_audit.report.folder import folder_of, write_report
 
 MISTAKES = [
     # options and commands
-    ("all --chkpt runs/er", 2, "--chkpt; did you mean --ckpt? see spark-audit all -"),
-    ("mached --ckpt runs/er", 2, "'mached'. Did you mean 'matched'? see spark-audit -"),
-    ("manifest biuld", 2, "Did you mean 'build'? see spark-audit manifest --help"),
-    ("all runs/er", 2, "Missing option '--ckpt'; see spark-audit all --help"),
-    ("all --ckpt runs/er --skip noize", 2, "did you mean 'noise'?"),
+    ("all --chkpt runs/er", 2, "Did you mean --ckpt instead of --chkpt? see spark-au"),
+    ("mached --ckpt runs/er", 2, '"mached". Did you mean "matched"? see spark-audit -'),
+    ("manifest biuld", 2, 'Did you mean "build"? see spark-audit manifest --help'),
+    ("all runs/er", 2, "--ckpt requires an argument; see spark-audit all --he"),
+    ("all --ckpt runs/er --skip noize", 2, 'Did you mean "noise"?'),
     (
         "matched --ckpt runs/er --device gpu",
         2,
         "unknown device 'gpu'; give one of auto, cpu, cuda",
     ),
-    ("matched --ckpt runs/er --dtype float23", 2, "did you mean 'float32'?"),
+    ("matched --ckpt runs/er --dtype float23", 2, 'Did you mean "float32"?'),
     ("matched --ckpt runs/er --quantize int5", 2, "did you mean 'int8'?"),
-    ("matched --ckpt runs/er --preset papper", 2, "did you mean 'paper'?"),
+    ("matched --ckpt runs/er --preset papper", 2, 'Did you mean "paper"?'),
     # paths, and things in each other's place
     ("inspect runs/err", 3, "no such file or folder; did you mean runs/er?"),
     ("all --ckpt runs/err --dry-run", 3, "did you mean runs/er?"),
@@ -53,14 +53,22 @@ MISTAKES = [
     ("compare reports/one", 2, "needs at least two reports; give DIR DIR"),
     ("compare reports/one reports/one/", 2, "reports/one: is given twice; leave one"),
     ("data inject d.jsonl ./d.jsonl -o out", 2, "d.jsonl: is given twice; leave one"),
-    ("all --audits nll", 2, "No such option: --audits; see spark-audit all --help"),
+    (
+        "all --ckpt a --audits nll",
+        2,
+        "Unknown option: --audits. Did you mean --quiet? see",
+    ),
     ("gate manifests/small.json", 2, "is a file; give a report folder (it is a mani"),
     ("gate runs/er", 2, "is a folder without report.json; give a report folder (it "),
     ("all --ckpt https://h/x", 2, "give --model NAME; a server's address ends in /v1"),
     ("all --ckpt http://h:1/x?k=secret", 2, "with a password, a query or a fragment"),
     (r"inspect 'runs\er'", 3, "did you mean runs/er?"),
     (r"gate 'reports\one'", 2, "did you mean reports/one?"),
-    ("gate reports/one reports/two", 2, "give one folder alone, and a value behind it"),
+    (
+        "gate reports/one reports/two",
+        2,
+        "unexpected 'reports/two': a value stands behind",
+    ),
     ("gate zzz", 2, "there is no such folder; paths begin at the working directory, "),
     ("gate manifests/smal", 2, "; paths begin at the working directory, "),
     ("gate reports/none", 2, "there is no such folder; did you mean reports/one?"),
@@ -77,7 +85,7 @@ MISTAKES = [
     ("gate reports/one --fail-if 'mia auc > 0.5'", 2, "is no rule; write AUDIT.METRIC"),
     # data
     ("data import tt.csv --task t -o x.jsonl", 2, "does not exist; did you mean t.csv"),
-    ("data import t.csv --task t -o x.jsonl --format cvs", 2, "did you mean 'csv'?"),
+    ("data import t.csv --task t -o x.jsonl --format cvs", 2, 'Did you mean "csv"?'),
     (
         "data import t.csv --task t -o x.jsonl --map prompt=text response=label",
         2,

@@ -28,7 +28,6 @@ from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.answers import normalised, stripped
 from spark_audit.scoring.table import Pass
-from spark_audit.terminal.flags import Flag
 
 SCORERS = ("normalised", "strict", "likelihood")
 _share = partial(Metric, bounds=(0.0, 1.0))
@@ -63,7 +62,7 @@ class Utility(Audit):
         str | None,
         "tasks in training order: t1,t2; default: the order of the training runs",
     ] = None
-    scorer: Annotated[str, Flag("how an answer is scored", choices=SCORERS)] = (
+    scorer: Annotated[str, f"how an answer is scored: {', '.join(SCORERS)}"] = (
         "normalised"
     )
 
