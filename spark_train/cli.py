@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from spark_audit.checkpoints.offline import quiet as silence
 from spark_audit.terminal.commands import Line, add, program
@@ -186,7 +186,7 @@ class Relearning(RelearnRequest):
 
 
 def relearn(
-    ckpt: Annotated[str, Parameter(help="Checkpoint to continue from.")],
+    ckpt: str,
     /,
     *,
     request: Relearning,
@@ -198,6 +198,11 @@ def relearn(
     """A short fine-tune without identifiers, to see whether suppression lasts.
 
     An adapter is trained on and stays one; full weights stay full weights.
+
+    Parameters
+    ----------
+    ckpt
+        Checkpoint to continue from.
     """
     with silence():
         from spark_train.relearn import relearn as relearned
@@ -229,9 +234,7 @@ class Scoring(ScoreRequest):
 
 
 def score(
-    data: Annotated[
-        tuple[Path, ...], Parameter(help="JSONL of `spark-audit data`; its train rows.")
-    ],
+    data: tuple[Path, ...],
     /,
     *,
     request: Scoring,
@@ -245,6 +248,11 @@ def score(
     the data or found by the rules, and a row's figures end before the first of them:
     with the model, those behind it tell what it is. Plain text is shown, and with it
     identifiers that neither annotations nor rules know.
+
+    Parameters
+    ----------
+    data
+        JSONL of `spark-audit data`; its train rows.
     """
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.terminal.progress import progress

@@ -14,14 +14,12 @@ from cyclopts.validators import Number
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.terminal.flags import (
-    ADVANCED,
-    FLAT,
     NO_OPTION,
-    OUTPUT,
     WHAT,
     WHERE,
     Seed,
     ShowText,
+    fields_in,
     hidden,
     one_of,
 )
@@ -38,23 +36,19 @@ DP = (NONE, "dpsgd", "fn")
     "device_map", "lora_alpha", "quantize", "model", "agree", "base", "include_base"
 )
 class Opening(Loading):
-    """How a model is opened to be trained."""
+    """How a model is opened to be trained.
 
-    device: Annotated[
-        str,
-        Parameter(
-            group=WHERE,
-            metavar="auto|cpu|cuda|cuda:N",
-            help="Where to compute.",
-        ),
-    ] = "auto"
+    Attributes
+    ----------
+    device
+        Where to compute.
+    dtype
+        Type of the base; trained weights are float32.
+    """
+
+    device: Annotated[str, Parameter(metavar="auto|cpu|cuda|cuda:N")] = "auto"
     dtype: Annotated[
-        str,
-        Parameter(
-            help="Type of the base; trained weights are float32.",
-            metavar="float32|bfloat16",
-            choices=("float32", "bfloat16"),
-        ),
+        str, Parameter(metavar="float32|bfloat16", choices=("float32", "bfloat16"))
     ] = "float32"
 
 
@@ -70,7 +64,7 @@ LoraTargets: TypeAlias = Annotated[
 ]
 
 
-@FLAT
+@fields_in(WHAT)
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
     """A method over a stream of tasks, into a run folder.
@@ -78,21 +72,25 @@ class TrainRequest:
     Attributes
     ----------
     method
-        One of :data:`METHODS`.
+        One of ``spark-train methods``.
     base
         The pretrained model, theta_0.
     data
-        JSON-lines files, or folders of them; train rows are trained on, test rows
-        answered after each stage.
+        JSONL of ``spark-audit data``, or folders of it; train rows are trained on,
+        test rows answered after each stage.
     order
-        ``1``, ``2``, ``3`` (the paper's; those of its tasks that are there), or names
-        with commas between them.
+        1, 2 or 3 (the paper's; those of its tasks that are there), or the tasks as
+        they come, with commas between them.
+    output
+        Run folder.
     dp
-        One of :data:`DP`.
+        Privacy option; works with every method.
     settings
-        ``NAME=VALUE`` texts; see ``spark_train.settings``.
+        Settings that differ; ``spark-train methods`` lists them.
     seed
-        The setting ``seed``.
+        Seed of everything random.
+    gradient_checkpointing
+        Compute the forward pass twice to save memory.
     lora_targets
         Last names of linear layers, where q, k, v and o are not found.
     command
@@ -104,43 +102,17 @@ class TrainRequest:
         If there is no such method, option or setting, or two seeds are given.
     """
 
-    method: Annotated[
-        str, Parameter(group=WHAT, help="One of `spark-train methods`.", metavar="NAME")
-    ]
+    method: Annotated[str, Parameter(metavar="NAME")]
     base: Base
-    data: Annotated[
-        tuple[Path, ...],
-        Parameter(
-            group=WHAT, help="JSONL of `spark-audit data`.", metavar="DIR|DATA..."
-        ),
-    ]
-    order: Annotated[
-        str,
-        Parameter(
-            group=WHAT,
-            help="A numbered order, or the tasks as they come.",
-            metavar="1|t1,t2,...",
-        ),
-    ]
-    output: Annotated[
-        Path, Parameter(group=OUTPUT, help="Run folder.", metavar="DIR", alias="-o")
-    ]
-    dp: Annotated[
-        str, Parameter(help="Privacy option; works with every method.", choices=DP)
-    ] = NONE
+    data: Annotated[tuple[Path, ...], Parameter(metavar="DIR|DATA...")]
+    order: Annotated[str, Parameter(metavar="1|t1,t2,...")]
+    output: Annotated[Path, Parameter(metavar="DIR", alias="-o")]
+    dp: Annotated[str, Parameter(choices=DP)] = NONE
     settings: Annotated[
-        tuple[str, ...],
-        Parameter(help="Settings that differ.", metavar="NAME=VALUE...", name="--set"),
+        tuple[str, ...], Parameter(metavar="NAME=VALUE...", name="--set")
     ] = ()
-    seed: Annotated[
-        NonNegativeInt | None, Parameter(help="Seed of everything random.")
-    ] = None
-    gradient_checkpointing: Annotated[
-        bool,
-        Parameter(
-            group=ADVANCED, help="Compute the forward pass twice to save memory."
-        ),
-    ] = False
+    seed: NonNegativeInt | None = None
+    gradient_checkpointing: bool = False
     lora_targets: LoraTargets = ()
     loading: Annotated[Loading, NO_OPTION] = Opening()
     command: Annotated[tuple[str, ...], NO_OPTION] = ()
@@ -155,7 +127,7 @@ class TrainRequest:
             raise InputError(what, where="--seed", fix="give one of them")
 
 
-@FLAT
+@fields_in(WHAT)
 @dataclass(frozen=True, kw_only=True)
 class RelearnRequest:
     """A short fine-tune of a checkpoint without identifiers.
@@ -165,14 +137,21 @@ class RelearnRequest:
     ckpt
         Any checkpoint that ``open_checkpoint`` opens; of a series its last stage.
     data
-        JSON-lines files, or folders of them.
+        JSONL of ``spark-audit data``, or folders of it.
     output
-        A folder that is not there yet, or is empty. When anything fails, it is as it
-        was.
+        Folder of the new checkpoint, empty or not there yet. When anything fails, it
+        is as it was.
     base
-        Of an adapter; by default what it names.
+        Default: the base an adapter names.
+    steps
+        Steps of the optimizer.
+    lr
+        Peak of the learning rate.
+    batch_size
+        Rows per step.
     lora_targets
-        Last names of linear layers, where q, k, v and o of full weights are not found.
+        Last names of linear layers, where q, k, v and o of full weights are not
+        found.
 
     Raises
     ------
@@ -181,30 +160,12 @@ class RelearnRequest:
     """
 
     ckpt: str
-    data: Annotated[
-        tuple[Path, ...],
-        Parameter(group=WHAT, help="JSONL of `spark-audit data`.", metavar="DATA..."),
-    ]
-    output: Annotated[
-        Path,
-        Parameter(
-            group=OUTPUT,
-            help="Folder of the new checkpoint.",
-            metavar="DIR",
-            alias="-o",
-        ),
-    ]
-    base: Annotated[
-        str | None,
-        Parameter(
-            group=WHAT, help="Default: the base an adapter names.", metavar="MODEL"
-        ),
-    ] = None
-    steps: Annotated[PositiveInt, Parameter(help="Steps of the optimizer.")] = 50
-    lr: Annotated[float, Parameter(help="Peak of the learning rate.")] = 5e-4
-    batch_size: Annotated[
-        PositiveInt, Parameter(group=WHERE, help="Rows per step.")
-    ] = 8
+    data: Annotated[tuple[Path, ...], Parameter(metavar="DATA...")]
+    output: Annotated[Path, Parameter(metavar="DIR", alias="-o")]
+    base: Annotated[str | None, Parameter(metavar="MODEL")] = None
+    steps: PositiveInt = 50
+    lr: float = 5e-4
+    batch_size: PositiveInt = 8
     seed: Seed = 0
     lora_targets: LoraTargets = ()
     loading: Annotated[Loading, NO_OPTION] = Opening()
@@ -216,27 +177,26 @@ class RelearnRequest:
             raise InputError(f"{self.lr} is no learning rate", where="--lr")
 
 
-@FLAT
+@fields_in(WHAT)
 @dataclass(frozen=True, kw_only=True)
 class ScoreRequest:
-    """The sensitivity scores of a data set's train rows."""
+    """The sensitivity scores of a data set's train rows.
+
+    Attributes
+    ----------
+    ckpt
+        Checkpoint to score; default: the base.
+    alpha
+        Weight of the NLL relative to how a token distinguishes tasks.
+    limit
+        Examples to print.
+    """
 
     data: tuple[Path, ...]
     base: Base
-    ckpt: Annotated[
-        str | None,
-        Parameter(
-            group=WHAT, help="Checkpoint to score; default: the base.", metavar="PATH"
-        ),
-    ] = None
-    alpha: Annotated[
-        float,
-        Parameter(
-            help="Weight of the NLL relative to how a token distinguishes tasks.",
-            validator=Number(gte=0, lte=1),
-        ),
-    ] = 0.5
-    limit: Annotated[PositiveInt, Parameter(group=WHAT, help="Examples to print.")] = 5
+    ckpt: Annotated[str | None, Parameter(metavar="PATH")] = None
+    alpha: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.5
+    limit: PositiveInt = 5
     show_text: ShowText = False
 
 

@@ -15,13 +15,13 @@ from spark_audit.checkpoints.locate import HUB, HUB_PAGE, locate
 from spark_audit.errors import InputError, choose
 from spark_audit.names import BASE
 from spark_audit.terminal.flags import (
-    FLAT,
     NO_OPTION,
     WHERE,
     LoraAlpha,
     Revision,
     Tokenizer,
     TrustRemoteCode,
+    fields_in,
 )
 
 SCHEMES = ("http://", "https://")
@@ -36,7 +36,7 @@ def is_server(source: str) -> bool:
     return source.startswith(SCHEMES)
 
 
-@FLAT
+@fields_in(WHERE)
 @dataclass(frozen=True, kw_only=True)
 class Loading:
     """How checkpoints are opened; fields are named like the flags.
@@ -44,20 +44,22 @@ class Loading:
     Attributes
     ----------
     device
-        ``auto`` (CUDA when there is one), ``cpu``, ``cuda``.
+        Where to score; ``auto``: CUDA when there is one.
     dtype
-        ``float32``, ``bfloat16``, ``float16``, or ``auto`` for what was saved, and for
-        float32 where bfloat16 was saved and a CPU has no instructions for it.
+        Of the model's body; the output head is always float32. ``auto``: as saved, or
+        float32 where a CPU has no instructions for bfloat16.
     device_map
-        ``auto``: layers go to GPUs, then the CPU, then the disk, as far as each holds.
+        Spread each model over GPUs, then the CPU, then the disk.
     tokenizer
         A folder that overrides the checkpoint's and the base's tokenizer.
     lora_alpha
         Needed for LoRA weights without adapter_config.json.
     quantize
-        ``int8``, ``int4``: each checkpoint but the base also with rounded weights.
-    model, agree
-        Of a served checkpoint: its name there, and what its scores must agree with.
+        Audit each checkpoint but the base with rounded weights too.
+    model
+        Name of the model on the server of ``--ckpt http://HOST:PORT/v1``.
+    agree
+        Local copy of the served checkpoint, or a table of its scores.
     base
         The base of an adapter or of a weights file; by default the folder that the
         adapter names, never a model on the hub.
@@ -71,53 +73,19 @@ class Loading:
     """
 
     device: Annotated[
-        str,
-        Parameter(
-            group=WHERE,
-            help="Where to score.",
-            metavar="auto|cpu|cuda",
-            env_var="SPARK_AUDIT_DEVICE",
-        ),
+        str, Parameter(metavar="auto|cpu|cuda", env_var="SPARK_AUDIT_DEVICE")
     ] = "auto"
-    dtype: Annotated[
-        str,
-        Parameter(
-            help="Of the model's body; the output head is always float32.",
-            choices=DTYPES,
-            env_var="SPARK_AUDIT_DTYPE",
-        ),
-    ] = "float32"
-    device_map: Annotated[
-        str | None,
-        Parameter(
-            group=WHERE,
-            help="Spread each model over GPUs, CPU and disk.",
-            choices=("auto",),
-        ),
-    ] = None
+    dtype: Annotated[str, Parameter(choices=DTYPES, env_var="SPARK_AUDIT_DTYPE")] = (
+        "float32"
+    )
+    device_map: Annotated[str | None, Parameter(choices=("auto",))] = None
     tokenizer: Tokenizer = None
     lora_alpha: LoraAlpha = None
     revision: Revision = None
     trust_remote_code: TrustRemoteCode = False
-    quantize: Annotated[
-        tuple[str, ...],
-        Parameter(
-            help="Audit each checkpoint with rounded weights too.", metavar="int8|int4"
-        ),
-    ] = ()
-    model: Annotated[
-        str | None,
-        Parameter(
-            help="Name of the model on the server of --ckpt http://HOST:PORT/v1."
-        ),
-    ] = None
-    agree: Annotated[
-        str | None,
-        Parameter(
-            help="Local copy of the served checkpoint, or a table of its scores.",
-            metavar="PATH",
-        ),
-    ] = None
+    quantize: Annotated[tuple[str, ...], Parameter(metavar="int8|int4")] = ()
+    model: str | None = None
+    agree: Annotated[str | None, Parameter(metavar="PATH")] = None
     base: Annotated[str | None, NO_OPTION] = None
     include_base: Annotated[bool, NO_OPTION] = False
 

@@ -17,29 +17,30 @@ from spark_audit.sentences import spoken
 from spark_audit.terminal.commands import Line, Typed, write_config
 from spark_audit.terminal.console import say, tell, tell_json
 from spark_audit.terminal.flags import (
-    FLAT,
     NO_OPTION,
     OUTPUT,
     WHAT,
     Json,
     Quiet,
     Verbose,
+    fields_in,
     hidden,
     options,
 )
 
 
-@FLAT
+@fields_in(OUTPUT)
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """What is done with a request."""
+    """What is done with a request.
 
-    dry_run: Annotated[
-        bool,
-        Parameter(
-            group=OUTPUT, help="Say what would be done and how long it takes, and stop."
-        ),
-    ] = False
+    Attributes
+    ----------
+    dry_run
+        Say what would be done and how long it takes, and stop.
+    """
+
+    dry_run: Annotated[bool, Parameter(group=OUTPUT)] = False
     json: Json = False
     quiet: Quiet = False
     verbose: Verbose = False

@@ -22,7 +22,7 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import InputError
 from spark_audit.terminal.console import keep_apart, say
-from spark_audit.terminal.flags import OUTPUT, WHAT, Json, Quiet, Seed
+from spark_audit.terminal.flags import OUTPUT, Json, Quiet, Seed
 
 FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 
@@ -51,32 +51,34 @@ def _numbers(text: str | None) -> list[int] | None:
 
 
 def import_(
-    source: Annotated[str, Parameter(help="File, folder, or hf:OWNER/NAME.")],
+    source: str,
     /,
     *,
-    task: Annotated[str, Parameter(group=WHAT, help="Name of the task.")],
+    task: str,
     output: Jsonl,
-    split: Annotated[
-        str | None, Parameter(group=WHAT, help="Of all rows.", metavar="train|test")
-    ] = None,
-    template: Annotated[
-        str | None,
-        Parameter(
-            group=WHAT, help="Prompt with columns in braces: 'Text: {text}\\nLabel:'."
-        ),
-    ] = None,
-    map: Annotated[
-        list[str] | None,
-        Parameter(
-            group=WHAT, help="prompt=COL, response=COL, id=COL.", metavar="FIELD=COLUMN"
-        ),
-    ] = None,
-    format: Annotated[
-        str, Parameter(help="Format of the source.", choices=FORMATS)
-    ] = "auto",
+    split: Annotated[str | None, Parameter(metavar="train|test")] = None,
+    template: str | None = None,
+    map: Annotated[list[str] | None, Parameter(metavar="FIELD=COLUMN")] = None,
+    format: Annotated[str, Parameter(choices=FORMATS)] = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Turn task data of any known format into the project's JSON lines."""
+    r"""Turn task data of any known format into the project's JSON lines.
+
+    Parameters
+    ----------
+    source
+        File, folder, or hf:OWNER/NAME.
+    task
+        Name of the task.
+    split
+        Of all rows.
+    template
+        Prompt with columns in braces: ``Text: {text}\nLabel:``.
+    map
+        prompt=COL, response=COL, id=COL.
+    format
+        Format of the source.
+    """
     from spark_audit.data.importers import import_rows
     from spark_audit.terminal.progress import SETTLED, progress
 
@@ -103,27 +105,27 @@ def import_(
 
 
 def annotate(
-    data: Annotated[Path, Parameter(help="JSONL of `data import`, or a folder.")],
+    data: Path,
     /,
     *,
     output: Jsonl,
     detector: Annotated[
-        str,
-        Parameter(
-            help="Detector of identifiers.",
-            choices=("rules", "presidio-patterns", "presidio"),
-        ),
+        str, Parameter(choices=("rules", "presidio-patterns", "presidio"))
     ] = "rules",
-    pattern: Annotated[
-        list[str] | None,
-        Parameter(
-            help="Own type and its regular expression: ORDER='ORD-[0-9]{7}'.",
-            metavar="TYPE=PATTERN",
-        ),
-    ] = None,
+    pattern: Annotated[list[str] | None, Parameter(metavar="TYPE=PATTERN")] = None,
     json: Json = False,
 ) -> None:
-    """Find identifiers; reports the share of injected ones that were found."""
+    """Find identifiers; reports the share of injected ones that were found.
+
+    Parameters
+    ----------
+    data
+        JSONL of `data import`, or a folder.
+    detector
+        Detector of identifiers.
+    pattern
+        Own type and its regular expression: ORDER='ORD-[0-9]{7}'.
+    """
     from spark_audit.data.pii import (
         NAMES_MISSED,
         annotate_examples,
@@ -166,38 +168,41 @@ def annotate(
 
 
 def inject(
-    data: Annotated[list[Path], Parameter(help="JSONL of `data import`, or folders.")],
+    data: list[Path],
     /,
     *,
-    output: Annotated[
-        Path, Parameter(group=OUTPUT, help="Folder to write.", alias="-o")
-    ],
-    rate: Annotated[
-        float, Parameter(help="Share of rows that get an identifier.")
-    ] = 0.3,
-    canaries: Annotated[int, Parameter(help="Canaries to plant.")] = 50,
-    doses: Annotated[
-        str | None, Parameter(help="Dose ladder of canaries.", metavar="1,4,16,64")
-    ] = None,
-    kind: Annotated[
-        str, Parameter(help="Passwords of canaries.", choices=get_args(Kind))
-    ] = "random",
-    tokenizer: Annotated[
-        str | None,
-        Parameter(
-            help="Draw canaries that a model with this tokenizer can rank.",
-            metavar="MODEL",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        Parameter(help="Base that high-temperature passwords are sampled from."),
-    ] = None,
+    output: Annotated[Path, Parameter(alias="-o")],
+    rate: float = 0.3,
+    canaries: int = 50,
+    doses: Annotated[str | None, Parameter(metavar="1,4,16,64")] = None,
+    kind: Annotated[str, Parameter(choices=get_args(Kind))] = "random",
+    tokenizer: Annotated[str | None, Parameter(metavar="MODEL")] = None,
+    model: str | None = None,
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Plant synthetic identifiers at the same rate in train and test rows."""
+    """Plant synthetic identifiers at the same rate in train and test rows.
+
+    Parameters
+    ----------
+    data
+        JSONL of `data import`, or folders.
+    output
+        Folder to write.
+    rate
+        Share of rows that get an identifier.
+    canaries
+        Canaries to plant.
+    doses
+        Dose ladder of canaries.
+    kind
+        Passwords of canaries.
+    tokenizer
+        Draw canaries that a model with this tokenizer can rank.
+    model
+        Base that high-temperature passwords are sampled from.
+    """
     from spark_audit.data.injection import inject as injected
     from spark_audit.terminal.progress import progress
 

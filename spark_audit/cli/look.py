@@ -11,8 +11,6 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError
 from spark_audit.terminal.console import show_facts
 from spark_audit.terminal.flags import (
-    OUTPUT,
-    WHAT,
     Json,
     Quiet,
     Seed,
@@ -27,21 +25,22 @@ class Opened(Loading):
 
 
 def inspect(
-    ckpt: Annotated[str, Parameter(help="Checkpoint to inspect.")],
+    ckpt: str,
     /,
     *,
-    base: Annotated[
-        str | None,
-        Parameter(
-            group=WHAT,
-            help="Base model of adapters; audited as 'base'.",
-            metavar="MODEL",
-        ),
-    ] = None,
+    base: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     loading: Opened = Opened(),
     json: Json = False,
 ) -> None:
-    """Report the type of a checkpoint and whether it would load; no scoring."""
+    """Report the type of a checkpoint and whether it would load; no scoring.
+
+    Parameters
+    ----------
+    ckpt
+        Checkpoint to inspect.
+    base
+        Base model of adapters; audited as 'base'.
+    """
     from spark_audit.checkpoints.inspection import inspect_checkpoint
 
     seen = inspect_checkpoint(ckpt, loading, base=base)
@@ -64,9 +63,9 @@ def inspect(
 
 def demo(
     *,
-    output: Annotated[
-        Path, Parameter(group=OUTPUT, help="Report folder.", metavar="DIR", alias="-o")
-    ] = Path("reports/demo-run"),
+    output: Annotated[Path, Parameter(metavar="DIR", alias="-o")] = Path(
+        "reports/demo-run"
+    ),
     seed: Seed = 0,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -74,6 +73,11 @@ def demo(
     """A complete small example, offline: data, base, five runs, manifest, all audits.
 
     Interrupted, the same command resumes.
+
+    Parameters
+    ----------
+    output
+        Report folder.
     """
     from spark_audit.cli.show import say_where, show_report
     from spark_audit.demo.run import run_demo

@@ -17,6 +17,7 @@ from spark_audit.cli import ALL, PROGRAM, look, persons, report
 from spark_audit.cli.examples import ANY, EXAMPLES
 from spark_audit.terminal.commands import add, program
 from spark_audit.terminal.console import run_command
+from spark_audit.terminal.flags import HOW
 
 if TYPE_CHECKING:
     from spark_audit.audits import Audit
@@ -71,7 +72,7 @@ def _app(argv: Sequence[str]) -> App:
     put = partial(_add, app)
     put("demo", look.demo)
     for name, text in GROUPS.items():
-        group = App(name=name, help=text)
+        group = App(name=name, help=text, group_parameters=HOW)
         if name in argv:
             commands = import_module(f"spark_audit.cli.{name}").COMMANDS
             for one, function in commands.items():
@@ -123,8 +124,8 @@ def _rules() -> Iterator[str]:
     from spark_audit.audits import all_audits
     from spark_audit.results.findings import SEVERITY
 
-    yield "\nMetrics (AUDIT.METRIC[.OF].value|low|high|p):"
+    yield "Metrics (AUDIT.METRIC[.OF].value|low|high|p):"
     for name, audit in all_audits().items():
         metrics = ", ".join(metric.name for metric in audit.metrics)
-        yield f"  {name}: {metrics}"
-    yield f"\nClaims, by severity: {', '.join(SEVERITY)}"
+        yield f"{name}: {metrics}"
+    yield f"Claims, by severity: {', '.join(SEVERITY)}"

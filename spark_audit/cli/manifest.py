@@ -17,9 +17,6 @@ from spark_audit.manifest.settings import BuildSettings
 from spark_audit.sentences import render
 from spark_audit.terminal.console import keep_apart, show_facts, show_line, tell
 from spark_audit.terminal.flags import (
-    OUTPUT,
-    WHAT,
-    WHERE,
     BatchSize,
     Json,
     Quiet,
@@ -41,31 +38,28 @@ File = Annotated[Path, Parameter(help="File of `manifest build`.")]
 
 def build(
     *,
-    base: Annotated[
-        str, Parameter(group=WHAT, help="Reference model.", metavar="MODEL")
-    ],
-    data: Annotated[
-        tuple[Path, ...],
-        Parameter(group=WHAT, help="JSONL of `data`.", metavar="DIR|DATA..."),
-    ],
-    output: Annotated[
-        Path,
-        Parameter(
-            group=OUTPUT,
-            help="manifests/NAME.json, or for many rows NAME.arrow.",
-            alias="-o",
-        ),
-    ],
+    base: Annotated[str, Parameter(metavar="MODEL")],
+    data: Annotated[tuple[Path, ...], Parameter(metavar="DIR|DATA...")],
+    output: Annotated[Path, Parameter(alias="-o")],
     settings: BuildSettings = BuildSettings(),
-    scores: Annotated[
-        Path | None,
-        Parameter(group=WHERE, help="Score store to resume from.", metavar="DIR"),
-    ] = None,
+    scores: Annotated[Path | None, Parameter(metavar="DIR")] = None,
     batch_size: BatchSize = "auto",
     quiet: Quiet = False,
     loading: Reference = Reference(),
 ) -> None:
-    """Match identifiers with other text on a reference model, once for all audits."""
+    """Match identifiers with other text on a reference model, once for all audits.
+
+    Parameters
+    ----------
+    base
+        Reference model.
+    data
+        JSONL of `data`.
+    output
+        manifests/NAME.json, or for many rows NAME.arrow.
+    scores
+        Score store to resume from.
+    """
     from spark_audit.checkpoints.open import open_checkpoint
     from spark_audit.data.examples import data_files
     from spark_audit.files import check_writable
@@ -132,12 +126,15 @@ def verify(
     manifest: File,
     /,
     *,
-    base: Annotated[
-        str | None,
-        Parameter(group=WHAT, help="Also check that it fits.", metavar="MODEL"),
-    ] = None,
+    base: Annotated[str | None, Parameter(metavar="MODEL")] = None,
 ) -> None:
-    """Check a manifest's digest and, with --base, the model it was made for."""
+    """Check a manifest's digest and, with --base, the model it was made for.
+
+    Parameters
+    ----------
+    base
+        Also check that it fits.
+    """
     content = load_manifest(manifest)
     tell(f"{manifest}: digest {content.digest} fits its content")
     if base is not None:
@@ -154,14 +151,18 @@ def export(
     manifest: File,
     /,
     *,
-    output: Annotated[
-        Path, Parameter(group=OUTPUT, help="NAME.json, or NAME.arrow.", alias="-o")
-    ],
-    redact: Annotated[
-        bool, Parameter(group=OUTPUT, help="Leave text and scores out.")
-    ] = False,
+    output: Annotated[Path, Parameter(alias="-o")],
+    redact: bool = False,
 ) -> None:
-    """Copy a manifest; with --redact without text and without scores that reveal it."""
+    """Copy a manifest; with --redact without text and without scores that reveal it.
+
+    Parameters
+    ----------
+    output
+        NAME.json, or NAME.arrow.
+    redact
+        Leave text and scores out.
+    """
     check_output(output)
     keep_apart([output], [manifest])
     content = load_manifest(manifest)

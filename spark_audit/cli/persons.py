@@ -10,45 +10,36 @@ from cyclopts import Parameter
 from spark_audit.errors import InputError
 from spark_audit.sentences import render, spoken
 from spark_audit.terminal.console import tell, tell_json
-from spark_audit.terminal.flags import WHAT, Json, Language
+from spark_audit.terminal.flags import Json, Language
 
 if TYPE_CHECKING:
     from spark_audit.report.named import Named
 
 
 def persons(
-    folders: Annotated[
-        list[Path],
-        Parameter(
-            metavar="REPORT...",
-            help="Report folders: of two over one manifest, before and after an "
-            "erasure, say.",
-        ),
-    ],
+    folders: Annotated[list[Path], Parameter(metavar="REPORT...")],
     /,
     *,
-    person: Annotated[
-        tuple[str, ...],
-        Parameter(
-            help="Ids of rows, or of their groups (a group has the name of its "
-            "smallest source). Default: the list of named rows.",
-            metavar="ID...",
-        ),
-    ] = (),
-    manifest: Annotated[
-        Path | None,
-        Parameter(
-            group=WHAT, help="For --person by any source of a row.", metavar="FILE"
-        ),
-    ] = None,
-    share: Annotated[
-        float,
-        Parameter(help="Expected share of false ones among named rows.", metavar="X"),
-    ] = 0.1,
+    person: Annotated[tuple[str, ...], Parameter(metavar="ID...")] = (),
+    manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    share: Annotated[float, Parameter(metavar="X")] = 0.1,
     language: Language = "en",
     json: Json = False,
 ) -> None:
-    """What a report shows of single rows and persons; needs no model and no text."""
+    """What a report shows of single rows and persons; needs no model and no text.
+
+    Parameters
+    ----------
+    folders
+        Report folders: of two over one manifest, before and after an erasure, say.
+    person
+        Ids of rows, or of their groups (a group has the name of its smallest
+        source). Default: the list of named rows.
+    manifest
+        For --person by any source of a row.
+    share
+        Expected share of false ones among named rows.
+    """
     from spark_audit.cli.report import manifest_of
     from spark_audit.report import named
     from spark_audit.report.folder import folder_of, read_report

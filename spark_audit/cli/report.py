@@ -12,7 +12,6 @@ from spark_audit.sentences import spoken
 from spark_audit.terminal.commands import Line
 from spark_audit.terminal.console import keep_apart, tell, tell_json
 from spark_audit.terminal.flags import (
-    OUTPUT,
     WHAT,
     Formats,
     Json,
@@ -53,27 +52,22 @@ def report(
     *,
     formats: Formats = (),
     language: Language = "en",
-    manifest: Annotated[
-        Path | None,
-        Parameter(
-            group=WHAT,
-            help="For the words of the examples that the page shows; identifiers stay "
-            "hidden. Default: no text of any example.",
-            metavar="FILE",
-        ),
-    ] = None,
+    manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     show_text: ShowText = False,
-    prepared_by: Annotated[
-        str | None,
-        Parameter(
-            help="Who prepared the dossier; default: $SPARK_AUDIT_PREPARED_BY.",
-            metavar="TEXT",
-        ),
-    ] = None,
+    prepared_by: Annotated[str | None, Parameter(metavar="TEXT")] = None,
     against: Against = None,
     named: Named = (),
 ) -> None:
-    """Render a report folder again from its report.json; needs no model."""
+    """Render a report folder again from its report.json; needs no model.
+
+    Parameters
+    ----------
+    manifest
+        For the words of the examples that the page shows; identifiers stay hidden.
+        Default: no text of any example.
+    prepared_by
+        Who prepared the dossier; default: $SPARK_AUDIT_PREPARED_BY.
+    """
     from spark_audit.cli.show import show_tables
     from spark_audit.report.folder import folder_of, read_report, write_report
 
@@ -130,37 +124,32 @@ def manifest_of(content: Report, path: Path) -> Manifest:
 
 
 def compare(
-    folders: Annotated[
-        list[Path], Parameter(metavar="DIR DIR...", help="Report folders.")
-    ],
+    folders: Annotated[list[Path], Parameter(metavar="DIR DIR...")],
     /,
     *,
     typed: Line,
-    baseline: Annotated[
-        str | None,
-        Parameter(
-            group=WHAT, help="Default: the first report's checkpoint.", metavar="NAME"
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        Parameter(
-            group=OUTPUT, help="Write a report folder too.", metavar="DIR", alias="-o"
-        ),
-    ] = None,
+    baseline: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    output: Annotated[Path | None, Parameter(metavar="DIR", alias="-o")] = None,
     language: Language = "en",
     preset: Preset = None,
     seed: Seed = 0,
-    null: Annotated[
-        str | None,
-        Parameter(
-            help="Ordinary runs; a DiD must be larger than theirs.", metavar="NAME,NAME"
-        ),
-    ] = None,
+    null: Annotated[str | None, Parameter(metavar="NAME,NAME")] = None,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Paired contrasts of reports over one manifest; needs no model."""
+    """Paired contrasts of reports over one manifest; needs no model.
+
+    Parameters
+    ----------
+    folders
+        Report folders.
+    baseline
+        Default: the first report's checkpoint.
+    output
+        Write a report folder too.
+    null
+        Ordinary runs; a DiD must be larger than theirs.
+    """
     from spark_audit.cli.show import say_where, show_report
     from spark_audit.files import check_writable
     from spark_audit.pipeline.compare import compare as compared
@@ -198,31 +187,27 @@ def gate(
     folder: Folder,
     /,
     *,
-    fail_if: Annotated[
-        tuple[str, ...],
-        Parameter(
-            group=WHAT,
-            help="Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, "
-            "'... for X'; or of all but some, '... except base, X'; or "
-            "'claim >= membership', by severity. Default: any claim of membership, "
-            "memory, or extraction.",
-            metavar="RULE...",
-        ),
-    ] = (),
-    allow_missing: Annotated[
-        bool, Parameter(help="Missing figures do not violate a rule.")
-    ] = False,
-    junit: Annotated[
-        Path | None,
-        Parameter(help="Write the result of each rule as JUnit XML.", metavar="FILE"),
-    ] = None,
-    annotate: Annotated[
-        bool,
-        Parameter(help="Annotate a run of GitHub Actions.", env_var="GITHUB_ACTIONS"),
-    ] = False,
+    fail_if: Annotated[tuple[str, ...], Parameter(metavar="RULE...")] = (),
+    allow_missing: bool = False,
+    junit: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    annotate: Annotated[bool, Parameter(env_var="GITHUB_ACTIONS")] = False,
     json: Json = False,
 ) -> None:
-    """Fail with exit code 1 if a rule is violated; needs no model."""
+    """Fail with exit code 1 if a rule is violated; needs no model.
+
+    Parameters
+    ----------
+    fail_if
+        Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, '... for X'; or
+        of all but some, '... except base, X'; or 'claim >= membership', by
+        severity. Default: any claim of membership, memory, or extraction.
+    allow_missing
+        Missing figures do not violate a rule.
+    junit
+        Write the result of each rule as JUnit XML.
+    annotate
+        Annotate a run of GitHub Actions.
+    """
     from spark_audit.cli.show import show_records
     from spark_audit.files import write_text
     from spark_audit.report import gate as rule

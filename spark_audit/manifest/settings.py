@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Settings
-from spark_audit.terminal.flags import FLAT, NO_OPTION, Seed, one_of
+from spark_audit.terminal.flags import HOW, NO_OPTION, Seed, fields_in, one_of
 
 PRESETS: Mapping[str, tuple[int, int | None]] = {"robust": (1, 1), "paper": (0, None)}
 """``buffer`` and ``canary_contexts`` (``None``: all) of each preset."""
 
 
-@FLAT
+@fields_in(HOW)
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
     """How identifiers are matched, and canaries ranked.
@@ -26,14 +26,18 @@ class BuildSettings:
     Attributes
     ----------
     caliper
-        Largest difference of mean NLL between a span and its control, nats, inclusive.
+        Largest difference of mean NLL, nats per token. Largest difference of mean
+        NLL between a span and its control, nats, inclusive.
     preset
         ``robust`` or ``paper``: the defaults of ``buffer`` (1; 0) and
         ``canary_contexts`` (1; all), and what audits report.
-    distance, controls
+    distance
+        As in :func:`spark_audit.stats.matching.match_spans`.
+    controls
         As in :func:`spark_audit.stats.matching.match_spans`.
     max_length
-        Tokens that are read of a text; default and upper bound: the model's context.
+        Tokens; default: the model's context. Tokens that are read of a text;
+        default and upper bound: the model's context.
     buffer
         Tokens beside an identifier that no control may touch.
     exclude_template
@@ -42,7 +46,10 @@ class BuildSettings:
         Rows that a canary is ranked in, the first by id; ``"all"``: every one.
     n_candidates
         Strings that a canary is ranked among, itself included.
-    tau, alpha
+    tau
+        A token is of low sensitivity up to the Score ``tau``; ``alpha`` weights its
+        two terms (see :mod:`spark_audit.data.sensitivity_score`).
+    alpha
         A token is of low sensitivity up to the Score ``tau``; ``alpha`` weights its
         two terms (see :mod:`spark_audit.data.sensitivity_score`).
 
@@ -52,18 +59,11 @@ class BuildSettings:
         If a name is unknown or a number out of range.
     """
 
-    caliper: Annotated[
-        float, Parameter(help="Largest difference of mean NLL, nats per token.")
-    ] = 0.5
+    caliper: float = 0.5
     preset: Annotated[str, Parameter(choices=tuple(PRESETS))] = "robust"
     distance: Literal["mean", "profile"] = "mean"
     controls: Literal["any", "before"] = "any"
-    max_length: Annotated[
-        int | None,
-        Parameter(
-            validator=Number(gte=2), help="Tokens; default: the model's context."
-        ),
-    ] = None
+    max_length: Annotated[int | None, Parameter(validator=Number(gte=2))] = None
     seed: Seed = 0
     buffer: Annotated[int | None, NO_OPTION] = None
     exclude_template: Annotated[bool, NO_OPTION] = True

@@ -16,7 +16,6 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.terminal.flags import (
-    FLAT,
     NO_OPTION,
     OUTPUT,
     WHAT,
@@ -28,6 +27,7 @@ from spark_audit.terminal.flags import (
     Seed,
     ShowText,
     auto_or_number,
+    fields_in,
 )
 
 
@@ -67,7 +67,7 @@ _LISTS: dict[str, Callable[[Any], Any]] = {
 """Fields that are lists, and what each value becomes."""
 
 
-@FLAT
+@fields_in(WHAT)
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is audited, how, and where the report goes.
@@ -79,85 +79,57 @@ class Request:
     ----------
     audits
         With their options; from Python a name stands for one with its defaults.
+    ckpt
+        Checkpoints: a Hugging Face folder, a PEFT adapter, a weight file, a series
+        (its last stage; PATH@K another).
+    base
+        Base model of adapters; audited as 'base'.
+    baseline
+        The same run without the correction; gives contrasts.
+    manifest
+        Default: the one in manifests/ that fits the checkpoint.
     data
-        Stands for a manifest where only the tasks themselves are audited.
+        JSONL of ``data``, in place of a manifest: its test rows are answered.
+    output
+        Default: reports/<manifest>-<names>.
     formats
         What is rendered beside ``report.json``; none stands for all.
+    limit
+        Score only N examples; the report is partial.
+    scores
+        Score store to share between reports.
     shard
-        The part of this worker, from 0, and how many workers there are.
+        Part of this worker, from 0, and how many workers there are.
+    jobs
+        Processes on this machine's CPU; auto: one per core, as memory allows.
+    engine
+        Scores in this process (and workers of --shard or a launcher), or on Ray.
+    address
+        The Ray cluster; default: RAY_ADDRESS, else here.
     command
         What was typed.
     """
 
     audits: Annotated[tuple[Audit, ...], NO_OPTION]
-    ckpt: Annotated[
-        tuple[str, ...],
-        Parameter(
-            group=WHAT,
-            help="Checkpoints: a Hugging Face folder, a PEFT adapter, a weight file, a "
-            "series (its last stage; PATH@K another).",
-            metavar="[NAME=]PATH...",
-        ),
-    ]
+    ckpt: Annotated[tuple[str, ...], Parameter(metavar="[NAME=]PATH...")]
     base: Annotated[
-        str | None,
-        Parameter(
-            group=WHAT,
-            help="Base model of adapters; audited as 'base'.",
-            metavar="MODEL",
-            env_var="SPARK_AUDIT_BASE",
-        ),
+        str | None, Parameter(metavar="MODEL", env_var="SPARK_AUDIT_BASE")
     ] = None
-    baseline: Annotated[
-        str | None,
-        Parameter(
-            group=WHAT,
-            help="The same run without the correction; gives contrasts.",
-            metavar="NAME",
-        ),
-    ] = None
+    baseline: Annotated[str | None, Parameter(metavar="NAME")] = None
     manifest: Annotated[
-        Path | None,
-        Parameter(
-            group=WHAT,
-            help="Default: the one in manifests/ that fits the checkpoint.",
-            metavar="FILE",
-            env_var="SPARK_AUDIT_MANIFEST",
-        ),
+        Path | None, Parameter(metavar="FILE", env_var="SPARK_AUDIT_MANIFEST")
     ] = None
-    data: Annotated[
-        tuple[Path, ...],
-        Parameter(
-            group=WHAT,
-            help="JSONL of `data`, in place of a manifest: its test rows are answered.",
-            metavar="DIR|DATA...",
-        ),
-    ] = ()
+    data: Annotated[tuple[Path, ...], Parameter(metavar="DIR|DATA...")] = ()
     output: Annotated[
-        Path | None,
-        Parameter(
-            group=OUTPUT,
-            help="Default: reports/<manifest>-<names>.",
-            metavar="DIR",
-            alias="-o",
-        ),
+        Path | None, Parameter(group=OUTPUT, metavar="DIR", alias="-o")
     ] = None
     preset: Preset = None
     seed: Seed = 0
     formats: Formats = ()
     language: Language = "en"
-    limit: Annotated[
-        PositiveInt | None,
-        Parameter(group=WHAT, help="Score only N examples; the report is partial."),
-    ] = None
+    limit: PositiveInt | None = None
     scores: Annotated[
-        Path | None,
-        Parameter(
-            group=WHERE,
-            help="Score store to share between reports.",
-            metavar="DIR",
-            env_var="SPARK_AUDIT_SCORES",
-        ),
+        Path | None, Parameter(group=WHERE, metavar="DIR", env_var="SPARK_AUDIT_SCORES")
     ] = None
     batch_size: BatchSize = "auto"
     shard: Annotated[
@@ -167,38 +139,16 @@ class Request:
             metavar="I/N",
             converter=lambda kind, tokens: shard_of(tokens[0].value),
             n_tokens=1,
-            help="Part of this worker, from 0/N; N workers.",
         ),
     ] = (0, 1)
     jobs: Annotated[
         int | Literal["auto"],
         Parameter(
-            group=WHERE,
-            help="Processes on this machine's CPU; auto: one per core, as memory "
-            "allows.",
-            metavar="auto|N",
-            show_choices=False,
-            validator=auto_or_number,
+            group=WHERE, metavar="auto|N", show_choices=False, validator=auto_or_number
         ),
     ] = "auto"
-    engine: Annotated[
-        str,
-        Parameter(
-            group=WHERE,
-            help="Scores in this process (and workers of --shard or a launcher), or "
-            "on Ray.",
-            # Workers that share a folder or a machine are known by their numbers.
-            choices=("local", "ray"),
-        ),
-    ] = "local"
-    address: Annotated[
-        str | None,
-        Parameter(
-            group=WHERE,
-            help="The Ray cluster; default: RAY_ADDRESS, else here.",
-            metavar="HOST:PORT",
-        ),
-    ] = None
+    engine: Annotated[str, Parameter(group=WHERE, choices=("local", "ray"))] = "local"
+    address: Annotated[str | None, Parameter(group=WHERE, metavar="HOST:PORT")] = None
     show_text: ShowText = False
     loading: Annotated[Loading, NO_OPTION] = Loading()
     command: Annotated[tuple[str, ...], NO_OPTION] = ()

@@ -13,19 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
 
-from cyclopts import App, ArgumentCollection, Parameter, Token
+from cyclopts import App, ArgumentCollection, Parameter
+from cyclopts.config import Dict
 
-from spark_audit.errors import InputError, OutputError, choose
+from spark_audit.errors import InputError, OutputError
 from spark_audit.files import read_regular, write_text
 from spark_audit.terminal.flags import ADVANCED, HOW
 from spark_audit.terminal.suggestions import elsewhere, expanded, nearest
 
 PATHS = ("--ckpt", "--base", "--tokenizer", "SOURCE", "CKPT")
 """Options that are paths, though they may be something else too."""
-TRUST = "trust_remote_code"
+TRUST = "trust-remote-code"
 """An option that is read from no file: one that came with a checkpoint may be named by
 a variable, and would run the checkpoint's code."""
-UNKEPT = ("dry_run", "json", "quiet", "verbose", "shard", TRUST)
+UNKEPT = ("dry_run", "json", "quiet", "verbose", "shard", "trust_remote_code")
 """Options that say nothing of what a command comes to."""
 HELP = ("--help", "-h")
 
@@ -75,7 +76,7 @@ def program(name: str, words: Sequence[str], *, help: str) -> App:
         name=name,
         help=help,
         help_flags=HELP,
-        help_format="plaintext",
+        help_format="rst",
         version=partial(_versions, name),
         version_format="plaintext",
         group_parameters=HOW,
@@ -98,12 +99,12 @@ def program(name: str, words: Sequence[str], *, help: str) -> App:
     ) -> Any:
         typed = Typed((name, *words))
 
-        def read(app: App, commands: Sequence[str], found: ArgumentCollection) -> None:
+        def read(app: App, commands: Any, found: ArgumentCollection) -> None:
             # Fields that are no options are among them, of the same names.
             found = found.filter_by(parse=True)
             typed.arguments = found
             if config is not None:
-                _from_file(found, config, command=" ".join((name, *commands)))
+                _from_file(app, commands, found, path=config)
             for one in found:
                 _check(one)
 
@@ -129,11 +130,9 @@ def add(
     notes: Sequence[str] = (),
 ) -> None:
     """Give an application a command, with examples in its help."""
-    lines = [f"  {one}" for one in examples]
-    shown = ["Examples", *lines] if lines else []
-    app.command(
-        function, name=name, help=help, help_epilogue="\n".join([*shown, *notes])
-    )
+    shown = ["Examples", *examples] if examples else []
+    below = "\n\n".join([*shown, *notes])
+    app.command(function, name=name, help=help, help_epilogue=below)
 
 
 def _shown(usual: Any) -> str | None:
@@ -179,33 +178,20 @@ def _check(argument: Any) -> None:
 # --- options from a file --------------------------------------------------------------
 
 
-def _from_file(arguments: ArgumentCollection, path: Path, *, command: str) -> None:
+def _from_file(
+    app: App, commands: tuple[str, ...], arguments: ArgumentCollection, *, path: Path
+) -> None:
     """Take the options of a file for those that were not typed."""
-    options = {one.name: one for one in arguments}
-    for key, value in _content(path).items():
-        name = f"--{key.replace('_', '-')}"
-        if name == f"--{TRUST.replace('_', '-')}":
-            what = f"{key} is taken from the command line only"
-            fix = f"read the code, then type {name}"
-            raise InputError(what, where=str(path), fix=fix)
-        if name not in options:
-            known = sorted(one.strip("-").replace("-", "_") for one in options)
-            what = f"{key!r} is no option of `{command}`"
-            raise InputError(what, where=str(path), fix=choose(key, known))
-        listed = value if isinstance(value, list) else [value]
-        where = f"{path}: {key}"
-        if not listed or any(isinstance(one, dict | list) for one in listed):
-            raise InputError("takes text, a number or a list", where=where)
-        if (options[name].hint is bool) != isinstance(value, bool):
-            takes = (
-                "true or false" if options[name].hint is bool else "no true or false"
-            )
-            raise InputError(f"takes {takes}", where=where)
-        if not any(one.source == "cli" for one in options[name].tokens):
-            options[name].tokens = [
-                Token(keyword=name, value=str(one), source=str(path), index=index)
-                for index, one in enumerate(listed)
-            ]
+    content = {key.replace("_", "-"): value for key, value in _content(path).items()}
+    if TRUST in content:
+        what, fix = f"{TRUST} is taken from the command line only", "read the code"
+        raise InputError(what, where=str(path), fix=f"{fix}, then type --{TRUST}")
+    for one in arguments:
+        if one.name[2:] in content and any(t.source == "env" for t in one.tokens):
+            one.tokens.clear()
+    Dict(content, source=str(path), use_commands_as_keys=False)(
+        app, commands, arguments
+    )
 
 
 def _content(path: Path) -> dict[str, Any]:

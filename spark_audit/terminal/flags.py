@@ -1,13 +1,13 @@
 """Options that several commands share, and how fields become options.
 
-    @FLAT
+    @fields_in(WHERE)
     @dataclass(frozen=True, kw_only=True)
     class Loading:
-        device: Annotated[str, Parameter(group=WHERE, help="Where to score.")] = "auto"
+        device: Annotated[str, Parameter(env_var="SPARK_AUDIT_DEVICE")] = "auto"
 
     def audit(*, loading: Loading = Loading(), seed: Seed = 0) -> None: ...
 
-cyclopts reads ``--device`` and ``--seed``.
+cyclopts reads ``--device`` and ``--seed``, and what they are for in the docstring.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import MISSING, dataclass, fields, make_dataclass
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 from cyclopts import Group, Parameter, Token
-from cyclopts.validators import Number
+from cyclopts.types import NonNegativeInt
 
 from spark_audit.errors import InputError, choose
 from spark_audit.sentences import LANGUAGES
@@ -30,8 +30,12 @@ WHAT, HOW, WHERE, OUTPUT, ADVANCED = (
 )
 """The panels of ``--help``; what says nothing else is in ``How``."""
 
-FLAT = Parameter(name="*")
-"""Stands above a dataclass whose fields are options."""
+
+def fields_in(group: Group) -> Parameter:
+    """What stands above a dataclass whose fields are options, in a panel."""
+    return Parameter(name="*", group=group)
+
+
 NO_OPTION = Parameter(parse=False)
 """Of a field that is none."""
 
@@ -64,7 +68,7 @@ TrustRemoteCode: TypeAlias = Annotated[
     bool, Parameter(group=ADVANCED, help="Run code that a checkpoint brings.")
 ]
 Seed: TypeAlias = Annotated[
-    int, Parameter(validator=Number(gte=0), help="Seed of everything random.")
+    NonNegativeInt, Parameter(group=HOW, help="Seed of everything random.")
 ]
 ShowText: TypeAlias = Annotated[
     bool, Parameter(group=OUTPUT, help="Show identifiers and their contexts.")
@@ -106,7 +110,9 @@ Language: TypeAlias = Annotated[
 ]
 Preset: TypeAlias = Annotated[
     str | None,
-    Parameter(choices=("robust", "paper"), help="Default: that of the manifest."),
+    Parameter(
+        group=HOW, choices=("robust", "paper"), help="Default: that of the manifest."
+    ),
 ]
 
 
@@ -126,7 +132,7 @@ def hidden(*names: str) -> Callable[[type[T]], type[T]]:
         # Names in the types of inherited fields are those of another module.
         hints = get_type_hints(whole, include_extras=True)
         whole.__init__.__annotations__.update(hints)
-        return FLAT(whole)
+        return whole
 
     return made
 
@@ -154,7 +160,7 @@ def options(*audits: Any, named: bool = False) -> Any:
                 found[one.name] = (one.name, hint, one.default)
     made = make_dataclass("Options", found.values(), kw_only=True, frozen=True)
     made.__module__ = __name__  # or the library takes it for a type of Python's own
-    return FLAT(made)
+    return fields_in(HOW)(made)
 
 
 def one_of(value: Any, where: str, known: Collection[Any]) -> Any:
