@@ -26,7 +26,7 @@ from spark_audit.terminal.flags import (
 
 SCHEMES = ("http://", "https://")
 DTYPES = ("float32", "bfloat16", "float16", "auto")
-DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+DEVICES = re.compile(r"(auto|cpu|cuda|mps|xpu)(:\d+)?")
 _NAMED = re.compile(r"([A-Za-z0-9._+-]+)=(.+)", re.DOTALL)
 _STAGE = re.compile(r"[1-9]\d*(:task)?")
 
@@ -94,9 +94,11 @@ class Loading:
         return locate(source, revision=self.revision, code=self.trust_remote_code)
 
     def __post_init__(self) -> None:
-        if self.device.partition(":")[0] not in DEVICES:
-            what, fix = f"unknown device {self.device!r}", ", ".join(DEVICES)
-            raise InputError(what, where="--device", fix=f"give one of {fix}, cuda:N")
+        if not DEVICES.fullmatch(self.device):
+            what = f"unknown device {self.device!r}"
+            raise InputError(
+                what, where="--device", fix="give auto, cpu, cuda or cuda:N"
+            )
         if self.dtype not in DTYPES:
             what, fix = f"unknown dtype {self.dtype!r}", choose(self.dtype, DTYPES)
             raise InputError(what, where="--dtype", fix=fix)

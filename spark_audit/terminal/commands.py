@@ -81,7 +81,10 @@ def program(name: str, words: Sequence[str], *, help: str) -> App:
         version_format="plaintext",
         group_parameters=HOW,
         default_parameter=Parameter(
-            negative=(), consume_multiple=1, show_default=_shown
+            negative=(),
+            consume_multiple=1,
+            allow_repeating=True,
+            show_default=_shown,
         ),
         result_action="return_value",
         exit_on_error=False,

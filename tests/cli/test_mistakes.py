@@ -22,7 +22,7 @@ MISTAKES = [
     (
         "matched --ckpt runs/er --device gpu",
         2,
-        "unknown device 'gpu'; give one of auto, cpu, cuda",
+        "unknown device 'gpu'; give auto, cpu, cuda or cuda:N",
     ),
     ("matched --ckpt runs/er --dtype float23", 2, 'Did you mean "float32"?'),
     ("matched --ckpt runs/er --quantize int5", 2, "did you mean 'int8'?"),

@@ -187,7 +187,7 @@ def test_a_run_leaves_the_file_that_repeats_it(
         ('limt = "x"', 'Unknown option: "[limt]"'),
         ('limt = "x"', "Did you mean --limit?"),
         ("seed = 3.5", "--seed"),
-        ('rematched = "perhaps"', "--rematched"),
+        ('rematched = "perhaps"', 'unable to convert "perhaps"'),
         ("base = {a = 1}", 'Unknown option: "[base][a]"'),
         ("base = ", "is no TOML"),
         ("trust-remote-code = true", "is taken from the command line only"),
