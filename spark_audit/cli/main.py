@@ -98,6 +98,7 @@ def _app(argv: Sequence[str]) -> App:
     put("report", report.report)
     put("persons", persons.persons)
     put("compare", report.compare)
+    put("verify", report.verify)
     helps = "gate" in argv and {"-h", "--help"} & {*argv}
     put("gate", report.gate, notes=tuple(_rules()) if helps else ())
     return app

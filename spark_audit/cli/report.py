@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -188,8 +189,11 @@ def gate(
     /,
     *,
     fail_if: Annotated[tuple[str, ...], Parameter(metavar="RULE...")] = (),
+    against: Annotated[Path | None, Parameter(metavar="REPORT")] = None,
     allow_missing: bool = False,
     junit: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    sarif: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    attest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     annotate: Annotated[bool, Parameter(env_var="GITHUB_ACTIONS")] = False,
     json: Json = False,
 ) -> None:
@@ -200,25 +204,53 @@ def gate(
     fail_if
         Of every checkpoint, 'mia.auc.loss.low > 0.55'; or of one, '... for X'; or
         of all but some, '... except base, X'; or 'claim >= membership', by
-        severity. Default: any claim of membership, memory, or extraction.
+        severity; or since --against, 'matched.memory[type=EMAIL] rose by 0.05'.
+        Default: any claim of membership, memory, or extraction.
+    against
+        An earlier report over the same manifest, for rules on what rose or fell.
     allow_missing
         Missing figures do not violate a rule.
     junit
         Write the result of each rule as JUnit XML.
+    sarif
+        Write what trips as SARIF 2.1.0, which code scanning reads.
+    attest
+        Write an in-toto statement on the report, for you to sign; ``spark-audit
+        verify`` reads it.
     annotate
         Annotate a run of GitHub Actions.
     """
     from spark_audit.cli.show import show_records
     from spark_audit.files import write_text
     from spark_audit.report import gate as rule
+    from spark_audit.report.attest import statement
     from spark_audit.report.folder import folder_of, read_report
 
     rules = [rule.parse_rule(text) for text in fail_if or rule.DEFAULT]
     folder = folder_of(folder)
-    verdicts = rule.check(read_report(folder), rules, allow_missing=allow_missing)
+    since: dict[str, Any] = {}
+    if against is not None and (audits := {one.audit for one in rules if one.change}):
+        from spark_audit.pipeline.compare import changed_since
+
+        changed, same = changed_since(folder, folder_of(against), only=audits)
+        since = {"changed": changed, "same": same}
+    verdicts = rule.check(
+        read_report(folder), rules, allow_missing=allow_missing, **since
+    )
+    outputs = [one for one in (junit, sarif, attest) if one]
+    keep_apart(outputs, [folder, folder / "report.json"])
+    if attest is not None and since:
+        what = "is on one report, without an earlier one"
+        raise InputError(what, where="--attest", fix="leave --against out")
+    name = folder.resolve().name
     if junit is not None:
-        keep_apart([junit], [folder, folder / "report.json"])
-        write_text(junit, rule.junit(verdicts, name=folder.resolve().name))
+        write_text(junit, rule.junit(verdicts, name=name))
+    if sarif is not None:
+        write_text(sarif, dumps(rule.sarif(verdicts, name=name)))
+    if attest is not None:
+        content = read_report(folder)
+        made = statement(content, folder, verdicts, allow_missing=allow_missing)
+        write_text(attest, made.decode())
     try:
         # Nothing but JSON belongs on stdout where that was asked for.
         for line in () if json else rule.for_github(verdicts) if annotate else ():
@@ -231,3 +263,38 @@ def gate(
         # Whether anybody reads this is nothing to the verdict.
         if any(one.state == "tripped" for one in verdicts):
             raise SystemExit(1)
+
+
+def verify(
+    folder: Folder,
+    /,
+    *,
+    attestation: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    ckpt: Annotated[tuple[str, ...], Parameter(metavar="[NAME=]PATH...")] = (),
+    base: Annotated[str | None, Parameter(metavar="MODEL")] = None,
+    json: Json = False,
+) -> None:
+    """Conclude a report anew from its evidence, without model or text; 1 if it differs.
+
+    Parameters
+    ----------
+    attestation
+        A statement of ``gate --attest``: it must be the one that this report gives.
+    ckpt
+        Checkpoints whose weights must be those of the report.
+    base
+        Base model of adapters.
+    """
+    from spark_audit.cli.show import show_records
+    from spark_audit.pipeline.verify import verify as verified
+    from spark_audit.report.folder import folder_of
+
+    found = [
+        {"what": what, "verified": not wrong, "detail": wrong}
+        for what, wrong in verified(
+            folder_of(folder), attestation=attestation, ckpt=ckpt, base=base
+        )
+    ]
+    show_records(found, title="verify", as_json=json)
+    if not all(one["verified"] for one in found):
+        raise SystemExit(1)

@@ -6,7 +6,7 @@ No model and no manifest is needed: every audit concludes from what it left in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from spark_audit.report.attachments import (
     write_cases,
 )
 from spark_audit.report.folder import FOLDERS, read_report
-from spark_audit.results import AuditResult, CheckpointFacts, Guard, Report
+from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report
 from spark_audit.results.evidence import Evidence
 
 FREE = ("replicates", "placebo_draws", "rematched", "blind_permutations")
@@ -74,6 +74,7 @@ def compare(
     null: str | None = None,
     output: Path | None = None,
     command: Sequence[str] = (),
+    only: Collection[str] = (),
 ) -> Report:
     """One report over the checkpoints of several, with contrasts to a baseline.
 
@@ -90,6 +91,8 @@ def compare(
         Ordinary runs whose spread a correction must clear, as of ``matched``.
     output
         Folder for the evidence; the report itself is the caller's to write.
+    only
+        Audits that are compared; default: all that can be.
 
     Raises
     ------
@@ -112,7 +115,7 @@ def compare(
     evidence: dict[str, Evidence] = {}
     results: dict[str, AuditResult] = {}
     known: dict[str, None] = {}
-    for name in audits:
+    for name in (one for one in audits if not only or one in only):
         kind = find(name)
         evidence[name] = Evidence.united([part.evidence(name) for part in parts])
         whose = series_of if kind.of_series else str
@@ -147,6 +150,47 @@ def compare(
         evidence=sums,
         files={} if output is None else score_files(sums),
     )
+
+
+def changed_since(
+    folder: Path, before: Path, *, only: Collection[str]
+) -> tuple[Report, list[str]]:
+    """What has changed since an earlier report over the same manifest.
+
+    A checkpoint is held against the earlier one of its name, or the only one there is.
+
+    Returns
+    -------
+    report
+        The report, with contrasts to the earlier one in place of its own.
+    same
+        Checkpoints that are, to the byte, what they are held against.
+
+    Raises
+    ------
+    InputError
+        As :func:`compare` does, and if it is not known which two belong together.
+    """
+    old, new = _parts([before, folder])
+    earlier = _own(old.names) or [BASE]
+    partners = {
+        name: name if name in earlier else earlier[-1] for name in _own(new.names)
+    }
+    if len(earlier) != 1 and not {*partners} <= {*earlier}:
+        what = f"has no checkpoint {', '.join(sorted({*partners} - {*earlier}))}"
+        fix = "audit both under one name: --ckpt NAME=PATH"
+        raise InputError(what, where=f"--against {before}", fix=fix)
+    contrasts: list[Contrast] = []
+    for partner in dict.fromkeys(partners.values()):
+        made = compare(before, folder, baseline=old.names[partner], only=only)
+        back = {new.names[k]: k for k, other in partners.items() if other == partner}
+        contrasts += [
+            one.model_copy(update={"checkpoint": back[one.checkpoint]})
+            for one in made.contrasts
+            if one.checkpoint in back
+        ]
+    same = [k for k, other in partners.items() if new.names[k] == old.names[other]]
+    return new.report.model_copy(update={"contrasts": contrasts}), same
 
 
 def _parts(folders: Sequence[Path]) -> list[Part]:
@@ -194,19 +238,24 @@ def _setup(report: Report) -> dict[str, Any]:
     }
 
 
-def _default(names: Mapping[str, str]) -> str:
-    own = [
-        new
-        for old, new in names.items()
-        if old != BASE and CheckpointName.parse(old).stage is None
+def _own(names: Iterable[str]) -> list[str]:
+    """A report's checkpoints without the base and stages of a series."""
+    return [
+        name
+        for name in names
+        if name != BASE and CheckpointName.parse(name).stage is None
     ]
+
+
+def _default(names: Mapping[str, str]) -> str:
+    own = _own(names)
     if len(own) != 1:
         raise InputError(
             "the first report has several checkpoints",
             where="--baseline",
-            fix=f"choose one of: {', '.join(own) or BASE}",
+            fix=f"choose one of: {', '.join(names[one] for one in own) or BASE}",
         )
-    return own[0]
+    return names[own[0]]
 
 
 def _facts(parts: Sequence[Part]) -> list[CheckpointFacts]:

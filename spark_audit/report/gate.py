@@ -2,6 +2,10 @@
 
 ``AUDIT.METRIC[.OF].(value|low|high|p) OP NUMBER``, or ``claim OP CLAIM`` by severity,
 of every checkpoint of the report, or ``for CHECKPOINT``, or ``except CHECKPOINT, ...``.
+Behind a metric ``[type=EMAIL]`` or ``[type=*]`` names a part of the rows.
+``AUDIT.METRIC[.OF] rose by NUMBER``, or ``fell by``, is of the change since an earlier
+report: it trips where a change is shown that may be as large as that, and where one of
+that size could not have been seen.
 A figure that was not measured trips a rule as well, and so does a checkpoint whose
 memory was not tested where a claim is asked for, because a gate must not pass for want
 of evidence. Whom a rule leaves out is said.
@@ -12,10 +16,10 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.claims import faults
@@ -49,13 +53,16 @@ _CLAIM = re.compile(
     r"\s*claim\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<claim>[a-z_]+)" + _SCOPE
 )
 _RULE = re.compile(
-    r"\s*(?P<figure>\S+?)\s*(?P<operator><=|>=|==|!=|<|>)\s*"
+    r"\s*(?P<figure>\S+?)(?:\[(?P<kind>\w+)=(?P<part>[^\]]+)\](?P<field>\.\w+)?)?\s*"
+    r"(?P<operator><=|>=|==|!=|<|>|\s(?:rose|fell)\s+by\s)\s*"
     r"(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)" + _SCOPE
 )
 SHAPE = (
-    "write AUDIT.METRIC[.OF].value|low|high|p OP NUMBER or claim OP CLAIM "
-    "[for CHECKPOINT | except CHECKPOINT, ...]"
+    "write AUDIT.METRIC[.OF].value|low|high|p OP NUMBER, AUDIT.METRIC[.OF] rose by "
+    "NUMBER or claim OP CLAIM [for CHECKPOINT | except CHECKPOINT, ...]"
 )
+CHANGES = ("rose", "fell")
+"""Operators of a change since an earlier report."""
 
 
 State: TypeAlias = Literal["ok", "tripped", "missing", "left_out"]
@@ -65,7 +72,8 @@ State: TypeAlias = Literal["ok", "tripped", "missing", "left_out"]
 class Rule:
     """One rule as it was read: of one checkpoint, or of all but some.
 
-    A rule on claims has a claim and its severity as ``bound``, and no figure.
+    A rule on claims has a claim and its severity as ``bound``, and no figure. ``group``
+    is a part of the rows, ``type:*`` each of a kind.
     """
 
     text: str
@@ -78,6 +86,17 @@ class Rule:
     of: str = ""
     field: str = ""
     claim: str = ""
+    group: str = "pooled"
+
+    @property
+    def change(self) -> bool:
+        """Whether it is of the change since an earlier report."""
+        return self.operator in CHANGES
+
+    def holds(self, group: str) -> bool:
+        """Whether it is of such a part of the rows."""
+        kind, _, part = self.group.partition(":")
+        return group.startswith(f"{kind}:") if part == "*" else group == self.group
 
 
 @dataclass(frozen=True)
@@ -113,7 +132,7 @@ def parse_rule(text: str) -> Rule:
     rule = partial(
         Rule,
         text=text.strip(),
-        operator=match["operator"],
+        operator=match["operator"].split()[0],
         checkpoint=match["names"] if match["scope"] == "for" else None,
         but=match["names"] if match["scope"] == "except" else None,
     )
@@ -127,7 +146,13 @@ def parse_rule(text: str) -> Rule:
     if audit not in all_audits():
         fix = choose(audit, all_audits())
         raise InputError(f"unknown audit {audit!r}", where=where, fix=fix)
-    rest, _, field = rest.rpartition(".")
+    if match["kind"]:
+        rule = partial(rule, group=f"{match['kind']}:{match['part']}")
+        rest += match["field"] or ""
+    if match["operator"].split()[0] in CHANGES:
+        field = "value"
+    else:
+        rest, _, field = rest.rpartition(".")
     if field not in FIELDS:
         fix = f"end the figure with one of: {', '.join(FIELDS)}"
         raise InputError(f"{field!r} is no field of a figure", where=where, fix=fix)
@@ -159,7 +184,12 @@ def _named(text: str, audit: str, where: str) -> tuple[str, str]:
 
 
 def check(
-    report: Report, rules: Sequence[Rule], *, allow_missing: bool = False
+    report: Report,
+    rules: Sequence[Rule],
+    *,
+    changed: Report | None = None,
+    same: Collection[str] = (),
+    allow_missing: bool = False,
 ) -> list[Finding]:
     """What each rule comes to on every checkpoint, the base and the baseline too.
 
@@ -167,15 +197,32 @@ def check(
     it. Only the pooled figure and its decision interval count; ``p`` is the adjusted
     one where there is one. Exact figures decide, those of shared files are shown.
 
+    Parameters
+    ----------
+    changed, same
+        The report with contrasts to an earlier one, and checkpoints that have not
+        changed since, of :func:`spark_audit.pipeline.compare.changed_since`.
+
     Raises
     ------
     InputError
-        If a rule names a checkpoint that the report has not.
+        If a rule names a checkpoint that the report has not, or is of a change and
+        there is no earlier report.
     """
     found: list[Finding] = []
-    shared = disclosed(report)
     for rule in dict.fromkeys(rules):
-        found += _check(report, rule, shared, allow_missing=allow_missing)
+        if rule.change and changed is None:
+            where = f"--fail-if {rule.text!r}"
+            raise InputError("is of a change", where=where, fix="add --against REPORT")
+        whole = changed if rule.change and changed is not None else report
+        one = _check(whole, rule, disclosed(whole), allow_missing=allow_missing)
+        if rule.change:
+            unchanged = render("gate.same")
+            one = [
+                replace(f, state="ok", detail=unchanged) if f.checkpoint in same else f
+                for f in one
+            ]
+        found += one
     return found
 
 
@@ -205,6 +252,8 @@ def _check(
     for name in names:
         mine = [row for row in rows if row.checkpoint == name]
         reason = None if name in chosen else render("gate.rule")
+        if reason is None and rule.change and name == BASE:
+            reason = render("gate.baseline")
         if reason is None and rule.checkpoint is None and not mine:
             reason = _impossible(report, rule, rows, name)
         if reason is not None:
@@ -214,7 +263,8 @@ def _check(
             state, detail = _claimed(report, rule, name)
         else:
             own = [row for row in told if row.checkpoint == name]
-            state, detail = _measured(report, rule, mine, own)
+            measured = _moved if rule.change else _measured
+            state, detail = measured(report, rule, mine, own)
         if failed := faults(shared.guards, name):
             why = "; ".join(f"{guard.name}: {guard.detail}" for guard in failed)
             detail = f"{detail}; {why}" if state == "tripped" else why
@@ -286,11 +336,12 @@ def _names(report: Report) -> list[str]:
 
 def _rows(report: Report, rule: Rule) -> list[Row]:
     """Pooled rows of the rule's figure; p values stand with contrasts only."""
-    wanted = (rule.audit, rule.metric, rule.of, "pooled")
-    results: Sequence[Row] = () if rule.field == "p" else report.results
+    wanted = (rule.audit, rule.metric, rule.of)
+    alone = rule.field == "p" or rule.change
+    results: Sequence[Row] = () if alone else report.results
     places: Iterable[Sequence[Row]] = (results, report.contrasts)
     found = (
-        [r for r in rows if (r.audit, r.metric, r.of, r.group) == wanted]
+        [r for r in rows if (r.audit, r.metric, r.of) == wanted and rule.holds(r.group)]
         for rows in places
     )
     return next(filter(None, found), [])
@@ -301,7 +352,7 @@ def _measured(
 ) -> tuple[State, str]:
     """What a rule comes to, in the figures of ``shared``: many read the logs."""
     sound = [
-        (value, WITHHELD if told.withheld else number(_value(told, rule.field), 4))
+        (value, _named_part(told) + _told(told, _value(told, rule.field)))
         for row, told in zip(rows, shared, strict=True)
         if row.status == "ok" and (value := _value(row, rule.field)) is not None
     ]
@@ -319,6 +370,49 @@ def _measured(
         state = lost.status.replace("_", " ")
         return "missing", f"{state}: {lost.note}" if lost.note else state
     return ("ok", shown) if sound else ("missing", f"has no {rule.field}")
+
+
+def _moved(
+    report: Report, rule: Rule, rows: Sequence[Row], shared: Sequence[Row]
+) -> tuple[State, str]:
+    """Whether a figure has moved: it trips, is shown to have moved less, or neither.
+
+    ``rose`` is towards more remembering where the metric has such a direction. A change
+    as large as the bound is seen in 80 of 100 cases where the smallest effect that the
+    contrast can detect is no larger.
+    """
+    states: dict[State, list[str]] = {"tripped": [], "missing": [], "ok": []}
+    sign = about(rule.audit).metric(rule.metric).learned or 1
+    sign *= 1 if rule.operator == "rose" else -1
+    for row, told in zip(rows, shared, strict=True):
+        part = _named_part(row)
+        if row.value is None or row.ends is None:
+            states["missing"].append(f"{part}not estimable: {row.note}")
+            continue
+        low, high = sorted(sign * end for end in row.ends)
+        value = None if told.value is None else sign * told.value
+        shown = f"{part}{rule.operator} by {_told(told, value)}"
+        if high < rule.bound:
+            states["ok"].append(shown)
+        elif low > 0:
+            states["tripped"].append(shown)
+        elif row.mde is None or row.mde > rule.bound:
+            least = "" if row.mde is None else number(row.mde)
+            states["missing"].append(part + render("gate.power", least=least))
+        else:
+            states["ok"].append(shown)
+    state = next((one for one, said in states.items() if said), None)
+    if state is None:
+        return "missing", render("gate.unchanged")
+    return state, ", ".join(states[state])
+
+
+def _named_part(row: Row) -> str:
+    return "" if row.group == "pooled" else f"{row.grouping[1]} "
+
+
+def _told(told: Row, value: float | None) -> str:
+    return WITHHELD if told.withheld else number(value, 4)
 
 
 def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
@@ -380,6 +474,35 @@ def junit(found: Sequence[Finding], *, name: str) -> str:
             rules={k: [one for one in found if one.rule == k] for k in rules},
         )
     )
+
+
+def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
+    """A log of what tripped or lacks a figure, in SARIF 2.1.0 (OASIS, 2020).
+
+    ``name`` is that of the report's folder.
+    """
+    place = {"physicalLocation": {"artifactLocation": {"uri": f"{name}/report.json"}}}
+    rules: list[dict[str, Any]] = [
+        {"id": f"gate/{k}", "shortDescription": {"text": visible(rule)}}
+        for k, rule in enumerate(dict.fromkeys(one.rule for one in found))
+    ]
+    numbered = {r["shortDescription"]["text"]: r["id"] for r in rules}
+    results = [
+        {
+            "ruleId": numbered[visible(one.rule)],
+            "level": LEVELS[one.state],
+            "message": {"text": visible(f"{one.whom}: {one.rule}: {one.detail}")},
+            "locations": [place | {"logicalLocations": [{"name": one.whom}]}],
+        }
+        for one in found
+        if one.state in LEVELS
+    ]
+    driver = {"name": "spark-audit", "rules": rules}
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
 
 
 def for_github(found: Sequence[Finding]) -> Iterator[str]:

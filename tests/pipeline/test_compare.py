@@ -286,6 +286,28 @@ def test_the_command_writes_a_report_that_can_be_gated(
     assert command_line(["compare", str(out), str(one), "--baseline", "er"]) == 0
 
 
+def test_a_gate_trips_where_memory_rose_since_an_earlier_report(
+    make_case: Callable[..., Any],
+    write: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    case = make_case()
+    old, new = write("old", case, er=0.0), write("new", case, er=0.8)
+    rule = "matched.did fell by 0.1"
+    gate = ["gate", str(new), "--fail-if", rule]
+    assert command_line([*gate, "--against", str(old)]) == 1
+    assert "fell by 0.8" in capsys.readouterr().out
+    back = ["gate", str(old), "--fail-if", rule, "--against", str(new)]
+    assert command_line(back) == 0
+    assert command_line([*gate, "--against", str(new)]) == 0
+    assert "the same model as before" in capsys.readouterr().out
+    assert command_line(gate) == 2
+    assert "add --against REPORT" in capsys.readouterr().err
+    two = write("two", case, a=0.1, b=0.2)
+    assert command_line([*gate, "--against", str(two)]) == 2
+    assert "has no checkpoint er; audit both under one name" in capsys.readouterr().err
+
+
 def test_output_over_an_input_is_refused(
     make_case: Callable[..., Any], write: Callable[..., Path]
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from made_reports import checkpoint, made_report, said
 
@@ -273,3 +274,83 @@ def test_claims_are_gated_by_severity_and_what_was_not_tested_trips() -> None:
     assert [o.state for o in lenient] == ["left_out", "tripped", "missing"]
     with pytest.raises(InputError, match="unknown claim 'leak'"):
         parse_rule("claim >= leak")
+
+
+def changed(
+    low: float, high: float, *, mde: float | None, group: str = "pooled"
+) -> Any:
+    """A contrast of memory; below 0 is more of it."""
+    return {
+        **{"audit": "matched", "metric": "memory", "checkpoint": "spark"},
+        **{"baseline": "old", "group": group, "value": (low + high) / 2},
+        **{"low": low, "high": high, "interval": "jackknife-t", "mde": mde},
+        **{"clusters": 50, "n": 50},
+    }
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "mde", "rose", "fell"),
+    [
+        (-0.30, -0.10, 0.14, "tripped", "ok"),
+        (0.10, 0.30, 0.14, "ok", "tripped"),
+        (-0.04, -0.01, 0.02, "ok", "ok"),  # shown to have risen, by less
+        (-0.04, 0.04, 0.06, "ok", "ok"),
+        (-0.08, 0.06, 0.04, "ok", "ok"),
+        (-0.20, 0.20, 0.28, "missing", "missing"),
+        (-0.20, 0.20, None, "missing", "missing"),
+    ],
+)
+def test_a_change_trips_where_it_is_shown_or_could_not_have_been_seen(
+    low: float, high: float, mde: float | None, rose: str, fell: str
+) -> None:
+    since = report([], [changed(low, high, mde=mde)])
+    for word, state in (("rose", rose), ("fell", fell)):
+        rule = parse_rule(f"matched.memory {word} by 0.05 for spark")
+        found = check(report([]), [rule], changed=since, allow_missing=True)
+        assert ("spark", state) in states(found)
+        closed = check(report([]), [rule], changed=since)
+        assert ("spark", state.replace("missing", "tripped")) in states(closed)
+    least = "cannot tell: 0.280 is the smallest change"
+    assert mde != 0.28 or any(least in one.detail for one in found)
+
+
+def test_a_change_of_each_type_and_of_the_same_model() -> None:
+    rows = [changed(-0.3, -0.1, mde=0.1, group="type:EMAIL")]
+    rows += [changed(-0.04, 0.04, mde=0.1, group="type:SSN")]
+    since = report([], rows)
+    for part, state in (("EMAIL", "tripped"), ("SSN", "ok"), ("*", "tripped")):
+        rule = parse_rule(f"matched.memory[type={part}] rose by 0.05 for spark")
+        (one,) = [
+            f
+            for f in check(report([]), [rule], changed=since)
+            if f.checkpoint == "spark"
+        ]
+        assert one.state == state
+    assert one.detail.startswith("EMAIL rose by 0.2")
+    same = check(report([]), [rule], changed=since, same=["spark"])
+    assert ("spark", "ok") in states(same)
+    with pytest.raises(InputError, match="add --against REPORT"):
+        check(report([]), [rule])
+
+
+def test_a_part_of_the_rows_is_judged_by_its_figures() -> None:
+    rows = [figure("er", 0.2, group="task:a"), figure("er", 0.9, group="task:b")]
+    for part, state in (("a", "ok"), ("b", "tripped"), ("*", "tripped"), ("c", "")):
+        rule = parse_rule(f"mia.tpr_at_fpr_0.1.loss[task={part}].high > 0.55 for er")
+        (one,) = [f for f in check(report(rows), [rule]) if f.checkpoint == "er"]
+        assert one.state == (state or "tripped")
+        assert ("was not measured" in one.detail) is not bool(state)
+
+
+def test_changes_seen_and_false_alarms_are_as_often_as_declared() -> None:
+    """At the margin that can be seen 80 of 100 trip, without a change 5 at most."""
+    rng = np.random.default_rng(7)
+    se, seen = 0.03, 2.802 * 0.03  # of a two-sided test at 5% with 80% power
+    rule = parse_rule(f"matched.memory rose by {seen + 1e-6} for spark")
+    for change, least, most in ((0.0, 0.0, 0.05), (seen, 0.77, 1.0), (-seen, 0, 0)):
+        tripped = 0
+        for value in rng.normal(-change, se, 1000):
+            row = changed(value - 1.96 * se, value + 1.96 * se, mde=seen)
+            found = check(report([]), [rule], changed=report([], [row]))
+            tripped += ("spark", "tripped") in states(found)
+        assert least <= tripped / 1000 <= most, change

@@ -18,7 +18,7 @@ from made_reports import made_report
 
 from spark_audit.cli.main import run
 from spark_audit.files import write_text
-from spark_audit.report.gate import Finding, for_github, junit
+from spark_audit.report.gate import Finding, for_github, junit, sarif
 from spark_audit.results import Row
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +65,20 @@ def test_junit_has_a_suite_a_rule_and_a_case_a_checkpoint() -> None:
     assert told is not None
     assert told.attrib["message"] == "high 0.6"
     assert not ElementTree.fromstring(junit([], name="r").encode()).findall("testsuite")
+
+
+def test_sarif_has_what_trips_or_is_missing() -> None:
+    log = json.loads(json.dumps(sarif(FOUND, name="r")))
+    (run_,) = log["runs"]
+    assert log["version"] == "2.1.0"
+    rules = {one["id"]: one for one in run_["tool"]["driver"]["rules"]}
+    levels = [(one["level"], one["ruleId"]) for one in run_["results"]]
+    assert levels == [("error", "gate/0"), ("warning", "gate/0"), ("error", "gate/1")]
+    assert rules["gate/0"]["shortDescription"]["text"] == RULE
+    for one in run_["results"]:
+        assert one["message"]["text"].isprintable()
+        (place,) = one["locations"]
+        assert place["physicalLocation"]["artifactLocation"]["uri"] == "r/report.json"
 
 
 def test_annotations_are_one_line_each_and_escaped() -> None:

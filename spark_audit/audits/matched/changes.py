@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
-from spark_audit.audits.matched.contrasts import REFERENCE, row_of
+from spark_audit.audits.matched.contrasts import REFERENCE, contrast_of, row_of
 from spark_audit.data.occurrences import dose_group
-from spark_audit.results import Estimate, Hits, Row
+from spark_audit.results import Contrast, Estimate, Hits, Row
 from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import ratio_estimate
@@ -193,6 +193,27 @@ def memory_rows(
     spans = whole.spans
     trend = dose_trend(change[spans.index], whole.sides, spans["dose"])
     return [*rows, _trend_row(name, trend)], tests
+
+
+def memory_contrasts(
+    name: str, baseline: str, apart: np.ndarray, groups: Sequence[Occurrences]
+) -> Iterator[Contrast]:
+    """By how much memory differs from the baseline's, by group.
+
+    Memory is linear in the change since the reference, which both share: what is left
+    of the difference is how far the two are ``apart``, nats, of all units.
+    """
+    for each in groups:
+        moved = memory(apart[each.spans.index], each.sides)
+        yield contrast_of(
+            moved.difference,
+            metric="memory",
+            checkpoint=name,
+            baseline=baseline,
+            group=each.group,
+            null=0.0,
+            p=moved.t_p(),
+        )
 
 
 def _rows(name: str, group: str, found: Moved) -> list[Row]:

@@ -20,7 +20,12 @@ import numpy as np
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import Moved
-from spark_audit.audits.matched.changes import all_occurrences, low_drift, memory_rows
+from spark_audit.audits.matched.changes import (
+    all_occurrences,
+    low_drift,
+    memory_contrasts,
+    memory_rows,
+)
 from spark_audit.audits.matched.contrasts import (
     REFERENCE,
     adjusted,
@@ -180,6 +185,7 @@ class Matched(Audit):
             drift = low_drift(low, apart[name])
             pair = {"checkpoint": name, "baseline": other}
             contrasts.append(contrast_of(drift, metric="low_change", **pair))
+            contrasts += memory_contrasts(name, other, apart[name], sides)
         for name, other in baselines.items():
             moved = train.assign(apart=apart[name][train.index])
             contrasts += own_contrasts(name, other, moved)
