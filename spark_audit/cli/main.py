@@ -72,7 +72,8 @@ def _app(argv: Sequence[str]) -> App:
     put = partial(_add, app)
     put("demo", look.demo)
     for name, text in GROUPS.items():
-        group = App(name=name, help=text, group_parameters=HOW)
+        place = len([*app])
+        group = App(name=name, help=text, group_parameters=HOW, sort_key=place)
         if name in argv:
             commands = import_module(f"spark_audit.cli.{name}").COMMANDS
             for one, function in commands.items():

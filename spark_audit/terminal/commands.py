@@ -132,10 +132,16 @@ def add(
     examples: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> None:
-    """Give an application a command, with examples in its help."""
+    """Give an application its next command, with examples in its help."""
     shown = ["Examples", *examples] if examples else []
     below = "\n\n".join([*shown, *notes])
-    app.command(function, name=name, help=help, help_epilogue=below)
+    app.command(
+        function,
+        name=name,
+        help=help,
+        help_epilogue=below,
+        sort_key=len([*app]),
+    )
 
 
 def _shown(usual: Any) -> str | None:
