@@ -175,6 +175,8 @@ def inject(
     rate: float = 0.3,
     canaries: int = 50,
     doses: Annotated[str | None, Parameter(metavar="1,4,16,64")] = None,
+    for_epsilon: float | None = None,
+    delta: float = 1e-5,
     kind: Annotated[str, Parameter(choices=get_args(Kind))] = "random",
     tokenizer: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     model: str | None = None,
@@ -196,6 +198,11 @@ def inject(
         Canaries to plant.
     doses
         Dose ladder of canaries.
+    for_epsilon
+        Plant as many canaries, each in one row, as can contradict that a run is
+        (epsilon, delta)-DP by adding or removing a row, in place of --canaries.
+    delta
+        Of --for-epsilon.
     kind
         Passwords of canaries.
     tokenizer
@@ -207,6 +214,8 @@ def inject(
     from spark_audit.terminal.progress import progress
 
     files = data_files(data)
+    if for_epsilon is not None:
+        canaries, doses = _planned(for_epsilon, delta), "1"
     examples = read_examples(*files)
     encode, pieces = _pieces(
         kind, examples, tokenizer, model, canaries=canaries, seed=seed
@@ -238,6 +247,21 @@ def inject(
     )
     for note in report.notes:
         say(note)
+
+
+def _planned(epsilon: float, delta: float) -> int:
+    """How many canaries can contradict a claim."""
+    from spark_audit.report.receipt import Claim, canaries_needed
+
+    needed = canaries_needed(Claim(epsilon=epsilon, delta=delta))
+    if needed is None:
+        raise InputError(
+            f"no number of canaries contradicts ({epsilon:g}, {delta:g})-DP of one run",
+            where="--for-epsilon",
+            fix="give a smaller epsilon or delta",
+        )
+    say(f"{needed} canaries can contradict ({epsilon:g}, {delta:g})-DP, one row each")
+    return needed
 
 
 def _pieces(

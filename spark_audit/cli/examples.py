@@ -52,11 +52,21 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "persons reports/reviews-mine",
         "persons reports/before reports/after --person customer-0172",
     ),
+    "epsilon": (
+        "epsilon reports/reviews-mine --claims 2 --delta 1e-5",
+        "epsilon reports/reviews-mine --claims 3 --unit canary --relation replace",
+    ),
+    "verify": (
+        "verify reports/reviews-mine",
+        "verify reports/reviews-mine --attestation gate.intoto.json",
+    ),
     "compare": ("compare reports/reviews-mine reports/reviews-plain",),
     "gate": (
         "gate reports/reviews-mine",
         "gate reports/reviews-mine --fail-if 'mia.auc.loss.low > 0.55'",
         "gate reports/reviews-mine --fail-if 'claim >= memory except base'",
+        "gate reports/reviews-mine --against reports/reviews-old "
+        "--fail-if 'matched.memory[type=EMAIL] rose by 0.05'",
     ),
 }
 ANY = "--ckpt runs/mine --base models/base"

@@ -100,6 +100,7 @@ def _app(argv: Sequence[str]) -> App:
     put("persons", persons.persons)
     put("compare", report.compare)
     put("verify", report.verify)
+    put("epsilon", report.epsilon)
     helps = "gate" in argv and {"-h", "--help"} & {*argv}
     put("gate", report.gate, notes=tuple(_rules()) if helps else ())
     return app

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -23,6 +23,8 @@ from spark_audit.terminal.flags import (
     Verbose,
 )
 
+Unit = Literal["row", "canary"]
+Relation = Literal["add-remove", "replace"]
 if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest
     from spark_audit.results import Report
@@ -263,6 +265,43 @@ def gate(
         # Whether anybody reads this is nothing to the verdict.
         if any(one.state == "tripped" for one in verdicts):
             raise SystemExit(1)
+
+
+def epsilon(
+    folder: Folder,
+    /,
+    *,
+    claims: float,
+    delta: float = 0.0,
+    unit: Unit = "row",
+    relation: Relation = "add-remove",
+    json: Json = False,
+) -> None:
+    """Hold a claim of differential privacy against a report's canaries; 1 if it fails.
+
+    Parameters
+    ----------
+    claims
+        The epsilon that is claimed.
+    delta
+        Its delta; without one, the claim is of pure epsilon.
+    unit
+        What the claim protects: a row, or all rows that a canary stands in.
+    relation
+        Whether one is added or removed, as accountants of DP-SGD have it, or replaced.
+    """
+    from spark_audit.report.folder import folder_of, read_report
+    from spark_audit.report.receipt import Claim, receipts
+
+    claim = Claim(epsilon=claims, delta=delta, unit=unit, relation=relation)
+    found = receipts(read_report(folder_of(folder)), claim)
+    if json:
+        tell_json([vars(one) | {"claim": vars(claim)} for one in found])
+    else:
+        for one in found:
+            tell(f"{one.checkpoint}: {one.sentence(claim)}")
+    if any(one.state == "contradicted" for one in found):
+        raise SystemExit(1)
 
 
 def verify(

@@ -1,0 +1,231 @@
+"""A claim of differential privacy, held against what a report's canaries show.
+
+One test a checkpoint, chosen by the claim and never by what came out: with a delta the
+coin flips between the two canaries of each pair, without one the canaries' places among
+their candidates. Formulas and sources are in :mod:`spark_audit.stats.epsilon`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from spark_audit.errors import InputError
+from spark_audit.results import Report
+from spark_audit.sentences import render
+from spark_audit.stats.epsilon import (
+    GuessBound,
+    candidate_guess_bound,
+    declared_guesses,
+    one_run_bound,
+    one_run_p,
+)
+
+Unit: TypeAlias = Literal["row", "canary"]
+Relation: TypeAlias = Literal["add-remove", "replace"]
+State: TypeAlias = Literal["contradicted", "consistent", "cannot_tell"]
+SIGNIFICANCE = 0.05
+"""Over all checkpoints of a report (Bonferroni)."""
+MOST = 1 << 20
+"""Canaries up to which it is worked out how many are needed."""
+FIELDS: Mapping[tuple[Unit, Relation], str] = {
+    ("canary", "replace"): "canary",
+    ("row", "replace"): "record",
+    ("canary", "add-remove"): "canary_add_remove",
+    ("row", "add-remove"): "record_add_remove",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """(epsilon, delta)-DP for one ``unit`` more or less, or another in its place.
+
+    Accountants of DP-SGD state it for a row, by adding or removing one.
+
+    Raises
+    ------
+    InputError
+        If a number is none that a claim can have.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    unit: Unit = "row"
+    relation: Relation = "add-remove"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epsilon < np.inf:
+            raise InputError(f"{self.epsilon} is no epsilon", where="--claims")
+        if not 0 <= self.delta < 1:
+            raise InputError(f"{self.delta} is no delta", where="--delta")
+
+    def of(self, bound: GuessBound) -> float:
+        """The bound for this unit and relation."""
+        return float(getattr(bound, FIELDS[self.unit, self.relation]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """What a checkpoint's canaries say of a claim.
+
+    Attributes
+    ----------
+    by
+        ``coins`` or ``candidates``.
+    right, guesses, rows
+        Right guesses, of how many, and the rows that each canary stands in.
+    bound
+        Lower bound of epsilon; ``None`` where there is none.
+    attainable
+        The bound if all guesses had been right: no claim above it is contradicted.
+    needed
+        Canaries (for coins, pairs) with which it could; ``None``: more than
+        :data:`MOST`.
+    why
+        Why there is no bound.
+    """
+
+    checkpoint: str
+    state: State
+    by: str
+    right: int = 0
+    guesses: int = 0
+    rows: int = 1
+    bound: float | None = None
+    attainable: float = 0.0
+    needed: int | None = None
+    why: str = ""
+
+    def sentence(self, claim: Claim) -> str:
+        """In words."""
+        return render(f"epsilon.{self.state}", **vars(self), claim=vars(claim))
+
+
+def receipts(report: Report, claim: Claim) -> list[Receipt]:
+    """What the canaries of each checkpoint say of a claim.
+
+    Raises
+    ------
+    InputError
+        If the report has no canaries.
+    """
+    name = "canary_one_run" if claim.delta else "canary_epsilon"
+    table = [r for r in report.tables.get(name, ()) if r["part"] == "full"]
+    if not table:
+        raise InputError(
+            "has no canaries that were drawn at random",
+            where=name,
+            fix="plant them with `spark-audit data inject`, and audit with `canary`",
+        )
+    names = list(dict.fromkeys(r["checkpoint"] for r in table))
+    level = SIGNIFICANCE / len(names)
+    found = []
+    for one in names:
+        own = [r for r in table if r["checkpoint"] == one and r.get("k", 1) == 1]
+        # A row's epsilon is read best where a canary is one row.
+        rows = {r["rows"] for r in own}
+        least = claim.unit == "row" and min(rows) < max(rows)
+        wanted = str(min(rows)) if least else "all"
+        record = next(r for r in own if r["dose"] == wanted)
+        found.append(_receipt(report, record, claim, level))
+    return found
+
+
+def _receipt(
+    report: Report, record: Mapping[str, Any], claim: Claim, level: float
+) -> Receipt:
+    if claim.delta:
+        right, guesses = record["right"], record["guesses"]
+        bound = _by_coins(record["pairs"], record["rows"], claim, level)
+    else:
+        right, guesses = record["hits"], record["canaries"]
+        bound = _by_candidates(_candidates(report), guesses, record["rows"], level)
+    facts: dict[str, Any] = {
+        "checkpoint": record["checkpoint"],
+        "by": "coins" if claim.delta else "candidates",
+        "right": right,
+        "guesses": guesses,
+        "rows": record["rows"],
+    }
+    if record["epsilon_per_record"] is None:
+        return Receipt(state="cannot_tell", why=record["says"], **facts)
+    shown, most = claim.of(bound(right)), claim.of(bound(guesses))
+    state: State = "cannot_tell" if most <= claim.epsilon else "consistent"
+    if shown > claim.epsilon:
+        state = "contradicted"
+    facts |= {"bound": shown, "attainable": most}
+    size = 0 if claim.delta else _candidates(report)
+    needed = canaries_needed(claim, rows=record["rows"], level=level, candidates=size)
+    return Receipt(state=state, needed=needed, **facts)
+
+
+def _by_coins(
+    pairs: int, rows: int, claim: Claim, level: float
+) -> Callable[[int], GuessBound]:
+    guesses = declared_guesses(pairs)
+    return lambda right: one_run_bound(
+        right, guesses, pairs, delta=claim.delta, rows=rows, significance=level
+    )
+
+
+def _by_candidates(
+    size: int, canaries: int, rows: int, level: float
+) -> Callable[[int], GuessBound]:
+    return lambda hits: candidate_guess_bound(
+        hits, canaries, n_candidates=size, rows=rows, significance=level
+    )
+
+
+def _candidates(report: Report) -> int:
+    """Candidates of a canary: the best rank has all their bits."""
+    doses = report.tables.get("canary_by_dose", ())
+    bits = next(r["exposure_most"] for r in doses if r["part"] == "full")
+    return int(round(2.0**bits))
+
+
+def canaries_needed(
+    claim: Claim,
+    *,
+    rows: int = 1,
+    level: float = SIGNIFICANCE,
+    candidates: int = 0,
+) -> int | None:
+    """With how many canaries a claim could be contradicted, were all guesses right.
+
+    Parameters
+    ----------
+    rows
+        That each canary stands in.
+    level
+        Significance of the test.
+    candidates
+        Of each canary; 0: pairs of canaries, which a coin chooses between.
+
+    Returns
+    -------
+    The smallest number; ``None`` where it is above :data:`MOST`, or there is none.
+    """
+    group = (rows if claim.unit == "row" else 1) * (1 + (claim.relation != "replace"))
+    epsilon = group * claim.epsilon
+    ratio = np.expm1(epsilon) / np.expm1(claim.epsilon) if claim.epsilon else group
+    delta = min(1.0, claim.delta * float(ratio))
+
+    def enough(count: int) -> bool:
+        if candidates:
+            made = _by_candidates(candidates, count, rows, level)(count)
+            return claim.of(made) > claim.epsilon
+        guesses = declared_guesses(count)
+        return one_run_p(guesses, guesses, count, epsilon=epsilon, delta=delta) <= level
+
+    low, high = 0, 1
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > MOST:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

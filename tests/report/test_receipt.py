@@ -1,0 +1,133 @@
+"""A claim of differential privacy: contradicted where it fails, and only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy
+from made_reports import made_report
+
+from spark_audit.cli.main import run
+from spark_audit.errors import InputError
+from spark_audit.files import write_text
+from spark_audit.report.receipt import Claim, canaries_needed, receipts
+from spark_audit.results import Report
+from spark_audit.stats.epsilon import declared_guesses
+
+
+def report(**checkpoints: Any) -> Report:
+    """Right guesses and hits of a checkpoint: 200 pairs, 200 canaries of 512."""
+    guesses = declared_guesses(200)
+    shared = {"part": "full", "dose": "all", "declared": True, "rows": 1}
+    shared |= {"epsilon_per_record": 0.0, "says": "a bound of 0 proves nothing"}
+    coins, places = [], []
+    for name, (right, hits, more) in checkpoints.items():
+        one = {"checkpoint": name, **shared, **more}
+        coins.append(one | {"pairs": 200, "guesses": guesses, "right": right})
+        places.append(one | {"k": 1, "canaries": 200, "hits": hits})
+    doses = [{"checkpoint": "base", "part": "full", "dose": 0, "exposure_most": 9.0}]
+    tables = {"canary_one_run": coins, "canary_epsilon": places}
+    return made_report(*checkpoints, tables={**tables, "canary_by_dose": doses})
+
+
+@pytest.mark.parametrize("claim", [Claim(epsilon=0.5), Claim(epsilon=1, delta=1e-5)])
+def test_what_is_private_is_contradicted_in_one_of_twenty(claim: Claim) -> None:
+    """Randomised response: the mechanism that gives most away under its epsilon."""
+    rng, both = np.random.default_rng(3), 2 * claim.epsilon
+    coin = scipy.special.expit(both)
+    place = np.exp(both) / (np.exp(both) + 511)
+    contradicted = 0
+    for _ in range(400):
+        right = rng.binomial(declared_guesses(200), coin)
+        made = report(x=(int(right), int(rng.binomial(200, place)), {}))
+        (one,) = receipts(made, claim)
+        assert one.state in ("contradicted", "consistent")
+        contradicted += one.state == "contradicted"
+    # 20 of 400, and two standard errors.
+    assert contradicted <= 28
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        Claim(epsilon=1, delta=1e-5),
+        Claim(epsilon=3, delta=1e-5, relation="replace"),
+        Claim(epsilon=4),
+        Claim(epsilon=8, relation="replace"),
+    ],
+)
+def test_a_run_without_noise_is_contradicted_where_theory_allows_it(
+    claim: Claim,
+) -> None:
+    rng = np.random.default_rng(4)
+    seen = 0
+    for _ in range(50):
+        right = rng.binomial(declared_guesses(200), 0.999)
+        made = report(x=(int(right), int(rng.binomial(200, 0.999)), {}))
+        (one,) = receipts(made, claim)
+        seen += one.state == "contradicted"
+    assert seen >= 40
+
+
+def test_what_cannot_be_contradicted_says_so_and_what_could() -> None:
+    made = report(x=(100, 200, {}))
+    (one,) = receipts(made, Claim(epsilon=2, delta=1e-5))
+    assert (one.state, one.needed) == ("cannot_tell", 359)
+    assert "359 pairs of canaries could" in one.sentence(Claim(epsilon=2, delta=1e-5))
+    (one,) = receipts(made, Claim(epsilon=8, delta=1e-5))
+    assert (one.state, one.needed) == ("cannot_tell", None)
+    withheld = report(x=(100, 200, {"epsilon_per_record": None, "says": "no control"}))
+    (one,) = receipts(withheld, Claim(epsilon=1, delta=1e-5))
+    assert (one.state, one.why) == ("cannot_tell", "no control")
+
+
+def test_several_checkpoints_share_the_level_and_rows_their_group() -> None:
+    claim = Claim(epsilon=1, delta=1e-5)
+    alone = receipts(report(x=(96, 0, {})), claim)[0].bound
+    among = receipts(report(x=(96, 0, {}), y=(50, 0, {})), claim)[0].bound
+    rows = receipts(report(x=(96, 0, {"rows": 4})), claim)[0].bound
+    assert alone is not None
+    assert among is not None
+    assert rows is not None
+    assert rows < among < alone
+    whole = Claim(epsilon=1, delta=1e-5, unit="canary")
+    assert receipts(report(x=(96, 0, {"rows": 4})), whole)[0].bound == alone
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1, 1e-5), (2, 1e-6)])
+def test_one_canary_fewer_than_needed_does_not_do(epsilon: float, delta: float) -> None:
+    claim = Claim(epsilon=epsilon, delta=delta)
+    needed = canaries_needed(claim)
+    assert needed is not None
+    for count, enough in ((needed, True), (needed - 1, False)):
+        guesses = declared_guesses(count)
+        q = scipy.special.expit(2 * epsilon)
+        p = q**guesses
+        group = delta * (1 + np.exp(epsilon))
+        tail = np.arange(1, guesses + 1)
+        mass = scipy.stats.binom.pmf(guesses - tail, guesses, q)
+        p += 2 * count * group * float((np.cumsum(mass) / tail).max())
+        assert (p <= 0.05) == enough
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_text(tmp_path / "report.json", report(x=(100, 3, {})).model_dump_json())
+    call = ["epsilon", str(tmp_path), "--claims"]
+    assert run([*call, "1", "--delta", "1e-5"]) == 1
+    assert "x: CONTRADICTED: (1, 1e-05)-DP" in capsys.readouterr().out
+    assert run([*call, "8", "--delta", "1e-5"]) == 0
+    assert run([*call, "-1"]) == 2
+    assert run([*call, "1", "--delta", "2"]) == 2
+    empty = made_report("x").model_dump_json()
+    write_text(tmp_path / "report.json", empty)
+    assert run([*call, "1"]) == 2
+    assert "has no canaries" in capsys.readouterr().err
+
+
+def test_a_claim_is_one_that_can_be() -> None:
+    for epsilon, delta in ((-1, 0), (float("nan"), 0), (1, 1), (1, -0.1)):
+        with pytest.raises(InputError):
+            Claim(epsilon=epsilon, delta=delta)
