@@ -16,7 +16,7 @@ from typing import Annotated
 
 import numpy as np
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Plan, Tables, guard
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     BESIDE,
@@ -172,7 +172,6 @@ class Membership(Audit):
         from spark_audit.audits.mia.membership_guards import (
             covariate_table,
             findings,
-            guard,
         )
         from spark_audit.audits.mia.membership_rows import (
             all_rows_table,
@@ -225,9 +224,8 @@ class Membership(Audit):
         ]
         borrowed = []
         if evidence.facts["borrowed"]:
-            borrowed = [
-                guard("untrained model", None, "untrained_borrowed", checkpoint=BASE)
-            ]
+            says = "mia.untrained_borrowed"
+            borrowed = [guard("untrained model", says, {}, checkpoint=BASE)]
         return AuditResult(
             rows=rows,
             contrasts=contrasts,

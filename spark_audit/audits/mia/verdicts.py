@@ -8,9 +8,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from spark_audit.audits.base import guard
 from spark_audit.audits.claims import ALARM, BASE_READ
 from spark_audit.audits.mia.estimates import TOLD, AboveTexts, Group
-from spark_audit.audits.mia.membership_guards import ALL, Findings, guard
+from spark_audit.audits.mia.membership_guards import ALL, Findings
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FPRS, NO_ROWS
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Guard, Row
@@ -232,7 +233,7 @@ def base_read(pooled: Group) -> list[Guard]:
     if above is None or above.excess_p(told=above.told) >= ALARM:
         return []
     facts = above.rows(BASE, "loss")
-    return [guard(BASE_READ, False, "base_read", facts, checkpoint=BASE)]
+    return [guard(BASE_READ, "mia.base_read", facts, passed=False, checkpoint=BASE)]
 
 
 def _concluded(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Context
+from spark_audit.audits.base import Context, guard
 from spark_audit.audits.metric import Metric
 from spark_audit.names import CheckpointName, series_of
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Guard, Row
@@ -355,8 +355,7 @@ def _label_guards(facts: Mapping[str, Any]) -> list[Guard]:
         ("order of tasks", "order", {"tasks": facts["order"] * facts["assumed"]}),
     ):
         if any(told.values()):
-            says = f"guard.{says}"
-            found.append(Guard(name=name, passed=None, says=says, facts=told))
+            found.append(guard(name, says, told))
     return found
 
 
@@ -365,15 +364,10 @@ def _empty_guards(evidence: Evidence) -> list[Guard]:
     made = []
     for i, name in enumerate(evidence.checkpoints):
         asked = evidence.values["correct"][i] >= 0
-        empty = int(evidence.values["empty"][i][asked].sum())
-        if 2 * empty > asked.sum():
+        empty, answers = int(evidence.values["empty"][i][asked].sum()), int(asked.sum())
+        if 2 * empty > answers:
+            counts = {"empty": empty, "answers": answers}
             made.append(
-                Guard(
-                    name="empty answers",
-                    checkpoint=name,
-                    passed=None,
-                    says="guard.empty_answers",
-                    facts={"empty": empty, "answers": int(asked.sum())},
-                )
+                guard("empty answers", "empty_answers", counts, checkpoint=name)
             )
     return made
