@@ -142,10 +142,10 @@ def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
     for series, stages in members.items():
         at = [stages[stage] for stage in sorted(stages)]
         if asked[at].any():
-            held = asked[at].all(axis=0)
+            held = np.flatnonzero(asked[at].all(axis=0))
             whole = units[~np.isnan(correct[next(iter(stages.values()))])]
             tasks = whole.drop_duplicates("task").sort_values("place").set_index("task")
-            rows = units.assign(code=codes).loc[held]
+            rows = units.assign(code=codes).iloc[held]
             answers = correct[at][:, held].T
             yield series, Series(sorted(stages), tasks, rows, answers, len(labels))
 
