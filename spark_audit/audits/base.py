@@ -9,7 +9,7 @@ are compared from evidence alone. No audit uses a model.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -22,8 +22,9 @@ from spark_audit.errors import one_line
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import series_of
-from spark_audit.results import AuditResult, Finding, Row
+from spark_audit.results import AuditResult, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence
+from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.terminal.console import say
 
@@ -246,10 +247,28 @@ def replicates(preset: str | None) -> int:
     return 2000 if preset == "paper" else 9999
 
 
+def guard(
+    name: str,
+    says: str,
+    facts: Mapping[str, Fact],
+    *,
+    passed: bool | None = None,
+    checkpoint: str = "",
+) -> Guard:
+    """A guard, by default a warning, whose sentence has the key ``guard.SAYS``."""
+    told: dict[str, Any] = {"says": f"guard.{says}", "facts": dict(facts)}
+    return Guard(name=name, checkpoint=checkpoint, passed=passed, **told)
+
+
 def missing_rows(
-    audit: str, names: Iterable[str], metrics: Iterable[Metric], reason: str
+    audit: str,
+    names: Iterable[str],
+    metrics: Iterable[Metric],
+    reason: str,
+    *,
+    variants: Collection[str] | None = None,
 ) -> list[Row]:
-    """Pooled rows without a figure, with the reason."""
+    """Pooled rows without a figure, with the reason; by default each metric's own."""
     return [
         Row(
             audit=audit,
@@ -263,5 +282,5 @@ def missing_rows(
         )
         for name in names
         for metric in metrics
-        for of in metric.missing
+        for of in (metric.missing if variants is None else variants)
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -106,18 +106,14 @@ class NLL(Audit):
             metrics=by_name(METRICS),
         )
         kinds = {*of[(units["split"] == "train").to_numpy()]}
-        absent = tuple(which for which in KINDS if which not in kinds)
-        missing = [replace(metric, missing=absent) for metric in METRICS]
+        absent = [which for which in KINDS if which not in kinds]
         return AuditResult(
             rows=[
                 *beside_base(rows),
-                *missing_rows("nll", names, missing, NOTHING),
+                *missing_rows("nll", names, METRICS, NOTHING, variants=absent),
             ],
             contrasts=contrasts,
-            findings=[
-                *_findings(rows),
-                *(_contrast_finding(row) for row in contrasts if row.group == "pooled"),
-            ],
+            findings=_findings(rows, contrasts),
         )
 
 
@@ -142,16 +138,15 @@ def _sets(
             yield example, "low", "", np.asarray(example.low)
 
 
-def _findings(rows: Sequence[Row]) -> list[Finding]:
+def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Finding]:
     findings = []
     pooled = [r for r in rows if r.group == "pooled" and r.value is not None]
     for checkpoint in dict.fromkeys(row.checkpoint for row in pooled):
         levels = [row for row in pooled if row.checkpoint == checkpoint]
         facts = {"levels": levels}
         findings.append(Finding.on(levels[0], "moved", "nll.levels", facts=facts))
+    for row in contrasts:
+        if row.group == "pooled":
+            says = f"nll.change_{row.direction(up='less', down='more')}"
+            findings.append(Finding.on(row, "moved", says, facts={"change": row}))
     return findings
-
-
-def _contrast_finding(row: Contrast) -> Finding:
-    says = f"nll.change_{row.direction(up='less', down='more')}"
-    return Finding.on(row, "moved", says, facts={"change": row})

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.base import Tables
+from spark_audit.audits.base import Tables, guard
 from spark_audit.audits.claims import ALARM, BASE_READ, BROKEN, HELD_OUT_BACK
 from spark_audit.audits.spans import REPRODUCED, Places
 from spark_audit.data.occurrences import doses, folded
@@ -96,13 +96,7 @@ def setup_guards(
         SHA-256 of weights by name among the tables, the base's too, where known.
     """
     return [
-        Guard(
-            name=name,
-            checkpoint=checkpoint,
-            passed=False,
-            says=f"guard.{name}",
-            facts=dict(facts),
-        )
+        guard(name, name, facts, passed=False, checkpoint=checkpoint)
         for name, checkpoint, facts in _tested(tables, manifest, names, weights)
         if facts
     ]

@@ -38,32 +38,22 @@ FACTS = ["set", "split", "task", "type", "cluster", "dose", "form", "cue", "stra
 TAKEN = {"rank": "rank_lo", "ties": "ties"}
 
 
-def _facts(manifest: Manifest) -> Iterator[tuple[Any, ...]]:
+def _ranges(manifest: Manifest) -> pd.DataFrame:
     """Every range that is ranked, with all facts on it except its scores."""
     known = identifier_facts(manifest)
-    places = {
-        (example.id, *tokens): astuple(known[example.id, span.start, span.end])[:-1]
-        for example in manifest.examples
-        for span, tokens in example.identifiers
-    }
-    for key, which, kind, start, end in ranges(manifest):
-        one = manifest.by_id[key]
-        told = places[key, start, end] if which == "pii_all" else (0, 0, 0, 0)
-        size = end - start
-        yield size, which, one.split, one.task, kind, one.cluster, *told
-
-
-def ranges(manifest: Manifest) -> Iterator[tuple[str, str, str, int, int]]:
-    """Example, set, type and tokens of every range that is ranked."""
+    records: list[tuple[Any, ...]] = []
     for pair in manifest.pairs:
-        pii, control = pair.pii, pair.control
-        yield pair.example, "pii", pii.type, pii.token_start, pii.token_end
-        yield pair.example, "control", pii.type, control.token_start, control.token_end
-    for example in manifest.examples:
-        if example.canary_id is not None:
-            continue
-        for span, tokens in example.identifiers:
-            yield example.id, "pii_all", span.type, *tokens
+        row = manifest.by_id[pair.example]
+        place = (row.split, row.task, pair.pii.type, row.cluster, 0, 0, 0, 0)
+        for of, side in (("pii", pair.pii), ("control", pair.control)):
+            tokens = (side.token_start, side.token_end)
+            records.append((row.id, *tokens, of, *place))
+    for row in manifest.examples:
+        for span, tokens in row.identifiers if row.canary_id is None else ():
+            facts = astuple(known[row.id, span.start, span.end])[:-1]
+            place = (row.split, row.task, span.type, row.cluster, *facts)
+            records.append((row.id, *tokens, "pii_all", *place))
+    return pd.DataFrame(records, columns=["example", "start", "end", *FACTS])
 
 
 SETS = ("pii", "control", "pii_all")
@@ -109,24 +99,26 @@ class Rank(Audit):
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """All examples with an annotated identifier that was scored, canaries apart."""
-        ids = sorted({key for key, *_ in ranges(manifest)})
+        rows = (row for row in manifest.examples if row.canary_id is None)
+        ids = sorted(row.id for row in rows if row.identifiers)
         return {Pass(): ids} if ids else {}
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        places = [(key, start, end) for key, _, _, start, end in ranges(manifest)]
-        if not places:
+        ranges = _ranges(manifest)
+        if ranges.empty:
             return Evidence()
-        facts = pd.DataFrame.from_records(_facts(manifest), columns=["size", *FACTS])
-        tokens = facts.loc[facts.index.repeat(facts["size"]), FACTS]
+        places = ranges[["example", "start", "end"]]
+        sizes = ranges["end"] - ranges["start"]
+        tokens = ranges.loc[ranges.index.repeat(sizes), FACTS]
 
         def measured() -> Measured:
             for name, passes in tables.items():
                 table = passes.get(Pass())
                 if table is None or "rank_lo" not in table.columns:
                     continue
-                spans = (table.span(*place) for place in places)
+                spans = (table.span(*at) for at in places.itertuples(index=False))
                 rows = np.concatenate([np.arange(s.start, s.stop) for s in spans])
                 yield name, {k: table.columns[c][rows] for k, c in TAKEN.items()}
 
@@ -243,11 +235,11 @@ def _ties(evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def _tie_findings(ties: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    names = {
-        record["checkpoint"]: None
+    names = dict.fromkeys(
+        record["checkpoint"]
         for record in ties
         if record["top1_strict"] - record["top1_if_ties_lose"] > TIES_MATTER
-    }
+    )
     return [Finding.not_tested("rank", "rank.ties", names=[*names])] if names else []
 
 
@@ -257,28 +249,23 @@ def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Findin
         for row in rows
         if row.group == "pooled"
     }
-
-    def known(*place: str) -> Row | None:
-        row = pooled.get((place[0], place[1], place[2]))
-        return None if row is None or row.value is None else row
-
+    known = {place: row for place, row in pooled.items() if row.value is not None}
     findings = []
     for name in dict.fromkeys(row.checkpoint for row in rows):
         # Where no identifier has a control, all annotated ones are spoken of.
-        of = "pii" if known(name, "top1_rate", "pii") else "pii_all"
-        if (top := known(name, "top1_rate", of)) is None:
+        of = "pii" if (name, "top1_rate", "pii") in known else "pii_all"
+        if (top := known.get((name, "top1_rate", of))) is None:
             top = pooled.get((name, "top1_rate", of))
-            facts: dict[str, Any] = {"reason": NO_SPANS if top is None else top.note}
+            reason = NO_SPANS if top is None else top.note
             where: dict[str, Any] = {"audit": "rank", "checkpoint": name}
-            where["facts"] = facts
+            where["facts"] = {"reason": reason}
             findings.append(Finding.on(top, "not_tested", "rank.missing", **where))
             continue
-        base = None if name == BASE else known(BASE, "top1_rate", of)
+        base = None if name == BASE else known.get((BASE, "top1_rate", of))
         facts, says = {"top1": top, "base": base}, "rank.top1_all"
         if of == "pii":
-            median = pooled.get((name, "rank_median", of))
-            since = known(name, "top1_memory", "pii_all")
-            facts = {"top1": top, "median": median, "base": base, "memory": since}
+            facts["median"] = pooled.get((name, "rank_median", of))
+            facts["memory"] = known.get((name, "top1_memory", "pii_all"))
             says = "rank.top1"
         findings.append(Finding.on(top, "moved", says, facts=facts))
     changes = {
@@ -290,6 +277,6 @@ def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Findin
         if of == "pii":
             control = changes.get((name, baseline, "control"))
             says = f"rank.change_{row.direction(up='away', down='towards')}"
-            facts = {"change": row, "control": control}
-            findings.append(Finding.on(row, "moved", says, facts=facts))
+            told = {"change": row, "control": control}
+            findings.append(Finding.on(row, "moved", says, facts=told))
     return findings

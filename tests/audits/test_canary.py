@@ -14,7 +14,7 @@ from audited import canary, evidence, plan
 
 from spark_audit.audits.canary.canary_rows import canary_frame
 from spark_audit.audits.canary.canary_tables import one_run_table
-from spark_audit.audits.canary.rank_tests import COLLAPSED, ranked
+from spark_audit.audits.canary.rank_tests import COLLAPSED, Judged, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import canary_key
@@ -492,7 +492,8 @@ def test_guesses_do_not_know_how_the_coins_fell(plant: Callable[..., Planted]) -
     other = frame.assign(
         held_out=~frame["held_out"], dose=np.where(frame["held_out"], 6, 0)
     )
-    both = [one_run_table(f, sensitive=PARTS) for f in (frame, other)]
+    judged = Judged.of(frame)
+    both = [one_run_table(f, judged) for f in (frame, other)]
     for one, turned in zip(*both, strict=True):
         assert one["pairs"] == 31
         assert one["guesses"] == 16

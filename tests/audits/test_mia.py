@@ -39,7 +39,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def _few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_audit.audits.mia.membership.MOST_REPLICATES", 200)
+    monkeypatch.setattr("spark_audit.audits.mia.estimates.MOST_REPLICATES", 200)
 
 
 @dataclass(frozen=True)
@@ -538,8 +538,8 @@ def test_equivalence_to_chance_is_two_one_sided_tests(n: int) -> None:
         member = np.arange(n) % 2 == 0
         values = rng.normal(size=n) + shift * member
         facts = pd.DataFrame({"member": member, "cluster": np.arange(n), "task": "t"})
-        scores = {"er": np.tile(values, (len(ATTACKS) + 2, 1))}
-        record = all_rows_table(Known(facts, scores, Context()), ["er"])[0]
+        scores = {"er": dict.fromkeys(ATTACKS, values)}
+        record = all_rows_table(Known(facts, scores, Context(), {}, 0), ["er"])[0]
         found = auc_estimate(Design.of(member, np.arange(n)), values)
         value, se = found.value or 0.0, found.se or 0.0
         ps = norm.sf((value - 0.45) / se), norm.cdf((value - 0.55) / se)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from spark_audit.audits.base import guard
 from spark_audit.audits.canary.rank_tests import (
     LEVEL,
     Judged,
@@ -365,13 +366,8 @@ def rankable(evidence: pd.DataFrame) -> list[Guard]:
     lost = int((whole["kind"] == "unrankable").sum())
     if not lost:
         return []
-    facts = {"lost": lost, "parts": len(whole)}
-    return [warning("canaries rankable", "canaries_rankable", **facts)]
-
-
-def warning(name: str, says: str, **facts: Any) -> Guard:
-    """A guard that neither passes nor fails."""
-    return Guard(name=name, passed=None, says=f"guard.{says}", facts=facts)
+    counts = {"lost": lost, "parts": len(whole)}
+    return [guard("canaries rankable", "canaries_rankable", counts)]
 
 
 def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:
@@ -389,25 +385,17 @@ def _control_guard(judged: Judged) -> Guard:
         says = "control_found"
         facts |= {"checkpoints": shown, "insensitive": judged.lost}
     passed = None if shown and judged.lost else bool(shown)
-    return Guard(
-        name="positive control", passed=passed, says=f"guard.{says}", facts=facts
-    )
+    return guard("positive control", says, facts, passed=passed)
 
 
 def _base_guard(judged: Judged, evidence: pd.DataFrame) -> Guard:
     name = "base ranks canaries by chance"
     if judged.base:
         worst = judged.base[0]
-        return Guard(
-            name=name,
-            checkpoint=BASE,
-            passed=not worst.detected,
-            says="guard.canary_base_ranks",
-            facts={
-                **worst.facts("rank_mean", unit="ranks"),
-                "by_chance": not worst.detected,
-            },
-        )
+        facts = {**worst.facts("rank_mean", unit="ranks")}
+        facts["by_chance"] = passed = not worst.detected
+        of_base: dict[str, Any] = {"passed": passed, "checkpoint": BASE}
+        return guard(name, "canary_base_ranks", facts, **of_base)
     scored = set(evidence.loc[evidence["kind"] == "canary", "checkpoint"])
     says = "canary_base_tied" if BASE in scored else "canary_base_unscored"
-    return warning(name, says, supposed=judged.supposed)
+    return guard(name, says, {"supposed": judged.supposed})

@@ -10,8 +10,10 @@ the rank of a canary that is not in the data is uniform, whichever rows it stand
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import product
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -30,6 +32,7 @@ from spark_audit.audits.canary.rank_tests import (
     p_suppressed,
     rank_uniformity,
     resolved,
+    tied,
     trained,
     unresolved,
 )
@@ -65,46 +68,50 @@ def _told(record: Record, *, resolvable: bool) -> Record:
     return record | {"status": "ok" if resolvable else "not_resolvable"}
 
 
-def dose_table(frame: pd.DataFrame) -> list[Record]:
+def _tabled(
+    frame: pd.DataFrame, records: Callable[[pd.DataFrame], Iterable[Record]]
+) -> list[Record]:
+    """The records of each checkpoint and part."""
+    return [
+        {"checkpoint": name, "part": part, **record}
+        for name, part, chosen in by_part(frame)
+        for record in records(chosen)
+    ]
+
+
+def _by_dose(whole: pd.DataFrame) -> Iterator[Record]:
     """Each dose compared with chance; dose 0 are the held-out canaries."""
-    found = []
-    for name, part, whole in by_part(frame):
-        doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)
-        for dose in sorted(set(doses)):
-            chosen = whole[doses == dose]
-            size, n = int(chosen["n_candidates"].iloc[0]), len(chosen)
-            mean = ratio_estimate(
-                chosen["exposure"], np.ones(n), bounds=(0.0, float(np.log2(size)))
-            )
-            low, high = null_mean(chosen["n_candidates"].to_numpy()).band(LEVEL)
-            record: Record = {
-                "checkpoint": name,
-                "part": part,
-                "dose": int(dose),
-                "held_out": bool(chosen["held_out"].iloc[0]),
-                "canaries": n,
-                "tied": int(np.count_nonzero(chosen["ties"])),
-                "nll_mean": _mean_of_several(chosen["nll_mean"]),
-                "rank_mean": float(chosen["mid"].mean()),
-                "exposure_mean": float(chosen["exposure"].mean()),
-                "exposure_low": mean.low,
-                "exposure_high": mean.high,
-                "exposure_most": float(np.log2(size)),
-                "chance_exposure": null_moments(size).exposure_mean,
-                "chance_exposure_low": low,
-                "chance_exposure_high": high,
-                "p_remembered": p_remembered(chosen),
-                "p_suppressed": p_suppressed(chosen),
-                "posterior_bits_mean": _mean_of_several(chosen["posterior_bits"]),
-            }
-            for k in KS:
-                if k < size:
-                    hits = hits_of(chosen, k=k)
-                    record[f"top{k}_hits"] = hits.hits
-                    record[f"top{k}_low"], record[f"top{k}_high"] = hits.low, hits.high
-                    record[f"top{k}_p"] = hits.p
-            found.append(_told(record, resolvable=bool(resolved(chosen).any())))
-    return found
+    doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)
+    for dose, chosen in whole.groupby(doses):
+        size = int(chosen["n_candidates"].iloc[0])
+        most = float(np.log2(size))
+        n = np.ones(len(chosen))
+        mean = ratio_estimate(chosen["exposure"], n, bounds=(0.0, most))
+        low, high = null_mean(chosen["n_candidates"].to_numpy()).band(LEVEL)
+        record: Record = {
+            "dose": int(dose),
+            "held_out": bool(chosen["held_out"].iloc[0]),
+            "canaries": len(chosen),
+            "tied": tied(chosen),
+            "nll_mean": _mean_of_several(chosen["nll_mean"]),
+            "rank_mean": float(chosen["mid"].mean()),
+            "exposure_mean": float(chosen["exposure"].mean()),
+            "exposure_low": mean.low,
+            "exposure_high": mean.high,
+            "exposure_most": most,
+            "chance_exposure": null_moments(size).exposure_mean,
+            "chance_exposure_low": low,
+            "chance_exposure_high": high,
+            "p_remembered": p_remembered(chosen),
+            "p_suppressed": p_suppressed(chosen),
+            "posterior_bits_mean": _mean_of_several(chosen["posterior_bits"]),
+        }
+        for k in (k for k in KS if k < size):
+            hits = hits_of(chosen, k=k)
+            record[f"top{k}_hits"] = hits.hits
+            record[f"top{k}_low"], record[f"top{k}_high"] = hits.low, hits.high
+            record[f"top{k}_p"] = hits.p
+        yield _told(record, resolvable=bool(resolved(chosen).any()))
 
 
 def _mean_of_several(values: pd.Series) -> float | None:
@@ -112,95 +119,70 @@ def _mean_of_several(values: pd.Series) -> float | None:
     return float(values.mean()) if len(values) > 1 else None
 
 
-def trend_table(frame: pd.DataFrame, *, seed: int) -> list[Record]:
+def _trend(chosen: pd.DataFrame, *, seed: int) -> Iterator[Record]:
     """Exposure over dose, canaries of dose 0 held out of it: another split."""
-    found = []
-    for name, part, chosen in by_part(trained(frame)):
-        trend = dose_trend(
-            chosen["dose"].to_numpy(), chosen["exposure"].to_numpy(), seed=seed
-        )
-        if trend is not None:
-            found.append(
-                {
-                    "checkpoint": name,
-                    "part": part,
-                    "canaries": len(chosen),
-                    "doses": ", ".join(map(str, sorted(set(chosen["dose"].tolist())))),
-                    "spearman": trend.rho,
-                    "p": trend.p,
-                }
-            )
-    return found
+    doses = chosen["dose"].to_numpy()
+    trend = dose_trend(doses, chosen["exposure"].to_numpy(), seed=seed)
+    if trend is not None:
+        yield {
+            "canaries": len(chosen),
+            "doses": ", ".join(map(str, np.unique(doses).tolist())),
+            "spearman": trend.rho,
+            "p": trend.p,
+        }
 
 
-def uniformity_table(frame: pd.DataFrame) -> list[Record]:
+def _uniformity(whole: pd.DataFrame) -> Iterator[Record]:
     """Two-sided tests of uniform ranks, of trained and of held-out canaries."""
-    found = []
-    for name, part, whole in by_part(frame):
-        for which, chosen in (
-            ("trained", trained(whole)),
-            ("held out", held_out(whole)),
-        ):
-            if not len(chosen):
-                continue
-            size, mean = chosen["n_candidates"].to_numpy(), float(chosen["mid"].mean())
-            exact = null_mean(size, of="rank").two_sided(mean)
-            record = {
-                "checkpoint": name,
-                "part": part,
-                "canaries": which,
-                "n": len(chosen),
-                "tied": int((chosen["ties"] > 0).sum()),
-                "rank_mean": mean,
-                "rank_mean_p": exact,
-                **rank_uniformity(chosen)._asdict(),
-            }
-            found.append(_told(record, resolvable=bool(resolved(chosen).any())))
-    return found
+    sides = {"trained": trained(whole), "held out": held_out(whole)}
+    for which, chosen in sides.items():
+        if not len(chosen):
+            continue
+        size, mean = chosen["n_candidates"].to_numpy(), float(chosen["mid"].mean())
+        record = {
+            "canaries": which,
+            "n": len(chosen),
+            "tied": tied(chosen),
+            "rank_mean": mean,
+            "rank_mean_p": null_mean(size, of="rank").two_sided(mean),
+            **rank_uniformity(chosen)._asdict(),
+        }
+        yield _told(record, resolvable=bool(resolved(chosen).any()))
 
 
-def streisand_table(frame: pd.DataFrame) -> list[Record]:
+def _streisand(whole: pd.DataFrame) -> Iterator[Record]:
     """True canaries against strings of the same formats that were never trained on.
 
     Two-sided: standing far behind is a signal too. ``p`` compares trained with
     held-out canaries (Mann-Whitney), ``p_suppressed`` trained ones with chance;
     ``trained_ahead`` is the share of such pairs whose trained canary ranks ahead.
     """
-    found = []
-    for name, part, whole in by_part(frame):
-        ours, never = trained(whole), held_out(whole)
-        if not len(ours):
-            continue
-        size = int(ours["n_candidates"].iloc[0])
-        record: Record = {
-            "checkpoint": name,
-            "part": part,
-            "trained": len(ours),
-            "held_out": len(never),
-            "rank_mean_trained": float(ours["mid"].mean()),
-            "rank_mean_held_out": None,
-            "chance_rank": (size + 1) / 2,
-            "lower_tail_exposure": float(ours["lower_tail"].mean()),
-            "p_suppressed": p_suppressed(ours),
-            "trained_ahead": None,
-            "p": None,
-            "mde_ranks": None,
-        }
-        if len(never):
-            test = scipy.stats.mannwhitneyu(ours["mid"], never["mid"])
-            # Ranks that are all alike say nothing apart; SciPy from 1.18 gives NaN.
-            alike = pd.concat([ours["mid"], never["mid"]]).nunique() == 1
-            # The difference of two means varies as a mean of so many canaries does.
-            pairs = len(ours) * len(never) / (len(ours) + len(never))
-            reach = chance_mde(1, n_candidates=size).ranks / np.sqrt(pairs)
-            record |= {
-                "rank_mean_held_out": float(never["mid"].mean()),
-                "trained_ahead": float(1 - test.statistic / (len(ours) * len(never))),
-                "p": 1.0 if alike else float(test.pvalue),
-                "mde_ranks": float(reach),
-            }
-        found.append(record)
-    return found
+    ours, never = trained(whole), held_out(whole)
+    if not len(ours):
+        return
+    size = int(ours["n_candidates"].iloc[0])
+    ahead = p = reach = None
+    if pairs := len(ours) * len(never):
+        test = scipy.stats.mannwhitneyu(ours["mid"], never["mid"])
+        # Ranks that are all alike say nothing apart; SciPy from 1.18 gives NaN.
+        alike = pd.concat([ours["mid"], never["mid"]]).nunique() == 1
+        ahead, p = float(1 - test.statistic / pairs), float(test.pvalue)
+        p = 1.0 if alike else p
+        # The difference of two means varies as a mean of so many canaries does.
+        worth = pairs / (len(ours) + len(never))
+        reach = float(chance_mde(1, n_candidates=size).ranks / np.sqrt(worth))
+    yield {
+        "trained": len(ours),
+        "held_out": len(never),
+        "rank_mean_trained": float(ours["mid"].mean()),
+        "rank_mean_held_out": float(never["mid"].mean()) if len(never) else None,
+        "chance_rank": (size + 1) / 2,
+        "lower_tail_exposure": float(ours["lower_tail"].mean()),
+        "p_suppressed": p_suppressed(ours),
+        "trained_ahead": ahead,
+        "p": p,
+        "mde_ranks": reach,
+    }
 
 
 def paired_table(
@@ -221,28 +203,19 @@ def paired_table(
         change, both = changes(chosen, other, "exposure")
         if not both:
             continue
+        resolvable = not lost.keys() & {(name, part), (str(baselines[name]), part)}
+        moved = int(np.count_nonzero(change)) if resolvable else None
         record: Record = {
             "checkpoint": name,
             "baseline": baselines[name],
             "part": part,
             "canaries": len(both),
-            "changed": None,
-            "exposure_change_mean": None,
-            "exposure_change_median": None,
-            "wilcoxon_p": None,
-            "sign_flip_p": None,
+            "changed": moved,
+            "exposure_change_mean": float(change.mean()) if resolvable else None,
+            "exposure_change_median": float(np.median(change)) if resolvable else None,
+            "wilcoxon_p": _signed_rank_p(change) if moved else None,
+            "sign_flip_p": sign_flip(change, seed=seed) if moved else None,
         }
-        resolvable = not lost.keys() & {(name, part), (str(baselines[name]), part)}
-        if resolvable:
-            moved = int(np.count_nonzero(change))
-            record |= {
-                "changed": moved,
-                "exposure_change_mean": float(change.mean()),
-                "exposure_change_median": float(np.median(change)),
-            }
-            if moved:
-                record["wilcoxon_p"] = _signed_rank_p(change)
-                record["sign_flip_p"] = sign_flip(change, seed=seed)
         found.append(_told(record, resolvable=resolvable))
     return found
 
@@ -256,25 +229,18 @@ def _signed_rank_p(change: np.ndarray) -> float:
     return sign_flip(ranks * np.sign(moved), seed=0)
 
 
-def extrapolated_table(frame: pd.DataFrame) -> list[Record]:
+def _extrapolated(whole: pd.DataFrame) -> Iterator[Record]:
     """Canaries at rank 1, whose exposure is capped: what a fitted tail would say."""
-    found = []
-    for name, part, whole in by_part(trained(frame)):
-        first = whole[whole["extrapolated"].notna()]
-        if len(first):
-            found.append(
-                {
-                    "checkpoint": name,
-                    "part": part,
-                    "canaries_at_rank_1": len(first),
-                    "extrapolated_exposure_mean": float(first["extrapolated"].mean()),
-                    "capped_exposure": float(np.log2(first["n_candidates"].iloc[0])),
-                    "clipped": int(first["extrapolated_clipped"].sum()),
-                    "largest_ks_of_the_fit": float(first["extrapolated_ks"].max()),
-                    "note": "an estimate from a skew-normal fit, not a count",
-                }
-            )
-    return found
+    first = whole[whole["extrapolated"].notna()]
+    if len(first):
+        yield {
+            "canaries_at_rank_1": len(first),
+            "extrapolated_exposure_mean": float(first["extrapolated"].mean()),
+            "capped_exposure": float(np.log2(first["n_candidates"].iloc[0])),
+            "clipped": int(first["extrapolated_clipped"].sum()),
+            "largest_ks_of_the_fit": float(first["extrapolated_ks"].max()),
+            "note": "an estimate from a skew-normal fit, not a count",
+        }
 
 
 # --- bounds of epsilon ----------------------------------------------------------------
@@ -285,117 +251,130 @@ DECLARED = ("full", "all", 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
 
 
-def epsilon_table(
-    frame: pd.DataFrame,
-    *,
-    sensitive: Collection[str],
-    lifted: Collection[str] = (),
-) -> list[Record]:
+Bounds: TypeAlias = Callable[[Record, float], tuple[GuessBound, Record]]
+"""From a record and a one-sided significance, its bound and further figures."""
+
+
+def _doses_of(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """All canaries, and those of each dose where there are several."""
+    yield DECLARED[1], frame
+    several = frame["dose"].nunique() > 1
+    yield from ((str(dose), part) for dose, part in frame.groupby("dose") if several)
+
+
+def epsilon_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
     """Lower bounds of epsilon, of checkpoints that were trained on the canaries.
 
-    Only synthetic canaries are taken: theirs is the uniform draw that bounds rest on.
-    The declared bounds hold together at 95 % over checkpoints, all others together
-    too (Bonferroni). Of a part without its positive control none is given, nor of a
-    checkpoint in ``lifted``, whose held-out canaries rank above chance. A canary
-    that is tied across the k-th place is no hit, whatever share of a hit it is on
-    average: hits are then never more than those of a guess that breaks ties at random,
-    which is what the bound holds for.
+    A canary that is tied across the k-th place is no hit, whatever share of a hit it is
+    on average: hits are then never more than those of a guess that breaks ties at
+    random, which is what the bound holds for.
     """
     found: list[Record] = []
-    hits: list[tuple[int, int]] = []
-    drawn = frame[frame["format"].isin(list(FORMATS)) & (frame["checkpoint"] != BASE)]
-    for name, part, whole in by_part(trained(drawn)):
-        doses: list[tuple[str, pd.DataFrame]] = [("all", whole)]
-        several = sorted(set(whole["dose"].tolist()))
-        if len(several) > 1:
-            doses += [(str(dose), whole[whole["dose"] == dose]) for dose in several]
-        for label, chosen in doses:
-            size = int(chosen["n_candidates"].iloc[0])
-            for k in KS:
-                if k >= size:
-                    continue
-                hits.append((int(np.sum(chosen["rank"] + chosen["ties"] <= k)), size))
-                found.append(
-                    {
-                        "checkpoint": name,
-                        "part": part,
-                        "dose": label,
-                        "k": k,
-                        "declared": (part, label, k) == DECLARED,
-                        "canaries": len(chosen),
-                        "hits": hits[-1][0],
-                        "rows": int(chosen["dose"].max()),
-                    }
-                )
-    # How many bounds there are is known before any result, sensitive parts or not.
-    declared = sum(record["declared"] for record in found)
-    for record, (right, size) in zip(found, hits, strict=True):
-        record["significance"] = _significance(record, declared, len(found))
-        bound = candidate_guess_bound(
-            right,
-            record["canaries"],
-            n_candidates=size,
-            k=record["k"],
-            rows=record["rows"],
-            significance=record["significance"],
-        )
-        why = _withheld(record, sensitive, lifted)
-        record.update(_figures(bound, why))
-        record["says"] = _says(record, bound.record, why, assumed="drawn")
-    return found
+    # The same for all canaries.
+    size = int(frame["n_candidates"].max()) if len(frame) else 0
+    guesses = [k for k in KS if k < size]
+    for name, part, whole in by_part(trained(_drawn(frame))):
+        for (label, chosen), k in product(_doses_of(whole), guesses):
+            record = {
+                "checkpoint": name,
+                "part": part,
+                "dose": label,
+                "k": k,
+                "declared": (part, label, k) == DECLARED,
+                "canaries": len(chosen),
+                "hits": int(np.sum(chosen["rank"] + chosen["ties"] <= k)),
+                "rows": int(chosen["dose"].max()),
+            }
+            found.append(record)
+
+    def bounds(record: Record, share: float) -> tuple[GuessBound, Record]:
+        count = record["hits"], record["canaries"]
+        options = {"k": record["k"], "rows": record["rows"], "n_candidates": size}
+        return candidate_guess_bound(*count, **options, significance=share), {}
+
+    return _bounded(found, bounds, judged, assumed="drawn")
 
 
-def one_run_table(
-    frame: pd.DataFrame,
-    *,
-    sensitive: Collection[str],
-    lifted: Collection[str] = (),
-) -> list[Record]:
+def one_run_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
     """Lower bounds of epsilon from the coins that chose between two canaries each.
 
     Half of the pairs are guessed, those whose ranks lie furthest apart; that number was
-    fixed beforehand. Withheld and corrected as in :func:`epsilon_table`, with one bound
-    declared. All bounds of a row are thresholds of one count, and hold together.
-    ``*_at_delta`` are at :data:`DELTA` a record,
-    ``gaussian_mu`` is what a Gaussian mechanism would have.
+    fixed beforehand. All bounds of a row are thresholds of one count, and hold
+    together. ``*_at_delta`` are at :data:`DELTA` a record, ``gaussian_mu`` is what a
+    Gaussian mechanism would have.
     """
     found: list[Record] = []
-    tossed = frame[frame["format"].isin(list(FORMATS)) & (frame["pair"] != "")]
-    for name, part, whole in by_part(tossed[tossed["checkpoint"] != BASE]):
-        both = _pairs(whole)
-        several = sorted(set(both["dose"].tolist()))
-        for label in ["all", *(several if len(several) > 1 else [])]:
-            chosen = both if label == "all" else both[both["dose"] == label]
+    tossed = _drawn(frame)
+    for name, part, whole in by_part(tossed[tossed["pair"] != ""]):
+        for label, chosen in _doses_of(_pairs(whole)):
             if not len(chosen):
                 continue
             guesses = declared_guesses(len(chosen))
             # A guess at a tie is one that is wrong.
             first = chosen.sort_values("gap", ascending=False, kind="stable")[:guesses]
-            found.append(
-                {
-                    "checkpoint": name,
-                    "part": part,
-                    "dose": str(label),
-                    "declared": (part, label) == DECLARED[:2],
-                    "pairs": len(chosen),
-                    "guesses": guesses,
-                    "right": int((first["planted"] < first["held_out"]).sum()),
-                    "rows": int(chosen["dose"].max()),
-                }
-            )
+            record = {
+                "checkpoint": name,
+                "part": part,
+                "dose": label,
+                "declared": (part, label) == DECLARED[:2],
+                "pairs": len(chosen),
+                "guesses": guesses,
+                "right": int((first["planted"] < first["held_out"]).sum()),
+                "rows": int(chosen["dose"].max()),
+            }
+            found.append(record)
+
+    def bounds(record: Record, share: float) -> tuple[GuessBound, Record]:
+        count = record["right"], record["guesses"], record["pairs"]
+        options: dict[str, Any] = {"rows": record["rows"], "significance": share}
+        loose = one_run_bound(*count, delta=DELTA, **options)
+        further = {
+            "epsilon_per_record_at_delta": loose.record,
+            "gaussian_mu_per_record": one_run_mu(*count, **options),
+        }
+        return one_run_bound(*count, **options), further
+
+    return _bounded(found, bounds, judged, assumed="tossed")
+
+
+def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
+    """Synthetic canaries: theirs is the uniform draw that bounds rest on."""
+    drawn = frame["format"].isin(list(FORMATS))
+    return frame[drawn & (frame["checkpoint"] != BASE)]
+
+
+def _bounded(
+    found: list[Record], bounds: Bounds, judged: Judged, *, assumed: str
+) -> list[Record]:
+    """The records with their bounds of epsilon.
+
+    The declared bounds hold together at 95 % over checkpoints, all others together
+    too (Bonferroni). Of a part without its positive control none is given, nor of a
+    checkpoint whose held-out canaries rank above chance.
+    """
+    # How many bounds there are is known before any result, sensitive parts or not.
     declared = sum(record["declared"] for record in found)
     for record in found:
-        record["significance"] = _significance(record, declared, len(found))
-        count = record["right"], record["guesses"], record["pairs"]
-        options = {"rows": record["rows"], "significance": record["significance"]}
-        pure = one_run_bound(*count, **options)
-        loose = one_run_bound(*count, delta=DELTA, **options)
-        mu = one_run_mu(*count, **options)
-        why = _withheld(record, sensitive, lifted)
-        record.update(_figures(pure, why))
-        record["epsilon_per_record_at_delta"] = None if why else loose.record
-        record["gaussian_mu_per_record"] = None if why else mu
-        record["says"] = _says(record, pure.record, why, assumed="tossed")
+        others = len(found) - declared
+        share = (1 - LEVEL) / (declared if record["declared"] else others)
+        bound, further = bounds(record, share)
+        why = ""
+        if record["part"] not in judged.sensitive:
+            why = "uncontrolled"
+        elif record["checkpoint"] in judged.lifted:
+            why = "ungrounded"
+        figures = {
+            "epsilon_per_canary": bound.canary,
+            "epsilon_per_record": bound.record,
+            "add_remove_per_canary": bound.canary_add_remove,
+            "add_remove_per_record": bound.record_add_remove,
+            **further,
+        }
+        record["significance"] = share
+        record |= dict.fromkeys(figures) if why else figures
+        key = why or ("bounded" if bound.record > 0 else "bound_of_0")
+        facts = {**record, "epsilon": bound.record, "assumed": assumed}
+        record["says"] = sentences.render(f"canary.{key}", **facts)
     return found
 
 
@@ -414,49 +393,21 @@ def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
     return found.assign(gap=np.abs(np.log(found["planted"] / found["held_out"])))
 
 
-def _significance(record: Record, declared: int, bounds: int) -> float:
-    """Each bound's share: the declared ones hold together, and all others do."""
-    return (1 - LEVEL) / (declared if record["declared"] else bounds - declared)
-
-
-def _withheld(
-    record: Record, sensitive: Collection[str], lifted: Collection[str]
-) -> str:
-    """Why a bound is not given, as the key of a sentence; empty where it is."""
-    if record["part"] not in sensitive:
-        return "uncontrolled"
-    return "ungrounded" if record["checkpoint"] in lifted else ""
-
-
-def _figures(bound: GuessBound, why: str) -> Record:
-    return {
-        "epsilon_per_canary": None if why else bound.canary,
-        "epsilon_per_record": None if why else bound.record,
-        "add_remove_per_canary": None if why else bound.canary_add_remove,
-        "add_remove_per_record": None if why else bound.record_add_remove,
-    }
-
-
-def _says(record: Record, epsilon: float, why: str, *, assumed: str) -> str:
-    facts = {**record, "epsilon": epsilon, "assumed": assumed}
-    key = why or ("bounded" if epsilon > 0 else "bound_of_0")
-    return sentences.render(f"canary.{key}", **facts)
-
-
 def tables_of(
     frame: pd.DataFrame, judged: Judged, context: Context
 ) -> dict[str, list[Record]]:
     """Every table, by its name."""
-    ground = {"sensitive": judged.sensitive, "lifted": judged.lifted}
     # Without a uniform draw bounds of epsilon have no ground.
     drawn = frame if judged.uniform else frame[:0]
     return {
-        "canary_by_dose": dose_table(frame),
-        "canary_uniformity": uniformity_table(frame),
-        "canary_streisand": streisand_table(frame),
-        "canary_dose_trend": trend_table(frame, seed=context.seed),
+        "canary_by_dose": _tabled(frame, _by_dose),
+        "canary_uniformity": _tabled(frame, _uniformity),
+        "canary_streisand": _tabled(frame, _streisand),
+        "canary_dose_trend": _tabled(
+            trained(frame), partial(_trend, seed=context.seed)
+        ),
         "canary_paired": paired_table(frame, context.baselines, seed=context.seed),
-        "canary_epsilon": epsilon_table(drawn, **ground),
-        "canary_one_run": one_run_table(drawn, **ground),
-        "canary_extrapolated": extrapolated_table(frame),
+        "canary_epsilon": epsilon_table(drawn, judged),
+        "canary_one_run": one_run_table(drawn, judged),
+        "canary_extrapolated": _tabled(trained(frame), _extrapolated),
     }

@@ -9,14 +9,14 @@ occur in most rows are detected in any checkpoint, nothing can be concluded.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
+from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, missing_rows
 from spark_audit.audits.metric import Metric
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult, Row
+from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence
 
 OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
@@ -98,8 +98,7 @@ class CanaryRank(Audit):
         names, every = list(evidence.checkpoints), canary_frame(evidence)
         guards = canary_findings.rankable(every)
         if (kept := evidence.facts["kept_contexts"]) is not None:
-            name, says = "canary contexts", "canary_contexts"
-            guards.append(canary_findings.warning(name, says, kept=kept))
+            guards.append(guard("canary contexts", "canary_contexts", {"kept": kept}))
         frame = rank_tests.ranked(every)
         ours = rank_tests.trained(frame)
         if ours.empty:
@@ -111,7 +110,7 @@ class CanaryRank(Audit):
                 reason = UNSCORED
             facts = {"reason": reason}
             return AuditResult(
-                rows=_missing(names, reason),
+                rows=missing_rows("canary", names, METRICS, reason),
                 guards=guards,
                 findings=[
                     canary_findings.finding(
@@ -130,8 +129,12 @@ class CanaryRank(Audit):
             for name in names
             for part in RANKED
             if (name, part) not in known
-            for row in _missing(
-                [name], UNSCORED if name in unscored else UNRANKED, (part,)
+            for row in missing_rows(
+                "canary",
+                [name],
+                METRICS,
+                UNSCORED if name in unscored else UNRANKED,
+                variants=[part],
             )
         ]
         lacking = {"reason": UNSCORED}
@@ -151,10 +154,3 @@ class CanaryRank(Audit):
             ],
             tables={name: table for name, table in tables.items() if table},
         )
-
-
-def _missing(
-    names: list[str], reason: str, parts: tuple[str, ...] = RANKED
-) -> list[Row]:
-    metrics = [replace(metric, missing=parts) for metric in METRICS]
-    return missing_rows("canary", names, metrics, reason)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from spark_audit.audits.base import guard
 from spark_audit.audits.extract.guesses import Guess, beyond_guessing, counted, dose_p
 from spark_audit.audits.extract.prompts import NOTHING
 from spark_audit.audits.extract.rate_difference import (
@@ -224,9 +225,9 @@ def guards(pii: pd.DataFrame) -> list[Guard]:
     clusters = chosen["cluster"].nunique()
     shown = _figure(BASE, "apart", clusters, **apart._asdict())
     facts: dict[str, Fact] = {"apart": shown, "injected": alike}
-    says, name = "guard.extract.splits", "base reproduces both sides equally"
-    passed = False if alike else None
-    return [Guard(name=name, checkpoint=BASE, passed=passed, says=says, facts=facts)]
+    told: dict[str, Any] = {"passed": False if alike else None, "checkpoint": BASE}
+    name = "base reproduces both sides equally"
+    return [guard(name, "extract.splits", facts, **told)]
 
 
 def contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.base import guard
 from spark_audit.audits.identifier_facts import sides_of
 from spark_audit.audits.matched.changes import Occurrences
 from spark_audit.audits.matched.contrasts import row_of
@@ -29,11 +30,6 @@ def _row(metric: str, value: float, clusters: int) -> Row:
     return row_of(shown, checkpoint=BASE, metric=metric)
 
 
-def _warns(name: str, says: str, sound: bool, **facts: Fact) -> Guard:
-    """A guard that is a warning where it does not hold."""
-    return Guard(name=name, passed=sound or None, says=f"guard.{says}", facts=facts)
-
-
 def alike_guard(whole: Occurrences) -> Iterator[Guard]:
     """Whether identifiers on both sides were equally hard before training, and alike.
 
@@ -45,7 +41,8 @@ def alike_guard(whole: Occurrences) -> Iterator[Guard]:
     apart, annotated = bool(whole.reach), whole.spans["form"] == 0
     before = row_of(whole.before, checkpoint=BASE, metric="before")
     name = "never-trained identifiers"
-    yield _warns(name, "before", not apart, before=before, unequal=apart)
+    facts: dict[str, Fact] = {"before": before, "unequal": apart}
+    yield guard(name, "before", facts, passed=None if apart else True)
     if annotated.any():
         yield _balance(whole.spans[annotated])
 
@@ -70,7 +67,7 @@ def _balance(spans: pd.DataFrame) -> Guard:
             apart[name] = smd(centred[trained], centred[~trained], sd=sd)
     worst = [name for name, value in apart.items() if abs(value) > least]
     facts: dict[str, Fact] = {**apart, "least": float(least), "worst": worst}
-    return Guard(name=BALANCE, passed=not worst, says="guard.balance", facts=facts)
+    return guard(BALANCE, "balance", facts, passed=not worst)
 
 
 def pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
@@ -84,45 +81,33 @@ def pair_guards(train: pd.DataFrame) -> Iterator[Guard]:
     types = lost.groupby(train["type"]).agg(["sum", "size", "mean"])
     types = types.sort_values("mean", ascending=False)
     half = types.loc[types["size"] >= FEW, "mean"] <= 0.5
-    yield _warns(
-        "matched share",
-        "matched_share",
-        bool(len(pii) / total >= 0.5 and half.all()),
-        matched=len(pii),
-        identifiers=total,
-        without=[
-            f"{kind} {missing}/{count}"
-            for kind, missing, count, _ in types[:4].itertuples()
-            if missing
-        ],
-    )
+    share: dict[str, Fact] = {"matched": len(pii), "identifiers": total}
+    share["without"] = [
+        f"{kind} {missing}/{count}"
+        for kind, missing, count, _ in types[:4].itertuples()
+        if missing
+    ]
+    sound = len(pii) / total >= 0.5 and bool(half.all())
+    yield guard("matched share", "matched_share", share, passed=sound or None)
     if not len(pii):
         return
     tokens, clusters = pii["n_tokens"].to_numpy(float), pii["cluster"].nunique()
     gaps = pii["ref_sum"].to_numpy() - control["ref_sum"].to_numpy()
     residual = gaps.sum() / tokens.sum()
-    yield _warns(
-        "match quality",
-        "match_quality",
-        bool(abs(residual) <= 0.05),
-        residual=_row("residual", residual, clusters),
-        distance=_row("distance", np.quantile(np.abs(gaps) / tokens, 0.95), clusters),
-    )
+    worst = float(np.quantile(np.abs(gaps) / tokens, 0.95))
+    figures = {"residual": residual, "distance": worst}
+    quality = {name: _row(name, one, clusters) for name, one in figures.items()}
+    sound = bool(abs(residual) <= 0.05)
+    yield guard("match quality", "match_quality", quality, passed=sound or None)
     effective = effective_clusters(pii.groupby("cluster")["n_tokens"].sum().to_numpy())
-    yield _warns(
-        "clusters", "clusters", effective >= 10, clusters=clusters, effective=effective
-    )
+    counts = {"clusters": clusters, "effective": effective}
+    yield guard("clusters", "clusters", counts, passed=effective >= 10 or None)
 
 
 def reproduced_guard(units: pd.DataFrame, change: np.ndarray) -> Guard:
     """Whether the base still scores as the manifest says it did."""
     worst = float((np.abs(change[units.index]) / units["n_tokens"]).max())
     shown = _row("reproduced", worst, units["cluster"].nunique())
-    passed = worst <= REPRODUCED
-    return Guard(
-        name="reference reproduced",
-        checkpoint=BASE,
-        passed=passed,
-        says="guard.reproduced",
-        facts={"worst": shown, "reproduced": passed},
-    )
+    facts: dict[str, Fact] = {"worst": shown, "reproduced": worst <= REPRODUCED}
+    name, told = "reference reproduced", {"checkpoint": BASE}
+    return guard(name, "reproduced", facts, passed=worst <= REPRODUCED, **told)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -14,12 +14,12 @@ import scipy
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.mia.score_formulas import LIMIT
-from spark_audit.audits.mia.scores import ATTACKS, BESIDE, FEWEST, FPRS, RELATIVE
+from spark_audit.audits.mia.scores import BESIDE, FEWEST, RELATIVE
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
-from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate, Row
+from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import Weights
 from spark_audit.stats.intervals import percentile_interval
 from spark_audit.stats.power import with_mde
@@ -37,8 +37,8 @@ from spark_audit.stats.roc import (
     tpr_replicates,
 )
 
-PLACES = {name: place for place, name in enumerate(("auc", *FPRS))}
-"""Of the metrics among resamples."""
+MOST_REPLICATES = 2000
+"""Both presets: percentile limits of an AUC need no more, and rows are many."""
 REASONS = {
     "response": "no response token was scored",
     **dict.fromkeys(
@@ -50,24 +50,32 @@ REASONS = {
     "ez": "no text has two wrong first guesses that changed since the untrained model",
     "blind": "the blind text classifier was not run",
 }
+TOLD = 0.01
+"""p below which the texts alone tell the sides apart; of out-of-fold scores it is
+somewhat too small."""
 ITSELF = "the checkpoint is the reference itself"
 TOO_FEW = f"fewer than {FEWEST} members or {FEWEST} non-members"
 
 
 @dataclass(frozen=True)
 class Known:
-    """Facts of the examples, and scores by checkpoint, shape ``(scores, n)``.
+    """Facts of the examples, and their scores.
 
-    The scores are :data:`ATTACKS`, then :data:`BESIDE`.
+    Attributes
+    ----------
+    scores
+        Checkpoint -> score -> shape ``(n,)``, NaN where there is none.
+    fprs
+        Budgets of false positives of the rates, by metric.
+    chance_seed
+        Of the rates that a score has which knows nothing.
     """
 
     facts: pd.DataFrame
-    scores: Mapping[str, np.ndarray]
+    scores: Mapping[str, Mapping[str, np.ndarray]]
     context: Context
-
-    def of(self, name: str, attack: str) -> np.ndarray:
-        """Scores of all examples, shape ``(n,)``, NaN where there is none."""
-        return np.asarray(self.scores[name][(*ATTACKS, *BESIDE).index(attack)])
+    fprs: Mapping[str, float]
+    chance_seed: int
 
     def design(self, rows: np.ndarray, *, by_task: bool = True) -> Design:
         """Sides, clusters and tasks of some rows."""
@@ -133,6 +141,31 @@ class AboveTexts(NamedTuple):
         z = ((apart.value or 0.0) - margin) / apart.se
         return max(self.p, self.half_p, float(2 * scipy.special.ndtr(-z)))
 
+    @property
+    def told(self) -> bool:
+        """Whether the texts alone tell the sides apart."""
+        return self.told_p < TOLD
+
+    def figures(self, *, told: bool, over: float = 1.0) -> dict[str, Any]:
+        """What is claimed: by how much the score exceeds the texts alone.
+
+        With what the smallest difference follows from that is detected among ``over``
+        tests.
+        """
+        apart, power = self.difference, []
+        if apart.se:
+            test = Power(
+                test="t",
+                se=apart.se,
+                df=apart.clusters - 1,
+                most=1 - self.texts,
+                beyond=self.margin(told=told),
+                over=over,
+            )
+            power.append(test)
+        own = {"value": apart.value, "low": apart.low, "high": apart.high}
+        return {**own, "null": 0.0, "unit": "AUC", "power": power}
+
     def rows(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Row]:
         """Its figures as rows: ``score``, ``texts`` and what is ``beyond``."""
         n, clusters = self.difference.n, self.difference.clusters
@@ -150,13 +183,19 @@ class AboveTexts(NamedTuple):
 
 @dataclass
 class Group:
-    """The rows of one group; estimates and resamples are kept once made."""
+    """The rows of one group; estimates and resamples are kept once made.
+
+    ``seed`` is that of the resamples.
+    """
 
     known: Known
     name: str
     rows: np.ndarray
+    seed: int
     _drawn: dict[bytes, Drawn] = field(default_factory=dict)
-    _resampled: dict[tuple[str, str, bytes], np.ndarray] = field(default_factory=dict)
+    _resampled: dict[tuple[str, str, bytes], dict[str, np.ndarray]] = field(
+        default_factory=dict
+    )
     _chance: dict[tuple[float, bytes], Band] = field(default_factory=dict)
 
     @property
@@ -169,35 +208,37 @@ class Group:
 
         Shape ``(rows,)`` each.
         """
-        values = [self.known.of(*score)[self.rows] for score in scores]
+        values = [self.known.scores[name][of][self.rows] for name, of in scores]
         kept = np.isfinite(values).all(axis=0)
         key = kept.tobytes()
         if key not in self._drawn:
             rows = self.rows[kept]
             design = self.known.design(rows)
-            seed = seed_for(self.known.context.seed, "mia", self.name)
-            weights = design.draw(replicates=self.known.context.replicates, seed=seed)
+            most = min(self.known.context.replicates, MOST_REPLICATES)
+            weights = design.draw(replicates=most, seed=self.seed)
             self._drawn[key] = Drawn(rows, design, weights)
         return self._drawn[key], [each[kept] for each in values]
 
-    def resampled(self, name: str, attack: str, drawn: Drawn) -> np.ndarray:
-        """AUC and rates at :data:`FPRS` in every resample, shape ``(4, B)``."""
+    def resampled(self, name: str, attack: str, drawn: Drawn) -> dict[str, np.ndarray]:
+        """AUC and rates in every resample, shape ``(B,)`` each, by metric."""
         # The blind scores are the same for every checkpoint.
         key = ("" if attack in BESIDE else name, attack, drawn.rows.tobytes())
         if key not in self._resampled:
-            values = self.known.of(name, attack)[drawn.rows]
-            rates = tpr_replicates(
-                drawn.design, values, list(FPRS.values()), drawn.weights
-            )
+            values = self.known.scores[name][attack][drawn.rows]
+            budgets = [*self.known.fprs.values()]
+            rates = tpr_replicates(drawn.design, values, budgets, drawn.weights)
             area = auc_replicates(drawn.design, values, drawn.weights)
-            self._resampled[key] = np.concatenate([area[None], rates])
+            self._resampled[key] = {
+                "auc": area,
+                **dict(zip(self.known.fprs, rates, strict=True)),
+            }
         return self._resampled[key]
 
     def usable(self, name: str, attack: str) -> str:
         """Why a checkpoint has no such score here; empty if it has."""
         if self.reason:
             return self.reason
-        values = self.known.of(name, attack)[self.rows]
+        values = self.known.scores[name][attack][self.rows]
         if np.isfinite(values).any():
             return ""
         if name == BASE and attack in RELATIVE:
@@ -209,7 +250,7 @@ class Group:
         if reason := self.usable(name, attack):
             return Estimate.missing(reason)
         drawn, (values,) = self.drawn((name, attack))
-        replicates = self.resampled(name, attack, drawn)[0]
+        replicates = self.resampled(name, attack, drawn)["auc"]
         estimate = auc_estimate(drawn.design, values, replicates=replicates)
         if lacking := len(self.rows) - len(values):
             estimate = estimate.noting(f"{lacking} rows have no such score")
@@ -224,13 +265,14 @@ class Group:
         if reason := self.usable(name, attack):
             return Estimate.missing(reason)
         drawn, (values,) = self.drawn((name, attack))
-        replicates = self.resampled(name, attack, drawn)[PLACES[metric]]
-        found = tpr_estimate(drawn.design, values, FPRS[metric], replicates=replicates)
+        replicates = self.resampled(name, attack, drawn)[metric]
+        fpr = self.known.fprs[metric]
+        found = tpr_estimate(drawn.design, values, fpr, replicates=replicates)
         return with_mde(found).decided(paper=self.known.context.paper)
 
     def chance(self, name: str, attack: str, metric: str) -> dict[str, float | None]:
         """Chance value of a TPR as columns of a row."""
-        band = self.band(self.drawn((name, attack))[0], FPRS[metric])
+        band = self.band(self.drawn((name, attack))[0], self.known.fprs[metric])
         names = ("null", "null_low", "null_high")
         return {} if band is None else dict(zip(names, band, strict=True))
 
@@ -238,7 +280,7 @@ class Group:
         """TPR at a budget of a score that knows nothing; ``None``: no such band."""
         key = (fpr, drawn.rows.tobytes())
         if key not in self._chance:
-            seed = seed_for(self.known.context.seed, "mia", "chance")
+            seed = self.known.chance_seed
             try:
                 self._chance[key] = chance(drawn.design, fpr, seed=seed)
             except NotEstimableError:
@@ -247,7 +289,7 @@ class Group:
 
     def rate(self, name: str, attack: str, drawn: Drawn, fpr: float) -> float | None:
         """TPR at a budget, averaged over tasks; ``None`` where there is none."""
-        values = self.known.of(name, attack)[drawn.rows]
+        values = self.known.scores[name][attack][drawn.rows]
         try:
             found = tpr_by_task(drawn.design, values, fpr)
         except NotEstimableError:
@@ -311,27 +353,32 @@ class Group:
     def rate_above(self, name: str, attack: str, metric: str) -> tuple[Estimate, float]:
         """TPR of a score minus that of the texts alone, and the latter's."""
         drawn, pair = self.drawn((name, attack), (name, "texts"))
-        ours, texts = (self.resampled(name, of, drawn) for of in (attack, "texts"))
-        replicates = (ours - texts)[PLACES[metric]]
-        apart = rate_difference(drawn, pair, FPRS[metric], replicates)
-        alone = self.rate(name, "texts", drawn, FPRS[metric]) or 0.0
+        ours, texts = (
+            self.resampled(name, of, drawn)[metric] for of in (attack, "texts")
+        )
+        fpr = self.known.fprs[metric]
+        apart = _rate_difference(drawn, pair, fpr, ours - texts)
+        alone = self.rate(name, "texts", drawn, fpr) or 0.0
         return with_mde(apart, null=0.0), alone
 
     def differences(
-        self, name: str, other: str, attack: str
+        self, one: tuple[str, str], other: tuple[str, str]
     ) -> Iterator[tuple[str, Estimate, float | None]]:
-        """Metric, difference to another checkpoint over the same rows, p value."""
-        if reason := self.usable(name, attack) or self.usable(other, attack):
+        """Metric, difference of two scores over the same rows, p value.
+
+        Scores are given as (checkpoint, score).
+        """
+        if reason := self.usable(*one) or self.usable(*other):
             yield "auc", Estimate.missing(reason), None
             return
-        drawn, pair = self.drawn((name, attack), (other, attack))
-        ours, theirs = (self.resampled(of, attack, drawn) for of in (name, other))
-        apart = ours - theirs
-        estimate, p = auc_difference(drawn.design, *pair, replicates=apart[0])
+        drawn, pair = self.drawn(one, other)
+        ours, theirs = (self.resampled(*each, drawn) for each in (one, other))
+        apart = {metric: ours[metric] - theirs[metric] for metric in ours}
+        estimate, p = auc_difference(drawn.design, *pair, replicates=apart["auc"])
         found = [("auc", estimate, p)]
         if estimate.value is not None:
-            for metric, fpr in FPRS.items():
-                rates = rate_difference(drawn, pair, fpr, apart[PLACES[metric]])
+            for metric, fpr in self.known.fprs.items():
+                rates = _rate_difference(drawn, pair, fpr, apart[metric])
                 found.append((metric, rates, None))
         for metric, each, p in found:
             shown = with_mde(each, null=0.0).decided(paper=self.known.context.paper)
@@ -371,7 +418,7 @@ def _by_dose(
     return found if len(found) > 1 else {}
 
 
-def rate_difference(
+def _rate_difference(
     drawn: Drawn,
     pair: Sequence[np.ndarray],
     fpr: float,

@@ -10,16 +10,18 @@ former and is above the best of the latter by more than chance; every figure sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import numpy as np
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Plan, Tables, guard
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     BESIDE,
     DECLARED,
+    FPRS,
     METRICS,
     NO_ROWS,
     RELATIVE,
@@ -34,12 +36,7 @@ from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 
-MOST_REPLICATES = 2000
-"""Both presets: percentile limits of an AUC need no more, and rows are many."""
-
 REFERENCE = "--reference"
-OF_BASE = ("loss", "mink10", "zlib")
-"""What the untrained model gives a text: had of any manifest, as a guess at it."""
 OF_BASE = ("loss", "mink10", "zlib")
 """What the untrained model gives a text: had of any manifest, as a guess at it."""
 UNSCORED = "its texts were not scored"
@@ -166,11 +163,15 @@ class Membership(Audit):
         ``auc`` and the rates are taken by task and averaged over the tasks with
         at least 20 members and 20 non-members.
         """
-        from spark_audit.audits.mia.estimates import Group, Known, rows_by_group
+        from spark_audit.audits.mia.estimates import (
+            MOST_REPLICATES,
+            Group,
+            Known,
+            rows_by_group,
+        )
         from spark_audit.audits.mia.membership_guards import (
             covariate_table,
             findings,
-            guard,
         )
         from spark_audit.audits.mia.membership_rows import (
             all_rows_table,
@@ -180,18 +181,19 @@ class Membership(Audit):
             rows_of,
         )
         from spark_audit.audits.mia.verdicts import base_read, verdict, verdicts
+        from spark_audit.provenance import seed_for
 
         names = list(evidence.checkpoints)
         facts = evidence.units.assign(**evidence.facts["alone"])
-        texts = [evidence.row(BASE, column) for column in BESIDE]
+        beside = {of: evidence.row(BASE, of) for of in BESIDE}
         scores = {
-            name: np.stack([*(evidence.row(name, k) for k in ATTACKS), *texts])
+            name: {**{of: evidence.row(name, of) for of in ATTACKS}, **beside}
             for name in names
         }
-        fewer = min(context.replicates, MOST_REPLICATES)
-        known = Known(facts, scores, replace(context, replicates=fewer))
+        seed = partial(seed_for, context.seed, "mia")
+        known = Known(facts, scores, context, FPRS, seed("chance"))
         groups = {
-            group: Group(known, group, rows)
+            group: Group(known, group, rows, seed(group))
             for group, rows in rows_by_group(facts).items()
         }
         pooled, base = groups["pooled"], None
@@ -222,15 +224,14 @@ class Membership(Audit):
         ]
         borrowed = []
         if evidence.facts["borrowed"]:
-            borrowed = [
-                guard("untrained model", None, "untrained_borrowed", checkpoint=BASE)
-            ]
+            says = "mia.untrained_borrowed"
+            borrowed = [guard("untrained model", says, {}, checkpoint=BASE)]
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
             guards=[*borrowed, *base_read(pooled), *judged.guards],
             findings=[*told, *absent],
-            settings={"replicates": fewer},
+            settings={"replicates": min(context.replicates, MOST_REPLICATES)},
             tables={
                 "mia_all_rows": all_rows_table(known, names),
                 "mia_covariates": covariate_table(used, judged.label_p),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.base import guard
 from spark_audit.audits.mia.scores import FEWEST
 from spark_audit.audits.mia.texts import label_test, shift
 from spark_audit.names import BASE
@@ -121,14 +122,15 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
         seen = 2.8 * float(np.sqrt((members + others + 1) / (12 * members * others)))
     passed = False if seen is None else True if least >= FEW else None
     counts = {"members": members, "others": others, "tasks": tasks, "fewest": FEWEST}
-    found.guards.append(guard("rows", passed, "rows", {**counts, "seen": seen}))
+    told = {**counts, "seen": seen}
+    found.guards.append(guard("rows", "mia.rows", told, passed=passed))
 
 
 def _blind(found: Findings, facts: pd.DataFrame) -> None:
     value, p = (_fact(facts, name) for name in ("blind_auc", "blind_p"))
     name = "blind text classifier"
     if value is None or p is None:
-        found.guards.append(guard(name, None, "blind_missing"))
+        found.guards.append(guard(name, "mia.blind_missing", {}))
         return
     passed: bool | None = True
     says = "alike"
@@ -145,13 +147,13 @@ def _blind(found: Findings, facts: pd.DataFrame) -> None:
     values: dict[str, Fact] = {"p": p, "auc": auc}
     for of in ("permutations", "rows"):
         values[of] = int(_fact(facts, f"blind_{of}") or 0)
-    found.guards.append(guard(name, passed, f"blind_{says}", values))
+    found.guards.append(guard(name, f"mia.blind_{says}", values, passed=passed))
 
 
 def _duplicates(found: Findings, facts: pd.DataFrame) -> None:
     name, known = "near-duplicates", _fact(facts, "duplicates_left")
     if known is None:
-        found.guards.append(guard(name, None, "duplicates_missing"))
+        found.guards.append(guard(name, "mia.duplicates_missing", {}))
         return
     left = Hits(count=int(known), of=len(facts))
     blurred = known > BLURRED * len(facts)
@@ -161,7 +163,7 @@ def _duplicates(found: Findings, facts: pd.DataFrame) -> None:
     removed = int(_fact(facts, "duplicates_removed") or 0)
     passed = False if blurred else None if known else True
     values: dict[str, Fact] = {"removed": removed, "left": left, "blurred": blurred}
-    found.guards.append(guard(name, passed, "duplicates", values))
+    found.guards.append(guard(name, "mia.duplicates", values, passed=passed))
 
 
 def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
@@ -172,13 +174,13 @@ def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
     )
     found.label_p = p
     if p is None:
-        found.guards.append(guard("label balance", None, "labels_missing"))
+        found.guards.append(guard("label balance", "mia.labels_missing", {}))
         return
     if p < 0.01:
         found.void["response"] = ("invalid", LABELS)
     passed = False if p < 0.01 else None if p < 0.05 else True
     values = {"p": p, "void": "response" in found.void}
-    found.guards.append(guard("label balance", passed, "labels", values))
+    found.guards.append(guard("label balance", "mia.labels", values, passed=passed))
 
 
 def _covariates(found: Findings, facts: pd.DataFrame) -> None:
@@ -191,13 +193,15 @@ def _covariates(found: Findings, facts: pd.DataFrame) -> None:
         "tasks": [r["task"] for r in apart],
         "smds": [number(r["smd"], 2) for r in apart],
     }
-    found.guards.append(guard("text covariates", passed, f"covariates_{says}", values))
+    found.guards.append(
+        guard("text covariates", f"mia.covariates_{says}", values, passed=passed)
+    )
 
 
 def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
     name = "untrained model"
     if base is None:
-        found.guards.append(guard(name, None, "untrained_missing"))
+        found.guards.append(guard(name, "mia.untrained_missing", {}))
         return
     alone = []
     for attack, estimate in base.items():
@@ -212,24 +216,13 @@ def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
             estimate, audit="mia", checkpoint=BASE, metric="auc", of=attack
         )
         values: dict[str, Fact] = {"auc": auc, "holds": holds}
-        found.guards.append(guard(name, holds, "untrained", values, checkpoint=BASE))
+        found.guards.append(
+            guard(name, "mia.untrained", values, passed=holds, checkpoint=BASE)
+        )
     if "loss" in found.apart:
         found.apart |= set(base)
         for attack in alone:
             found.beside[attack] = UNGUARDED
-
-
-def guard(
-    name: str,
-    passed: bool | None,
-    says: str,
-    facts: Mapping[str, Fact] | None = None,
-    *,
-    checkpoint: str = "",
-) -> Guard:
-    """A guard of membership figures."""
-    told: dict[str, Any] = {"says": f"guard.mia.{says}", "facts": dict(facts or {})}
-    return Guard(name=name, checkpoint=checkpoint, passed=passed, **told)
 
 
 def _fact(facts: pd.DataFrame, name: str) -> float | None:

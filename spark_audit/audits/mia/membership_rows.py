@@ -110,7 +110,7 @@ def contrasts_of(
 ) -> Iterator[Contrast]:
     """AUC and rates of one score minus those of another checkpoint."""
     columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
-    for metric, estimate, p in group.differences(name, other, attack):
+    for metric, estimate, p in group.differences((name, attack), (other, attack)):
         shown = _voided(estimate, judged, attack, change=True)
         figure: dict[str, Any] = {"metric": metric, "p": p, "null": 0.0}
         yield Contrast.of_estimate(shown, baseline=other, **columns, **figure)
@@ -121,7 +121,7 @@ def all_rows_table(known: Known, names: list[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for name in names:
         for attack in DECLARED:
-            values = known.of(name, attack)
+            values = known.scores[name][attack]
             rows = np.flatnonzero(np.isfinite(values))
             if not len(rows):
                 continue

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from spark_audit.audits.base import guard
 from spark_audit.audits.claims import ALARM, BASE_READ
-from spark_audit.audits.mia.estimates import AboveTexts, Group
-from spark_audit.audits.mia.membership_guards import ALL, Findings, guard
+from spark_audit.audits.mia.estimates import TOLD, AboveTexts, Group
+from spark_audit.audits.mia.membership_guards import ALL, Findings
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FPRS, NO_ROWS
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Guard, Row
@@ -20,9 +21,6 @@ from spark_audit.stats.power import mde
 
 Record: TypeAlias = "dict[str, Any]"
 R = TypeVar("R", bound=Row)
-TOLD = 0.01
-"""p below which the texts alone tell the sides apart; of out-of-fold scores it is
-somewhat too small."""
 PRIMARY = "combined"
 """The score that is told where several detect."""
 USABLE = ("ok", "insensitive")
@@ -154,7 +152,7 @@ class Tested:
         """Whether the sides are told apart without training."""
         if self.above is None:
             return self.doubted
-        return self.before or self.above.told_p < TOLD
+        return self.before or self.above.told
 
     @property
     def state(self) -> str:
@@ -176,13 +174,8 @@ class Tested:
             power.append(Power(test="t", se=se, df=df, most=0.5, over=over[0]))
         if self.above is None:
             return {"unit": "AUC", "power": power}
-        apart, most = self.above.difference, 1 - self.above.texts
-        if apart.se:
-            test = Power(test="t", se=apart.se, df=apart.clusters - 1, over=over[1])
-            margin = self.above.margin(told=self.told)
-            power.append(test.model_copy(update={"most": most, "beyond": margin}))
-        own = {"value": apart.value, "low": apart.low, "high": apart.high}
-        return {**own, "null": 0.0, "unit": "AUC", "power": power}
+        beyond = self.above.figures(told=self.told, over=over[1])
+        return {**beyond, "power": [*power, *beyond["power"]]}
 
     @property
     def facts(self) -> dict[str, Fact]:
@@ -237,10 +230,10 @@ def base_read(pooled: Group) -> list[Guard]:
     if BASE not in pooled.known.scores:
         return []
     above = pooled.above_texts(BASE, "loss", more=True, texts="blind")
-    if above is None or above.excess_p(told=above.told_p < TOLD) >= ALARM:
+    if above is None or above.excess_p(told=above.told) >= ALARM:
         return []
     facts = above.rows(BASE, "loss")
-    return [guard(BASE_READ, False, "base_read", facts, checkpoint=BASE)]
+    return [guard(BASE_READ, "mia.base_read", facts, passed=False, checkpoint=BASE)]
 
 
 def _concluded(

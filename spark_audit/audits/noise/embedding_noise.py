@@ -19,7 +19,7 @@ from spark_audit.audits.metric import Metric
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY
-from spark_audit.results import AuditResult, Row
+from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass
 
@@ -101,8 +101,12 @@ class Noise(Audit):
         missing = [
             row
             for name in evidence.checkpoints
-            for row in _missing(
-                [name], [of for of in scales if (name, of) not in scored], NOT_SCORED
+            for row in missing_rows(
+                "noise",
+                [name],
+                METRICS,
+                NOT_SCORED,
+                variants=[of for of in scales if (name, of) not in scored],
             )
         ]
         return replace(result, rows=[*result.rows, *missing])
@@ -112,12 +116,8 @@ class Noise(Audit):
     ) -> AuditResult:
         """The result with a row per scale for checkpoints that have no figure."""
         every = [f"{sigma:g}" for sigma in self._scales()]
-        return replace(result, rows=[*result.rows, *_missing(names, every, reason)])
-
-
-def _missing(names: Sequence[str], of: Sequence[str], reason: str) -> list[Row]:
-    metrics = [replace(metric, missing=tuple(of)) for metric in METRICS]
-    return missing_rows("noise", names, metrics, reason)
+        rows = missing_rows("noise", names, METRICS, reason, variants=every)
+        return replace(result, rows=[*result.rows, *rows])
 
 
 def _token_sets(

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Context, Tables
+from spark_audit.audits.base import Context, Tables, guard
 from spark_audit.audits.ratio_rows import beside_base
 from spark_audit.audits.spans import Places
 from spark_audit.errors import NotEstimableError
@@ -299,8 +299,7 @@ def _guards(draws: Sequence[Mapping[str, Any]]) -> list[Guard]:
     worst = float((relative.max() / relative.min()).max())
     if worst <= SAME_SIZE:
         return []
-    facts = {"ratio": worst}
-    return [Guard(name="same noise", passed=None, says="guard.same_noise", facts=facts)]
+    return [guard("same noise", "same_noise", {"ratio": worst})]
 
 
 def _findings(name: str, rows: Sequence[Row]) -> list[Finding]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from spark_audit.audits.base import guard
 from spark_audit.audits.claims import LEVEL
 from spark_audit.audits.stages.cells import (
     Cell,
@@ -109,15 +110,10 @@ def guards_of(name: str, series: Found) -> list[Guard]:
     if not tested:
         return []
     apart = sorted({key[1] for key in tested if series.early[key] < LEVEL})
-    return [
-        Guard(
-            name="tasks not yet trained on",
-            checkpoint=name,
-            passed=None if apart else True,
-            says="guard.early_tasks",
-            facts={"figures": len(tested), "tasks": apart},
-        )
-    ]
+    facts: dict[str, Any] = {"figures": len(tested), "tasks": apart}
+    passed = None if apart else True
+    name_of = "tasks not yet trained on"
+    return [guard(name_of, "early_tasks", facts, passed=passed, checkpoint=name)]
 
 
 FEWEST_TOLD = 3

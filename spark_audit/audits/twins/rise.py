@@ -12,11 +12,11 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Plan, Tables, guard
 from spark_audit.audits.metric import Metric
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import NEVER, TRAINED
-from spark_audit.results import AuditResult, Guard, Hits
+from spark_audit.results import AuditResult, Hits
 from spark_audit.results.evidence import Evidence
 
 _of_sides = partial(Metric, learned=1, variants=(TRAINED, NEVER), missing=(TRAINED,))
@@ -90,8 +90,7 @@ class Twins(Audit):
         guards = []
         if lost := evidence.facts["lost"]:
             hits = Hits(count=lost, of=lost + len(evidence.units))
-            name, says = "identifiers have twins", "guard.have_twins"
-            guards = [Guard(name=name, passed=None, says=says, facts={"lost": hits})]
+            guards = [guard("identifiers have twins", "have_twins", {"lost": hits})]
         return AuditResult(
             rows=rows,
             contrasts=contrasts,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Context
+from spark_audit.audits.base import Context, guard
 from spark_audit.audits.metric import Metric
 from spark_audit.names import CheckpointName, series_of
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Guard, Row
@@ -61,14 +62,11 @@ def conclude(
     contrasts: list[Contrast] = []
     matrices: list[dict[str, Any]] = []
     for name, series in every.items():
-        answers = series.answers()
-        rows += _rows(name, series, answers, draws(answers), context, metrics)
-        matrices += _matrix_records(name, series, answers)
+        rows += _rows(name, series, draws, metrics)
+        matrices += _matrix_records(name, series)
     for name, series in every.items():
-        other = context.baselines.get(name)
-        if other in every:
-            names = (name, str(other))
-            contrasts += _contrasts(names, series, every[str(other)], draws, context)
+        if (other := context.baselines.get(name)) in every:
+            contrasts += _contrasts((name, other), series, every[other], draws)
     return AuditResult(
         rows=rows,
         contrasts=contrasts,
@@ -82,40 +80,45 @@ def conclude(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Series:
-    """One series' answers; clusters are numbered alike for all series."""
+    """One series' answers.
 
-    scorer: str
+    ``tasks`` has a row per task with ``chance``, ``scorer`` and ``reason`` (why nothing
+    was asked), ``rows`` one per question that all stages answered: its task's place and
+    its cluster's ``code``, numbered alike for all series. ``correct`` has the shape
+    ``(rows, stages)``.
+    """
+
     stages: list[int]
-    tasks: list[str]
-    chance: np.ndarray
-    reasons: dict[str, str]
-    examples: list[str]
+    tasks: pd.DataFrame
+    rows: pd.DataFrame
     correct: np.ndarray
-    places: np.ndarray
-    codes: np.ndarray
     n_clusters: int
 
-    def answers(self, keep: Sequence[str] | None = None) -> Answers:
+    def answers(self, keep: Collection[str] | None = None) -> Answers:
         """Sums by cluster, over some of the examples."""
-        chosen = np.ones(len(self.examples), dtype=bool)
+        chosen = np.ones(len(self.rows), dtype=bool)
         if keep is not None:
-            known = set(keep)
-            chosen = np.array([key in known for key in self.examples], dtype=bool)
+            chosen = self.rows["example"].isin(keep).to_numpy()
         return Answers.of_rows(
             self.correct[chosen],
-            self.places[chosen],
-            self.codes[chosen],
+            self.tasks.index.get_indexer(pd.Index(self.rows["task"][chosen])),
+            self.rows["code"].to_numpy()[chosen],
             n_tasks=len(self.tasks),
             n_clusters=self.n_clusters,
         )
 
+    @property
+    def unasked(self) -> list[str]:
+        """Tasks without a question, with the reason."""
+        reasons = self.tasks["reason"][self.tasks["reason"] != ""]
+        return [f"{task} {reason}" for task, reason in reasons.items()]
+
     def reason(self, metric: str) -> str | None:
         """Why a figure over tasks and stages has no value."""
-        if self.reasons:
-            said = [f"{task} {reason}" for task, reason in self.reasons.items()]
-            return "; ".join(said)
+        if self.unasked:
+            return "; ".join(self.unasked)
         if metric != "last" and self.stages != list(range(1, len(self.stages) + 1)):
             if len(self.stages) > 1:
                 listed = ", ".join(map(str, self.stages))
@@ -138,28 +141,13 @@ def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
         members.setdefault(series, {}).setdefault(staged or 1, i)
     for series, stages in members.items():
         at = [stages[stage] for stage in sorted(stages)]
-        if not asked[at].any():
-            continue
-        held = np.flatnonzero(asked[at].all(axis=0))
-        rows = units.iloc[held]
-        whole = units[~np.isnan(correct[next(iter(stages.values()))])]
-        tasks = whole.drop_duplicates("task").sort_values("place").set_index("task")
-        index = {task: i for i, task in enumerate(tasks.index)}
-        yield (
-            series,
-            Series(
-                scorer=str(whole["scorer"].iloc[0]),
-                stages=sorted(stages),
-                tasks=list(tasks.index),
-                chance=tasks["chance"].to_numpy(np.float64),
-                reasons={str(t): r for t, r in tasks["reason"].items() if r},
-                examples=list(rows["example"]),
-                correct=correct[at][:, held].T,
-                places=rows["task"].map(index).to_numpy(np.int64),
-                codes=codes[held],
-                n_clusters=len(labels),
-            ),
-        )
+        if asked[at].any():
+            held = np.flatnonzero(asked[at].all(axis=0))
+            whole = units[~np.isnan(correct[next(iter(stages.values()))])]
+            tasks = whole.drop_duplicates("task").sort_values("place").set_index("task")
+            rows = units.assign(code=codes).iloc[held]
+            answers = correct[at][:, held].T
+            yield series, Series(sorted(stages), tasks, rows, answers, len(labels))
 
 
 def finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
@@ -210,7 +198,7 @@ class _Draws:
     """Resampled sums, over the same questions in the same resamples for all series."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        self.context = context
         self._weights: dict[bytes, Weights] = {}
 
     def __call__(self, *sides: Answers) -> np.ndarray:
@@ -218,106 +206,67 @@ class _Draws:
         key = strata.tobytes()
         if key not in self._weights:
             self._weights[key] = draw_in_strata(
-                strata, replicates=self._context.replicates, seed=self._context.seed
+                strata, replicates=self.context.replicates, seed=self.context.seed
             )
         sums = np.concatenate([side.sums for side in sides], axis=1)
         return weighted_sums(self._weights[key], sums)
 
 
 def _rows(
-    name: str,
-    series: Series,
-    answers: Answers,
-    drawn: np.ndarray,
-    context: Context,
-    metrics: Sequence[Metric],
-) -> list[Row]:
-    columns: dict[str, Any] = {"audit": "utility", "checkpoint": name}
-    rows = []
+    name: str, series: Series, draws: _Draws, metrics: Sequence[Metric]
+) -> Iterator[Row]:
+    answers, paper = series.answers(), draws.context.paper
+    drawn = draws(answers)
+    row = partial(Row.of_estimate, audit="utility", checkpoint=name)
     for metric in (each.name for each in metrics if "" in each.variants):
-        reason = series.reason(metric)
         null: float | None = 0.0 if metric == "bwt" else None
-        if reason is not None:
-            estimate = Estimate.missing(reason)
-        else:
-            estimate = with_mde(accuracy_estimate(answers, metric, drawn=drawn))
-        if reason is None and metric in LEVELS:
-            null = float(task_weights(metric, len(series.tasks)) @ series.chance)
+        if (reason := series.reason(metric)) is not None:
+            yield row(Estimate.missing(reason), metric=metric, null=null)
+            continue
+        estimate = with_mde(accuracy_estimate(answers, metric, drawn=drawn))
+        if metric in LEVELS:
+            chances = series.tasks["chance"].to_numpy(np.float64)
+            null = float(task_weights(metric, len(series.tasks)) @ chances)
         if metric == "forgetting" and estimate.value is not None:
             estimate = estimate.noting(BIASED)
-        rows.append(
-            Row.of_estimate(
-                estimate.decided(paper=context.paper),
-                metric=metric,
-                null=null,
-                **columns,
-            )
-        )
+        yield row(estimate.decided(paper=paper), metric=metric, null=null)
     rates = matrix_of(drawn, answers.shape)
     for t, stage in enumerate(series.stages):
-        for i, task in enumerate(series.tasks):
-            chance: float | None = None
-            if task in series.reasons:
-                estimate = Estimate.missing(f"{task} {series.reasons[task]}")
-            else:
-                chance = float(series.chance[i])
-                estimate = rate_estimate(
-                    answers.correct[:, t, i],
-                    answers.trials[:, i],
-                    replicates=rates[:, t, i],
-                )
-                estimate = with_mde(estimate)
-            rows.append(
-                Row.of_estimate(
-                    estimate.decided(paper=context.paper),
-                    metric="accuracy",
-                    of=str(stage),
-                    group=f"task:{task}",
-                    null=chance,
-                    **columns,
-                )
-            )
-    return rows
+        for i, (task, asked) in enumerate(series.tasks.iterrows()):
+            columns = {"metric": "accuracy", "of": str(stage), "group": f"task:{task}"}
+            if asked["reason"]:
+                lost = Estimate.missing(f"{task} {asked['reason']}")
+                yield row(lost, null=None, **columns)
+                continue
+            counts = answers.correct[:, t, i], answers.trials[:, i]
+            rate = with_mde(rate_estimate(*counts, replicates=rates[:, t, i]))
+            chance = float(asked["chance"])
+            yield row(rate.decided(paper=paper), null=chance, **columns)
 
 
 def _contrasts(
-    names: tuple[str, str],
-    ours: Series,
-    theirs: Series,
-    draws: _Draws,
-    context: Context,
-) -> list[Contrast]:
+    names: tuple[str, str], ours: Series, theirs: Series, draws: _Draws
+) -> Iterator[Contrast]:
     """Last, Avg and BWT minus the baseline's, over the questions that both answered."""
-    columns: dict[str, Any] = {
-        "audit": "utility",
-        "checkpoint": names[0],
-        "baseline": names[1],
-        "null": 0.0,
-    }
-    shared = sorted(set(ours.examples) & set(theirs.examples))
-    same = (ours.tasks, ours.scorer) == (theirs.tasks, theirs.scorer)
-    first, second = ours.answers(shared), theirs.answers(shared)
-    rows = []
+    columns: dict[str, Any] = dict(zip(("checkpoint", "baseline"), names, strict=True))
+    shared = set(ours.rows["example"]) & set(theirs.rows["example"])
+    same = ours.tasks[["scorer"]].equals(theirs.tasks[["scorer"]])
+    sides = ours.answers(shared), theirs.answers(shared)
     for metric in COMPARED:
-        reasons = [series.reason(metric) for series in (ours, theirs)]
-        reason = next((text for text in reasons if text is not None), None)
+        reason = ours.reason(metric) or theirs.reason(metric)
         if not same:
             reason = (
                 "the two differ in their tasks, in the order of tasks, or in the scorer"
             )
-        if reason is not None:
-            estimate, p = Estimate.missing(reason), None
+        if reason is None:
+            estimate = accuracy_difference(*sides, metric, drawn=draws(*sides))
         else:
-            drawn = draws(first, second)
-            estimate = accuracy_difference(first, second, metric, drawn=drawn)
-            p = (
-                _p(first, second, metric, context.seed)
-                if estimate.value is not None
-                else None
-            )
-        estimate = with_mde(estimate, null=0.0).decided(paper=context.paper)
-        rows.append(Contrast.of_estimate(estimate, metric=metric, p=p, **columns))
-    return rows
+            estimate = Estimate.missing(reason)
+        known = estimate.value is not None
+        p = _p(*sides, metric, draws.context.seed) if known else None
+        shown = with_mde(estimate, null=0.0).decided(paper=draws.context.paper)
+        figure = {"audit": "utility", "metric": metric, "null": 0.0, "p": p}
+        yield Contrast.of_estimate(shown, **figure, **columns)
 
 
 def _p(ours: Answers, theirs: Answers, metric: str, seed: int) -> float | None:
@@ -328,22 +277,19 @@ def _p(ours: Answers, theirs: Answers, metric: str, seed: int) -> float | None:
     return float(sign_flip(apart, seed=seed)) if np.count_nonzero(apart) > 1 else None
 
 
-def _matrix_records(
-    name: str, series: Series, answers: Answers
-) -> list[dict[str, Any]]:
+def _matrix_records(name: str, series: Series) -> Iterator[dict[str, Any]]:
     """The matrix R: a record a stage, a field a task."""
-    matrix = answers.matrix()
-    whole = len(series.stages) == len(series.tasks)
-    records = []
+    matrix = series.answers().matrix()
+    tasks, asked = series.tasks.index, (series.tasks["reason"] == "").to_numpy()
     for t, stage in enumerate(series.stages):
         record: dict[str, Any] = {"checkpoint": name, "stage": stage}
-        if whole:
-            record["after"] = series.tasks[t]
-        for i, task in enumerate(series.tasks):
-            known = task not in series.reasons
-            record[task] = float(matrix[t, i]) if known else None
-        records.append(record)
-    return records
+        if len(series.stages) == len(tasks):
+            record["after"] = tasks[t]
+        shares = [
+            float(share) if known else None
+            for share, known in zip(matrix[t], asked, strict=True)
+        ]
+        yield record | dict(zip(tasks, shares, strict=True))
 
 
 def _label_guards(facts: Mapping[str, Any]) -> list[Guard]:
@@ -355,8 +301,7 @@ def _label_guards(facts: Mapping[str, Any]) -> list[Guard]:
         ("order of tasks", "order", {"tasks": facts["order"] * facts["assumed"]}),
     ):
         if any(told.values()):
-            says = f"guard.{says}"
-            found.append(Guard(name=name, passed=None, says=says, facts=told))
+            found.append(guard(name, says, told))
     return found
 
 
@@ -365,15 +310,10 @@ def _empty_guards(evidence: Evidence) -> list[Guard]:
     made = []
     for i, name in enumerate(evidence.checkpoints):
         asked = evidence.values["correct"][i] >= 0
-        empty = int(evidence.values["empty"][i][asked].sum())
-        if 2 * empty > asked.sum():
+        empty, answers = int(evidence.values["empty"][i][asked].sum()), int(asked.sum())
+        if 2 * empty > answers:
+            counts = {"empty": empty, "answers": answers}
             made.append(
-                Guard(
-                    name="empty answers",
-                    checkpoint=name,
-                    passed=None,
-                    says="guard.empty_answers",
-                    facts={"empty": empty, "answers": int(asked.sum())},
-                )
+                guard("empty answers", "empty_answers", counts, checkpoint=name)
             )
     return made
