@@ -29,9 +29,9 @@ from spark_audit.report.tables import (
     general,
     tables,
 )
-from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
+from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
 from spark_audit.report.writers.template import environment, facts
-from spark_audit.results import OF_REPORT, Report, Status, by_severity
+from spark_audit.results import OF_REPORT, Report, Status, by_severity, number
 
 FIRST = "memory"
 """The figure on the first screen."""
@@ -57,10 +57,10 @@ def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     records = [] if how.manifest is None else read_cases(folder)
     heat = cases(report, records, how.manifest, show_text=how.show_text)
     # With words of an example it is as private as the manifest.
-    yield File("report.html", render(report, heat, how), bool(heat.cases))
+    yield File("report.html", render(report, heat, how), bool(heat["cases"]))
 
 
-def render(report: Report, heat: Cases, how: Rendering) -> str:
+def render(report: Report, heat: dict[str, Any], how: Rendering) -> str:
     """The report as one HTML page.
 
     Parameters
@@ -115,10 +115,11 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
         "first": [drawing for drawing in drawn if drawing.name == FIRST],
         "sections": sections,
         "heat": heat,
-        "entries": {name: entry_of(name) for name in (*colours, *heat.checkpoints)},
+        "entries": {name: entry_of(name) for name in (*colours, *heat["checkpoints"])},
         "switched": set(colours),
         "edges": EDGES,
         "shade": shade,
+        "number": number,
         "show_text": how.show_text,
         "slug": _slug,
         "beside": [
