@@ -259,12 +259,12 @@ ACCENTS = dict(zip(MARKS, "`'^~\"rvc", strict=True))
 """Combining characters, and commands of TeX."""
 
 
-def _tex(escaped: str) -> str:
+def _tex(escaped: object) -> str:
     """What pandas escaped, in ASCII: it compiles in any encoding, with any engine.
 
     A character without a command of plain LaTeX appears by its code, as U+4E2D.
     """
-    text = "".join(map(_sign, unicodedata.normalize("NFC", escaped)))
+    text = "".join(map(_sign, unicodedata.normalize("NFC", str(escaped))))
     if text.startswith(("[", "*")):  # after the end of a line these were its options
         text = f"{{{text}}}"
     return re.sub(r"(?<!\w)-(?=\d)", "$-$", text)
@@ -273,13 +273,13 @@ def _tex(escaped: str) -> str:
 def _sign(char: str) -> str:
     if char in SIGNS or char.isascii():
         return SIGNS.get(char, char)
-    base, *marks = unicodedata.normalize("NFD", char)
+    base, *marks = list(unicodedata.normalize("NFD", char))
     if base.isascii() and base.isalpha() and len(marks) == 1 and marks[0] in ACCENTS:
         return rf"\{ACCENTS[marks[0]]}{{{base}}}"
     return rf"\texttt{{U+{ord(char):04X}}}"
 
 
-def _stacked(escaped: str) -> str:
+def _stacked(escaped: object) -> str:
     """The interval below its value."""
     value, bracket, limits = _tex(escaped).partition(" [")
     stack = rf"\shortstack{{{value}\\{{\scriptsize [{limits}}}}}"

@@ -64,7 +64,7 @@ def cases(
     """
     keys = list(dict.fromkeys(k for r in records for k in r if k.startswith(NLL)))
     names = [visible(key.removeprefix(NLL)) for key in keys]
-    found = []
+    found: list[dict[str, Any]] = []
     if names and manifest is not None:
         secrets = None if show_text else Secrets.of(manifest)
         for example in dict.fromkeys(str(r["example"]) for r in records):
