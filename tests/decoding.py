@@ -223,9 +223,9 @@ def lines_of(path: Path) -> list[dict[str, str]]:
     """A CSV's lines by column; its parts as ``report.json`` names them."""
     lines = list(csv.DictReader(path.read_text("utf-8").splitlines()))
     for line in lines:
-        if "subset_kind" in line:
-            line["of"] = line["variant"]
-            line["group"] = f"{line['subset_kind']}:{line['subset']}".rstrip(":")
+        if "group_kind" in line:
+            line["of"] = line["metric_of"]
+            line["group"] = f"{line['group_kind']}:{line['group_name']}".rstrip(":")
     return lines
 
 

@@ -174,7 +174,7 @@ def test_a_membership_score(house: House, tmp_path: Path, function: str) -> None
     rows = [
         row
         for row in figures(tmp_path / "out")
-        if (row["metric"], row["variant"]) == ("auc", "median")
+        if (row["metric"], row["metric_of"]) == ("auc", "median")
     ]
     if function == "median":
         assert {row["checkpoint"] for row in rows if row["value"]} == {"base", "ours"}
@@ -195,8 +195,8 @@ def test_a_metric_of_an_audit(house: House, tmp_path: Path) -> None:
     house.report(folder, "rank")
     assert "top100_rate" in (folder / "report.md").read_text()
     rows = [row for row in figures(folder) if row["metric"] == "top100_rate"]
-    assert {row["variant"] for row in rows} == {"pii", "control", "pii_all"}
+    assert {row["metric_of"] for row in rows} == {"pii", "control", "pii_all"}
     shown = [row for row in rows if row["value"]]
-    assert {row["variant"] for row in shown} >= {"pii", "control"}
+    assert {row["metric_of"] for row in shown} >= {"pii", "control"}
     assert all(0 <= float(row["low"]) <= float(row["high"]) <= 1 for row in shown)
     house.audit("gate", str(folder), "--fail-if", "rank.top100_rate.pii.value < 0")

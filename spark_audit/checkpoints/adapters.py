@@ -50,6 +50,7 @@ class AdapterHost:
         self.peft: Any = None
         self.released = False
         # Before any adapter is among them.
+        self.parameters = sum(one.numel() for one in model.parameters())
         self._modules = [name for name, _ in model.named_modules() if name]
 
     def attach(

@@ -53,6 +53,8 @@ class Loaded:
         Hash of the weights and config files; for an adapter of its own.
     model_id
         Hash of everything a score depends on besides the token ids.
+    parameters
+        Of the model, without an adapter's; ``None``: not known.
     notes
         What a reader of the report must know (decisions taken while loading).
     quantised_from
@@ -74,6 +76,7 @@ class Loaded:
     weights_sha256: str
     tokenizer_sha256: str
     model_id: str
+    parameters: int | None = None
     base: str | None = None
     base_sha256: str | None = None
     notes: tuple[str, ...] = ()

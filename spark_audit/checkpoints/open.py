@@ -340,6 +340,8 @@ class Opening:
             weights_sha256=own,
             tokenizer_sha256=tokenizer_sha256,
             model_id="" if facts["dtype"] == "auto" else model_id,
+            # Packed weights are fewer numbers than the model has.
+            parameters=None if quantised(base.architecture) else host.parameters,
             notes=tuple(notes),
             quantised_from=item.name if kind else None,
             activate=partial(host.using, on, noise=noise, weights=weights),

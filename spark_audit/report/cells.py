@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest
     from spark_audit.report.figures.theme import Drawn
 
-HUGE = 1e6
+LARGE = 1e6
 """Values from which powers of ten are shown."""
+MOST = 1e12
+"""Values of which no more is said than that they are beyond it."""
 FURTHER = "further"
 """Where tables stand that belong to no audit of a report."""
 VOID: Mapping[Status, str] = {
@@ -30,7 +32,12 @@ def shown(value: float | None) -> str:
         return "-"
     if isinstance(value, int):
         return str(value)
-    return f"{value:.1e}" if abs(value) >= HUGE else number(value)
+    if abs(value) >= MOST:
+        return "> 1e12" if value > 0 else "< -1e12"
+    if abs(value) >= LARGE:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    return number(value)
 
 
 @dataclass(frozen=True)
@@ -74,19 +81,22 @@ class Cell:
         """The text before, of, and after the word that voids the figure."""
         words = self.before
         if self.value is not None:
-            words += shown(self.value)
-            if self.low is not None and self.high is not None:
-                words += f" [{shown(self.low)}, {shown(self.high)}]"
-            elif self.low is not None or self.high is not None:
-                end = (
-                    f"≥ {shown(self.low)}"
-                    if self.high is None
-                    else f"≤ {shown(self.high)}"
-                )
-                words += f" [{end}]"
+            words += shown(self.value) + self._limits
         elif self.row is not None:
             words += "withheld" if self.row.withheld else "not estimable"
         return words + " " * bool(self.void), self.void, self.after
+
+    @property
+    def _limits(self) -> str:
+        low, high = shown(self.low), shown(self.high)
+        if self.low is None and self.high is None:
+            return ""
+        value = shown(self.value)
+        if value[0] in "<>" and {low, high} <= {value, "-"}:
+            return ""  # what is beyond all bounds says so once
+        if self.high is None:
+            return f" [≥ {low}]"
+        return f" [≤ {high}]" if self.low is None else f" [{low}, {high}]"
 
     @property
     def text(self) -> str:

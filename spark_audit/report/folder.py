@@ -31,8 +31,14 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.report.cells import File, Rendering, Table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.theme import Drawing
-from spark_audit.report.writers import card, csv_tables, latex, markdown, named_csv
-from spark_audit.report.writers.dossier import page as dossier
+from spark_audit.report.writers import (
+    card,
+    csv_tables,
+    dossier,
+    latex,
+    markdown,
+    named_csv,
+)
 from spark_audit.report.writers.html_page import page
 from spark_audit.results import Report
 from spark_audit.terminal.suggestions import goes, instead

@@ -64,7 +64,7 @@ class Tried:
     @property
     def attack(self) -> str:
         """What it tries, in words."""
-        return sentences.optional(f"audit.{self.audit}.attack") or self.audit
+        return attack_name(self.audit)
 
     @property
     def shown(self) -> str:
@@ -205,6 +205,11 @@ def key_of(state: State) -> str:
 def state_name(state: State) -> str:
     """A state in the current language."""
     return sentences.render(f"state.{key_of(state)}.name")
+
+
+def attack_name(audit: str) -> str:
+    """What an audit tries, in words."""
+    return sentences.optional(f"audit.{audit}.attack") or audit
 
 
 def outcome_name(outcome: Outcome) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from spark_audit import sentences
 from spark_audit.audits import about, in_order, label, metric_of
@@ -56,11 +56,13 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
         made += audit_tables(audit, rows, brief=brief)
     for audit, contrasts in _parts(report.contrasts, lambda row: row.audit).items():
         if part := [row for row in contrasts if not brief or row.group == "pooled"]:
-            made.append(_contrasts(audit, part))
+            primary = any(row.family == "primary" for row in part)
+            words = sentences.render("table.change")
+            made.append(_long(audit, part, words + " (exploratory)" * (not primary)))
     if not brief and (records := report.tables.get("matching_by_type")):
         title = sentences.render("table.matching")
-        names = {"type": "type", "matched": "matched", "unmatched": "unmatched"}
-        header = names | {"reasons": "why"}
+        header = {name: name for name in ("type", "matched", "unmatched")}
+        header |= {"reasons": "why"}
         made.append(
             records_table(records, title=title, header=header, section="manifest")
         )
@@ -71,25 +73,22 @@ def audit_tables(
     audit: str, rows: Sequence[Row], *, brief: bool = False
 ) -> list[Table]:
     """The tables of one audit's rows: pooled, and by type, task and split."""
-    panels = {"": list(rows)}
+    pooled = [row for row in rows if row.group == "pooled"]
+    parts = {"": pooled}
     if wide := about(audit).wide:
-        of_panel = _parts(rows, lambda row: metric_of(audit, row.metric).panel)
-        panels = {"": [], **of_panel}
-    parts = [
-        (panel, [row for row in part if row.group == "pooled"], False)
-        for panel, part in panels.items()
-    ]
+        parts = _parts(pooled, lambda row: metric_of(audit, row.metric).panel)
     if not brief:
-        parts += [
-            (
-                f"by_{kind}",
-                [row for row in rows if row.grouping[0] == kind],
-                True,
-            )
-            for kind in GROUPS
-        ]
-    layout = _by_column if wide else _by_variant
-    return [layout(audit, part, panel, grouped=g) for panel, part, g in parts if part]
+        kinds = _parts(rows, lambda row: row.grouping[0])
+        parts |= {f"by_{kind}": kinds.get(kind, []) for kind in GROUPS}
+    made = []
+    for panel, part in parts.items():
+        if part:
+            words = sentences.optional(f"table.{panel}") or about(audit).over
+            if wide:
+                made.append(_wide(audit, part, words, panel))
+            else:
+                made.append(_long(audit, part, f"{words}{_units(part)} (exploratory)"))
+    return made
 
 
 def further_tables(report: Report) -> list[Table]:
@@ -210,50 +209,62 @@ def _chance(rows: Sequence[Row]) -> Cell:
     return Cell("", null) if None in (low, high) else Cell("", null, low, high)
 
 
-def _title(audit: str, words: str, rows: Sequence[Row] = (), *, end: str = "") -> Any:
-    """Names of an audit's table, with the units of its rows."""
+def _units(rows: Sequence[Row]) -> str:
     units = sorted({row.unit for row in rows if row.unit})
-    short = words + (f", in {', '.join(units)}" if units else "") + end
-    return {"title": f"{audit}: {short}", "short": short, "section": audit}
+    return f", in {', '.join(units)}" if units else ""
 
 
-def _by_variant(
-    audit: str, rows: Sequence[Row], panel: str = "", *, grouped: bool = False
+def _table(
+    audit: str,
+    words: str,
+    rows: Sequence[Row],
+    header: Iterable[str],
+    lines: Iterable[Line],
 ) -> Table:
-    """One line a checkpoint and variant, one column a metric."""
-    metrics = list(dict.fromkeys(row.metric for row in rows))
-    lines: list[Line] = []
-    for (group, of), part in _parts(rows, lambda row: (row.group, row.of)).items():
-        lead = (Cell(part[0].grouping[1]), Cell(of)) if grouped else (Cell(of),)
-        for who, mine in _parts(part, _who).items():
-            cells = {row.metric: figure(row) for row in mine}
-            sizes = max(row.n for row in mine), max(row.clusters for row in mine)
-            texts = (Cell(who), *lead, *(cells.get(m, NONE) for m in metrics))
-            lines.append(Line((*texts, *map(cell, sizes)), mine[0].checkpoint, group))
-        chance = [_chance([row for row in part if row.metric == m]) for m in metrics]
-        if about(audit).chance and not all(one.missing for one in chance):
-            texts = (Cell("chance"), *lead, *chance, NONE, NONE)
-            lines.append(Line(texts, group=group))
-    words = sentences.optional(f"table.{panel}") or about(audit).over
     return Table(
-        header=(
-            "checkpoint",
-            *(("group", "of") if grouped else ("of",)),
-            *(label(audit, metric) for metric in metrics),
-            "n",
-            "clusters",
-        ),
+        title=f"{audit}: {words}",
+        short=words,
+        section=audit,
+        header=tuple(header),
         rows=tuple(lines),
         remarks=_remarks(rows),
-        **_title(audit, words, rows, end=" (exploratory)"),
     )
 
 
-def _by_column(
-    audit: str, rows: Sequence[Row], panel: str = "", *, grouped: bool = False
-) -> Table:
+def _long(audit: str, rows: Sequence[R], words: str) -> Table:
+    """One line a checkpoint, part and variant, one column a metric."""
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    paired = isinstance(rows[0], Contrast)
+    lead: dict[str, Callable[[R], str]] = {"checkpoint": _who}
+    if paired:
+        lead["baseline"] = lambda row: str(getattr(row, "baseline", ""))
+    if any(row.group != "pooled" for row in rows):
+        lead["group"] = lambda row: row.grouping[1] or row.group
+    if not paired or any(row.of for row in rows):
+        lead["of"] = lambda row: row.of
+    lines = []
+    for part in _parts(rows, lambda row: (row.group, row.of)).values():
+        by_line = _parts(part, lambda row: (_who(row), getattr(row, "baseline", "")))
+        for mine in by_line.values():
+            cells = {row.metric: _change(row) for row in mine}
+            sizes = max(row.n for row in mine), max(row.clusters for row in mine)
+            texts = (Cell(of(mine[0])) for of in lead.values())
+            shown = (cells.get(metric, NONE) for metric in metrics)
+            whole = (*texts, *shown, *map(cell, sizes))
+            lines.append(Line(whole, mine[0].checkpoint, mine[0].group))
+        chance = [_chance([row for row in part if row.metric == m]) for m in metrics]
+        if about(audit).chance and not all(one.missing for one in chance):
+            texts = (Cell(of(part[0])) for of in [*lead.values()][1:])
+            whole = (Cell("chance"), *texts, *chance, NONE, NONE)
+            lines.append(Line(whole, group=part[0].group))
+    header = (*lead, *(label(audit, metric) for metric in metrics), "n", "clusters")
+    return _table(audit, words, rows, header, lines)
+
+
+def _wide(audit: str, rows: Sequence[Row], words: str, panel: str) -> Table:
     """One line a checkpoint, one column a metric and variant."""
     rows = [r for r in rows if r.of not in metric_of(audit, r.metric).hidden]
+    grouped = any(row.group != "pooled" for row in rows)
     columns = list(dict.fromkeys((row.metric, row.of) for row in rows))
     # The column that counts and the smallest effect are of.
     named = (
@@ -271,57 +282,25 @@ def _by_column(
         seen = first if grouped else cells.get(main, first)
         counted = first if seen.value is None else seen
         figures = [figure(cells[c]) if c in cells else NONE for c in columns]
-        sizes = (cell(counted.n), cell(counted.clusters))
         lead = (Cell(first.grouping[1]), Cell(who)) if grouped else (Cell(who),)
         least = () if grouped else (cell(seen.mde),)
-        lines.append(Line((*lead, *figures, *least, *sizes), first.checkpoint, group))
-    words = sentences.optional(f"table.{panel}") or about(audit).over
-    return Table(
-        header=(
-            *(("group", "checkpoint") if grouped else ("checkpoint",)),
-            *(label(audit, *column) for column in columns),
-            *(() if grouped else (f"MDE of the {called or 'first figure'}",)),
-            about(audit).counts,
-            "clusters",
-        ),
-        rows=tuple(lines),
-        remarks=_remarks(rows),
-        **_title(audit, words, () if grouped else rows),
+        sizes = (*least, cell(counted.n), cell(counted.clusters))
+        lines.append(Line((*lead, *figures, *sizes), first.checkpoint, group))
+    header = (
+        *(("group", "checkpoint") if grouped else ("checkpoint",)),
+        *(label(audit, *column) for column in columns),
+        *(() if grouped else (f"MDE of the {called or 'first figure'}",)),
+        about(audit).counts,
+        "clusters",
     )
+    words += "" if grouped else _units(rows)
+    return _table(audit, words, rows, header, lines)
 
 
-def _contrasts(audit: str, contrasts: Sequence[Contrast]) -> Table:
-    """Paired changes; p and the smallest effect to be seen stand in each cell."""
-    metrics = list(dict.fromkeys(row.metric for row in contrasts))
-    variants = any(row.of for row in contrasts)
-    primary = any(row.family == "primary" for row in contrasts)
-    lines = []
-    parts = _parts(contrasts, lambda r: (_who(r), r.baseline, r.group, r.of))
-    for key, (first, *rest) in parts.items():
-        changes = {row.metric: _change(row) for row in (first, *rest)}
-        lead = map(Cell, key if variants else key[:3])
-        cells = (*lead, *(changes.get(m, NONE) for m in metrics))
-        size = cell(first.clusters)
-        lines.append(Line((*cells, size), first.checkpoint, first.group))
-    return Table(
-        header=(
-            "checkpoint",
-            "baseline",
-            "group",
-            *(("of",) if variants else ()),
-            *(label(audit, metric) for metric in metrics),
-            "clusters",
-        ),
-        rows=tuple(lines),
-        **_title(
-            audit,
-            sentences.render("table.change"),
-            end="" if primary else " (exploratory)",
-        ),
-    )
-
-
-def _change(row: Contrast) -> Cell:
+def _change(row: Row) -> Cell:
+    """A figure; that of a contrast with its p and the smallest effect to be seen."""
+    if not isinstance(row, Contrast):
+        return figure(row)
     after = ""
     p = row.p if row.p_adjusted is None else row.p_adjusted
     if p is not None:

@@ -53,6 +53,11 @@ class CheckpointFacts(Strict):
     base: Text | None = Field(default=None, description="Base model of an adapter.")
     weights_sha256: Text = Field(description="SHA-256 of its weight files.")
     model_id: Text = Field(description="What makes two checkpoints the same model.")
+    parameters: Count | None = Field(
+        default=None,
+        description="Parameters of the model, without those of an adapter; null: not "
+        "known.",
+    )
     dtype: Text = Field(description="Number format that it was scored in.")
     quantised_from: Text | None = Field(
         default=None, description="Name of the checkpoint whose weights were rounded."

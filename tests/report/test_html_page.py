@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from html.parser import HTMLParser
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -468,32 +469,31 @@ def test_a_token_is_hidden_whole_and_by_signs_of_one_length(
     report: Report, tokens: Tokens, manifest: Manifest
 ) -> None:
     heat = cases(report, tokens, manifest, show_text=False)
-    for case, (prompt, response, spans) in zip(heat.cases, TEXTS, strict=True):
+    for case, (prompt, response, spans) in zip(heat["cases"], TEXTS, strict=True):
         places = pieces(prompt + response)
-        for token, (start, end) in zip(case.tokens, places, strict=True):
+        for token, (start, end) in zip(case["tokens"], places, strict=True):
             if any(s < end and start < e for s, e, _ in spans):
-                assert token.hidden
-                assert token.text in {"·", "·]"} or token.text[0] == "["
-    first, second = heat.cases
+                assert token["hidden"]
+                assert token["text"] in {"·", "·]"} or token["text"][0] == "["
+    first, second = (case["tokens"] for case in heat["cases"])
     # Repeats in other letters, a surname alone, another example's password, and what
     # only the rules find.
-    hidden = [t.text for t in first.tokens if t.hidden]
+    hidden = [t["text"] for t in first if t["hidden"]]
     assert hidden.count("[NAME") == 1
     assert sum(t.startswith("[HIDDEN") for t in hidden) == 2
-    assert {"[SSN", "[EMAIL", "[HIDDEN"} <= {t.text for t in second.tokens}
+    assert {"[SSN", "[EMAIL", "[HIDDEN"} <= {t["text"] for t in second}
     # Nothing tells where the words of an identifier begin.
-    for case in heat.cases:
-        for before, token in zip(case.tokens, case.tokens[1:], strict=False):
-            if before.hidden and token.hidden and token.text[0] != "[":
-                assert token.space == ""
-    assert [t.response for t in first.tokens].count(True) == 1
-    assert not any(t.response for t in second.tokens)
+    for case in (first, second):
+        for before, token in pairwise(case):
+            if before["hidden"] and token["hidden"] and token["text"][0] != "[":
+                assert token["space"] == ""
+    assert [t["response"] for t in first].count(True) == 1
+    assert not any(t["response"] for t in second)
     # Figures and colours end before the token beside the first that is hidden.
-    for case in heat.cases:
-        end = [t.hidden for t in case.tokens].index(True) - 1
-        for k, token in enumerate(case.tokens):
-            assert (None in token.nll) == (k == 0 or k >= end)
-            assert (token.classes(0).split()[1] == "h") == (k == 0 or k >= end)
+    for case in (first, second):
+        end = [t["hidden"] for t in case].index(True) - 1
+        for k, token in enumerate(case):
+            assert (None in token["nll"]) == (k == 0 or k >= end)
     # What is hidden before the first token that is shown counts, too.
     behind = [record for record in tokens if record["position"] > end + 1]
     (other,) = cases(
@@ -501,8 +501,8 @@ def test_a_token_is_hidden_whole_and_by_signs_of_one_length(
         [r for r in behind if r["example"] == manifest.examples[1].id],
         manifest,
         show_text=False,
-    ).cases
-    assert {t.nll for t in other.tokens} == {(None,) * len(NAMES)}
+    )["cases"]
+    assert {(*t["nll"],) for t in other["tokens"]} == {(None,) * len(NAMES)}
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -510,13 +510,13 @@ def test_words_come_from_the_manifest_alone_and_none_stands_without(
     report: Report, tokens: Tokens, manifest: Manifest
 ) -> None:
     for given in (None, redact(manifest)):
-        assert not cases(report, tokens, given, show_text=True).cases
+        assert not cases(report, tokens, given, show_text=True)["cases"]
         page = render(report, tokens=tokens, manifest=given, show_text=True)
         assert "holds no text of any example" in Page(page).text
         assert 'id="tokens"' not in page
     # An example that is longer than the manifest's text is of another manifest.
     strange = [r | {"end": 10_000} for r in tokens]
-    assert not cases(report, strange, manifest, show_text=True).cases
+    assert not cases(report, strange, manifest, show_text=True)["cases"]
 
 
 @pytest.mark.usefixtures("undrawn")

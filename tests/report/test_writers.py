@@ -136,15 +136,15 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(
     tables = {p.stem: pd.read_csv(p) for p in tmp_path.glob("tables/*.csv")}
     assert not {c.lower() for table in tables.values() for c in table} & SQL
     # What is not told apart by contexts stands here once.
-    assert list(tables["results"]["variant"]) == ["full", "full/annotation"]
+    assert list(tables["results"]["metric_of"]) == ["full", "full/annotation"]
     assert list(tables["results"]["checkpoint"]) == ["x", "y"]
     assert tables["accuracy_matrix"][["task", "accuracy"]].to_numpy().tolist() == [
         ["a", 0.5],
         ["b", 0.25],
     ]
-    assert set(tables["contrasts"]["subset_kind"]) == {"pooled"}
+    assert set(tables["contrasts"]["group_kind"]) == {"pooled"}
     tasks = pd.read_parquet(tmp_path / "tables/contrasts_by_task.parquet")
-    assert list(tasks["subset"]) == ["reviews"]
+    assert list(tasks["group_name"]) == ["reviews"]
     assert list(tasks) == list(tables["contrasts"])
 
 

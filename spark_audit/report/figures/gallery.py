@@ -24,7 +24,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "balance": ("balance:draw", "balance"),
     "selectivity": ("selectivity:draw", "matched"),
     "stages": ("stages:draw", "stages_states"),
-    "series": ("series:draw", "series_stages"),
+    "series": ("stages:series", "series_stages"),
     "exposure": ("exposure:draw", "canary_by_dose"),
     "roc": ("roc:draw", "mia_roc"),
     "utility": ("utility:draw", "utility"),

@@ -1,4 +1,7 @@
-"""Memory of each task's identifiers, and accuracy, after every stage of training."""
+"""What was learned after every stage of training: memory, accuracy, and all stages.
+
+The last are what the stages of a run give away together, next to its last checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from spark_audit.names import BASE
-from spark_audit.report.figures.entries import estimable, rows_of
+from spark_audit.report.figures.entries import estimable, known, rows_of
 from spark_audit.report.figures.panel import (
     DASHED,
     ZERO,
@@ -24,6 +27,8 @@ from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 
 SHOWN = Look(marker="o", dashes="none", size=6.0)
+SHARED = {"series": "-", "last": "--"}
+"""What is shared, all stages so far or the checkpoint of one, and how it is drawn."""
 
 Stages = dict[int, dict[str, Row]]
 """Stage -> checkpoint -> its row."""
@@ -43,11 +48,13 @@ def draw(report: Report) -> Picture | None:
         if found:
             curves = [one for name in look for one in _curves(look[name], found, mine)]
             own = {record["trained_at"] for record in mine if record["trained_at"]}
-            panels.append(_panel(curves, task, stages, own, ("y", 0.0, ZERO)))
+            panels.append(
+                _panel(curves, wrapped(task, width=18), stages, own, ("y", 0.0, ZERO))
+            )
     keys = {
-        "remembered": SHOWN,
-        "hidden": replace(SHOWN, hollow=True),
-        "trained": DASHED,
+        "stages.remembered": SHOWN,
+        "stages.hidden": replace(SHOWN, hollow=True),
+        "stages.trained": DASHED,
     }
     names = [look[n] for n in dict.fromkeys(r["checkpoint"] for r in records)]
     return _figure("stages", panels, names, keys)
@@ -71,12 +78,45 @@ def accuracy(report: Report) -> Picture | None:
                 owners[name] = look[name]
                 curves.append(Curve(look[name], [*at], [*at.values()]))
         sizes = {row.n for own in found.values() for row in own.values()}
-        title = f"{task}, n {spanned(sizes)}" if sizes else task
+        title = wrapped(f"{task}, n {spanned(sizes)}" if sizes else task, width=18)
         matrix = report.tables.get("accuracy_matrix", [])
         trained = {r["stage"] for r in matrix if r.get("after") == task}
         if curves:
             panels.append(_panel(curves, title, [0, *stages], trained))
-    return _figure("utility", panels, list(owners.values()), {"trained": DASHED})
+    return _figure("utility", panels, list(owners.values()), {"stages.trained": DASHED})
+
+
+def series(report: Report) -> Picture | None:
+    """AUC of what is shared: a panel a series, with a line for each way to share it."""
+    look = looks(report, width=1.4)
+    records = known(report.tables["series_stages"], "series_value")
+    rows = [row for row in report.results if row.group == "pooled"]
+    n = {r.checkpoint: r.n for r in rows if (r.audit, r.metric) == ("series", "auc")}
+    panels = []
+    for name in dict.fromkeys(record["checkpoint"] for record in records):
+        mine = [r for r in records if r["checkpoint"] == name and name in look]
+        stages = [record["stage"] for record in mine]
+        curves = [
+            Curve(
+                replace(look[name], dashes=dashes),
+                stages,
+                [_shared(record, of) for record in mine],
+            )
+            for of, dashes in SHARED.items()
+            if mine
+        ]
+        if curves:
+            title = f"{wrapped(name, width=15)}\nn {n.get(name, 0)}"
+            panels.append(_panel(curves, title, stages, (), ("y", 0.5, ZERO)))
+    ways = SHARED.items()
+    keys = {f"series.{of}": Look(marker="o", dashes=dashes) for of, dashes in ways}
+    return _figure("series", panels, [], keys)
+
+
+def _shared(record: dict[str, Any], of: str) -> Row:
+    ends = {end: record[f"{of}_{end}"] for end in ("value", "low", "high")}
+    name = record["checkpoint"]
+    return Row(audit="series", checkpoint=name, metric="auc", of=of, **ends)
 
 
 def _figure(
@@ -90,7 +130,7 @@ def _figure(
         dodge=0.3,
         grid="y",
         names=names,
-        keys={render(f"figure.stages.{key}"): look for key, look in keys.items()},
+        keys={render(f"figure.{key}"): look for key, look in keys.items()},
         digits=2,
     )
 
@@ -112,7 +152,7 @@ def _panel(
 ) -> Panel:
     return Panel(
         curves,
-        wrapped(title, width=18),
+        title,
         x=Axis(ticks={stage: str(stage) for stage in stages}),
         references=[*references, *(("x", at, DASHED) for at in trained)],
         tall=1.6,

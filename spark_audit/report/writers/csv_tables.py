@@ -22,16 +22,19 @@ from spark_audit.results import Contrast, Guard, Report, Row
 Record = dict[str, Any]
 
 RENAMED = {
-    "of": "variant",
-    "null": "null_value",
+    "of": "metric_of",
+    "null": "no_effect",
+    "null_low": "no_effect_low",
+    "null_high": "no_effect_high",
     "level": "interval_level",
     "interval": "interval_method",
     "over": "interval_over",
     "rank": "token_rank",
     "rows": "scored_rows",
     "change": "change_value",
+    "variant": "setting",
 }
-"""Columns whose names in ``report.json`` are words of SQL."""
+"""Columns whose names in ``report.json`` are words of SQL, and what is named alike."""
 ANNOTATION = "/annotation"
 """Of a variant of canaries: each context apart. Without contexts the figures are those
 of the variant itself, and would stand here twice."""
@@ -79,8 +82,8 @@ def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
     if "group" in frame:
         at = [*frame].index("group")
         parts = [str(group).partition(":") for group in frame.pop("group")]
-        frame.insert(at, "subset_kind", [kind for kind, _, _ in parts])
-        frame.insert(at + 1, "subset", [own for _, _, own in parts])
+        frame.insert(at, "group_kind", [kind for kind, _, _ in parts])
+        frame.insert(at + 1, "group_name", [own for _, _, own in parts])
     return frame
 
 

@@ -38,8 +38,12 @@ def environment(**filters: Callable[..., Any]) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {"capitalised": sentences.capitalised, **filters}
+    made.filters |= {"capitalised": sentences.capitalised, "size": _size, **filters}
     return made
+
+
+def _size(parameters: int | None) -> str:
+    return "-" if parameters is None else f"{parameters:,}"
 
 
 def facts(report: Report) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from spark_audit.report.tables import (
     general,
     tables,
 )
-from spark_audit.report.writers.html_page.cases import EDGES, Cases, cases, shade
+from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
 from spark_audit.report.writers.template import environment, facts
-from spark_audit.results import OF_REPORT, Report, Status, by_severity
+from spark_audit.results import OF_REPORT, Report, Status, by_severity, number
 
 FIRST = "memory"
 """The figure on the first screen."""
@@ -39,28 +39,15 @@ HEADING, LEAD = 60, 240
 """Characters up to which checkpoints are named in the heading, and below it."""
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A table as the template writes it: aligned by ``classes``, ``folded`` or not."""
-
-    id: str
-    title: str
-    header: Sequence[str]
-    lines: Sequence[Line]
-    classes: str
-    remarks: Sequence[str] = ()
-    folded: bool = False
-
-
 def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """``report.html``; identifiers appear only with ``show_text``."""
     records = [] if how.manifest is None else read_cases(folder)
     heat = cases(report, records, how.manifest, show_text=how.show_text)
     # With words of an example it is as private as the manifest.
-    yield File("report.html", render(report, heat, how), bool(heat.cases))
+    yield File("report.html", render(report, heat, how), bool(heat["cases"]))
 
 
-def render(report: Report, heat: Cases, how: Rendering) -> str:
+def render(report: Report, heat: dict[str, Any], how: Rendering) -> str:
     """The report as one HTML page.
 
     Parameters
@@ -75,7 +62,10 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
     shared = facts(report)
     first = shared["glance"]
     made = environment(
-        ticked=_ticked, css=lambda text: Markup(css_string(text)), svg=inline_svg
+        numeric=_numeric,
+        ticked=_ticked,
+        css=lambda text: Markup(css_string(text)),
+        svg=inline_svg,
     )
     assert made.loader is not None
     script = made.loader.get_source(made, "page.js")[0]
@@ -106,7 +96,7 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
         # How many figures say nothing, by the reason.
         "void": {k.replace("_", " "): counts[k] for k in reasons if counts[k]},
         "general": [*sentences.under("scope.all."), *report.caveats],
-        "glance": first and _grids(first, id="glance")[0],
+        "glance": first and _parts(replace(first, key="glance"))[0],
         "switches": [
             {"name": name, "colour": colour, "outline": outline(marker)}
             for name, (colour, marker) in colours.items()
@@ -115,14 +105,15 @@ def render(report: Report, heat: Cases, how: Rendering) -> str:
         "first": [drawing for drawing in drawn if drawing.name == FIRST],
         "sections": sections,
         "heat": heat,
-        "entries": {name: entry_of(name) for name in (*colours, *heat.checkpoints)},
+        "entries": {name: entry_of(name) for name in (*colours, *heat["checkpoints"])},
         "switched": set(colours),
         "edges": EDGES,
         "shade": shade,
+        "number": number,
         "show_text": how.show_text,
         "slug": _slug,
         "beside": [
-            (table.lead, _grids(table, id=f"beside-{k}"))
+            (table.lead, _parts(replace(table, key=f"beside-{k}")))
             for k, table in enumerate(how.further)
         ],
     }
@@ -147,14 +138,13 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
     """What the template writes of each audit, of the matching, and of all else."""
     rows = (*report.results, *report.contrasts)
     audits = list(dict.fromkeys(row.audit for row in rows))
-    grids: dict[str, list[Grid]] = {k: [] for k in (*audits, "manifest", FURTHER)}
+    grids: dict[str, list[Table]] = {k: [] for k in (*audits, "manifest", FURTHER)}
     pictures: dict[str, list[Drawing]] = {name: [] for name in grids}
-    given = [(f"table-{k}", table) for k, table in enumerate(tables(report))]
-    given += [(f"table-{_slug(one.key)}", one) for one in further_tables(report)]
-    for id, table in given:
+    for k, table in enumerate([*tables(report), *further_tables(report)]):
         place = table.section if table.section in grids else FURTHER
         words = table.short if place == table.section else ""
-        grids[place] += _grids(table, id=id, title=words or table.title)
+        title = sentences.capitalised(words) or table.title
+        grids[place] += _parts(replace(table, title=title, key=table.key or str(k)))
     for drawing in drawn:
         pictures[drawing.audit if drawing.audit in pictures else FURTHER].append(
             drawing
@@ -170,39 +160,38 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
             "question": sentences.optional(f"audit.{name}.question"),
             "said": by_severity(f for f in report.findings if f.audit == name),
             "pictures": pictures[name],
-            "grids": [replace(grid, folded=True) for grid in grids[name]],
+            "grids": grids[name],
             "definitions": terms if name in audits else (),
             "scope": sentences.under(f"scope.{name}."),
         }
 
 
-def _grids(table: Table, *, id: str, title: str = "") -> list[Grid]:
-    """A table as the page has it: what is pooled in sight, groups folded below it."""
-    title = title[:1].upper() + title[1:] or table.title
-    header = table.header
-    if table.key:
-        header = tuple(name.replace("_", " ") for name in header)
-    columns = zip(*(line.cells for line in table.rows), strict=True)
-    told = [[cell for cell in column if not cell.missing] for column in columns]
-    numeric = [bool(one) and all(cell.numeric for cell in one) for one in told]
-    classes = " ".join(f"n{k}" for k, n in enumerate(numeric, 1) if n and k > 1)
-    # Why a figure is missing stands below the table.
-    rows = [one for one in table.rows if not _hopeless(one)] or table.rows
-    pooled = [line for line in rows if line.group == "pooled"]
-    groups = [line for line in rows if line.group != "pooled"]
-    whole = Grid(id, title, header, pooled, classes, table.remarks, bool(table.key))
+def _parts(table: Table) -> list[Table]:
+    """What is pooled, and groups apart; why a figure is missing stands below."""
+    lines = [one for one in table.rows if not _hopeless(one)] or table.rows
+    pooled = [one for one in lines if one.group == "pooled"]
+    groups = [one for one in lines if one.group != "pooled"]
+    whole = replace(table, rows=tuple(pooled))
     if not groups:
         return [whole]
-    parts = replace(whole, id=f"{id}-groups", lines=groups, folded=True)
+    parts = replace(table, key=f"{table.key}-groups", rows=tuple(groups))
     if not pooled:
         return [parts]
-    return [whole, replace(parts, title=f"{title}, by group", remarks=())]
+    return [whole, replace(parts, title=f"{table.title}, by group", remarks=())]
 
 
 def _hopeless(line: Line) -> bool:
     """Whether every figure of a line is not estimable."""
     rows = [cell.row for cell in line.cells if cell.row is not None]
     return bool(rows) and all(row.value is None and not row.withheld for row in rows)
+
+
+def _numeric(table: Table) -> str:
+    """Classes for the columns that hold numbers, which are aligned at the right."""
+    columns = zip(*(line.cells for line in table.rows), strict=True)
+    told = [[cell for cell in column if not cell.missing] for column in columns]
+    numeric = [bool(one) and all(cell.numeric for cell in one) for one in told]
+    return " ".join(f"n{k}" for k, n in enumerate(numeric, 1) if n and k > 1)
 
 
 def _slug(name: str) -> str:

@@ -7,27 +7,43 @@ guidance on DPIAs (ico.org.uk, "How do we do a DPIA?"), the four studies of the 
 PIA method, the first question of EDPB Opinion 28/2024 as its executive summary puts it,
 requirement v1.0-11.2.5 of the OWASP AISVS (section C11.2), and tests of the OWASP AI
 Testing Guide by their numbers.
+
+Of the most exposed rows it tells the ids, the tasks and the types of their identifiers.
+How far each moved stays in ``scores/``: with the base model it is as good as text.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spark_audit.audits import metric_of
+from spark_audit.audits import about, metric_of
 from spark_audit.errors import InputError, visible
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
 from spark_audit.report.cells import File, Rendering
-from spark_audit.report.states import SHAPES, Standing, State, Tried
+from spark_audit.report.named import SHARE, evidence_of, named_rows
+from spark_audit.report.states import (
+    OF_IDENTIFIERS,
+    SHAPES,
+    Standing,
+    Tried,
+    attack_name,
+)
 from spark_audit.report.writers.template import environment, facts
-from spark_audit.results import Claim, Report
+from spark_audit.results import Report
 from spark_audit.sentences import DECIMALS, language, render, under
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"
 """Environment variable that says who prepared it, where no option does."""
+MOST = 10
+"""The most exposed rows that are told of each checkpoint."""
 
 
 def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
@@ -38,7 +54,7 @@ def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
 
 
 def dossier(report: Report, folder: Path, how: Rendering) -> str:
-    """The dossier as one page.
+    """The dossier as one page, a template over the states of the checkpoints.
 
     Parameters
     ----------
@@ -48,11 +64,8 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
         Its manifest is for the number of rows, and with ``show_text`` for the
         identifiers.
     """
-    from spark_audit.report.writers.dossier.exposed import exposed
-
     shared = facts(report)
     found: list[Standing] = shared["standings"]
-    leaking = [one for one in found if one.state == "LEAKS"]
     by_state = {s: [one.name for one in found if one.state == s] for s in SHAPES}
     named = how.manifest if how.show_text else None
     prepared_by = visible(how.prepared_by or os.environ.get(PREPARED_BY, "")).strip()
@@ -60,53 +73,38 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
         shared["answer"] = render("dossier.no_attack")
     if not shared["next"]:
         shared["next"] = {"NOT TESTED": render("advice.give") + "."}
+    audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
     shared |= {
         "prepared_by": prepared_by or render("dossier.not_stated"),
         "stages": len(report.checkpoints) - len(shared["checkpoints"]),
         "data": _data(report, how.manifest),
-        "risks": _risks(found),
         "by_state": {s: names for s, names in by_state.items() if names},
         "guards": sorted(
             (g for g in report.guards if g.passed is not True),
             key=lambda g: g.passed is not False,
         ),
-        "exposed": exposed(report, folder, leaking, manifest=named),
-        "limits": _limits(report),
+        "exposed": {
+            one.name: exposed(report, folder, one, manifest=named)
+            for one in found
+            if one.state == "LEAKS"
+        },
+        "limits": [line for name in audits for line in under(f"scope.{name}.dossier.")],
         "named": named is not None,
         "shown": _shown(report, folder, [one.name for one in found if one.detections]),
     }
     names = [f"dossier.{language()}.html", "dossier.html"]
-    return environment(figure=_figure).select_template(names).render(shared)
+    made = environment(figure=_figure, attack=attack_name)
+    return made.select_template(names).render(shared)
 
 
-def _shown(report: Report, folder: Path, names: Sequence[str]) -> list[str]:
+def _shown(report: Report, folder: Path, names: list[str]) -> list[str]:
     """How many rows of each checkpoint are shown to have been trained on."""
-    from spark_audit.report.named import SHARE, evidence_of, named_rows
-
     try:
         evidence = evidence_of(report, folder)
     except InputError:  # no audit of membership, or its scores are elsewhere
         return []
     lists = named_rows(report, evidence)
     return [one.summary(SHARE) for one in lists if entry_of(one.checkpoint) in names]
-
-
-def _risks(found: Sequence[Standing]) -> list[dict[str, Any]]:
-    """What was claimed of which checkpoints, by which attacks; those alike together."""
-    alike: dict[tuple[State, tuple[tuple[Claim, tuple[str, ...]], ...]], list[str]] = {}
-    for one in found:
-        attack = {tried.audit: tried.attack for tried in one.tried}
-        claims: dict[Claim, dict[str, None]] = {}
-        for finding in one.detections:
-            name = attack.get(finding.audit, finding.audit)
-            claims.setdefault(finding.claim, {})[name] = None
-        if claims:
-            key = one.state, tuple((claim, tuple(by)) for claim, by in claims.items())
-            alike.setdefault(key, []).append(one.name)
-    return [
-        {"state": state, "names": names, "claims": claims}
-        for (state, claims), names in alike.items()
-    ]
 
 
 def _figure(tried: Tried) -> str:
@@ -117,12 +115,6 @@ def _figure(tried: Tried) -> str:
     rate = not finding.unit and metric_of(finding.audit, finding.metric).rate
     digits = DECIMALS.get(finding.unit, 3)
     return render("dossier.figure", finding=finding, rate=rate, digits=digits)
-
-
-def _limits(report: Report) -> list[str]:
-    """What cannot be concluded from the attacks, of figures that a dossier shows."""
-    audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
-    return [line for audit in audits for line in under(f"scope.{audit}.dossier.")]
 
 
 def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
@@ -145,3 +137,67 @@ def _data(report: Report, manifest: Manifest | None) -> list[tuple[str, str]]:
     planted = max((row.n for row in rows), default=0)
     told["canaries"] = str(planted or render("dossier.none"))
     return [(render(f"dossier.{name}"), value) for name, value in told.items()]
+
+
+# --- the most exposed rows ------------------------------------------------------------
+
+
+def exposed(
+    report: Report, folder: Path, one: Standing, *, manifest: Manifest | None = None
+) -> list[dict[str, Any]] | str:
+    """The rows whose identifiers a checkpoint gives away most, or why there are none.
+
+    Each has its ``id``, its ``task``, the ``types`` of its identifiers that became
+    likelier, the most exposed first, and with a manifest the ``texts`` of these.
+
+    Raises
+    ------
+    OutputError
+        If the evidence is damaged.
+    """
+    attacks = {t.audit: t.attack for t in one.tried if t.outcome == "FOUND"}
+    if not attacks.keys() & {*OF_IDENTIFIERS}:
+        return render("dossier.exposed_nobody", attacks=[*attacks.values()])
+    try:
+        spans = evidence_of(report, folder, "matched").frame()
+    except InputError:
+        file = f"scores/{about('matched').evidence_file()}"
+        return render("dossier.exposed_missing", file=file)
+    if report.manifest.ids_identify and manifest is None:
+        keys = enumerate(spans["example"].unique(), 1)
+        numbers = {key: render("dossier.row", number=i) for i, key in keys}
+        spans["example"] = spans["example"].map(numbers)
+    spans = spans[spans["checkpoint"].map(entry_of) == one.name]
+    moved = _moved(spans[spans["role"].isin(("pii", "unmatched"))])
+    rows = []
+    for example, part in islice(moved.groupby("example", sort=False), MOST):
+        own = manifest and manifest.by_id.get(str(example))
+        spans_of = own.spans if own else ()
+        texts = {s.tokens: own.text[s.start : s.end] for s in spans_of if own}
+        places = zip(part["start"], part["start"] + part["n_tokens"], strict=True)
+        rows.append(
+            {
+                "id": str(example),
+                "task": str(part["task"].iloc[0]),
+                "types": [*part["type"].unique()],
+                "texts": list(dict.fromkeys(texts[at] for at in places if at in texts)),
+            }
+        )
+    return rows or render("dossier.exposed_none")
+
+
+def _moved(spans: pd.DataFrame) -> pd.DataFrame:
+    """Each identifier of a training row with ``drop``, in nats, the largest first.
+
+    It is by how much likelier the identifier is than to the reference, beyond what
+    identifiers of its type in rows never trained on became; over seeds the mean.
+    """
+    keys = ["example", "task", "split", "type", "start", "n_tokens"]
+    spans = spans.assign(drop=spans["ref_sum"] - spans["nll_sum"])
+    spans = spans.groupby(keys, as_index=False)[["drop"]].mean()
+    trained = spans["split"] == "train"
+    sums = spans[~trained].groupby("type")[["drop", "n_tokens"]].sum()
+    own = spans[trained]
+    usual = own["type"].map(sums["drop"] / sums["n_tokens"]).fillna(0.0)
+    own = own.assign(drop=own["drop"] - usual * own["n_tokens"])
+    return own[own["drop"] > 0].sort_values("drop", ascending=False, kind="stable")

@@ -1,1 +1,0 @@
-"""dossier.html: a few sheets for a data-protection officer."""
