@@ -117,6 +117,11 @@ class Audit(ABC):
         """The metric of a name; an unknown one has its name only."""
         return by_name(cls.metrics).get(name) or Metric(name)
 
+    @property
+    def inputs(self) -> Sequence[Path]:
+        """Files that its options name, beside the checkpoints."""
+        return ()
+
     @classmethod
     def evidence_file(cls) -> str:
         """Name of its evidence in ``scores/``."""

@@ -58,6 +58,7 @@ def inputs_of(request: Request, opening: Opening) -> States | None:
         return None
     loading = request.loading
     named = [request.base, loading.tokenizer, loading.agree, *request.data]
+    named += [path for audit in request.audits for path in audit.inputs]
     paths = [path for spec in parse_specs(list(request.ckpt)) for path in spec.paths]
     given: list[Any] = [request.manifest or MANIFESTS, *paths, *filter(None, named)]
     places = {*opening.places, *(Path(one).expanduser() for one in given)}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -520,6 +522,31 @@ def test_evidence_holds_no_text(make_world: Make) -> None:
     assert set(texts.columns) == {"checkpoint", "example", "task", "cluster"}
     assert not frame.astype(str).apply(lambda c: c.str.contains("word")).any().any()
     assert set(frame["label"]) == {0, 1}
+
+
+def test_scores_of_another_tool_are_judged_beside_ours(
+    make_world: Make, tmp_path: Path
+) -> None:
+    world = make_world()
+    ids = list(world.logp)
+    texts = [world.manifest.by_id[key].text.encode() for key in ids]
+    hashes = [hashlib.sha256(text).hexdigest() for text in texts]
+    member = np.isin(ids, sorted(world.members))
+    frame = pd.DataFrame({"text_sha256": hashes, "score": -1.0 * member})
+    frame.to_parquet(tmp_path / "a.parquet")
+    tables = world.tables(mine=0.0)
+    result = mia(tables, world.manifest, scores_file=f"peer=-{tmp_path / 'a.parquet'}")
+    (record,) = result.tables["mia_outside"]
+    assert (record["checkpoint"], record["of"]) == ("mine", "peer")
+    assert (record["score"], record["says"]) == (1.0, "detected")
+    rows = {(row.checkpoint, row.of, row.metric): row for row in result.rows}
+    assert rows["mine", "peer", "auc"].value == 1.0
+    assert rows["base", "peer", "auc"].value is None
+    # Our own claim rests on our scores.
+    assert finding_of(result, "mine").claim == "nothing_shown"
+    (tmp_path / "b.csv").write_text("id,score\nnobody,1\n")
+    with pytest.raises(InputError, match="holds no score of any row"):
+        mia(tables, world.manifest, scores_file=f"peer={tmp_path / 'b.csv'}")
 
 
 def test_options_are_refused() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -74,6 +75,11 @@ class Membership(Audit):
         str | None,
         "NAME,NAME,...: further checkpoints that were trained on none of the rows",
     ] = None
+    scores_file: Annotated[
+        str | None,
+        "NAME=FILE,...: scores of other tools' attacks, by id; NAME=-FILE: the lower, "
+        "the likelier a member",
+    ] = None
 
     def __post_init__(self) -> None:
         if self.blind_permutations and self.blind_permutations < 20:
@@ -83,7 +89,17 @@ class Membership(Audit):
                 fix="give at least 20, or 0 for no blind classifier",
             )
 
+    @property
+    def inputs(self) -> list[Path]:
+        from spark_audit.audits.mia.referee import given_files
+
+        return [one.path for one in given_files(self.scores_file)]
+
     def check_names(self, names: Sequence[str]) -> None:
+        from spark_audit.audits.mia.referee import given_files, read_scores
+
+        for one in given_files(self.scores_file):
+            read_scores(one, names)
         if names:
             given = listed(self.reference, names, where=REFERENCE)
             if given and set(names) - {BASE} == set(given) and len(given) == 1:
@@ -104,6 +120,7 @@ class Membership(Audit):
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
         from spark_audit.audits.mia.competitor import best_guess
+        from spark_audit.audits.mia.referee import given_files, outside_scores
         from spark_audit.audits.mia.texts import without_model
         from spark_audit.provenance import seed_for
         from spark_audit.stats.roc import Design
@@ -128,6 +145,9 @@ class Membership(Audit):
             permutations=self.blind_permutations,
         )
 
+        attacks = given_files(self.scores_file)
+        outside = outside_scores(attacks, manifest, ids, scored)
+
         def measured() -> Measured:
             beside = dict.fromkeys(BESIDE, np.full(len(units), np.nan))
             for name in scored:
@@ -141,7 +161,8 @@ class Membership(Audit):
                         seed=seed_for(context.seed, "mia", "texts"),
                     )
                     texts_alone = beside["texts"] if guess is None else guess
-                    yield name, {**own, "texts": texts_alone, "blind": blind}
+                    told_apart = {"texts": texts_alone, "blind": blind}
+                    yield name, {**own, **told_apart, **outside[name]}
                     continue
                 references = [one for key, one in others.items() if key != name]
                 scores = membership_scores(
@@ -151,10 +172,12 @@ class Membership(Audit):
                     base=base,
                     references=references,
                 )
-                yield name, {**scores, **beside}
+                yield name, {**scores, **beside, **outside[name]}
 
         lacking = [name for name in tables if name not in scored]
         told = {"alone": facts, "borrowed": borrowed, "unscored": lacking}
+        if attacks:
+            told["outside"] = [one.name for one in attacks]
         return Evidence.of(units, measured(), told)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
@@ -180,14 +203,17 @@ class Membership(Audit):
             pairs_of,
             rows_of,
         )
+        from spark_audit.audits.mia.referee import judged_scores
         from spark_audit.audits.mia.verdicts import base_read, verdict, verdicts
         from spark_audit.provenance import seed_for
 
         names = list(evidence.checkpoints)
         facts = evidence.units.assign(**evidence.facts["alone"])
         beside = {of: evidence.row(BASE, of) for of in BESIDE}
+        outside = evidence.facts.get("outside", [])
+        every = (*ATTACKS, *outside)
         scores = {
-            name: {**{of: evidence.row(name, of) for of in ATTACKS}, **beside}
+            name: {**{of: evidence.row(name, of) for of in every}, **beside}
             for name in names
         }
         seed = partial(seed_for, context.seed, "mia")
@@ -205,7 +231,7 @@ class Membership(Audit):
             row
             for group in groups.values()
             for name in names
-            for attack in (*(ATTACKS if group is pooled else DECLARED), "blind")
+            for attack in (*(every if group is pooled else DECLARED), "blind")
             for row in rows_of(group, name, attack, judged)
         ]
         contrasts = [
@@ -217,6 +243,7 @@ class Membership(Audit):
             for row in contrasts_of(group, name, other, attack, judged)
         ]
         told, above = verdicts(names, rows, contrasts, pooled, judged)
+        others = judged_scores(pooled, names, outside, judged)
         reason = {"reason": UNSCORED}
         absent = [
             verdict(name, "not_tested", "missing", reason)
@@ -237,5 +264,6 @@ class Membership(Audit):
                 "mia_covariates": covariate_table(used, judged.label_p),
                 "mia_roc": curve_table(pooled, names),
                 **({"mia_texts": above} if above else {}),
+                **({"mia_outside": others} if others else {}),
             },
         )

@@ -1,0 +1,190 @@
+"""Scores of other tools' attacks, judged as ours are.
+
+A file of scores is a table (CSV, TSV, JSON lines or Parquet) with a column ``id`` (the
+example's) or ``text_sha256`` (of its whole text), a column ``score`` and, where several
+checkpoints are audited, a column ``checkpoint``. The higher the score, the likelier a
+member; ``NAME=-FILE`` turns it round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.mia.estimates import Group
+from spark_audit.audits.mia.membership_guards import Findings
+from spark_audit.audits.mia.scores import ATTACKS, BESIDE
+from spark_audit.errors import InputError, choose
+from spark_audit.manifest.schema import Manifest
+from spark_audit.names import BASE
+from spark_audit.stats.bootstrap import holm
+
+OPTION = "--scores-file"
+HASH = "text_sha256"
+READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
+    ".csv": pd.read_csv,
+    ".tsv": lambda path: pd.read_csv(path, sep="\t"),
+    ".jsonl": lambda path: pd.read_json(path, lines=True),
+    ".parquet": pd.read_parquet,
+}
+
+
+class Given(NamedTuple):
+    """A file of scores: the attack's name, where it lies, and 1, or -1 if turned."""
+
+    name: str
+    path: Path
+    sign: int
+
+
+def given_files(text: str | None) -> list[Given]:
+    """Read ``NAME=FILE,NAME=-FILE``.
+
+    Raises
+    ------
+    InputError
+        If it is not written so, or a name is one of ours.
+    """
+    found: list[Given] = []
+    for part in (text or "").split(",") if text else ():
+        name, equals, path = (one.strip() for one in part.partition("="))
+        taken = {*ATTACKS, *BESIDE, *(one.name for one in found)}
+        if not name or not equals or not path.lstrip("-"):
+            raise InputError(
+                f"{part!r} is no file", where=OPTION, fix="write NAME=FILE"
+            )
+        if name in taken:
+            what = f"{name!r} is the name of another score"
+            raise InputError(what, where=OPTION, fix="choose another name")
+        sign = -1 if path.startswith("-") else 1
+        found.append(Given(name, Path(path.lstrip("-")).expanduser(), sign))
+    return found
+
+
+def read_scores(one: Given, names: Sequence[str]) -> pd.DataFrame:
+    """A file's ``checkpoint``, ``id`` or ``text_sha256``, and ``score``.
+
+    Parameters
+    ----------
+    names
+        Checkpoints that are audited.
+
+    Raises
+    ------
+    InputError
+        If it is no such table, or it is not known whose scores they are.
+    """
+    where = f"{OPTION} {one.path}"
+    reader = READERS.get(one.path.suffix.lower())
+    if reader is None:
+        raise InputError("is no table", where=where, fix=f"give {', '.join(READERS)}")
+    try:
+        frame = reader(one.path)
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", where=where) from error
+    except (ValueError, pd.errors.ParserError) as error:
+        raise InputError("cannot be read as a table", where=where) from error
+    keys = [key for key in ("id", HASH) if key in frame]
+    if not keys or "score" not in frame:
+        columns = ", ".join(map(str, frame.columns))
+        fix = f"name them id (or {HASH}) and score (columns: {columns[:200]})"
+        raise InputError("has not the columns of scores", where=where, fix=fix)
+    own = [name for name in names if name != BASE]
+    if "checkpoint" not in frame:
+        if len(own) != 1:
+            fix = f"add a column checkpoint with: {', '.join(own)}"
+            raise InputError("does not say whose scores they are", where=where, fix=fix)
+        frame["checkpoint"] = own[0]
+    whose = frame["checkpoint"].astype(str)
+    if unknown := sorted({*whose} - {*names, BASE}):
+        what = f"{unknown[0]!r} is none of the checkpoints"
+        raise InputError(what, where=where, fix=choose(unknown[0], names))
+    score = pd.to_numeric(frame["score"], errors="coerce")
+    if (score.isna() & frame["score"].notna()).any():
+        raise InputError("has scores that are no numbers", where=where)
+    key = frame[keys[0]].astype(str)
+    if pd.DataFrame({"whose": whose, "key": key}).duplicated().any():
+        raise InputError("has several scores of one text", where=where)
+    return pd.DataFrame({"checkpoint": whose, keys[0]: key, "score": one.sign * score})
+
+
+def outside_scores(
+    files: Sequence[Given], manifest: Manifest, ids: Sequence[str], names: Sequence[str]
+) -> dict[str, dict[str, np.ndarray]]:
+    """Scores of the examples by checkpoint and attack, shape ``(n,)``; NaN: none.
+
+    Raises
+    ------
+    InputError
+        If a file holds no score of any of these examples.
+    """
+    found = {n: {one.name: np.full(len(ids), np.nan) for one in files} for n in names}
+    hashes = {
+        hashlib.sha256(manifest.by_id[key].text.encode()).hexdigest(): at
+        for at, key in enumerate(ids)
+    }
+    places = {"id": {key: at for at, key in enumerate(ids)}, HASH: hashes}
+    for one in files:
+        frame = read_scores(one, names)
+        key = "id" if "id" in frame else HASH
+        at = frame[key].map(places[key])
+        known = frame[at.notna()].assign(at=at.dropna().astype(int))
+        if known.empty:
+            raise InputError(
+                "holds no score of any row of the manifest",
+                where=f"{OPTION} {one.path}",
+                fix="give the ids of the data, or the SHA-256 of whole texts",
+            )
+        for name, part in known.groupby("checkpoint"):
+            if name in found:  # the base may be left out
+                found[str(name)][one.name][part["at"]] = part["score"]
+    return found
+
+
+def judged_scores(
+    pooled: Group, names: Sequence[str], attacks: Sequence[str], judged: Findings
+) -> list[dict[str, Any]]:
+    """What each attack shows of each checkpoint, by the guards of our own scores.
+
+    It detects where it scores trained rows higher than the base did (or, without scores
+    of the base, than chance), and exceeds the best guess from the texts alone; p values
+    are corrected (Holm) over attacks and checkpoints.
+    """
+    records: list[dict[str, Any]] = []
+    ps: list[float] = []
+    for name in (one for one in names if one != BASE):
+        for attack in attacks:
+            record: dict[str, Any] = {"checkpoint": name, "of": attack}
+            estimate = pooled.auc(name, attack)
+            above = pooled.above_texts(name, attack, more=True)
+            record |= {"rows": estimate.n, "score": estimate.value}
+            if estimate.value is None or above is None:
+                says = estimate.note or "the texts alone were not tested beside it"
+                records.append(record | {"says": f"not estimable: {says}"})
+                continue
+            moved, p = estimate.value - 0.5, pooled.p(name, attack)
+            if not pooled.usable(BASE, attack):
+                pair = (name, attack), (BASE, attack)
+                (_, change, p), *_ = pooled.differences(*pair)
+                moved = change.value or 0.0
+            rising = 1.0 if p is None or moved <= 0 else p
+            told = above.told or judged.texts
+            ps.append(max(rising, above.excess_p(told=told)))
+            apart = above.difference
+            record |= {"texts": above.texts, "difference": apart.value}
+            record |= {key: getattr(apart, key) for key in ("low", "high", "mde")}
+            confounded = told and rising < 0.05
+            state, _ = judged.of(attack)
+            says = "confounded" if confounded else "not shown"
+            records.append(record | {"p": ps[-1], "status": state, "says": says})
+    tested = [one for one in records if "p" in one]
+    for one, p in zip(tested, holm(ps) if ps else (), strict=True):
+        one["p_adjusted"] = float(p)
+        if p < 0.05:
+            one["says"] = "detected" if one["status"] == "ok" else one["status"]
+    return records
