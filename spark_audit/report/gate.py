@@ -219,7 +219,9 @@ def check(
         if rule.change:
             unchanged = render("gate.same")
             one = [
-                replace(f, state="ok", detail=unchanged) if f.checkpoint in same else f
+                replace(f, state="ok", detail=unchanged)
+                if f.checkpoint in same and f.state != "left_out"
+                else f
                 for f in one
             ]
         found += one

@@ -329,6 +329,9 @@ def test_a_change_of_each_type_and_of_the_same_model() -> None:
     assert one.detail.startswith("EMAIL rose by 0.2")
     same = check(report([]), [rule], changed=since, same=["spark"])
     assert ("spark", "ok") in states(same)
+    out = parse_rule("matched.memory rose by 0.05 for er")
+    left = check(report([]), [out], changed=since, same=["spark"])
+    assert ("spark", "left_out") in states(left)
     with pytest.raises(InputError, match="add --against REPORT"):
         check(report([]), [rule])
 
