@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 from spark_audit import sentences
 from spark_audit.audits.claims import LEVEL, REMAINS, TESTS, faults
 from spark_audit.audits.matched.matched_guards import BALANCE
-from spark_audit.names import BASE, entry_of, series_of
-from spark_audit.report.coverage import attacks_of_audits, remembers, unclear
+from spark_audit.names import BASE, entry_of
+from spark_audit.report.coverage import attacks_of_audits, method_of, remembers, unclear
 from spark_audit.report.tables import entries
 from spark_audit.results import OF_REPORT, Finding, Guard, Report, Row, by_severity
 from spark_audit.results.findings import DETECTED, SEVERITY
@@ -182,8 +182,8 @@ def standings(report: Report) -> list[Standing]:
         return []
     by_entry: dict[str, list[Finding]] = {name: [] for name in entries(report)}
     for finding in report.findings:
-        by_entry.setdefault(_entry(finding.checkpoint), []).append(finding)
-    scored = {(row.audit, _entry(row.checkpoint)) for row in report.results if row.n}
+        by_entry.setdefault(method_of(finding.checkpoint), []).append(finding)
+    scored = {(row.audit, method_of(row.checkpoint)) for row in report.results if row.n}
     scored |= {(row.audit, "") for row in report.results}
     scored |= {(one.audit, "") for one in report.findings}
     found = [
@@ -386,10 +386,6 @@ def gate(found: Sequence[Standing]) -> str:
         "unjudged": any(one.ships and skipped & {*one.tally} for one in found),
     }
     return sentences.render("states.gate", **facts)
-
-
-def _entry(name: str) -> str:
-    return entry_of(series_of(name)) if name else ""
 
 
 def _place(one: Standing) -> float:
