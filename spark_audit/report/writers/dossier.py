@@ -25,7 +25,7 @@ from spark_audit.errors import InputError, visible
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
 from spark_audit.report.cells import File, Rendering
-from spark_audit.report.named import SHARE, evidence_of, named_rows
+from spark_audit.report.named import SHARE, evidence_of, named_rows, numbered
 from spark_audit.report.states import (
     OF_IDENTIFIERS,
     SHAPES,
@@ -170,9 +170,7 @@ def exposed(
         file = f"scores/{about('matched').evidence_file()}"
         return render("dossier.exposed_missing", file=file)
     if report.manifest.ids_identify and manifest is None:
-        keys = enumerate(spans["example"].unique(), 1)
-        numbers = {key: render("dossier.row", number=i) for i, key in keys}
-        spans["example"] = spans["example"].map(numbers)
+        spans["example"] = spans["example"].map(numbered(spans["example"]))
     spans = spans[spans["checkpoint"].map(entry_of) == one.name]
     moved = _moved(spans[spans["role"].isin(("pii", "unmatched"))])
     rows = []
