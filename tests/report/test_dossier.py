@@ -207,6 +207,12 @@ def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(
     for row in named:
         text = case.manifest.by_id[row["id"]].text
         assert all(each in text for each in row["texts"])
+    # Ids that hold identifiers are numbers, unless identifiers are shown.
+    holding = report.manifest.model_copy(update={"ids_identify": True})
+    secret = report.model_copy(update={"manifest": holding})
+    numbers: Any = exposed(secret, folder, leaky)
+    assert all(row["id"].startswith("row ") for row in numbers)
+    assert exposed(secret, folder, leaky, manifest=case.manifest) == named
     # No figure of a row stands anywhere: its digits are those of its id.
     html = page.dossier(report, folder, Rendering())
     part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])

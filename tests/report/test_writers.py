@@ -131,6 +131,23 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(
     assert list(tasks) == list(tables["contrasts"])
 
 
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (0.5, 0.25, 0.75, "0.500 [0.250, 0.750]"),
+        (0.5, 0.25, None, "0.500 [≥ 0.250]"),
+        (3.486e9, 1.07e9, None, "3.5e9 [≥ 1.1e9]"),
+        (1e12, 1e12, None, "> 1e12"),
+        (1e12, 7.9e10, None, "> 1e12 [≥ 7.9e10]"),
+        (-7.5e10, -1.6e12, 1.5e12, "-7.5e10 [< -1e12, > 1e12]"),
+    ],
+)
+def test_what_has_no_bound_or_is_beyond_all_says_so(
+    value: float, low: float, high: float | None, text: str
+) -> None:
+    assert Cell(value=value, low=low, high=high).text == text
+
+
 def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
     for name in ("word", "html-page"):
         message = (
