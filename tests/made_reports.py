@@ -7,10 +7,12 @@ from typing import Any
 
 from spark_audit.results import (
     CheckpointFacts,
+    Contrast,
     Finding,
     Guard,
     ManifestFacts,
     Report,
+    Row,
 )
 
 CREATED = "2026-01-01T00:00:00+00:00"
@@ -41,6 +43,24 @@ def made_report(*names: str, **columns: Any) -> Report:
         "guards": [],
     }
     return Report.model_validate({**given, **columns})
+
+
+def figure(name: str, place: str, value: float | None = 0.25, **columns: Any) -> Any:
+    """The row ``AUDIT|METRIC|OF|GROUP`` with its limits; a contrast with a baseline.
+
+    ``value`` of ``None``: it is not estimable.
+    """
+    audit, metric, of, group, *_ = [*place.split("|"), "", ""]
+    given: dict[str, Any] = {"audit": audit, "metric": metric, "of": of}
+    given |= {"group": group or "pooled", "checkpoint": name, "value": value}
+    given |= {"n": 90, "clusters": 12}
+    if value is None:
+        given |= {"status": "not_estimable", "note": "no row"}
+    else:
+        given |= {"low": value - 0.125, "high": value + 0.25}
+        given |= {"interval": "jackknife-t"}
+    kind = Contrast if "baseline" in columns else Row
+    return kind.model_validate(given | columns)
 
 
 def said(audit: str, name: str, claim: Any, text: str = "", **columns: Any) -> Finding:

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from made_reports import said
+from made_reports import made_report, said
 from pydantic import ValidationError
 
 from spark_audit.results import AuditResult, Contrast, Estimate, Report, Row
@@ -116,40 +116,13 @@ def test_a_missing_estimate_gives_its_reason() -> None:
 
 
 def test_a_row_takes_over_an_estimate() -> None:
-    estimate = Estimate(
-        0.5,
-        0.1,
-        0.9,
-        interval="jackknife-t",
-        level=0.9,
-        parity_low=0.2,
-        parity_high=0.8,
-        se=0.2,
-        mde=0.56,
-        n=7,
-        clusters=4,
-        note="from the estimate",
-    )
+    shared: dict[str, Any] = {"value": 0.5, "low": 0.1, "high": 0.9, "level": 0.9}
+    shared |= {"parity_low": 0.2, "parity_high": 0.8, "interval": "jackknife-t"}
+    shared |= {"mde": 0.56, "n": 7, "clusters": 4}
+    estimate = Estimate(**shared, se=0.2, note="from the estimate")
     row = Row.of_estimate(estimate, **ROW, unit="nats", null=0.1, note="from the audit")
-    assert (
-        row.model_dump()
-        == Row(
-            **ROW,
-            value=0.5,
-            low=0.1,
-            high=0.9,
-            level=0.9,
-            interval="jackknife-t",
-            parity_low=0.2,
-            parity_high=0.8,
-            unit="nats",
-            n=7,
-            clusters=4,
-            null=0.1,
-            mde=0.56,
-            note="from the estimate; from the audit",
-        ).model_dump()
-    )
+    note = "from the estimate; from the audit"
+    assert row == Row(**ROW, **shared, unit="nats", null=0.1, note=note)
 
 
 def test_a_row_of_an_estimate_may_be_given_another_status() -> None:
@@ -161,24 +134,7 @@ def test_a_row_of_an_estimate_may_be_given_another_status() -> None:
 
 
 def test_a_report_reads_back_what_it_wrote() -> None:
-    report = Report(
-        status="complete",
-        command=["spark-audit", "matched"],
-        created="2030-01-01T00:00:00+00:00",
-        versions={"python": "3.11"},
-        manifest={
-            "name": "m",
-            "digest": "0" * 64,
-            "n_sources": 1,
-            "n_clusters": 1,
-            "n_spans": 1,
-            "n_tokens": 3,
-        },
-        checkpoints=[],
-        results=[Row(**ROW, value=1.0)],
-        contrasts=[],
-        guards=[],
-    )
+    report = made_report("a", results=[Row(**ROW, value=1.0)])
     text = report.model_dump_json()
     assert Report.model_validate_json(text) == report
     assert json.loads(text)["kind"] == "spark-audit-report"

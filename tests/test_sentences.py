@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from jinja2 import Environment, meta
 from jinja2.nodes import Concat, Const, Include, List
-from made_reports import made_report
+from made_reports import figure, made_report
 
 from spark_audit import sentences
 from spark_audit.cli.show import show_report
 from spark_audit.errors import InputError
 from spark_audit.report.folder import write_report
-from spark_audit.results import Finding, Report, Row
+from spark_audit.results import Finding, Report
 from spark_audit.sentences import renderer
 
 PACKAGE = Path(renderer.__file__).parents[1]
@@ -139,10 +139,7 @@ def test_a_translation_uses_no_fact_that_the_english_sentence_lacks(
 
 
 def remembered() -> Finding:
-    row = Row(
-        audit="matched", checkpoint="a", metric="memory", value=-1.0, low=-2.0,
-        high=-0.5, unit="nats", n=9, clusters=8,
-    )  # fmt: skip
+    row = figure("a", "matched|memory", -1.0, unit="nats")
     facts = {"memory": row, "trained": row, "held_out": row, "seeds": False}
     return Finding.on(
         row, "memory", "matched.memory", p=0.04, family="primary", facts=facts
@@ -215,5 +212,5 @@ def test_what_a_detection_leaves_once_it_is_withdrawn_has_words() -> None:
     ],
 )
 def test_a_change_of_nll_in_words(nats: float, words: str) -> None:
-    row = Row(audit="matched", checkpoint="a", metric="memory", value=nats)
+    row = figure("a", "matched|memory", nats)
     assert renderer.likelier(row) == words

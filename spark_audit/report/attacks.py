@@ -111,11 +111,8 @@ def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
 def _open(each: Mapping[str, Tried]) -> list[tuple[list[str], Outcome]]:
     """Checkpoints without a result of an attack, by outcome."""
     skipped: tuple[Outcome, ...] = ("confounded", "void", "not tested")
-    parts = [
-        ([name for name, tried in each.items() if tried.outcome == outcome], outcome)
-        for outcome in skipped
-    ]
-    return [(names, outcome) for names, outcome in parts if names]
+    found = {k: [name for name, t in each.items() if t.outcome == k] for k in skipped}
+    return [(names, outcome) for outcome, names in found.items() if names]
 
 
 def _least(each: Mapping[str, Tried], unit: str) -> str:

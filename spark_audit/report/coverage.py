@@ -31,8 +31,8 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
 
     Of a method with several seeds or stages one test is enough.
     """
-    tested = {_method(one.checkpoint) for one in findings if remembers(one)}
-    entries = [k for k in dict.fromkeys(map(_method, names)) if k != BASE]
+    tested = {method_of(one.checkpoint) for one in findings if remembers(one)}
+    entries = [k for k in dict.fromkeys(map(method_of, names)) if k != BASE]
     lacking = [name for name in entries if name not in tested]
     if lacking and len(lacking) == len(entries):
         lacking = [""]
@@ -40,7 +40,8 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     return [Finding.not_tested(OF_REPORT, says, checkpoint=name) for name in lacking]
 
 
-def _method(name: str) -> str:
+def method_of(name: str) -> str:
+    """The method that a seed or a stage of a series is of, else the name."""
     return entry_of(series_of(name))
 
 

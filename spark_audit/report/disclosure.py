@@ -185,20 +185,26 @@ def _key(row: Row) -> tuple[object, ...]:
     return (*place, row.metric, row.of, row.group, row.value)
 
 
-def _fact(fact: Fact, shown: Mapping[Any, Row], clusters: int) -> Fact:
-    """A fact, rounded or withheld as the row is that it was taken from."""
+def _fact(
+    fact: Fact, shown: Mapping[Any, Row], clusters: int, *, gone: bool = False
+) -> Fact:
+    """A fact, rounded or withheld as the row is that it was taken from.
+
+    ``gone``: so is the figure of its finding, and every row is withheld.
+    """
     if isinstance(fact, list):
-        return [_fact(one, shown, clusters) for one in fact]  # type: ignore[return-value]
+        return [_fact(one, shown, clusters, gone=gone) for one in fact]  # type: ignore[return-value]
     if isinstance(fact, Hits):
         return _hits(fact, clusters)
     if not isinstance(fact, Row):
         return fact
-    row = shown.get(_key(fact))
-    if row is None:
-        return _row(fact, _hidden([fact]))
-    # A row may be told with another reason, or a contrast's row without its baseline.
-    names = {*type(fact).model_fields} & {*type(row).model_fields} - {"baseline"}
-    return fact.model_copy(update={name: getattr(row, name) for name in names})
+    if (row := shown.get(_key(fact))) is None:
+        made = _row(fact, _hidden([fact]))
+    else:
+        # It may be told with another reason, or a contrast's without its baseline.
+        names = {*type(fact).model_fields} & {*type(row).model_fields} - {"baseline"}
+        made = fact.model_copy(update={name: getattr(row, name) for name in names})
+    return _row(made, {id(made): WITHHELD}) if gone else made
 
 
 def _hits(hits: Hits, clusters: int) -> Hits:
@@ -243,9 +249,9 @@ def _finding(
     for name in ("p", "p_adjusted"):
         exact = getattr(finding, name)
         figures[name] = None if exact is None else float(f"{exact:.2g}")
-    facts = {k: _fact(fact, shown, clusters) for k, fact in finding.facts.items()}
-    if gone:
-        facts = {k: _without(fact) for k, fact in facts.items()}
+    facts = {
+        k: _fact(fact, shown, clusters, gone=gone) for k, fact in finding.facts.items()
+    }
     # Standard errors stay here; why nothing can be detected does not.
     power = [
         Power(test=one.test, why=one.why, of=one.of, mde=_effect(one.mde, claimed))
@@ -253,14 +259,6 @@ def _finding(
         if not gone
     ]
     return finding.model_copy(update={**figures, "facts": facts, "power": power})
-
-
-def _without(fact: Fact) -> Fact:
-    if isinstance(fact, list):
-        return [_without(one) for one in fact]  # type: ignore[return-value]
-    if isinstance(fact, Row) and fact.value is not None:
-        return _row(fact, {id(fact): WITHHELD})
-    return fact
 
 
 def _effect(mde: float | None, claimed: Row) -> float | None:

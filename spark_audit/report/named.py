@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,6 +88,12 @@ def evidence_of(report: Report, folder: Path, audit: str = AUDIT) -> Evidence:
         what = "is not the file that this report was made from"
         raise InputError(what, where=str(path), fix=fix)
     return Evidence.read(path)
+
+
+def numbered(ids: pd.Series) -> dict[str, str]:
+    """Ids that hold identifiers -> their numbers in the evidence, in words."""
+    keys = enumerate(ids.unique(), start=1)
+    return {key: render("dossier.row", number=number) for number, key in keys}
 
 
 def named_rows(
@@ -200,55 +206,44 @@ def persons(
     evidence = evidence_of(report, folder)
     units = evidence.units
     held_out = ~units["member"].to_numpy(bool)
-    least = 1 / (1 + units["cluster"][held_out].nunique())
-    lists = named_rows(report, evidence, share=share)
     extracted = None
     if about("extract").evidence_file() in report.evidence:
         extracted = evidence_of(report, folder, "extract")
-    found: list[Person] = []
-    for key in dict.fromkeys(ids):
+    groups: dict[str, set[str]] = {}
+    for key in ids:
         group = (sources or {}).get(key, key)
-        own = units[(units["example"] == key) | (units["cluster"] == group)]
-        groups = {*own["cluster"]}
-        if not groups:
+        own = (units["example"] == key) | (units["cluster"] == group)
+        groups[key] = {*units["cluster"][own]}
+        if not groups[key]:
             raise InputError(
                 "is no row and no group of rows of this report: nothing is known of it",
                 where="--person",
                 fix="give the id of a row, or --manifest for the sources of all rows",
             )
-        inside = units["cluster"].isin(groups)
-        for one in lists:
-            rows = one.rows[one.rows["group"].isin(groups)]
-            p = rows["p"].dropna()
-            back, asked = _back(extracted, one.checkpoint, groups)
+    found: list[Person] = []
+    for one in named_rows(report, evidence, share=share):
+        rows = {k: one.rows[one.rows["group"].isin(of)] for k, of in groups.items()}
+        known = {k: mine["p"].dropna() for k, mine in rows.items() if not one.why}
+        p = {k: simes(each) for k, each in known.items() if len(each)}
+        adjusted = dict(zip(p, holm([*p.values()]).tolist(), strict=True)) if p else {}
+        for key, mine in rows.items():
+            back, asked = _back(extracted, one.checkpoint, groups[key])
             found.append(
                 Person(
                     id=key,
                     checkpoint=one.checkpoint,
-                    trained=len(rows),
-                    held_out=int((inside & held_out).sum()),
-                    named=int(rows["named"].sum()),
-                    p=simes(p) if len(p) and not one.why else None,
-                    p_adjusted=None,
-                    least=least,
+                    trained=len(mine),
+                    held_out=int((units["cluster"].isin(groups[key]) & held_out).sum()),
+                    named=int(mine["named"].sum()),
+                    p=p.get(key),
+                    p_adjusted=adjusted.get(key),
+                    least=1 / (1 + one.held_out),
                     back=back,
                     asked=asked,
-                    why=one.why or ("" if len(rows) else render("named.held_out")),
+                    why=one.why or ("" if len(mine) else render("named.held_out")),
                 )
             )
-    return _corrected(found)
-
-
-def _corrected(found: Sequence[Person]) -> list[Person]:
-    """Corrected (Holm) over the persons that were asked for, each checkpoint apart."""
-    corrected = list(found)
-    for name in dict.fromkeys(one.checkpoint for one in found):
-        at = [i for i, one in enumerate(found) if one.checkpoint == name]
-        at = [i for i in at if found[i].p is not None]
-        adjusted = holm([found[i].p or 0.0 for i in at]).tolist() if at else []
-        for i, p in zip(at, adjusted, strict=True):
-            corrected[i] = replace(found[i], p_adjusted=p)
-    return corrected
+    return sorted(found, key=lambda one: list(groups).index(one.id))
 
 
 def _back(

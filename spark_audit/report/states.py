@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context
 from typing import Any, Literal, get_args
 
 from spark_audit import sentences
 from spark_audit.audits.claims import LEVEL, REMAINS, TESTS, faults
 from spark_audit.audits.matched.matched_guards import BALANCE
-from spark_audit.names import BASE, entry_of, series_of
-from spark_audit.report.coverage import attacks_of_audits, remembers, unclear
+from spark_audit.names import BASE, entry_of
+from spark_audit.report.coverage import attacks_of_audits, method_of, remembers, unclear
 from spark_audit.report.tables import entries
 from spark_audit.results import OF_REPORT, Finding, Guard, Report, Row, by_severity
 from spark_audit.results.findings import DETECTED, SEVERITY
@@ -182,15 +182,12 @@ def standings(report: Report) -> list[Standing]:
         return []
     by_entry: dict[str, list[Finding]] = {name: [] for name in entries(report)}
     for finding in report.findings:
-        by_entry.setdefault(_entry(finding.checkpoint), []).append(finding)
-    scored = {(row.audit, _entry(row.checkpoint)) for row in report.results if row.n}
+        by_entry.setdefault(method_of(finding.checkpoint), []).append(finding)
+    scored = {(row.audit, method_of(row.checkpoint)) for row in report.results if row.n}
     scored |= {(row.audit, "") for row in report.results}
     scored |= {(one.audit, "") for one in report.findings}
     found = [
-        replace(
-            _standing(name, own, attacks, scored, faults(report.guards, name)),
-            exposed=_exposed(report, name, own),
-        )
+        _standing(report, name, own, attacks, scored)
         for name, own in by_entry.items()
         if name and (name != BASE or any(one.detected for one in own))
     ]
@@ -388,20 +385,16 @@ def gate(found: Sequence[Standing]) -> str:
     return sentences.render("states.gate", **facts)
 
 
-def _entry(name: str) -> str:
-    return entry_of(series_of(name)) if name else ""
-
-
 def _place(one: Standing) -> float:
     return -max((finding.severity for finding in one.detections), default=0)
 
 
 def _standing(
+    report: Report,
     name: str,
-    findings: Iterable[Finding],
+    findings: Sequence[Finding],
     attacks: Collection[str],
     scored: Collection[tuple[str, str]],
-    failed: Sequence[Guard],
 ) -> Standing:
     own = [one for one in by_severity(findings) if one.audit in (*attacks, OF_REPORT)]
     tried = tuple(
@@ -414,24 +407,26 @@ def _standing(
         for audit in attacks
     )
     detections = tuple(one for one in own if one.detected)
-    faults = tuple(failed)
+    failed = tuple(faults(report.guards, name))
+    near: Tried | None = None
     if detections:
         leaks = detections[0].severity >= SEVERITY["memory"]
         state: State = "LEAKS" if leaks else "DETECTABLE"
-        return Standing(
-            name, state, detections, tried, faults=faults, led_by=detections[0]
-        )
-    if faults or not any(map(remembers, own)):
+        led_by: Finding | None = detections[0]
+    elif failed or not any(map(remembers, own)):
+        state = "NOT TESTED"
         why = (f for f in own if f.claim in REASONS and f.audit != OF_REPORT)
-        led_by = None if faults else next(why, None)
-        return Standing(name, "NOT TESTED", (), tried, faults=faults, led_by=led_by)
-    tests = [one for one in tried if one.outcome == "not shown"]
-    led_by = next((f for one in tests if (f := one.finding) and remembers(f)), None)
-    near = min(tests, key=lambda one: _p(one.finding), default=None)
-    if near and (_p(near.finding) >= LEVEL or near.finding is led_by):
-        near = None
-    led_by = led_by or _least(own)
-    return Standing(name, "NO LEAK FOUND", (), tried, led_by=led_by, nearest=near)
+        led_by = None if failed else next(why, None)
+    else:
+        state = "NO LEAK FOUND"
+        tests = [one for one in tried if one.outcome == "not shown"]
+        led_by = next((f for one in tests if (f := one.finding) and remembers(f)), None)
+        near = min(tests, key=lambda one: _p(one.finding), default=None)
+        if near and (_p(near.finding) >= LEVEL or near.finding is led_by):
+            near = None
+        led_by = led_by or _least(own)
+    exposed = _exposed(report, name, findings)
+    return Standing(name, state, detections, tried, exposed, failed, led_by, near)
 
 
 def _p(finding: Finding | None) -> float:

@@ -21,7 +21,7 @@ from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_audit.errors import InputError, choose
 
@@ -35,17 +35,8 @@ DECIMALS = {"bits": 2, "points": 1, "ranks": 1, "clusters": 1}
 """Decimals of a unit, where they are not three."""
 
 
-class Interval(Protocol):
-    """What has a value with limits: a row, a contrast, an estimate."""
-
-    @property
-    def value(self) -> float | None: ...  # noqa: D102
-
-    @property
-    def low(self) -> float | None: ...  # noqa: D102
-
-    @property
-    def high(self) -> float | None: ...  # noqa: D102
+Figure: TypeAlias = Any
+"""What has a value with limits: a row, a contrast, an estimate, a finding."""
 
 
 HUGE = 1e6
@@ -78,7 +69,7 @@ def limits(
 
 
 def figure(
-    row: Interval, digits: int = 3, *, sign: int = 1, scale: float = 1, unit: str = ""
+    row: Figure, digits: int = 3, *, sign: int = 1, scale: float = 1, unit: str = ""
 ) -> str:
     """``value [low, high]``; the unit stands behind the value.
 
@@ -94,35 +85,35 @@ def figure(
     return f"{value}{unit}{limits(low, high, digits=digits, scale=sign * scale)}"
 
 
-def _lacking(row: Interval) -> str:
+def _lacking(row: Figure) -> str:
     return render("word.withheld") if getattr(row, "withheld", False) else "-"
 
 
-def points(row: Interval) -> str:
+def points(row: Figure) -> str:
     """A difference of shares: ``value [low, high]`` in percentage points."""
     return figure(row, DECIMALS["points"], scale=100)
 
 
-def percent(row: Interval) -> str:
+def percent(row: Figure) -> str:
     """A share: ``value% [low, high]``."""
     return figure(row, DECIMALS["points"], scale=100, unit="%")
 
 
-def value(row: Interval, digits: int = 3, *, scale: float = 1) -> str:
+def value(row: Figure, digits: int = 3, *, scale: float = 1) -> str:
     """The value without its interval."""
     if row.value is None:
         return _lacking(row)
     return number(scale * row.value, digits)
 
 
-def drifted(row: Interval | None) -> str:
+def drifted(row: Figure | None) -> str:
     """A drift; nothing has drifted on the reference itself."""
     if row is None or (row.value is None and not getattr(row, "withheld", False)):
         return number(0.0)
     return value(row)
 
 
-def likelier(row: Interval) -> str:
+def likelier(row: Figure) -> str:
     """A change of NLL, nats per token, in words: ``12% more likely``."""
     if row.value is None:
         return value(row)
@@ -133,11 +124,8 @@ def likelier(row: Interval) -> str:
     return render(f"word.{way}_likely", percent=number(100 * abs(ratio - 1), 0))
 
 
-def likelier_interval(row: Interval) -> str:
+def likelier_interval(row: Figure) -> str:
     """The interval of :func:`likelier`: in times, or in per cent with signs."""
-    assert row.value is not None
-    assert row.low is not None
-    assert row.high is not None
     low, high = _ratio(row.high), _ratio(row.low)
     if _ratio(row.value) >= TWICE:
         ends = {"low": _times(low), "high": _times(high)}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_reports import checkpoint, made_report
+from made_reports import checkpoint, figure, made_report
 
 from spark_audit.audits import about
 from spark_audit.cli.main import run
@@ -22,10 +22,8 @@ PAPER = ROOT / "reports" / "paper"
 TEXTS = sorted((ROOT.parent / "shared" / "paper").glob("*.txt"))
 
 
-def row(checkpoint: str, metric: str = "delta_sel", **columns: Any) -> Row:
-    given = {"value": 0.25, "low": 0.1, "high": 0.4, "interval": "jackknife-t"}
-    names = {"audit": "matched", "checkpoint": checkpoint, "metric": metric}
-    return Row.model_validate(names | given | columns)
+def row(name: str, metric: str = "delta_sel", **columns: Any) -> Row:
+    return figure(name, f"matched|{metric}", **{"n": 0, "clusters": 0, **columns})
 
 
 def made(*rows: Row, base: str | None = "tiny") -> Report:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
-from made_reports import made_report, manifest_facts, said
+from made_reports import figure, made_report, manifest_facts, said
 
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import Report, Row
@@ -17,18 +17,14 @@ from spark_audit.results import Report, Row
 DIGEST = "d" * 64
 
 
-def row(name: str, metric: str = "memory", **columns: Any) -> Row:
-    given: dict[str, Any] = {"value": -0.25, "low": -0.4, "high": -0.1, "unit": "nats"}
-    given |= {"interval": "jackknife-t", "null": 0.0, "clusters": 60, "n": 90}
-    given |= {"audit": "matched"}
-    return Row(checkpoint=name, metric=metric, **{**given, **columns})
+def row(name: str, metric: str = "memory", value: Any = -0.25, **more: Any) -> Row:
+    columns = {"unit": "nats", "null": 0.0, "clusters": 60, **more}
+    return figure(name, f"matched|{metric}", value, **columns)
 
 
 @pytest.fixture
 def report() -> Report:
     names = ("mine: a|b", "other", "base")
-    missing: dict[str, Any] = {"value": None, "low": None, "high": None}
-    missing |= {"interval": "none", "status": "not_estimable", "note": "no row"}
     return made_report(
         *names,
         versions={"spark-audit": "0.1.0"},
@@ -38,8 +34,8 @@ def report() -> Report:
         ],
         results=[
             row(names[0]),
-            row(names[0], "delta_sel", of="change", value=0.5, clusters=3),
-            row("other", **missing),
+            row(names[0], "delta_sel|change", 0.5, clusters=3),
+            row("other", value=None),
             row("base", value=-0.01),
         ],
         caveats=["This is no proof."],
@@ -56,7 +52,7 @@ def test_the_hub_reads_figures_with_their_limits(
     assert card.data.model_name == "mine: a|b"
     assert (figure.metric_type, figure.metric_value) == ("matched.memory", -0.24)
     told = figure.metric_args
-    assert (told["low"], told["high"], told["null"]) == (-0.4, -0.1, 0.0)
+    assert (told["low"], told["high"], told["null"]) == (-0.38, 0.0, 0.0)
     assert (told["unit"], told["level"]) == ("nats", 0.95)
     assert (figure.dataset_name, figure.dataset_revision) == ("m @x", "not shown")
     assert "## Privacy audit" in card.text

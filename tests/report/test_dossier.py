@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -181,12 +180,13 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
 
 
 def test_every_detection_outcome_and_attack_has_its_words() -> None:
-    folder = files("spark_audit.report.writers").joinpath("templates")
-    names = [f"dossier{of}.html" for of in ("", ".de")]
-    templates = [folder.joinpath(name).read_text("utf-8") for name in names]
     detections = {claim for claim, severity in SEVERITY.items() if severity >= DETECTED}
-    for key in (*detections, *OUTCOMES, *SHAPES):
-        assert all(f'  "{key}": "' in template for template in templates)
+    keys = [*(f"risk.{key}" for key in detections)]
+    keys += [f"outcome.{key}" for key in OUTCOMES]
+    keys += [f"residual.{key}" for key in SHAPES]
+    for language in sentences.LANGUAGES:
+        with sentences.spoken(language):
+            assert all(map(page._words, keys))
     for name in all_audits():
         assert sentences.knows(f"audit.{name}.asks") == bool(about(name).covers)
 
@@ -207,6 +207,12 @@ def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(
     for row in named:
         text = case.manifest.by_id[row["id"]].text
         assert all(each in text for each in row["texts"])
+    # Ids that hold identifiers are numbers, unless identifiers are shown.
+    holding = report.manifest.model_copy(update={"ids_identify": True})
+    secret = report.model_copy(update={"manifest": holding})
+    numbers: Any = exposed(secret, folder, leaky)
+    assert all(row["id"].startswith("row ") for row in numbers)
+    assert exposed(secret, folder, leaky, manifest=case.manifest) == named
     # No figure of a row stands anywhere: its digits are those of its id.
     html = page.dossier(report, folder, Rendering())
     part = text_of(html[html.index('id="exposed"') : html.index('id="next"')])

@@ -7,15 +7,20 @@ import re
 from pathlib import Path
 
 import pytest
-from made_reports import checkpoint, guard, made_report, manifest_facts, said
+from made_reports import (
+    checkpoint,
+    figure,
+    guard,
+    made_report,
+    manifest_facts,
+    said,
+)
 
 from spark_audit.cli.show import show_report
 from spark_audit.errors import InputError, visible
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import (
-    Contrast,
     Report,
-    Row,
 )
 from spark_audit.terminal.console import say, show_facts, tell_json
 from spark_audit.terminal.progress import _Lines
@@ -28,8 +33,6 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 @pytest.fixture(scope="module")
 def evil() -> Report:
-    figures = {"value": 0.25, "low": 0.1, "high": 0.4, "interval": "jackknife-t"}
-    where = {"audit": "matched", "checkpoint": NAME}
     return made_report(
         command=["spark-audit", NAME],
         created=NAME,
@@ -41,10 +44,10 @@ def evil() -> Report:
         ],
         findings=[said(NAME, NAME, "memory", f"# {NAME}: said.")],
         results=[
-            Row(**where, metric=metric, unit=NAME, note=NAME, **figures)
+            figure(NAME, "matched|", metric=metric, unit=NAME, note=NAME)
             for metric in ("delta_sel", "nll_pii", NAME)
         ],
-        contrasts=[Contrast(**where, metric="did", baseline=NAME, **figures)],
+        contrasts=[figure(NAME, "matched|did", baseline=NAME)],
         guards=[guard(NAME, NAME, of=NAME)],
         caveats=[f"# {NAME}", f"1. {NAME}"],
         tables={"some": [{NAME: NAME, "x": NAME}]},

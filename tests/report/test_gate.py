@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_reports import checkpoint, made_report, said
+from made_reports import checkpoint, figure, made_report, said
 
 from spark_audit.audits import about, all_audits
 from spark_audit.errors import InputError
@@ -20,27 +20,19 @@ from spark_audit.results import Contrast, Report, Row
 from spark_audit.results import Finding as Told
 
 
-def figure(name: str, value: float | None = 0.5, **more: Any) -> dict[str, Any]:
-    columns = {"audit": "mia", "metric": "tpr_at_fpr_0.1", "of": "loss", **more}
-    if value is None:
-        columns |= {"status": "not_estimable", "note": "no base"}
-        return {"checkpoint": name, **columns}
-    limits = {"low": value - 0.1, "high": value + 0.1, "interval": "jackknife-t"}
-    return {"checkpoint": name, "value": value, **limits, **columns}
+def rated(name: str, value: float | None = 0.5, **columns: Any) -> Any:
+    """A row of the figure that :data:`RULE` asks for."""
+    return figure(name, "mia|tpr_at_fpr_0.1|loss", value, **columns)
 
 
 def report(
-    rows: list[dict[str, Any]],
-    contrasts: list[dict[str, Any]] | None = None,
+    rows: list[Row],
+    contrasts: list[Contrast] | None = None,
     names: tuple[str, ...] = ("base", "er", "spark"),
     **more: Any,
 ) -> Report:
-    return made_report(
-        *names,
-        results=[Row(**row) for row in rows],
-        contrasts=[Contrast(**c) for c in contrasts or []],
-        **({"settings": {"baseline": "er"}} | more),
-    )
+    given = {"results": rows, "contrasts": contrasts or []}
+    return made_report(*names, **given, **({"settings": {"baseline": "er"}} | more))
 
 
 RULE = "mia.tpr_at_fpr_0.1.loss.high > 0.55"
@@ -51,25 +43,25 @@ def states(found: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("text", "audit", "metric", "of", "field", "operator", "bound", "checkpoint"),
+    ("text", "figure", "operator", "bound", "checkpoint"),
     [
-        (RULE, "mia", "tpr_at_fpr_0.1", "loss", "high", ">", 0.55, None),
-        ("matched.did.p<0.05 for x", "matched", "did", "", "p", "<", 0.05, "x"),
+        (RULE, "mia|tpr_at_fpr_0.1|loss|high", ">", 0.55, None),
+        ("matched.did.p<0.05 for x", "matched|did||p", "<", 0.05, "x"),
         (
             "canary.top1_rate.full/annotation.low >= 1e-3",
-            *("canary", "top1_rate", "full/annotation", "low", ">=", 1e-3, None),
+            *("canary|top1_rate|full/annotation|low", ">=", 1e-3, None),
         ),
-        ("noise.gap.0.01.value != -2", "noise", "gap", "0.01", "value", "!=", -2, None),
+        ("noise.gap.0.01.value != -2", "noise|gap|0.01|value", "!=", -2, None),
         (
             "extract.greedy_rate.high > .02",
-            *("extract", "greedy_rate", "", "high"),
+            "extract|greedy_rate||high",
             ">",
             0.02,
             None,
         ),
         (
             "matched.delta_sel.change.low<0",
-            *("matched", "delta_sel", "change", "low"),
+            "matched|delta_sel|change|low",
             "<",
             0,
             None,
@@ -77,18 +69,11 @@ def states(found: Any) -> list[tuple[str, str]]:
     ],
 )
 def test_rules_are_read(
-    text: str,
-    audit: str,
-    metric: str,
-    of: str,
-    field: str,
-    operator: str,
-    bound: float,
-    checkpoint: str | None,
+    text: str, figure: str, operator: str, bound: float, checkpoint: str | None
 ) -> None:
     rule = parse_rule(text)
-    assert (rule.audit, rule.metric, rule.of) == (audit, metric, of)
-    assert (rule.field, rule.operator, rule.bound) == (field, operator, bound)
+    assert "|".join((rule.audit, rule.metric, rule.of, rule.field)) == figure
+    assert (rule.operator, rule.bound) == (operator, bound)
     assert rule.checkpoint == checkpoint
 
 
@@ -111,7 +96,7 @@ def test_what_cannot_be_read_lists_what_is_known(text: str, message: str) -> Non
 
 
 def test_every_checkpoint_is_judged_unless_a_rule_excludes_it() -> None:
-    rows = [figure("base", 0.9), figure("er", 0.9), figure("spark", 0.2)]
+    rows = [rated("base", 0.9), rated("er", 0.9), rated("spark", 0.2)]
     found = check(report(rows), [parse_rule(RULE)])
     assert states(found) == [("base", "tripped"), ("er", "tripped"), ("spark", "ok")]
     assert judged(found) == [f"{RULE}: judged 3 of 3 checkpoints"]
@@ -134,7 +119,7 @@ def test_every_checkpoint_is_judged_unless_a_rule_excludes_it() -> None:
 
 
 def test_a_rounded_baseline_is_judged_too() -> None:
-    rows = [figure(n, 0.2) for n in ("base", "er", "spark")] + [figure("er+int4", 0.9)]
+    rows = [rated(n, 0.2) for n in ("base", "er", "spark")] + [rated("er+int4", 0.9)]
 
     names = ("base", "er", "spark")
     small = checkpoint("er+int4", quantised_from="er")
@@ -144,12 +129,12 @@ def test_a_rounded_baseline_is_judged_too() -> None:
 
 def test_a_contrast_has_no_figure_of_what_is_held_against_nothing() -> None:
     rule = parse_rule("matched.did.low < 0")
-    did = figure("spark", audit="matched", metric="did", of="") | {"baseline": "er"}
+    did = figure("spark", "matched|did", 0.5, baseline="er")
     found = check(report([], [did]), [rule])
     assert states(found) == [("base", "left_out"), ("er", "left_out"), ("spark", "ok")]
     assert "left out: base, er (compared with nothing)" in judged(found)[0]
     # One that could have been held against the baseline, and was not, is missing.
-    small = did | {"checkpoint": "spark+int4", "baseline": "spark"}
+    small = did.model_copy(update={"checkpoint": "spark+int4", "baseline": "spark"})
     assert ("spark", "tripped") in states(check(report([], [small]), [rule]))
     named = check(report([], [did]), [parse_rule("matched.did.low < 0 for er")])
     assert ("er", "tripped") in states(named)
@@ -159,15 +144,15 @@ def test_a_contrast_has_no_figure_of_what_is_held_against_nothing() -> None:
     "rows",
     [
         [],
-        [figure("spark", None)],
-        [figure("spark", status="invalid", note="texts differ")],
-        [figure("spark", status="insensitive")],
-        [figure("spark", status="not_resolvable")],
-        [figure("spark", group="task:x")],
-        [figure("spark", low=None, high=None)],
+        [rated("spark", None)],
+        [rated("spark", status="invalid", note="texts differ")],
+        [rated("spark", status="insensitive")],
+        [rated("spark", status="not_resolvable")],
+        [rated("spark", group="task:x")],
+        [rated("spark", low=None, high=None)],
     ],
 )
-def test_what_was_not_measured_trips(rows: list[dict[str, Any]]) -> None:
+def test_what_was_not_measured_trips(rows: list[Row]) -> None:
     rule, found = [parse_rule(RULE)], report(rows, names=("spark",))
     assert states(check(found, rule)) == [("spark", "tripped")]
     assert states(check(found, rule, allow_missing=True)) == [("spark", "missing")]
@@ -175,15 +160,15 @@ def test_what_was_not_measured_trips(rows: list[dict[str, Any]]) -> None:
 
 def test_what_was_measured_trips_whatever_is_missing_beside_it() -> None:
     rule = [parse_rule(RULE)]
-    lost = figure("spark", None) | {"over": "seeds"}
-    both = report([figure("spark", 0.9), lost], names=("spark",))
+    lost = rated("spark", None, over="seeds")
+    both = report([rated("spark", 0.9), lost], names=("spark",))
     assert states(check(both, rule, allow_missing=True)) == [("spark", "tripped")]
-    partial = report([figure("spark", 0.9)], names=("spark",), status="partial")
+    partial = report([rated("spark", 0.9)], names=("spark",), status="partial")
     assert states(check(partial, rule, allow_missing=True)) == [("spark", "tripped")]
 
 
 def test_a_partial_report_and_one_without_checkpoints_trip() -> None:
-    partial = report([figure("spark", 0.1)], names=("spark",), status="partial")
+    partial = report([rated("spark", 0.1)], names=("spark",), status="partial")
     assert states(check(partial, [parse_rule(RULE)])) == [("spark", "tripped")]
     nobody = check(report([], names=("base",)), [parse_rule(f"{RULE} except base")])
     assert states(nobody) == [("base", "left_out"), ("-", "tripped")]
@@ -191,16 +176,16 @@ def test_a_partial_report_and_one_without_checkpoints_trip() -> None:
 
 
 def test_p_is_the_adjusted_one_of_a_contrast() -> None:
-    contrast = figure("spark", audit="matched", metric="did", of="")
-    contrast |= {"baseline": "er", "p": 0.01, "p_adjusted": 0.2}
+    p = {"p": 0.01, "p_adjusted": 0.2}
+    contrast = figure("spark", "matched|did", 0.5, baseline="er", **p)
     rule = [parse_rule("matched.did.p < 0.05")]
     assert ("spark", "ok") in states(check(report([], [contrast]), rule))
-    contrast["p_adjusted"] = None
+    contrast = contrast.model_copy(update={"p_adjusted": None})
     assert ("spark", "tripped") in states(check(report([], [contrast]), rule))
 
 
 def test_seeds_are_judged_beside_their_method_and_a_series_for_its_stages() -> None:
-    rows = [figure("s[1]", 0.9), figure("s[2]", 0.1), figure("s", 0.3, over="both")]
+    rows = [rated("s[1]", 0.9), rated("s[2]", 0.1), rated("s", 0.3, over="both")]
     found = report(rows, names=("s[1]", "s[2]"), settings={})
     assert states(check(found, [parse_rule(RULE)])) == [
         ("s[1]", "tripped"),
@@ -209,14 +194,14 @@ def test_seeds_are_judged_beside_their_method_and_a_series_for_its_stages() -> N
     ]
     without = check(found, [parse_rule(f"{RULE} except s")])
     assert {one.state for one in without if one.checkpoint != "-"} == {"left_out"}
-    stages = report([figure("s", 0.9)], names=("s@1", "s@2"), settings={})
+    stages = report([rated("s", 0.9)], names=("s@1", "s@2"), settings={})
     assert states(check(stages, [parse_rule(RULE)])) == [("s", "tripped")]
 
 
 def test_a_tripped_gate_says_so_by_its_code_when_its_reader_has_gone(
     tmp_path: Path,
 ) -> None:
-    rows = [figure(f"m{i}", 0.9) for i in range(1000)]
+    rows = [rated(f"m{i}", 0.9) for i in range(1000)]
     found = report(rows, names=("m0",))
     write_text(tmp_path / "report.json", found.model_dump_json())
     call = [sys.executable, "-m", "spark_audit", "gate", str(tmp_path)]

@@ -14,12 +14,11 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from made_reports import made_report
+from made_reports import figure, made_report
 
 from spark_audit.cli.main import run
 from spark_audit.files import write_text
 from spark_audit.report.gate import Finding, for_github, junit, sarif
-from spark_audit.results import Row
 
 ROOT = Path(__file__).parents[2]
 RULE = "mia.tpr_at_fpr_0.1.loss.high > 0.55"
@@ -36,15 +35,9 @@ FOUND = [
 def folder(tmp_path: Path) -> Path:
     """A report in which ``er`` trips the rule and ``spark`` does not."""
     values = {"er": 0.5, "spark": 0.1, "base": 0.1}
-    told: dict[str, Any] = {"audit": "mia", "metric": "tpr_at_fpr_0.1", "of": "loss"}
-    told |= {"interval": "jackknife-t"}
-    report = made_report(
-        *values,
-        results=[
-            Row(checkpoint=k, value=v, low=v - 0.1, high=v + 0.1, **told)
-            for k, v in values.items()
-        ],
-    )
+    place = "mia|tpr_at_fpr_0.1|loss"
+    rows = [figure(name, place, value) for name, value in values.items()]
+    report = made_report(*values, results=rows)
     write_text(tmp_path / "r" / "report.json", report.model_dump_json())
     write_text(tmp_path / "r" / "report.md", "# The report\n")
     return tmp_path / "r"

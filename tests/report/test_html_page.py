@@ -18,7 +18,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from made_reports import checkpoint, guard, made_report, manifest_facts, said
+from made_reports import (
+    checkpoint,
+    figure,
+    guard,
+    made_report,
+    manifest_facts,
+    said,
+)
 from synthetic import make_case  # noqa: F401
 
 from spark_audit.manifest.file import seal
@@ -32,10 +39,8 @@ from spark_audit.report.folder import write_report
 from spark_audit.report.writers.html_page import page as html_page
 from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
 from spark_audit.results import (
-    Contrast,
     Finding,
     Report,
-    Row,
 )
 
 Tokens = list[dict[str, Any]]
@@ -43,35 +48,6 @@ Tokens = list[dict[str, Any]]
 NAMES = ("base", "er[1]", "er[2]", "spark+ul")
 EVIL = '<script>alert("evil")</script>'
 SECRETS = ("Ottoline Quibbleworth", "zK9#qVw7Xp", "987-65-4329", "q.vextor@example.org")
-MISSING: dict[str, Any] = {
-    "value": None,
-    "low": None,
-    "high": None,
-    "interval": "none",
-    "status": "not_estimable",
-    "note": f"no span {EVIL}",
-}
-
-
-def a_row(checkpoint: str, place: str, value: float, **columns: Any) -> dict[str, Any]:
-    audit, metric, of, group = place.split("|")
-    given = {
-        "audit": audit,
-        "metric": metric,
-        "of": of,
-        "group": group,
-        "checkpoint": checkpoint,
-        "value": value,
-        "low": value - 0.1,
-        "high": value + 0.2,
-        "interval": "jackknife-t",
-        "n": 90,
-        "clusters": 12,
-        "unit": "nats" if audit == "matched" else "",
-    }
-    return given | columns
-
-
 PLACES = (
     "matched|nll_pii||pooled",
     "matched|nll_control||pooled",
@@ -89,31 +65,20 @@ PLACES = (
 
 def a_report(**columns: Any) -> Report:
     rows = [
-        Row.model_validate(
-            a_row(name, place, (3 - k) * 0.7 + 1.3 * (k == 1) + 0.01 * j)
-        )
+        figure(name, place, (3 - k) * 0.7 + 1.3 * (k == 1) + 0.01 * j)
         for j, place in enumerate(PLACES)
         for k, name in enumerate(NAMES)
     ]
     rows += [
-        Row.model_validate(
-            a_row("er", place, 1.125, over="both", interval="percentile")
-        )
-        for place in ("matched|delta_sel||pooled", "matched|nll_pii||pooled")
+        figure("er", place, 1.125, over="both", interval="percentile")
+        for place in ("matched|delta_sel", "matched|nll_pii")
     ]
-    for name, more in (
-        ("base", {"status": "invalid", "note": "guard failed"}),
-        ("er[1]", {"status": "not_resolvable", "note": "too few rows"}),
-        ("er[2]", {"status": "insensitive", "note": "not found"}),
-        ("spark+ul", MISSING),
-    ):
-        rows.append(Row.model_validate(a_row(name, "odd|score||pooled", 0.5) | more))
+    void = {"base": "invalid", "er[1]": "not_resolvable", "er[2]": "insensitive"}
+    rows += [figure(name, "odd|score", 0.5, status=of) for name, of in void.items()]
+    rows.append(figure("spark+ul", "odd|score", None, note=f"no span {EVIL}"))
+    tested = {"p": 0.0312, "p_adjusted": 0.0456, "mde": 0.21, "family": "primary"}
     contrasts = [
-        Contrast.model_validate(
-            a_row(name, f"matched|did||{group}", value)
-            | {"baseline": "er[1]", "p": 0.0312, "p_adjusted": 0.0456, "mde": 0.21}
-            | {"family": "primary"}
-        )
+        figure(name, f"matched|did||{group}", value, baseline="er[1]", **tested)
         for name, value in (("er[2]", 0.05), ("spark+ul", 0.92))
         for group in ("pooled", "task:fomc")
     ]
@@ -695,7 +660,7 @@ def test_tables_sort_by_mouse_and_keyboard(open_page: Callable[..., Opened]) -> 
     assert column(page, table, 1) == sorted(before)
     # Cells are broken around intervals, and lose nothing by it.
     cells = page.locator("table.sortable td").all_text_contents()
-    assert "0.050 [-0.050, 0.250], p (primary) adjusted 0.046, MDE 0.210" in cells
+    assert "0.050 [-0.075, 0.300], p (primary) adjusted 0.046, MDE 0.210" in cells
 
 
 @in_browser

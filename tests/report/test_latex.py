@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_reports import checkpoint, made_report, manifest_facts
+from made_reports import checkpoint, figure, made_report, manifest_facts
 
 from spark_audit.report.folder import write_report
 from spark_audit.report.writers.latex import render
@@ -28,71 +28,33 @@ SHOWN = (
 )
 """Of the names, as LaTeX."""
 TASKS = ("task_a", "b&w")
-COLUMNS: dict[str, list[tuple[str, str, str, str]]] = {
-    "matched": [
-        ("matched", "nll_pii", "", "pooled"),
-        ("matched", "nll_control", "", "pooled"),
-        ("matched", "delta_sel", "", "pooled"),
-        ("matched", "delta_sel", "change", "pooled"),
-    ],
+MATCHED = ("nll_pii|", "nll_control|", "delta_sel|", "delta_sel|change")
+RANKS = ("mean", "median")
+SCORES = ("loss", "response", "mink10", "minkpp10", "zlib", "reference", "blind")
+RARE = ("response", "reference")
+UTILITY = [f"utility|{metric}" for metric in ("last", "avg", "bwt")]
+NLL = [f"nll|nll|{kind}" for kind in ("pii", "low", "canary")]
+COLUMNS: dict[str, list[str]] = {
+    "matched": [f"matched|{place}" for place in MATCHED],
     "rank": [
-        ("rank", metric, "pii", "pooled")
-        for metric in (
-            "rank_mean",
-            "rank_median",
-            "top1_rate",
-            "top5_rate",
-            "top10_rate",
-        )
+        *(f"rank|rank_{kind}|pii" for kind in RANKS),
+        *(f"rank|top{k}_rate|pii" for k in (1, 5, 10)),
     ],
     "canary_rank": [
-        ("canary", metric, "full", "pooled")
+        f"canary|{metric}|full"
         for metric in ("rank_mean", "exposure_mean", "top1_rate", "top10_rate")
     ],
     "mia": [
-        ("mia", "auc", "loss", "pooled"),
-        ("mia", "auc", "response", "pooled"),
-        ("mia", "auc", "mink10", "pooled"),
-        ("mia", "auc", "minkpp10", "pooled"),
-        ("mia", "auc", "zlib", "pooled"),
-        ("mia", "auc", "reference", "pooled"),
-        ("mia", "auc", "blind", "pooled"),
-        ("mia", "tpr_at_fpr_5", "response", "pooled"),
-        ("mia", "tpr_at_fpr_5", "reference", "pooled"),
+        *(f"mia|auc|{score}" for score in SCORES),
+        *(f"mia|tpr_at_fpr_5|{score}" for score in RARE),
+    ],
+    "ablations": [*UTILITY, *NLL],
+    "utility": [
+        *(f"utility|accuracy|2|task:{task}" for task in TASKS),
+        *(UTILITY[k] for k in (2, 0, 1)),
     ],
 }
-UTILITY = [("utility", metric, "", "pooled") for metric in ("last", "avg", "bwt")]
-NLL = [("nll", "nll", kind, "pooled") for kind in ("pii", "low", "canary")]
-COLUMNS["ablations"] = [*UTILITY, *NLL]
-COLUMNS["utility"] = [
-    *(("utility", "accuracy", "2", f"task:{task}") for task in TASKS),
-    *(UTILITY[k] for k in (2, 0, 1)),
-]
 PLACES = list(dict.fromkeys(place for part in COLUMNS.values() for place in part))
-MISSING: dict[str, Any] = {"value": None, "low": None, "high": None, "interval": "none"}
-
-
-def a_row(
-    checkpoint: str,
-    place: tuple[str, str, str, str],
-    number: float = 0.0,
-    **columns: Any,
-) -> Row:
-    audit, metric, of, group = place
-    given = {
-        "audit": audit,
-        "metric": metric,
-        "of": of,
-        "group": group,
-        "checkpoint": checkpoint,
-        "value": number,
-        "low": number - 0.125,
-        "high": number + 0.25,
-        "interval": "jackknife-t",
-        "n": 90,
-        "clusters": 12,
-    }
-    return Row.model_validate(given | columns)
 
 
 def a_report(rows: list[Row], **columns: Any) -> Report:
@@ -115,16 +77,10 @@ def report() -> Report:
                 value = 4.2e7
             if (i, k) == (1, 2):
                 value = -3.21e-5
-            rows.append(a_row(name, place, value))
-            if place[1] == "accuracy":
-                first: dict[str, Any] = {
-                    "of": "1",
-                    "value": 99.0 + k,
-                    "low": None,
-                    "high": None,
-                }
-                rows.append(a_row(name, place, **first))
-    rows.append(a_row(NAMES[1], COLUMNS["matched"][2], 0.5, over="seeds"))
+            rows.append(figure(name, place, value))
+            if "accuracy" in place:
+                rows.append(figure(name, place, 99.0 + k, of="1"))
+    rows.append(figure(NAMES[1], COLUMNS["matched"][2], 0.5, over="seeds"))
     return a_report(rows)
 
 
@@ -151,14 +107,12 @@ def test_a_table_holds_the_figures_of_its_rows(report: Report, name: str) -> Non
     if name == "matched":
         assert shown.pop(SHOWN[1] + ", seeds") == [[], [], [0.5, 0.375, 0.75], []]
     assert list(shown) == list(SHOWN)
-    own = {
-        (r.audit, r.metric, r.of, r.group, r.checkpoint): r
-        for r in report.results
-        if r.over == "sources"
-    }
+    rows = [row for row in report.results if row.over == "sources"]
+    own = {(r.audit, r.metric, r.of, r.group, r.checkpoint): r for r in rows}
     for each, label in zip(NAMES, SHOWN, strict=True):
         for place, found in zip(COLUMNS[name], shown[label], strict=True):
-            row = own[(*place, each)]
+            audit, metric, of, group, *_ = [*place.split("|"), "", ""]
+            row = own[audit, metric, of, group or "pooled", each]
             # Three decimals; of what is very large or small fewer digits.
             wanted = [row.value, row.low, row.high]
             assert found == pytest.approx(wanted, rel=0.05, abs=0.0005), (each, place)
@@ -175,9 +129,9 @@ def test_a_table_holds_the_figures_of_its_rows(report: Report, name: str) -> Non
 def test_a_void_figure_says_so_and_why(status: str, word: str) -> None:
     place = COLUMNS["mia"][0]
     rows = [
-        a_row("base", place, 0.5),
-        a_row("run", place, 0.875, status=status, note="100% of it & more"),
-        a_row("run2", place, 0.625, status=status),
+        figure("base", place, 0.5),
+        figure("run", place, 0.875, status=status, note="100% of it & more"),
+        figure("run2", place, 0.625, status=status),
     ]
     text = render(a_report(rows))["mia"]
     lines = {name: cells[0] for name, cells in body(text).items()}
@@ -189,19 +143,16 @@ def test_a_void_figure_says_so_and_why(status: str, word: str) -> None:
 
 def test_what_is_not_estimable_shows_its_reason_and_no_number() -> None:
     pii, control, *_ = COLUMNS["matched"]
-    gone = {**MISSING, "status": "not_estimable", "note": "no such span"}
-    rows = [a_row("run", pii, 1.0), a_row("run", control, **gone)]
+    gone = figure("run", control, None, note="no such span")
+    rows = [figure("run", pii, 1.0), gone]
     text = render(a_report(rows))["matched"]
     assert body(text) == {"run": ["1.000 [0.875, 1.250]", "not estimable"]}
     assert "run: not estimable: no such span." in text
 
 
 def test_tables_without_figures_are_not_written(tmp_path: Path) -> None:
-    gone = {**MISSING, "status": "not_estimable", "note": "the manifest has no canary"}
-    rows = [
-        a_row("run", NLL[0], 3.0),
-        a_row("run", COLUMNS["canary_rank"][0], **gone),
-    ]
+    gone = figure("run", COLUMNS["canary_rank"][0], None)
+    rows = [figure("run", NLL[0], 3.0), gone]
     write_report(a_report(rows), tmp_path, formats=["latex"])
     names = {path.name for path in (tmp_path / "tables").iterdir()}
     assert names == {"ablations.tex", "all.tex"}
@@ -225,11 +176,10 @@ def test_tex_sets_all_tables(report: Report, tmp_path: Path) -> None:
     tex = shutil.which("pdflatex") or shutil.which("tectonic")
     if tex is None:
         pytest.skip("neither pdflatex nor tectonic is installed")
-    gone = {**MISSING, "status": "not_estimable", "note": "50% of it_ & more"}
     results = [
         *report.results,
-        a_row("void", COLUMNS["matched"][0], 1.0, status="invalid"),
-        a_row("void", COLUMNS["rank"][0], **gone),
+        figure("void", COLUMNS["matched"][0], 1.0, status="invalid"),
+        figure("void", COLUMNS["rank"][0], None, note="50% of it_ & more"),
     ]
     write_report(
         report.model_copy(update={"results": results}), tmp_path, formats=["latex"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from made_reports import guard, made_report, said
+from made_reports import figure, guard, made_report, said
 
 from spark_audit import sentences
 from spark_audit.audits.claims import REMAINS, faults
@@ -31,7 +31,6 @@ from spark_audit.results import (
     Finding,
     Hits,
     Report,
-    Row,
 )
 
 FAMILY = {"p": 0.01, "family": "primary"}
@@ -43,26 +42,10 @@ def finding(audit: str, name: str, claim: Claim, **more: Any) -> Finding:
 
 
 def report(*findings: Finding, names: tuple[str, ...] = ("base", "a", "b")) -> Report:
-    rows = [
-        Row(
-            audit="matched",
-            checkpoint=name,
-            metric="memory",
-            value=0.0,
-            n=9,
-            clusters=7,
-        )
-        for name in names
-    ]
+    bare: dict[str, Any] = {"low": None, "high": None, "interval": "none"}
+    rows = [figure(name, "matched|memory", 0.0, **bare) for name in names]
     rows += [
-        Row(
-            audit="extract",
-            checkpoint="a",
-            metric="greedy_rate",
-            group=group,
-            value=0.0,
-            n=5,
-        )
+        figure("a", f"extract|greedy_rate||{group}", 0.0, **bare)
         for group in ("pooled", "type:NAME", "type:SSN")
     ]
     return made_report(*names, results=rows, findings=list(findings))
@@ -241,17 +224,10 @@ def test_the_gate_of_no_rules_agrees() -> None:
 def test_the_most_exposed_types_are_named_where_identifiers_are_remembered() -> None:
     values = {"NAME": -0.4, "EMAIL": -0.2, "PHONE": -0.9, "SSN": -0.1, "IBAN": -0.3}
     rows = [
-        Row(
-            audit="matched",
-            checkpoint="a",
-            metric="memory",
-            group=f"type:{kind}",
-            value=value,
-            low=value - 0.1,
-            high=value + (1.0 if kind == "PHONE" else 0.05),
-        )
+        figure("a", f"matched|memory||type:{kind}", value, high=value + 0.05)
         for kind, value in values.items()
     ]
+    rows[2] = rows[2].model_copy(update={"high": 0.1})  # may be none at all
     given = report(finding("matched", "a", "memory"))
     given = given.model_copy(update={"results": [*given.results, *rows]})
     one, two = standings(given)
@@ -265,10 +241,7 @@ def test_the_most_exposed_types_are_named_where_identifiers_are_remembered() -> 
 
 
 def test_types_that_became_less_likely_are_not_called_exposed() -> None:
-    row = Row(
-        audit="matched", checkpoint="a", metric="memory", group="type:NAME",
-        value=0.6, low=0.5, high=0.7,
-    )  # fmt: skip
+    row = figure("a", "matched|memory||type:NAME", 0.6)
     given = report(finding("matched", "a", "betrays"))
     given = given.model_copy(update={"results": [*given.results, row]})
     one = standings(given)[0]
@@ -302,10 +275,7 @@ def test_a_report_without_attacks_has_no_standings() -> None:
 def test_the_terminal_withholds_nothing_from_its_owner(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    row = Row(
-        audit="matched", checkpoint="a", metric="memory", value=0.123, unit="nats",
-        clusters=2,
-    )  # fmt: skip
+    row = figure("a", "matched|memory", 0.123, unit="nats", clusters=2)
     facts = {"delta_sel": row, "reason": "x"}
     few = Finding.on(row, "nothing_shown", "matched.no_change", facts=facts)
     few = few.model_copy(update=FAMILY)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pandas as pd
 import pytest
-from made_reports import guard, made_report, said
+from made_reports import figure, guard, made_report, said
 
 from spark_audit.errors import InputError, OutputError
 from spark_audit.report.cells import Cell, Line, Table
@@ -17,21 +18,14 @@ from spark_audit.report.disclosure import disclosed
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.writers.markdown import LONGEST, render
 from spark_audit.results import (
-    Contrast,
     Finding,
     Report,
-    Row,
 )
 
 
-def row(checkpoint: str, metric: str, **columns: object) -> Row:
-    given = {"value": 0.25, "low": 0.1, "high": 0.4, "interval": "jackknife-t"}
-    return Row.model_validate(
-        {"audit": "matched", "checkpoint": checkpoint, "metric": metric, "unit": "nats"}
-        | {"clusters": 60}
-        | given
-        | columns
-    )
+def row(checkpoint: str, metric: str, value: float | None = 0.25, **more: Any) -> Any:
+    columns = {"unit": "nats", "clusters": 60, "n": 0, **more}
+    return figure(checkpoint, f"matched|{metric}", value, **columns)
 
 
 def found(text: str) -> Finding:
@@ -40,7 +34,6 @@ def found(text: str) -> Finding:
 
 @pytest.fixture
 def report() -> Report:
-    missing = {"value": None, "low": None, "high": None, "interval": "none"}
     return made_report(
         "a|b",
         versions={"numpy": "2"},
@@ -49,20 +42,10 @@ def report() -> Report:
             row("a|b", "nll_pii", value=3.5),
             row("a|b", "delta_sel", mde=0.31, n=9),
             row("a|b", "delta_sel", of="span-weighted"),
-            row(
-                "a|b",
-                "delta_sel",
-                group="type:SSN",
-                status="not_estimable",
-                note="the manifest has no matched span in this group",
-                **missing,
-            ),
+            row("a|b", "delta_sel", None, group="type:SSN", note="no span"),
         ],
         contrasts=[
-            Contrast.model_validate(
-                row("a|b", "did").model_dump()
-                | {"baseline": "c", "p": 0.0312, "p_adjusted": 0.0456}
-            )
+            row("a|b", "did", baseline="c", p=0.0312, p_adjusted=0.0456),
         ],
         guards=[guard("match quality", "is bad")],
         caveats=["Nothing else can be concluded."],
@@ -146,6 +129,23 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(
     tasks = pd.read_parquet(tmp_path / "tables/contrasts_by_task.parquet")
     assert list(tasks["group_name"]) == ["reviews"]
     assert list(tasks) == list(tables["contrasts"])
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (0.5, 0.25, 0.75, "0.500 [0.250, 0.750]"),
+        (0.5, 0.25, None, "0.500 [≥ 0.250]"),
+        (3.486e9, 1.07e9, None, "3.5e9 [≥ 1.1e9]"),
+        (1e12, 1e12, None, "> 1e12"),
+        (1e12, 7.9e10, None, "> 1e12 [≥ 7.9e10]"),
+        (-7.5e10, -1.6e12, 1.5e12, "-7.5e10 [< -1e12, > 1e12]"),
+    ],
+)
+def test_what_has_no_bound_or_is_beyond_all_says_so(
+    value: float, low: float, high: float | None, text: str
+) -> None:
+    assert Cell(value=value, low=low, high=high).text == text
 
 
 def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:

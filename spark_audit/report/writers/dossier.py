@@ -25,7 +25,7 @@ from spark_audit.errors import InputError, visible
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
 from spark_audit.report.cells import File, Rendering
-from spark_audit.report.named import SHARE, evidence_of, named_rows
+from spark_audit.report.named import SHARE, evidence_of, named_rows, numbered
 from spark_audit.report.states import (
     OF_IDENTIFIERS,
     SHAPES,
@@ -35,7 +35,7 @@ from spark_audit.report.states import (
 )
 from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import Report
-from spark_audit.sentences import DECIMALS, language, render, under
+from spark_audit.sentences import DECIMALS, knows, render, under
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,6 +75,7 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
         shared["next"] = {"NOT TESTED": render("advice.give") + "."}
     audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
     shared |= {
+        "words": _words,
         "prepared_by": prepared_by or render("dossier.not_stated"),
         "stages": len(report.checkpoints) - len(shared["checkpoints"]),
         "data": _data(report, how.manifest),
@@ -92,9 +93,14 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
         "named": named is not None,
         "shown": _shown(report, folder, [one.name for one in found if one.detections]),
     }
-    names = [f"dossier.{language()}.html", "dossier.html"]
     made = environment(figure=_figure, attack=attack_name)
-    return made.select_template(names).render(shared)
+    return made.get_template("dossier.html").render(shared)
+
+
+def _words(key: str, **facts: Any) -> str:
+    """The words of a key; empty where there are none."""
+    key = f"dossier.page.{key.lower().replace(' ', '_')}"
+    return render(key, **facts) if knows(key) else ""
 
 
 def _shown(report: Report, folder: Path, names: list[str]) -> list[str]:
@@ -164,9 +170,7 @@ def exposed(
         file = f"scores/{about('matched').evidence_file()}"
         return render("dossier.exposed_missing", file=file)
     if report.manifest.ids_identify and manifest is None:
-        keys = enumerate(spans["example"].unique(), 1)
-        numbers = {key: render("dossier.row", number=i) for i, key in keys}
-        spans["example"] = spans["example"].map(numbers)
+        spans["example"] = spans["example"].map(numbered(spans["example"]))
     spans = spans[spans["checkpoint"].map(entry_of) == one.name]
     moved = _moved(spans[spans["role"].isin(("pii", "unmatched"))])
     rows = []

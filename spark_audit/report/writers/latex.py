@@ -73,8 +73,6 @@ LAYOUTS: Mapping[str, tuple[Column, ...]] = {
     "utility": (BWT, LAST, AVG),
 }
 """The paper's tables, in its order; captions are the sentences ``latex.NAME``."""
-OF = {"canary_rank": "canary", "ablations": "nll"}
-"""Audits that must give a figure, where a table is not called like its audit."""
 SCORES = (
     *("loss", "response", "mink10", "minkpp10", "zlib"),
     *("reference", "wbc", "combined", "blind"),
@@ -98,10 +96,11 @@ def render(report: Report) -> dict[str, str]:
     by_place = _rows(report)
     tables = {}
     for name in LAYOUTS:
-        places = {one: one[1:4] + one[5:] for one in _columns(name, report)}
+        columns = _columns(name, report)
+        places = {one: one[1:4] + one[5:] for one in columns}
         figures = {k: by_place[v] for k, v in places.items() if v in by_place}
-        audit = OF.get(name, name)
-        own = (rows for one, rows in figures.items() if one.audit == audit)
+        # The audit of the last column is the one that a table is of.
+        own = [rows for one, rows in figures.items() if one.audit == columns[-1].audit]
         if any(row.value is not None for rows in own for row in rows.values()):
             tables[name] = _table(name, report, figures)
     return tables

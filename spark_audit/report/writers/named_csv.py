@@ -17,10 +17,10 @@ from spark_audit.report.named import (
     SHARE,
     evidence_of,
     named_rows,
+    numbered,
 )
 from spark_audit.report.writers.csv_tables import csv_text
 from spark_audit.results import Report
-from spark_audit.sentences import render
 
 
 def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
@@ -31,21 +31,20 @@ def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     if not any(row.audit == AUDIT for row in report.results):
         return
     evidence = evidence_of(report, folder)
-    rows, groups = [], []
-    for one in named_rows(report, evidence):
-        rows.append(one.rows.loc[one.rows["named"], ["row", "task"]])
-        own = one.groups.loc[one.groups["named"], ["group", "rows"]]
-        groups.append(own.rename(columns={"group": "source"}))
-        for table in (rows[-1], groups[-1]):
-            table.insert(0, "checkpoint", one.checkpoint)
-            table["false_share"] = SHARE
-    parts = {"named_rows": rows, "named_sources": groups}
-    for name, found in parts.items():
-        table = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-        if report.manifest.ids_identify and len(table):
-            first = table.columns[1]
-            known = evidence.units["example" if first == "row" else "cluster"]
-            numbers = {key: i for i, key in enumerate(known.unique(), start=1)}
-            words = {k: render("dossier.row", number=i) for k, i in numbers.items()}
-            table[first] = table[first].map(words)
+    lists = named_rows(report, evidence)
+    units = evidence.units
+    for name, field, columns, ids in (
+        ("named_rows", "rows", ["row", "task"], units["example"]),
+        ("named_sources", "groups", ["group", "rows"], units["cluster"]),
+    ):
+        parts = [
+            getattr(one, field).assign(checkpoint=one.checkpoint, false_share=SHARE)
+            for one in lists
+        ]
+        table = pd.concat(parts) if parts else pd.DataFrame()
+        if len(table):
+            table = table.loc[table["named"], ["checkpoint", *columns, "false_share"]]
+            if report.manifest.ids_identify:
+                table[columns[0]] = table[columns[0]].map(numbered(ids))
+            table = table.rename(columns={"group": "source"})
         yield File(f"tables/{name}.csv", csv_text(table), private=True)

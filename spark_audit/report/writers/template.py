@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from spark_audit import sentences
 from spark_audit.names import series_of
@@ -38,8 +39,20 @@ def environment(**filters: Callable[..., Any]) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {"capitalised": sentences.capitalised, "size": _size, **filters}
+    made.filters |= {"capitalised": sentences.capitalised, "size": _size}
+    made.filters |= {"ticked": _ticked, **filters}
     return made
+
+
+def _ticked(text: str) -> Markup:
+    """A sentence with what stands between backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return Markup("{}").format(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if k % 2 else part
+        for k, part in enumerate(parts)
+    )
 
 
 def _size(parameters: int | None) -> str:

@@ -16,10 +16,8 @@ from spark_audit.results import Contrast, Report, Row
 
 SHORT = ("er", "sd-replay", "spark", "spark-ul", "spark-dkl", "pecl", "ewc")
 LONG = "llama-2-7b-hf_order{}-spark-without-unlikelihood.lambda_{}+int8"
-TYPES = ("ADDRESS", "CREDIT_CARD", "EMAIL", "NAME", "PASSWORD", "PHONE", "SSN")
 TASKS = ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo")
 SCORES = ("loss", "response", "mink10", "minkpp10", "zlib", "reference")
-SIGMAS = ("0.001", "0.01", "0.05", "0.1", "0.5")
 COVARIATES = ("nll_mean", "nll_max", "entropy", "position", "digit_share")
 UNKNOWN = {"status": "not_estimable", "note": "it cannot be estimated", "value": None}
 BASE_IS_REFERENCE = UNKNOWN | {"note": "it is the matching reference"}
@@ -87,51 +85,12 @@ def rich(count: int, *, long: bool = False, seeds: int = 0) -> Report:
         put(name, "matched", "delta_sel", level - 0.05, of="change", **change)
         mechanism = BASE_IS_REFERENCE if base else {}
         put(name, "matched", "rtm_bias", 0.1, of="change", **mechanism)
-        for kind in TYPES:
-            gone = kind == "PHONE" and place == 1
-            put(
-                name,
-                "matched",
-                "delta_sel",
-                float(random.normal(0.3, 0.8)),
-                of="change",
-                group=f"type:{kind}",
-                width=6.0 if kind == "SSN" and place == 1 else 0.4,
-                **(BASE_IS_REFERENCE if base else UNKNOWN if gone else {}),
-            )
         if not base and name != methods[0]:
-            put(
-                name,
-                "matched",
-                "did",
-                float(random.normal(0.2, 0.3)),
-                baseline=methods[0],
-            )
+            at = float(random.normal(0.2, 0.3))
+            put(name, "matched", "did", at, baseline=methods[0])
             put(name, "matched", "rtm_bias", 0.1, baseline=methods[0])
-        for of, at in (("low", 2.0), ("pii", 3.0), ("canary", 4.0)):
-            shift = 0.0 if base else float(random.normal(0.5, 0.5))
-            put(name, "nll", "nll", at + shift, of=of, unit="nats")
-        for of in ("pii", "control", "pii_all"):
-            rate = float(random.uniform(0.2, 0.5))
-            gone = place == 3 and of == "control"
-            put(
-                name,
-                "rank",
-                "top1_rate",
-                rate,
-                of=of,
-                width=0.03,
-                **(UNKNOWN if gone else own),
-            )
         for of in SCORES:
             put(name, "mia", "auc", float(random.uniform(0.45, 0.7)), of=of, null=0.5)
-        for of in SIGMAS:
-            size = -100 * (1 - np.exp(-10 * float(of)))
-            pii, other = (float(size + random.normal(0, 2)) for _ in range(2))
-            put(name, "noise", "dp_pii", pii, of=of, width=2.0, unit="%")
-            put(name, "noise", "dp_nonpii", other, of=of, width=2.0, unit="%")
-            gap = UNKNOWN if place == 2 and of == "0.5" else own
-            put(name, "noise", "gap", other - pii, of=of, width=3.0, **gap)
         for metric, at in (("last", 0.7), ("avg", 0.75), ("bwt", -0.1)):
             value = float(at + random.uniform(-0.1, 0.1))
             gone = UNKNOWN if base and metric != "last" else {"null": 0.3}
@@ -202,16 +161,6 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
             for name in names
             for part in ("full", "password", "ssn")
             for dose in (0, 1, 4, 16)
-        ],
-        "accuracy_matrix": [
-            {"checkpoint": "base", "stage": 1}
-            | {task: float(random.uniform(0, 0.4)) for task in TASKS}
-        ]
-        + [
-            {"checkpoint": name, "stage": stage}
-            | {t: float(random.uniform(0, 1)) for t in TASKS[: stage + 1]}
-            for name in trained
-            for stage in range(1, 7)
         ],
         "stages_states": [
             {

@@ -63,7 +63,6 @@ def render(report: Report, heat: dict[str, Any], how: Rendering) -> str:
     first = shared["glance"]
     made = environment(
         numeric=_numeric,
-        ticked=_ticked,
         css=lambda text: Markup(css_string(text)),
         svg=inline_svg,
     )
@@ -118,17 +117,6 @@ def render(report: Report, heat: dict[str, Any], how: Rendering) -> str:
         ],
     }
     return made.get_template("page.html").render(shared)
-
-
-def _ticked(text: str) -> Markup:
-    """A sentence with what stands between backticks as code."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:
-        return Markup("{}").format(text)
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if k % 2 else part
-        for k, part in enumerate(parts)
-    )
 
 
 # --- sections -------------------------------------------------------------------------
