@@ -230,9 +230,7 @@ class _Layout:
         if "rank_lo" in table.columns:
             first = table.columns["rank_lo"][rows] == 1
             sure = first & (table.columns["ties"][rows] == 0)
-        if base is not None and self.fits(base):
-            theirs = base.columns["nll"][self.places.of(base)].astype(np.float64)
-        elif base is not None:
+        if base is not None:
             theirs, at = theirs.copy(), 0
             for key, size in zip(self.keys, self.places.sizes, strict=True):
                 if key in base:

@@ -107,19 +107,6 @@ def _state(risen: bool, above: bool, *, told: bool) -> str:
     return "confounded" if risen and told else "not shown"
 
 
-def verdict(
-    name: str,
-    claim: Claim,
-    says: str,
-    facts: Mapping[str, Fact],
-    row: Row | None = None,
-    **more: Any,
-) -> Finding:
-    """A finding on a checkpoint."""
-    where = {"audit": "mia", "checkpoint": name, "facts": facts}
-    return Finding.on(row, claim, f"mia.{says}", **where, **more)
-
-
 @dataclass(frozen=True)
 class Tested:
     """One score's test: of its change since the untrained model, or of its AUC.
@@ -244,11 +231,13 @@ def _concluded(
     judged: Findings,
 ) -> tuple[Finding, dict[str, Tested]]:
     if not own:
-        facts: dict[str, Fact] = {"reason": pooled.reason or NO_ROWS}
-        return verdict(name, "not_tested", "missing", facts), {}
+        reason = pooled.reason or NO_ROWS
+        return Finding.not_tested(
+            "mia", "mia.missing", checkpoint=name, reason=reason
+        ), {}
     tests, facts = _tests(name, own, changes, pooled, judged)
     if not tests:
-        return verdict(name, "not_tested", "no_score", facts), {}
+        return Finding.not_tested("mia", "mia.no_score", checkpoint=name, **facts), {}
 
     moved, needed, over = _corrected(name, tests, pooled)
     facts["scores"] = len(tests)
@@ -267,7 +256,7 @@ def _concluded(
     facts |= test.facts
     primary: dict[str, Any] = {"family": "primary", "p": min(needed.values())}
     primary |= test.figures(over)
-    return verdict(name, claim, claim, facts, test.row, **primary), tests
+    return Finding.on(test.row, claim, f"mia.{claim}", facts=facts, **primary), tests
 
 
 def _corrected(
