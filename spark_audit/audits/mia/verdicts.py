@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -230,14 +231,14 @@ def _concluded(
     pooled: Group,
     judged: Findings,
 ) -> tuple[Finding, dict[str, Tested]]:
+    not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
     if not own:
-        reason = pooled.reason or NO_ROWS
-        return Finding.not_tested(
-            "mia", "mia.missing", checkpoint=name, reason=reason
-        ), {}
+        return not_tested("mia.missing", reason=pooled.reason or NO_ROWS), {}
     tests, facts = _tests(name, own, changes, pooled, judged)
     if not tests:
-        return Finding.not_tested("mia", "mia.no_score", checkpoint=name, **facts), {}
+        return not_tested(
+            "mia.no_score", void=facts["void"], untested=facts["untested"]
+        ), {}
 
     moved, needed, over = _corrected(name, tests, pooled)
     facts["scores"] = len(tests)
