@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ import pandas as pd
 
 from spark_audit.audits import find
 from spark_audit.audits.base import Audit, Context, replicates
-from spark_audit.results import AuditResult
+from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.results.evidence import Evidence
 
 
@@ -78,3 +78,37 @@ rank = partial(audited, "rank")
 stages = partial(audited, "stages")
 twins = partial(audited, "twins")
 utility = partial(audited, "utility")
+
+
+def the_one(found: Iterable[Any], **wanted: Any) -> Any:
+    """The one row, finding or guard that has these fields."""
+    (one,) = (x for x in found if all(getattr(x, k) == v for k, v in wanted.items()))
+    return one
+
+
+def figure(
+    result: AuditResult,
+    checkpoint: str,
+    metric: str,
+    of: str = "",
+    group: str = "pooled",
+) -> Row:
+    where = {"checkpoint": checkpoint, "metric": metric, "of": of, "group": group}
+    row: Row = the_one(result.rows, **where)
+    return row
+
+
+def change(
+    result: AuditResult, checkpoint: str, metric: str, of: str = "", **more: str
+) -> Contrast:
+    where = {"checkpoint": checkpoint, "metric": metric, "of": of, "group": "pooled"}
+    row: Contrast = the_one(result.contrasts, **where, **more)
+    return row
+
+
+def said(result: AuditResult, checkpoint: str) -> str:
+    return " ".join(v for v in result.verdict if v.startswith(f"{checkpoint}:"))
+
+
+def claims(result: AuditResult, checkpoint: str) -> list[str]:
+    return [one.claim for one in result.findings if one.checkpoint == checkpoint]

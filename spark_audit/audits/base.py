@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from spark_audit.audits.baselines import Baseline, baselines_of
 from spark_audit.audits.claims import at_level, corrected
-from spark_audit.audits.metric import Metric, by_name
+from spark_audit.audits.metric import Metric
 from spark_audit.errors import one_line
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
@@ -115,7 +115,8 @@ class Audit(ABC):
     @classmethod
     def metric(cls, name: str) -> Metric:
         """The metric of a name; an unknown one has its name only."""
-        return by_name(cls.metrics).get(name) or Metric(name)
+        known = (metric for metric in cls.metrics if metric.name == name)
+        return next(known, Metric(name))
 
     @property
     def inputs(self) -> Sequence[Path]:

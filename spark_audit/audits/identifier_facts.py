@@ -73,13 +73,15 @@ class Facts:
     text_auc: float = np.nan
 
 
+def string_of(row: ManifestExample, span: ManifestSpan) -> str:
+    """An identifier as identifiers are compared: but for case and blanks around it."""
+    return folded(row.text[span.start : span.end].strip())
+
+
 def identifier_facts(manifest: Manifest) -> dict[tuple[str, int, int], Facts]:
     """Facts of every annotated span, by example and first and last character."""
     rows = manifest.examples
-    annotated = [
-        [folded(row.text[span.start : span.end].strip()) for span in row.spans]
-        for row in rows
-    ]
+    annotated = [[string_of(row, span) for span in row.spans] for row in rows]
     known = doses([row.text * (row.split == "train") for row in rows], annotated)
     forms: dict[str, int] = {}
     found, natural = {}, []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -62,8 +61,3 @@ class Metric:
         """Least and largest difference of two values."""
         low, high = self.range
         return low - high, high - low
-
-
-def by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
-    """Metrics by their names."""
-    return {metric.name: metric for metric in metrics}

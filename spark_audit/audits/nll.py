@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
-from spark_audit.audits.metric import Metric, by_name
+from spark_audit.audits.metric import Metric
 from spark_audit.audits.spans import Places
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
@@ -103,7 +103,7 @@ class NLL(Audit):
             sums(metrics={"nll": np.asarray}, of=of, den=den),
             context,
             audit="nll",
-            metrics=by_name(METRICS),
+            metrics=METRICS,
         )
         kinds = {*of[(units["split"] == "train").to_numpy()]}
         absent = [which for which in KINDS if which not in kinds]

@@ -185,7 +185,7 @@ def ratio_figures(
     context: Context,
     *,
     audit: str,
-    metrics: Mapping[str, Metric],
+    metrics: Iterable[Metric],
     heavy: Collection[str] = (),
     alone: Collection[str] = (),
 ) -> tuple[list[Row], list[Contrast]]:
@@ -194,7 +194,7 @@ def ratio_figures(
     Parameters
     ----------
     metrics
-        By name: how they are estimated.
+        How they are estimated.
     heavy, alone
         Metrics whose percentile intervals never decide, and those without contrasts.
 
@@ -204,9 +204,10 @@ def ratio_figures(
     sides to count the same, as they do on one manifest.
     """
     rows, contrasts = list[Row](), list[Contrast]()
+    known = {metric.name: metric for metric in metrics}
     for sums in groups:
         for key, num in sums.num.items():
-            metric, pair, drawn = metrics[key[1]], (num, sums.den[key]), sums.drawn[key]
+            metric, pair, drawn = known[key[1]], (num, sums.den[key]), sums.drawn[key]
             if metric.rate:
                 estimate = rate_estimate(*pair, replicates=drawn)
             else:
@@ -238,7 +239,7 @@ def ratio_figures(
             contrasts.append(
                 Contrast.of_estimate(
                     with_mde(estimate, null=0.0).decided(paper=paper),
-                    **_columns(audit, sums.group, key, metrics[key[1]]),
+                    **_columns(audit, sums.group, key, known[key[1]]),
                     baseline=other[0],
                     null=0.0,
                     p=None if estimate.value is None else ps.get(key),

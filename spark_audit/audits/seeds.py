@@ -42,7 +42,8 @@ AVERAGED = "limits are the mean of the limits of the replicates (conservative)"
 QUADRATURE = "sources and seeds are added in quadrature (conservative)"
 LOG = "tries"
 """Unit of figures that are averaged as logarithms."""
-_WORST = ("not_resolvable", "insensitive", "invalid")
+WORST = ("not_estimable", "ok", "not_resolvable", "insensitive", "invalid")
+"""Statuses of replicates: their entry has the last of these."""
 
 
 def with_entries(result: AuditResult) -> AuditResult:
@@ -102,7 +103,7 @@ def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
         side: _mean(getattr(row, side) for row in members)
         for side in ("null", "null_low", "null_high")
     }
-    shared["status"] = max((row.status for row in members), key=_worse)
+    shared["status"] = max((row.status for row in members), key=WORST.index)
     bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)
     shared["note"] = "; ".join(bounds_met)
     log = first.unit == LOG
@@ -135,23 +136,17 @@ def _t_p(rows: Sequence[Row]) -> float | None:
     return float(2 * scipy.special.stdtr(len(apart) - 1, -t))
 
 
-def _worse(status: str) -> int:
-    return _WORST.index(status) if status in _WORST else -1
-
-
 def _over_sources(
     members: Sequence[R], own: R | None, scale: Callable[[float], float]
 ) -> Estimate:
     """Mean of the members' figures and limits, or what the audit has worked out."""
     first = members[0]
-
-    def mean(side: str) -> float | None:
-        ends = [getattr(row, side) for row in members]
-        return None if None in ends else float(np.mean([scale(end) for end in ends]))
-
-    low, high = mean("low"), mean("high")
+    value, low, high = (
+        _mean((getattr(row, side) for row in members), scale)
+        for side in ("value", "low", "high")
+    )
     sources = Estimate(
-        mean("value"),
+        value,
         low=low,
         high=high,
         interval="none" if low is None and high is None else first.interval,
@@ -204,8 +199,10 @@ def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
     )
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [*values]
+def _mean(
+    values: Iterable[float | None], scale: Callable[[float], float] = float
+) -> float | None:
+    known = [None if value is None else scale(value) for value in values]
     return None if None in known else float(np.array(known, np.float64).mean())
 
 

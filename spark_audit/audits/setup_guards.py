@@ -22,8 +22,9 @@ import scipy
 
 from spark_audit.audits.base import Tables, guard
 from spark_audit.audits.claims import ALARM, BASE_READ, BROKEN, HELD_OUT_BACK
+from spark_audit.audits.identifier_facts import string_of
 from spark_audit.audits.spans import REPRODUCED, Places
-from spark_audit.data.occurrences import doses, folded
+from spark_audit.data.occurrences import doses
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestExample,
@@ -148,7 +149,7 @@ def _tested(
 def _units(manifest: Manifest) -> Units:
     rows = [row for row in manifest.examples if row.canary_id is None]
     strings = [[row.text[s.start : s.end] for s in row.spans] for row in rows]
-    named = [[folded(text.strip()) for text in each] for each in strings]
+    named = [[string_of(row, span) for span in row.spans] for row in rows]
     # What stands in a trained row is not held out, whatever row it is read in.
     trained = doses([row.text * (row.split == "train") for row in rows], named)
     stems = Counter(d[:-LAST] for d in {_digits(t) for each in strings for t in each})
@@ -157,7 +158,7 @@ def _units(manifest: Manifest) -> Units:
         text = row.text[span.start : span.end]
         alone = stems[_digits(text)[:-LAST]] < 2
         return (
-            row.split == "train" or trained[folded(text.strip())] > 0,
+            row.split == "train" or trained[string_of(row, span)] > 0,
             alone and _unguessable(row.text[: span.start], text),
         )
 
@@ -230,9 +231,7 @@ class _Layout:
         if "rank_lo" in table.columns:
             first = table.columns["rank_lo"][rows] == 1
             sure = first & (table.columns["ties"][rows] == 0)
-        if base is not None and self.fits(base):
-            theirs = base.columns["nll"][self.places.of(base)].astype(np.float64)
-        elif base is not None:
+        if base is not None:
             theirs, at = theirs.copy(), 0
             for key, size in zip(self.keys, self.places.sizes, strict=True):
                 if key in base:

@@ -21,7 +21,7 @@ from spark_audit.audits.identifier_facts import (
     identifier_facts,
     sides_of,
 )
-from spark_audit.audits.metric import Metric, by_name
+from spark_audit.audits.metric import Metric
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
@@ -139,7 +139,7 @@ class Rank(Audit):
             sums_of_units(groups, ranks, context, metrics=PER_TOKEN, of=which),
             context,
             audit="rank",
-            metrics=by_name(METRICS),
+            metrics=METRICS,
         )
         rows += [
             row for group in groups for row in _medians(group, ranks, which, context)

@@ -8,6 +8,7 @@ never from the audit, and which way a figure must move from its :class:`Metric`.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -19,10 +20,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import pytest
-from audited import chosen, plan
+from audited import check, chosen, plan
 from planted import PLANTED, World
 
 from spark_audit.audits import about, all_audits
+from spark_audit.errors import InputError
 from spark_audit.manifest.prompts import canary_key, twins_key
 from spark_audit.names import series_of
 from spark_audit.results import AuditResult, Contrast, Row
@@ -665,3 +667,87 @@ def test_a_row_that_stands_twice_is_no_second_cluster(
     passes = plan(audit, other.manifest).values()
     if any(key.endswith("'") for keys in passes for key in keys):
         assert any(theirs[key].n > ours[key].n for key in doseless(ours))
+
+
+# ------------------------------------------------------- what there is nothing of
+
+
+@EVERY
+def test_where_there_is_nothing_to_score_the_reason_is_told(
+    audit: str, world: World
+) -> None:
+    content = deepcopy(dict(world.content))
+    content["examples"] = [e for e in content["examples"] if e["split"] == "train"]
+    for example in content["examples"]:
+        example |= {"spans": [], "low": []}
+    content |= {"membership": {"members": [], "non_members": []}}
+    content |= dict.fromkeys(("pairs", "unmatched", "canaries", "twins"), [])
+    empty = World(content, world.reference).manifest
+    assert plan(audit, empty) == {}
+    result = audited(audit, World(content, world.reference), {"x": {}})
+    kind = about(audit)
+    assert {row.metric for row in result.rows} >= {
+        metric.name for metric in kind.metrics if metric.missing
+    }
+    reason = kind().why_nothing(empty)
+    for row in result.rows:
+        assert (row.status, row.note) == ("not_estimable", reason)
+    assert [finding.claim for finding in result.findings] == ["not_tested"] * bool(
+        reason
+    )
+    assert all(reason in line for line in result.verdict)
+
+
+@EVERY
+def test_no_text_stands_in_evidence_and_tables_are_json(
+    audit: str, world: World, usual: Run
+) -> None:
+    result, manifest = usual(audit), world.manifest
+    assert result.evidence is not None
+    json.dumps(result.tables, allow_nan=False)
+    frame = result.evidence.frame()
+    words = set(frame.select_dtypes(["object", "string"]).astype(str).to_numpy().flat)
+    ranked = (*manifest.canaries, *manifest.twins)
+    assert not words & {string for one in ranked for string in one.candidates}
+    # Identifiers are of characters that stand nowhere else, other text is of x.
+    assert all(word.isascii() and "xx" not in word for word in words)
+
+
+@pytest.mark.parametrize(
+    ("audit", "options", "why"),
+    [
+        ("matched", {"replicates": 1}, "--replicates: 1 replicates give no interval"),
+        ("matched", {"placebo_draws": -1}, "--placebo-draws: must not be negative"),
+        ("mia", {"blind_permutations": 19}, "--blind-permutations: 19 permutations"),
+        ("extract", {"prompts": "full,last9"}, "--prompts: 'last9' is not a prompt"),
+        *(
+            ("noise", {"sigmas": each}, "--sigmas: must be positive numbers")
+            for each in ("", "a", "0.1,,0.2", "0", "-1", "nan", "inf")
+        ),
+        ("noise", {"draws": 0}, "--draws: 0 draws are too few"),
+        ("utility", {"scorer": "f1"}, "--scorer: 'f1' is unknown.*likelihood"),
+        *(
+            (audit, {"order": each}, "--order: names a task twice, or has an empty")
+            for audit in ("utility", "stages", "series")
+            for each in ("a,b,a", "a,,b")
+        ),
+    ],
+)
+def test_options_are_refused_before_anything_is_scored(
+    audit: str, options: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(InputError, match=why):
+        check(audit, **options)
+
+
+@pytest.mark.parametrize(
+    ("audit", "options"),
+    [
+        ("mia", {"blind_permutations": 20}),
+        ("mia", {"blind_permutations": 0}),
+        ("noise", {"sigmas": "0.5, 1", "draws": 1}),
+        ("utility", {"order": "a,b", "scorer": "strict"}),
+    ],
+)
+def test_options_that_are_taken(audit: str, options: dict[str, Any]) -> None:
+    check(audit, **options)

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from audited import conclude, evidence, extract, of_frame, plan
+from audited import (
+    change,
+    claims,
+    conclude,
+    evidence,
+    extract,
+    figure,
+    of_frame,
+    plan,
+    said,
+)
 from scipy import stats
 
 from spark_audit.audits.base import Context
@@ -18,7 +28,7 @@ from spark_audit.audits.extract.rate_difference import Spans
 from spark_audit.audits.extract.span_scores import VALUES
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult, Contrast, Row
+from spark_audit.results import AuditResult
 from spark_audit.scoring.table import COLUMNS, Pass, TokenTable
 
 Make = Callable[..., Any]
@@ -65,34 +75,6 @@ def everything(key: str, span: int) -> bool:
     return True
 
 
-def figure(
-    result: AuditResult,
-    checkpoint: str,
-    metric: str,
-    of: str = "",
-    group: str = "pooled",
-) -> Row:
-    (row,) = (
-        r
-        for r in result.rows
-        if (r.checkpoint, r.metric, r.of, r.group) == (checkpoint, metric, of, group)
-    )
-    return row
-
-
-def change(result: AuditResult, checkpoint: str, metric: str, of: str = "") -> Contrast:
-    (row,) = (
-        r
-        for r in result.contrasts
-        if (r.checkpoint, r.metric, r.of, r.group) == (checkpoint, metric, of, "pooled")
-    )
-    return row
-
-
-def said(result: AuditResult, checkpoint: str) -> str:
-    return " ".join(v for v in result.verdict if v.startswith(f"{checkpoint}:"))
-
-
 def some(case: Any, count: int, *, split: str = "train") -> Known:
     """The first span of the first examples of a split."""
     ids = [e.id for e in case.manifest.examples if e.split == split][:count]
@@ -133,39 +115,6 @@ def with_canaries(manifest: Manifest, rows: int) -> Manifest:
     content["pairs"] = [p for p in content["pairs"] if p["example"] not in kept]
     content["unmatched"] = [u for u in content["unmatched"] if u["example"] not in kept]
     return seal(content | {"canaries": records})
-
-
-def test_figures_equal_a_loop_over_spans(make_case: Make) -> None:
-    case = make_case(sources=20, rows=2, tests=6, seed=1)
-    known = some(case, 14)
-    result = extract(tables(case, ours=known), case.manifest)
-    one = table(case, known)
-    hits, tries, wide = [], [], []
-    for example in case.manifest.examples:
-        if example.split != "train":
-            continue
-        for i, (start, end) in enumerate(case.spans(example.id)):
-            rows = one.span(example.id, start, end)
-            hits.append(known(example.id, i))
-            lp = -one.columns["nll"][rows].astype(float)
-            tries.append(np.log10(np.ceil(np.log(0.5) / np.log1p(-np.exp(lp.sum())))))
-            inside = (one.columns["rank_lo"][rows] <= 40).all()
-            p = np.exp(lp.sum() + 0.02 * len(lp)) if inside else 0.0
-            n = np.ceil(np.log(0.5) / np.log1p(-p)) if p else 1e13
-            wide.append(np.log10(min(max(n, 1.0), 1e13)))
-    row = figure(result, "ours", "greedy_rate")
-    assert row.value == pytest.approx(np.mean(hits))
-    assert row.n == len(hits)
-    assert row.clusters == 20
-    t1 = figure(result, "ours", "n50_median", "t1")
-    assert t1.value == pytest.approx(10 ** np.median(tries), rel=1e-4)
-    assert (t1.unit, t1.interval) == ("tries", "percentile")
-    assert t1.low is not None
-    assert t1.high is not None
-    assert t1.low < t1.value < t1.high
-    assert "one tokenisation" in t1.note
-    top = figure(result, "ours", "n50_median", "top40")
-    assert top.value == pytest.approx(10 ** np.median(wide), rel=1e-4)
 
 
 def test_more_than_guessing_is_said(make_case: Make) -> None:
@@ -319,20 +268,7 @@ def test_plan_holds_every_row_with_an_identifier(make_case: Make) -> None:
     assert plan("extract", seal(content)) == {}
 
 
-def test_nothing_to_extract_is_said(make_case: Make) -> None:
-    case = make_case(sources=3, seed=15)
-    content = case.manifest.model_dump(mode="json")
-    for example in content["examples"]:
-        example["spans"] = []
-    empty = seal(content | {"pairs": [], "unmatched": []})
-    result = extract({"a": {}}, empty)
-    assert "Not estimable" in result.verdict[0]
-    assert {(r.metric, r.of) for r in result.rows} == {
-        ("greedy_rate", ""),
-        ("n50_median", "t1"),
-        ("n50_median", "top40"),
-    }
-    assert {r.status for r in result.rows} == {"not_estimable"}
+def test_canaries_alone_are_no_identifiers_to_extract(make_case: Make) -> None:
     everyone = with_canaries(make_case(sources=4, tests=2).manifest, rows=4)
     only = make_case(sources=4, tests=2)
     result = extract(tables(only, a=everything), everyone)
@@ -345,10 +281,6 @@ def test_one_source_has_no_interval(make_case: Make) -> None:
     result = extract(tables(case, ours=everything), case.manifest)
     assert figure(result, "ours", "greedy_rate").status == "not_estimable"
     assert figure(result, "ours", "n50_median", "t1").status == "not_estimable"
-
-
-def claims(result: AuditResult, checkpoint: str) -> list[str]:
-    return [f.claim for f in result.findings if f.checkpoint == checkpoint]
 
 
 def test_without_test_rows_the_base_is_the_null(make_case: Make) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audited import check, evidence, extract, plan
+from audited import evidence, extract, plan
 
 from spark_audit.audits.extract.prompt_table import prompt_table
 from spark_audit.audits.extract.prompts import (
@@ -18,7 +18,6 @@ from spark_audit.audits.extract.prompts import (
     listed,
     shown_prompts,
 )
-from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import asked_place
 from spark_audit.manifest.schema import Manifest
@@ -310,5 +309,3 @@ def test_parts_are_those_before_the_first_wrong_token() -> None:
 def test_prompts_are_named() -> None:
     assert listed("cue, last8,full") == ["last8", "cue"]
     assert listed("full") == []
-    with pytest.raises(InputError, match="last9"):
-        check("extract", prompts="full,last9")

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from audited import check, conclude, evidence, matched, of_frame, plan
+from audited import (
+    check,
+    claims,
+    conclude,
+    evidence,
+    figure,
+    matched,
+    of_frame,
+    plan,
+)
 from synthetic import Case
 
 from spark_audit.audits.base import Context
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
-from spark_audit.results import AuditResult, Row, number
+from spark_audit.results import AuditResult, number
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.power import mde
 
@@ -35,17 +44,6 @@ def shifted(case: Any, shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
         return nll
 
     return change
-
-
-def pooled(result: AuditResult, checkpoint: str, metric: str, of: str = "") -> Row:
-    rows = [
-        row
-        for row in result.rows
-        if (row.checkpoint, row.metric, row.of, row.group)
-        == (checkpoint, metric, of, "pooled")
-    ]
-    assert len(rows) == 1
-    return rows[0]
 
 
 def moved(
@@ -69,13 +67,6 @@ def moved(
         return out
 
     return change
-
-
-def claims(result: AuditResult) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for finding in result.findings:
-        found.setdefault(finding.checkpoint, set()).add(finding.claim)
-    return found
 
 
 def silent(result: AuditResult) -> None:
@@ -116,22 +107,22 @@ def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(
         return centre + 0.7 * (nll - centre) + rng.normal(0, 0.05, len(nll))
 
     result = audit(case, ours=shrunk)
-    delta = pooled(result, "ours", "delta_sel")
-    bias = pooled(result, "ours", "rtm_bias")
+    delta = figure(result, "ours", "delta_sel")
+    bias = figure(result, "ours", "rtm_bias")
     assert delta.value is not None
     assert bias.value == pytest.approx(0.45, abs=0.1)
     assert delta.value == pytest.approx(bias.value, abs=0.1)
     assert delta.low is not None
     assert delta.low > 0
-    change = pooled(result, "ours", "delta_sel", "change")
-    own = pooled(result, "ours", "rtm_bias", "change")
+    change = figure(result, "ours", "delta_sel", "change")
+    own = figure(result, "ours", "rtm_bias", "change")
     assert change.null == 0.0
     assert delta.null == pytest.approx(delta.value - change.value)  # type: ignore[operator]
     assert own.value == pytest.approx(change.value, abs=0.1)
     (line,) = [line for line in result.verdict if "Delta_sel" in line]
     said = f"would give {number(own.value)} if all text drifted alike."
     assert said in line
-    assert claims(result) == {"ours": {"moved", "not_tested"}}
+    assert {*claims(result, "ours")} == {"moved", "not_tested"}
 
 
 def test_base_that_scores_otherwise_fails_its_guard(make_case: Make) -> None:
@@ -160,21 +151,9 @@ def test_nothing_to_match_is_not_estimable_and_no_zero(make_case: Make) -> None:
 def test_one_source_has_no_interval(make_case: Make) -> None:
     case = make_case(sources=1, rows=3, seed=12)
     result = audit(case, ours=shifted(case, 0.3))
-    row = pooled(result, "ours", "delta_sel")
+    row = figure(result, "ours", "delta_sel")
     assert row.status == "not_estimable"
     assert "cluster" in row.note
-
-
-def test_manifest_without_identifiers_gives_no_plan_and_a_sentence(
-    make_case: Make,
-) -> None:
-    case = make_case(sources=2, seed=13)
-    content = case.manifest.model_dump(mode="json") | {"pairs": [], "unmatched": []}
-    empty = seal(content)
-    assert plan("matched", empty) == {}
-    result = matched({"ours": {}}, empty)
-    assert result.rows == []
-    assert "Not estimable" in result.verdict[0]
 
 
 def test_plan_holds_unmatched_examples_too(make_case: Make) -> None:
@@ -193,27 +172,18 @@ def test_what_matching_left_over_is_no_finding(make_case: Make) -> None:
     rng = np.random.default_rng(0)
     noise = {key: rng.normal(0, 0.02, 60) for key in case.reference}
     result = audit(case, base=same, ours=lambda key, nll: nll + noise[key])
-    residual = pooled(result, "base", "delta_sel")
+    residual = figure(result, "base", "delta_sel")
     assert residual.high is not None
     assert residual.high < 0, "this case is about a residual that differs from 0"
-    raw = pooled(result, "ours", "delta_sel")
+    raw = figure(result, "ours", "delta_sel")
     assert raw.high is not None
     assert raw.high < 0
-    change = pooled(result, "ours", "delta_sel", "change")
+    change = figure(result, "ours", "delta_sel", "change")
     assert change.value == pytest.approx(0.0, abs=0.01)
     assert change.low is not None
     assert change.low < 0 < change.high  # type: ignore[operator]
     assert any("not a result" in line for line in result.verdict)
-    assert claims(result)["ours"] == {"nothing_shown", "not_tested"}
-
-
-def test_options_are_refused_before_anything_is_scored() -> None:
-    from spark_audit.errors import InputError
-
-    with pytest.raises(InputError, match="--replicates: 1 replicates give no interval"):
-        check("matched", replicates=1)
-    with pytest.raises(InputError, match="--placebo-draws: must not be negative"):
-        check("matched", placebo_draws=-1)
+    assert {*claims(result, "ours")} == {"nothing_shown", "not_tested"}
 
 
 def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
@@ -223,20 +193,20 @@ def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
     case = make_case(sources=60, tests=40, seed=30, gap=3.0)
     change = moved(case, trained=-2.41, never=-2.47, other=-0.2, spread=0.5)
     result = audit(case, ours=change)
-    assert claims(result) == {"ours": {"formats", "moved"}}
+    assert {*claims(result, "ours")} == {"formats", "moved"}
     line = next(x for x in result.verdict if "never trained on" in x)
     assert "learned the formats of identifiers" in line
-    row = pooled(result, "ours", "memory")
+    row = figure(result, "ours", "memory")
     assert row.mde is not None
     assert f"An effect of {row.mde:.3f} nats per token (" in line
     trained, never = (
-        pooled(result, "ours", "pii_change", of) for of in ("trained", "never-trained")
+        figure(result, "ours", "pii_change", of) for of in ("trained", "never-trained")
     )
     assert row.value == pytest.approx(trained.value - never.value)  # type: ignore[operator]
-    kind, specific = (pooled(result, "ours", name) for name in ("kind", "specific"))
+    kind, specific = (figure(result, "ours", name) for name in ("kind", "specific"))
     assert kind.value == pytest.approx(-2.47 + 0.2, abs=0.2)
     assert f"changed by {kind.value:.3f} [" in line
-    change = pooled(result, "ours", "delta_sel", "change")
+    change = figure(result, "ours", "delta_sel", "change")
     assert kind.value + specific.value == pytest.approx(change.value)  # type: ignore[operator]
     silent(result)
 
@@ -246,7 +216,7 @@ def test_drift_of_a_run_on_labels_suppresses_nothing(make_case: Make) -> None:
     case = make_case(sources=60, tests=40, seed=31)
     change = moved(case, trained=0.30, never=0.22, other=0.0, spread=0.8, seed=1)
     result = audit(case, ours=change)
-    assert claims(result) == {"ours": {"nothing_shown", "moved"}}
+    assert {*claims(result, "ours")} == {"nothing_shown", "moved"}
     line = next(x for x in result.verdict if "Delta_sel" in x)
     assert "on test rows" in line
     assert "Ordinary fine-tuning does this too." in line
@@ -271,7 +241,7 @@ def test_the_base_with_its_logits_scaled_only_moved(
     result = audit(case, ours=scaled)
     # Sharper logits make what has many alternatives likelier, as formats would.
     kind = "formats" if scale > 1 else "nothing_shown"
-    assert claims(result) == {"ours": {"moved", kind}}
+    assert {*claims(result, "ours")} == {"moved", kind}
     silent(result)
 
 
@@ -282,10 +252,10 @@ def test_what_moved_on_trained_rows_alone_is_found(
     case = make_case(sources=60, tests=40, seed=33)
     change = moved(case, trained=-0.5 + trained, never=-0.5, other=-0.3, spread=0.3)
     result = audit(case, ours=change, base=same)
-    assert claim in claims(result)["ours"]
+    assert claim in claims(result, "ours")
     first = result.findings[0]
     assert (first.claim, first.metric, first.checkpoint) == (claim, "memory", "ours")
-    row = pooled(result, "ours", "memory")
+    row = figure(result, "ours", "memory")
     assert row.value == pytest.approx(trained, abs=0.25)
     assert (first.value, first.low, first.high) == (row.value, row.low, row.high)
     way = "REMEMBERS trained" if claim == "memory" else "LESS likely than others"
@@ -294,8 +264,8 @@ def test_what_moved_on_trained_rows_alone_is_found(
     assert (first.family, first.p is not None and first.p < 0.001) == ("primary", True)
     taken = first.model_copy(update={"claim": "nothing_shown"})
     assert "no memory of identifiers found" in taken.sentence
-    assert pooled(result, "base", "memory").status == "not_estimable"
-    assert claims(result)["base"] == {"nothing_shown"}
+    assert figure(result, "base", "memory").status == "not_estimable"
+    assert {*claims(result, "base")} == {"nothing_shown"}
 
 
 def test_unequally_hard_sides_are_no_memory(make_case: Make) -> None:
@@ -311,10 +281,10 @@ def test_unequally_hard_sides_are_no_memory(make_case: Make) -> None:
     content = case.manifest.model_dump(mode="json")
     tilted = Case(seal(content | {"examples": list(harder.values())}), case.reference)
     result = audit(tilted, ours=lambda key, nll: 0.6 * nll + 0.8)
-    row = pooled(result, "ours", "memory")
+    row = figure(result, "ours", "memory")
     assert row.high is not None
     assert row.high < 0, "an interval against zero would have claimed memory"
-    assert not claims(result)["ours"] & {"memory", "betrays"}
+    assert not {*claims(result, "ours")} & {"memory", "betrays"}
     assert any(one.says == "matched.unequal" for one in result.findings)
     (guard,) = [g for g in result.guards if g.name == "never-trained identifiers"]
     assert guard.passed is None
@@ -335,10 +305,10 @@ def test_identifiers_that_stand_in_trained_rows_are_never_held_out(
         example["prompt"] = text
     known = Case(seal(content), case.reference)
     result = audit(known, ours=moved(case, trained=-1, never=0, other=0, spread=0.2))
-    assert pooled(result, "ours", "memory").status == "not_estimable"
+    assert figure(result, "ours", "memory").status == "not_estimable"
     line = next(x for x in result.verdict if "not tested" in x)
     assert "not tested: no identifier stands in rows never trained on" in line
-    assert "memory" not in claims(result)["ours"]
+    assert "memory" not in claims(result, "ours")
 
 
 def test_a_string_in_the_plain_text_of_a_trained_row_is_known(make_case: Make) -> None:
@@ -379,13 +349,13 @@ def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
     assert found["alike"].claim == "suppressed_kind"
     drifts = {c.checkpoint: c for c in result.contrasts if c.metric == "low_change"}
     assert drifts["apart"].value == pytest.approx(0.2, abs=1e-6)
-    assert pooled(result, "apart", "low_change").value == pytest.approx(0.3, abs=1e-6)
+    assert figure(result, "apart", "low_change").value == pytest.approx(0.3, abs=1e-6)
 
 
-def test_by_dose_memory_and_kind_are_what_loops_over_occurrences_give(
+def test_by_dose_memory_and_kind_are_what_plain_sums_give(
     make_case: Make,
 ) -> None:
-    """Every fourth train row shares its identifier with others; float64 loops."""
+    """Every other cluster's identifiers stand in five trained rows."""
     case = make_case(sources=48, tests=30, seed=41)
     change = moved(case, trained=-0.9, never=-0.1, other=-0.2, spread=0.3)
     frame = evidence(
@@ -405,48 +375,33 @@ def test_by_dose_memory_and_kind_are_what_loops_over_occurrences_give(
     known = of_frame(frame, "nll_sum", rematched=False, placebo=False)
     result = conclude("matched", known, Context(replicates=100))
     own = frame[frame["checkpoint"] == "ours"]
-    control = own[own["role"] == "control"].set_index("pair")
-    sums: dict[tuple[str, str, str], list[float]] = {}
-    for row in own[own["role"].isin(["pii", "unmatched"])].itertuples():
-        side = "P" if row.split == "train" else "H"
-        groups = ["pooled"] if side == "P" else ["pooled", "dose:1", "dose:4-7"]
-        if side == "P":
-            groups.append("dose:4-7" if row.dose == 5 else "dose:1")
-        x = float(row.nll_sum) - float(row.ref_sum)
-        for group in groups:
-            for what, value in (("x", x), ("n", float(row.n_tokens))):
-                sums.setdefault((group, side, f"{what} {row.type}"), []).append(value)
-            if row.role == "pii":
-                other = control.loc[row.pair]
-                y = x - (float(other.nll_sum) - float(other.ref_sum))
-                for what, value in (("y", y), ("m", float(row.n_tokens))):
-                    key = (group, side, f"{what} {row.type}")
-                    sums.setdefault(key, []).append(value)
-    types = sorted(set(own.loc[own["role"].isin(["pii", "unmatched"]), "type"]))
+    own = own.assign(change=own["nll_sum"] - own["ref_sum"])
+    control = own[own["role"] == "control"].set_index("pair")["change"]
+    spans = own[own["role"].isin(["pii", "unmatched"])]
+    pairs = spans[spans["role"] == "pii"]
+    apart = pairs["change"] - control[pairs["pair"]].to_numpy()
 
-    def mean(group: str, side: str, top: str, low: str) -> float:
-        """H weighs its types as P has them; both over the types that H has."""
-        held = [t for t in types if len(sums.get((group, "H", f"{top} {t}"), [])) > 1]
-        shares = {t: math.fsum(sums.get((group, "P", f"{low} {t}"), [])) for t in held}
-        if side == "P":
-            parts = [math.fsum(sums.get((group, "P", f"{top} {t}"), [])) for t in held]
-            return math.fsum(parts) / math.fsum(shares.values())
-        ratios = {
-            t: math.fsum(sums[group, "H", f"{top} {t}"])
-            / math.fsum(sums[group, "H", f"{low} {t}"])
-            for t in held
-        }
-        total = math.fsum(shares[t] * ratios[t] for t in held)
-        return total / math.fsum(shares.values())
+    def means(part: pd.DataFrame, dose: int | None) -> tuple[float, float]:
+        """P, and H with its types as heavy as P has them; over the types H has."""
+        test = part["split"] == "test"
+        part = part[test | (part["dose"].clip(lower=1) == dose) | (dose is None)]
+        counts = part.loc[test, "type"].value_counts()
+        sums = part.groupby(["split", "type"])[["change", "n_tokens"]].sum()
+        held = counts.index[counts > 1]
+        ours, never = (sums.loc[side].loc[held] for side in ("train", "test"))
+        share = ours["n_tokens"] / ours["n_tokens"].sum()
+        trained = ours["change"].sum() / ours["n_tokens"].sum()
+        return trained, (share * never["change"] / never["n_tokens"]).sum()
 
     rows = {(r.metric, r.group): r for r in result.rows if not r.of}
-    for group in ("pooled", "dose:1", "dose:4-7"):
-        memory = mean(group, "P", "x", "n") - mean(group, "H", "x", "n")
-        assert rows["memory", group].value == pytest.approx(memory, abs=1e-9)
-        kind = mean(group, "H", "y", "m")
-        specific = mean(group, "P", "y", "m") - kind
+    for group, dose in (("pooled", None), ("dose:1", 1), ("dose:4-7", 5)):
+        trained, never = means(spans, dose)
+        memory = rows["memory", group].value
+        assert memory == pytest.approx(trained - never, abs=1e-9)
+        beyond, kind = means(pairs.assign(change=apart), dose)
         assert rows["kind", group].value == pytest.approx(kind, abs=1e-9)
-        assert rows["specific", group].value == pytest.approx(specific, abs=1e-9)
+        specific = rows["specific", group].value
+        assert specific == pytest.approx(beyond - kind, abs=1e-9)
     said = [f for f in result.findings if f.group == "dose:4-7"]
     assert [f.claim for f in said] == ["memory"]
     assert "REMEMBERS identifiers that occur in 4 to 7 trained rows" in (
@@ -502,8 +457,8 @@ def test_formats_are_not_learned_where_other_text_alone_drifted(
     case = make_case(sources=60, tests=40, seed=43)
     change = moved(case, trained=0.8, never=0.8, other=1.2, spread=0.3)
     result = audit(case, ours=change)
-    assert (pooled(result, "ours", "kind").high or 0) < 0
-    assert "formats" not in claims(result)["ours"]
+    assert (figure(result, "ours", "kind").high or 0) < 0
+    assert "formats" not in claims(result, "ours")
 
 
 def test_an_ordinary_run_that_there_is_not_is_refused_before_scoring() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audited import check, evidence, noise, plan
+from audited import evidence, noise, plan, the_one
 
 from spark_audit.audits.noise.perturbed import INSENSITIVE
-from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import Row
@@ -89,9 +88,7 @@ def selective(pii: float, other: float, *, seed: int = 0, spread: float = 0.1) -
 
 
 def find(rows: Sequence[Row], **wanted: str) -> Any:
-    wanted = {"group": "pooled", "of": "0.01"} | wanted
-    (row,) = (r for r in rows if all(getattr(r, k) == v for k, v in wanted.items()))
-    return row
+    return the_one(rows, **{"group": "pooled", "of": "0.01", **wanted})
 
 
 # --- what is scored -------------------------------------------------------------------
@@ -135,29 +132,6 @@ def test_canary_rows_and_cut_spans_are_left_out(
     assert frame.loc[frame["kind"] == "pii", "n"].unique().tolist() == [left] * (
         left > 0
     )
-
-
-def test_nothing_to_score(make_case: Callable[..., Any]) -> None:
-    empty = {f"e{i:03d}-0": {"spans": [], "low": []} for i in range(2)}
-    case = Case(make_case(sources=2), **empty)
-    assert plan("noise", case.manifest) == {}
-    result = noise({"x": {}}, case.manifest)
-    assert len(result.rows) == 12
-    assert {row.status for row in result.rows} == {"not_estimable"}
-    assert "no identifier" in result.rows[0].note
-    assert "Not estimable" in result.verdict[0]
-
-
-@pytest.mark.parametrize("sigmas", ["", "a", "0.1,,0.2", "0", "-1", "nan", "inf"])
-def test_scales_that_are_none(sigmas: str) -> None:
-    with pytest.raises(InputError, match="--sigmas: must be positive numbers"):
-        check("noise", sigmas=sigmas)
-
-
-def test_draws_that_are_none() -> None:
-    with pytest.raises(InputError, match="--draws: 0 draws are too few"):
-        check("noise", draws=0)
-    check("noise", sigmas="0.5, 1", draws=1)
 
 
 # --- figures --------------------------------------------------------------------------

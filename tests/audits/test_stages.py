@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import pytest
-from audited import conclude, evidence, of_frame
+from audited import conclude, evidence, figure, of_frame
 from scipy import stats
 
 from spark_audit.audits.base import Context
@@ -94,12 +94,7 @@ def again(result: AuditResult) -> list[tuple[str, int]]:
 
 
 def cell(result: AuditResult, metric: str, stage: int, group: str) -> Row:
-    (row,) = (
-        row
-        for row in result.rows
-        if (row.metric, row.of, row.group) == (metric, str(stage), group)
-    )
-    return row
+    return figure(result, "er", metric, str(stage), group)
 
 
 PLANTED: Course = {

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import audited
 import numpy as np
 import pandas as pd
 import pytest
-from audited import plan, twins
+from audited import claims, plan, twins
 
 from spark_audit.audits.twins.twin_findings import _still
 from spark_audit.manifest.file import limited, seal
@@ -19,7 +21,7 @@ from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import TRAINED
-from spark_audit.results import AuditResult, Row
+from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass, TokenTable
 
 CANDIDATES = Pass("candidates")
@@ -108,20 +110,12 @@ def tables(
     }
 
 
-def figure(
-    result: AuditResult, metric: str, of: str = "trained", group: str = "pooled"
-) -> Row:
-    (row,) = (
-        r
-        for r in result.rows
-        if (r.checkpoint, r.metric, r.of, r.group) == ("one", metric, of, group)
-    )
-    return row
+figure = partial(audited.figure, checkpoint="one", of="trained")
 
 
 def claim(result: AuditResult) -> str:
-    (finding,) = (f for f in result.findings if f.checkpoint == "one")
-    return finding.claim
+    (found,) = claims(result, "one")
+    return found
 
 
 def test_memory_is_claimed_of_what_rose_beyond_both(
@@ -139,7 +133,7 @@ def test_memory_is_claimed_of_what_rose_beyond_both(
     assert finding.p < 0.01
     assert "REMEMBERS" in finding.sentence
     # Most of a rise may be a kind that was learned: what is beyond it is told, too.
-    beyond = figure(result, "beyond", "rise")
+    beyond = figure(result, metric="beyond", of="rise")
     assert beyond.value is not None
     assert f"{beyond.value:.2f} [" in finding.sentence.partition(" bits, ")[2]
     assert " bits beyond held-out identifiers; p " in finding.sentence
@@ -220,7 +214,7 @@ def test_without_the_base_sides_are_held_against_each_other(
         "beyond",
         "exposure",
     )
-    assert figure(result, "rise").status == "not_estimable"
+    assert figure(result, metric="rise").status == "not_estimable"
     result = run(tables(manifest, base=None, one=lambda d: 0.9), manifest)
     assert claim(result) == "nothing_shown"
     neither = plant(never=0)
@@ -243,8 +237,9 @@ def test_a_collapsed_model_resolves_nothing(plant: Callable[..., Manifest]) -> N
         result = run({**found, name: {CANDIDATES: tied}}, manifest)
         (finding,) = result.findings
         assert (finding.claim, finding.status) == ("not_tested", "not_resolvable")
-        assert figure(result, "rise").status == "not_resolvable"
-    row = figure(run({**found, "one": {CANDIDATES: tied}}, manifest), "exposure_mean")
+        assert figure(result, metric="rise").status == "not_resolvable"
+    result = run({**found, "one": {CANDIDATES: tied}}, manifest)
+    row = figure(result, metric="exposure_mean")
     # A tie counts as on average over random orders: what chance gives.
     expected = np.mean(
         [
@@ -293,14 +288,9 @@ def test_the_plan_names_every_context_and_its_row(
     assert [one.id for one in part.twins] == ["1"]
 
 
-def test_no_string_leaves_the_manifest(plant: Callable[..., Manifest]) -> None:
-    manifest = plant()
-    result = run(tables(manifest, one=lambda d: 0.8 if d else 0.3), manifest)
-    assert result.evidence is not None
-    texts = {x for one in manifest.twins for x in one.candidates}
-    assert not texts & {str(x) for x in result.evidence.frame().to_numpy().flat}
-    red = redact(manifest)
-    assert red.twins == []
+def test_a_redacted_manifest_has_no_twins(plant: Callable[..., Manifest]) -> None:
+    manifest = plant(trained=2, never=1)
+    assert redact(manifest).twins == []
     assert "candidates" not in repr(manifest.twins[0])
 
 
@@ -313,7 +303,7 @@ def test_identifiers_of_joined_rows_are_one_cluster(
             row["cluster"] = "shared"
     manifest = seal(content)
     result = run(tables(manifest, one=lambda d: 0.3), manifest)
-    row = figure(result, "rise")
+    row = figure(result, metric="rise")
     assert (row.n, row.clusters) == (80, 79)
 
 

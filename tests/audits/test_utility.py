@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audited import check, conclude, evidence, plan, utility
+from audited import conclude, evidence, plan, the_one, utility
 
 from spark_audit.audits.base import Context
 from spark_audit.errors import InputError
@@ -98,9 +98,7 @@ STEADY = (LEARNING[0], LEARNING[1] | {"yelp": 0.9}, dict.fromkeys(TASKS, 0.9))
 
 
 def find(rows: Sequence[Row], **wanted: str) -> Any:
-    wanted = {"group": "pooled", "of": ""} | wanted
-    (row,) = (r for r in rows if all(getattr(r, k) == v for k, v in wanted.items()))
-    return row
+    return the_one(rows, **{"group": "pooled", "of": "", **wanted})
 
 
 def matrix_of(result: AuditResult, name: str) -> np.ndarray:
@@ -137,16 +135,6 @@ def test_an_order_may_leave_tasks_out(made: Callable[..., Manifest]) -> None:
         plan("utility", manifest, order="imdb")
 
 
-def test_no_test_rows_no_plan(make_case: Callable[..., Any]) -> None:
-    manifest = make_case(sources=4).manifest
-    assert plan("utility", manifest) == {}
-    result = utility({"x": {}}, manifest)
-    assert {row.metric for row in result.rows} >= {"last", "avg", "bwt"}
-    assert all(row.status == "not_estimable" for row in result.rows)
-    assert "fomc has no test row" in result.rows[0].note
-    assert "Not estimable" in result.verdict[0]
-
-
 def test_train_rows_never_stand_in_for_test_rows(
     made: Callable[..., Manifest],
 ) -> None:
@@ -166,16 +154,6 @@ def test_train_rows_never_stand_in_for_test_rows(
     assert there.value is not None
     assert "fomc has no test row" in result.verdict[0]
     assert result.tables["accuracy_matrix"][0]["fomc"] is None
-
-
-def test_options_are_refused_before_anything_is_scored() -> None:
-    with pytest.raises(InputError, match="--scorer: 'f1' is unknown.*likelihood"):
-        check("utility", scorer="f1")
-    with pytest.raises(InputError, match="--order: names a task twice"):
-        check("utility", order="a,b,a")
-    with pytest.raises(InputError, match="--order"):
-        check("utility", order="a,,b")
-    check("utility", order="a,b", scorer="strict")
 
 
 # --- figures --------------------------------------------------------------------------

@@ -83,20 +83,3 @@ def test_ties_are_shown_and_said_when_they_matter(
 def test_plan_asks_for_rows_with_an_identifier(make_case: Callable[..., Any]) -> None:
     case = make_case(sources=5, tests=2)
     assert plan("rank", case.manifest) == {PLAIN: sorted(case.reference)}
-
-
-def test_nothing_to_audit_is_not_estimable(make_case: Callable[..., Any]) -> None:
-    case = make_case(sources=3)
-    empty = case.manifest.model_copy(
-        update={
-            "pairs": [],
-            "unmatched": [],
-            "examples": [
-                e.model_copy(update={"spans": []}) for e in case.manifest.examples
-            ],
-        }
-    )
-    result = rank({"x": {PLAIN: ranked(case, 1)}}, empty)
-    assert {row.status for row in result.rows} == {"not_estimable"}
-    assert plan("rank", empty) == {}
-    assert "Not estimable" in result.verdict[0]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -34,34 +35,33 @@ from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import null_mean, null_moments
 from spark_audit.stats.intervals import ratio_estimate
 
-Tables: TypeAlias = "Mapping[str, Sequence[Mapping[str, Any]]]"
+Record: TypeAlias = "Mapping[str, Any]"
+Tables: TypeAlias = Mapping[str, Sequence[Record]]
 
 
-class Claimed(NamedTuple):
-    """What is claimed of a checkpoint, from which facts, on which p and figures."""
-
-    claim: Claim
-    says: str
-    facts: Mapping[str, Any] = MappingProxyType({})
-    p: float | None = None
-    on: Mapping[str, Any] = MappingProxyType({})
-
-    def of(self, name: str, *, groups: int, **facts: Any) -> Finding:
-        """The finding; ``groups`` of tests of one checkpoint could have claimed."""
-        columns = {**self.on, "facts": {**self.facts, **facts}}
-        if self.p is not None:
-            columns |= {"p": min(1.0, groups * self.p), "family": "primary"}
-        columns["power"] = [
-            one.model_copy(update={"over": one.over * groups})
-            for one in self.on.get("power", ())
-        ]
-        return finding(name, self.claim, self.says, **columns)
-
-
-def finding(name: str, claim: Claim, says: str, **columns: Any) -> Finding:
-    """A finding of one checkpoint; of none where there is no name."""
+def finding(
+    name: str,
+    claim: Claim,
+    says: str,
+    facts: Mapping[str, Any] = MappingProxyType({}),
+    p: float | None = None,
+    **columns: Any,
+) -> Finding:
+    """A finding of one checkpoint; one with a p is primary."""
     columns |= {"audit": "canary", "checkpoint": name, "says": f"canary.{says}"}
-    return Finding(claim=claim, **columns)
+    columns |= {"p": p, "family": "exploratory" if p is None else "primary"}
+    return Finding(claim=claim, facts=dict(facts), **columns)
+
+
+def _among(one: Finding, groups: int, facts: Mapping[str, Any]) -> Finding:
+    """The finding, where so many groups of tests of its checkpoint could have claimed.
+
+    ``facts`` are further ones.
+    """
+    power = [each.model_copy(update={"over": each.over * groups}) for each in one.power]
+    p = None if one.p is None else min(1.0, groups * one.p)
+    changes = {"p": p, "power": power, "facts": {**one.facts, **facts}}
+    return one.model_copy(update=changes)
 
 
 def findings(judged: Judged, tables: Tables, rows: Iterable[Row]) -> list[Finding]:
@@ -74,8 +74,9 @@ def findings(judged: Judged, tables: Tables, rows: Iterable[Row]) -> list[Findin
     made = []
     if judged.sensitive and judged.lost:
         parts = [part for part in RANKED if part in judged.sensitive]
-        lists = {"insensitive": judged.lost, "sensitive": parts}
-        made.append(finding("", "not_tested", "partly_insensitive", facts=lists))
+        lists: dict[str, Any] = {"insensitive": judged.lost, "sensitive": parts}
+        partly = Finding.not_tested("canary", "canary.partly_insensitive", **lists)
+        made.append(partly)
     for name in dict.fromkeys(trained(judged.frame)["checkpoint"]):
         for one in _of_checkpoint(name, judged, tables):
             place = (one.checkpoint, one.metric, one.of)
@@ -99,34 +100,34 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
     of_all = {"never_inserted": held_out(frame)["canary_id"].nunique()}
     if not parts:
         p = min((test.p for test in control), default=None)
-        yield Claimed("not_tested", "insensitive", p=p).of(name, groups=1, **of_all)
+        yield finding(name, "not_tested", "insensitive", of_all, p)
         return
     if name == BASE:
         if not judged.uniform:
             yield finding(name, "confounded", "base_knows")
         return
-    never = _HeldOut.of(
+    never = _against_held_out(
         record
         for record in tables["canary_streisand"]
         if record["checkpoint"] == name and record["part"] in parts
     )
     if not judged.uniform:
         best = next(test for test in control if test.part in parts)
-        ahead = never.clear(ahead=True) is not None
-        yield _rise(judged.frame, best, ahead=ahead).of(name, groups=1, **of_all)
+        ahead = _clear(never, ahead=True) is not None
+        yield _among(_rise(judged.frame, best, ahead=ahead), 1, of_all)
         return
     # Both ends, those in most rows, bounds of epsilon, and held-out canaries.
-    groups = 3 + bool(never.ps)
+    groups = 3 + bool(never)
     for one in _ends(name, ours, judged, never, n):
-        yield one.of(name, groups=groups, supposed=judged.supposed, **of_all)
+        yield _among(one, groups, {"supposed": judged.supposed, **of_all})
     # The table holds canaries of our own draw only: no condition.
     if bound := _epsilon(name, tables["canary_epsilon"], size):
-        yield bound.of(name, groups=groups, **of_all)
+        yield _among(bound, groups, of_all)
 
 
 def _ends(
-    name: str, ours: pd.DataFrame, judged: Judged, never: _HeldOut, n: int
-) -> list[Claimed]:
+    name: str, ours: pd.DataFrame, judged: Judged, never: Sequence[Record], n: int
+) -> list[Finding]:
     """Both ends of the ranks, against chance and against never-inserted canaries."""
     # Adjusted over all parts, before those that tell nothing are left out.
     parts, kinds = set(ours["part"]), judged.kinds[name]
@@ -137,13 +138,13 @@ def _ends(
     ends = [_against_chance(name, ours, remembered[0], judged.control, n)]
     if ends[0].claim == "memory" and "ahead" in kinds:
         # Chance is no null here: only the held-out canaries tell.
-        p = min(never.ps, default=ends[0].p)
-        lifted = [Claimed("confounded", "lifted", p=p)]
-        ends = lifted if never.clear(ahead=True) is None else []
+        p = never[0]["p"] if never else ends[0].p
+        lifted = [finding(name, "confounded", "lifted", p=p)]
+        ends = lifted if _clear(never, ahead=True) is None else []
     sunk = "behind" in kinds
     null = null_moments(int(ours["n_candidates"].iloc[0])).exposure_mean
     low = suppressed[0]
-    return ends + _against_held_out(never, low, remembered[0], sunk=sunk, null=null)
+    return ends + _beside_held_out(never, low, remembered[0], sunk=sunk, null=null)
 
 
 def _not_resolvable(
@@ -157,7 +158,7 @@ def _not_resolvable(
 
 def _against_chance(
     name: str, ours: pd.DataFrame, best: Tested, control: Sequence[Tested], n: int
-) -> Claimed:
+) -> Finding:
     part = ours[ours["part"] == best.part]
     size = int(part["n_candidates"].iloc[0])
     low, high = null_mean([size] * best.n).band()
@@ -177,17 +178,17 @@ def _against_chance(
     # Of the part with the fewest canaries that can be ranked.
     on["power"] = [Power(test="exposure", n=n, size=size, over=best.over)]
     if best.detected:
-        return Claimed("memory", "memory", facts, best.p, on)
+        return finding(name, "memory", "memory", facts, best.p, **on)
     most = [t for t in control if t.checkpoint == name and t.detected]
     if most:
         facts |= {"most_rows": most[0].row("exposure_mean")}
         facts |= {"p": most[0].p, "over": most[0].over}
-        on |= {"value": most[0].value, "metric": "", "of": "", "power": ()}
-        return Claimed("memory", "most_rows", facts, most[0].p, on)
-    return Claimed("nothing_shown", "nothing", facts, best.p, on)
+        on |= {"value": most[0].value, "metric": "", "of": "", "power": []}
+        return finding(name, "memory", "most_rows", facts, most[0].p, **on)
+    return finding(name, "nothing_shown", "nothing", facts, best.p, **on)
 
 
-def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Claimed:
+def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Finding:
     """What a checkpoint adds to a base that does not rank by chance."""
     name, part = best.checkpoint, frame[frame["part"] == best.part]
     (ours, base), (kind, before) = (
@@ -202,95 +203,90 @@ def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Claimed:
     facts = {"rise": rise, "p": best.p, "over": best.over}
     if not best.detected:
         on = {"unit": "bits", "power": risen_power(trained(part), name, best)}
-        return Claimed("nothing_shown", "not_risen", facts, best.p, on)
+        return finding(name, "nothing_shown", "not_risen", facts, best.p, **on)
     if len(kind) and not ahead and p_risen(kind, before) <= 1 - LEVEL:
-        return Claimed("confounded", "kind_risen", facts, best.p)
-    return Claimed("memory", "risen", facts, best.p)
+        return finding(name, "confounded", "kind_risen", facts, best.p)
+    return finding(name, "memory", "risen", facts, best.p)
 
 
-@dataclass(frozen=True)
-class _HeldOut:
-    """Planted canaries compared with never-inserted ones, by Holm over parts."""
+def _against_held_out(records: Iterable[Record]) -> list[Record]:
+    """Parts where planted canaries are compared with never-inserted ones.
 
-    records: list[Mapping[str, Any]]
-    ps: list[float]
+    Each with its ``p`` by Holm ``over`` so many parts, the clearest first.
+    """
+    found = [record for record in records if record["p"] is not None]
+    ps = holm([record["p"] for record in found]).tolist() if found else []
+    pairs = zip(found, ps, strict=True)
+    made = [{**record, "p": p, "over": len(ps)} for record, p in pairs]
+    return sorted(made, key=itemgetter("p"))
 
-    @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]]) -> _HeldOut:
-        """From the records of the table; parts without held-out canaries are none."""
-        compared = [record for record in records if record["p"] is not None]
-        ps = holm([record["p"] for record in compared]).tolist() if compared else []
-        return cls(compared, ps)
 
-    def clear(self, *, ahead: bool) -> int | None:
-        """The clearest part with a difference to that side."""
-        for at in np.argsort(self.ps, kind="stable"):
-            side = self.records[at]["trained_ahead"] > 0.5
-            if self.ps[at] <= 1 - LEVEL and side == ahead:
-                return int(at)
-        return None
+def _clear(never: Sequence[Record], *, ahead: bool) -> Record | None:
+    """The clearest part with a difference to that side."""
+    for record in never:
+        if record["p"] <= 1 - LEVEL and (record["trained_ahead"] > 0.5) == ahead:
+            return record
+    return None
 
-    def facts(self, at: int) -> dict[str, Any]:
-        """The mean ranks of one part's two sides, and their p."""
-        record = self.records[at]
-        ranks = {
-            side: Row(
-                audit="canary",
-                checkpoint=record["checkpoint"],
-                metric="rank_mean",
-                of=record["part"],
-                value=record[f"rank_mean_{side}"],
-                n=record[side],
-                clusters=record[side],
-                unit="ranks",
-            )
-            for side in ("trained", "held_out")
-        }
-        return {**ranks, "p": self.ps[at], "over": len(self.ps)}
 
-    def power(self, at: int) -> Power:
-        """Of one part's rank-sum test, ranks never trained on being uniform."""
-        record = self.records[at]
-        n, m, middle = (record[k] for k in ("trained", "held_out", "chance_rank"))
-        spread = null_moments(round(2 * middle - 1)).rank_sd
-        return Power(
-            test="t",
-            se=spread * np.sqrt(1 / n + 1 / m),
-            least_p=min(1.0, 2 / scipy.special.comb(n + m, n)),
-            most=middle - 1,
-            over=len(self.ps),
+def _mean_ranks(record: Record) -> dict[str, Any]:
+    """The mean ranks of one part's two sides, and their p."""
+    ranks = {
+        side: Row(
+            audit="canary",
+            checkpoint=record["checkpoint"],
+            metric="rank_mean",
+            of=record["part"],
+            value=record[f"rank_mean_{side}"],
+            n=record[side],
+            clusters=record[side],
+            unit="ranks",
         )
+        for side in ("trained", "held_out")
+    }
+    return {**ranks, "p": record["p"], "over": record["over"]}
 
 
-def _against_held_out(
-    never: _HeldOut, low: Tested, best: Tested, *, sunk: bool, null: float
-) -> list[Claimed]:
+def _rank_sum_power(record: Record) -> Power:
+    """Of one part's rank-sum test, ranks never trained on being uniform."""
+    n, m, middle = (record[k] for k in ("trained", "held_out", "chance_rank"))
+    spread = null_moments(round(2 * middle - 1)).rank_sd
+    return Power(
+        test="t",
+        se=spread * np.sqrt(1 / n + 1 / m),
+        least_p=min(1.0, 2 / scipy.special.comb(n + m, n)),
+        most=middle - 1,
+        over=record["over"],
+    )
+
+
+def _beside_held_out(
+    never: Sequence[Record], low: Tested, best: Tested, *, sunk: bool, null: float
+) -> list[Finding]:
     """True strings against never-inserted ones, at either end."""
-    ahead, behind = (never.clear(ahead=side) for side in (True, False))
-    ends: list[Claimed] = []
+    made = partial(finding, low.checkpoint)
+    ahead, behind = (_clear(never, ahead=side) for side in (True, False))
+    ends: list[Finding] = []
     if low.detected and sunk and behind is None:
-        ends.append(Claimed("confounded", "sunk"))
+        ends.append(made("confounded", "sunk"))
     elif low.detected:
         facts = low.facts("lower_tail_exposure", null=null)
-        ends.append(Claimed("betrays", "behind_chance", facts, low.p))
+        ends.append(made("betrays", "behind_chance", facts, low.p))
     if ahead is not None:
-        facts = never.facts(ahead)
-        ends.append(Claimed("memory", "ahead", facts, facts["p"]))
+        ends.append(made("memory", "ahead", _mean_ranks(ahead), ahead["p"]))
     elif behind is not None and not low.detected:
-        ends.append(Claimed("confounded", "behind", never.facts(behind)))
+        ends.append(made("confounded", "behind", _mean_ranks(behind)))
     # Chance has told more than so few held-out canaries can.
     if ends or best.detected:
         return ends
-    if not never.ps:
-        return [Claimed("not_tested", "no_held_out")]
-    at = int(np.argmin(never.ps))
-    on = {"unit": "ranks", "power": [never.power(at)]}
-    return [Claimed("nothing_shown", "no_difference", never.facts(at), on=on)]
+    if not never:
+        return [made("not_tested", "no_held_out")]
+    facts = _mean_ranks(never[0])
+    on: dict[str, Any] = {"unit": "ranks", "power": [_rank_sum_power(never[0])]}
+    return [made("nothing_shown", "no_difference", facts, **on)]
 
 
-def _epsilon(
-    name: str, table: Sequence[Mapping[str, Any]], size: int
-) -> Claimed | None:
+def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
     """The bound declared beforehand, and the largest of the others if it is more.
 
     p is that of guesses as good by chance, among ``size`` candidates.
@@ -326,7 +322,7 @@ def _epsilon(
     larger, larger_k = others[0] if others else (None, None)
     facts = {"bound": bound, "k": k, "larger": larger, "larger_k": larger_k}
     # The declared bounds and the others are two looks.
-    return Claimed("memory", "epsilon", facts, min(1.0, 2 * min(ps)))
+    return finding(name, "memory", "epsilon", facts, min(1.0, 2 * min(ps)))
 
 
 def contrast_findings(

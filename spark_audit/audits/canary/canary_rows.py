@@ -165,10 +165,7 @@ def canary_figures(
     """
     size = int(once["n_candidates"].iloc[0])
     tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
-    metrics = {
-        each.name: replace(each, bounds=tops.get(each.name, each.bounds))
-        for each in kinds
-    }
+    metrics = [replace(each, bounds=tops.get(each.name, each.bounds)) for each in kinds]
     ofs = [once["part"], often["part"] + "/annotation"]
     frame = pd.concat([once, often], ignore_index=True)
     credits = {
@@ -189,7 +186,7 @@ def canary_figures(
         heavy=("rank_mean",),
         alone=("top1_rate",),
     )
-    order = {metric: i for i, metric in enumerate(metrics)}
+    order = {metric.name: i for i, metric in enumerate(metrics)}
     # Cut once for the rows of all metrics.
     first, each = (cache(partial(_of_part, ranks)) for ranks in (once, often))
     rows = [

@@ -16,7 +16,7 @@ from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, missing
 from spark_audit.audits.metric import Metric
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult
+from spark_audit.results import AuditResult, Finding
 from spark_audit.results.evidence import Evidence
 
 OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
@@ -108,15 +108,11 @@ class CanaryRank(Audit):
                 reason = "no canary of a trained row can be ranked"
             elif "unscored" in kinds:
                 reason = UNSCORED
-            facts = {"reason": reason}
+            unknown = "canary", "canary.not_estimable"
             return AuditResult(
                 rows=missing_rows("canary", names, METRICS, reason),
                 guards=guards,
-                findings=[
-                    canary_findings.finding(
-                        "", "not_tested", "not_estimable", facts=facts
-                    )
-                ],
+                findings=[Finding.not_tested(*unknown, reason=reason)],
             )
         judged = rank_tests.Judged.of(frame)
         in_contexts = rank_tests.trained(rank_tests.ranked(every, "context"))
@@ -137,7 +133,8 @@ class CanaryRank(Audit):
                 variants=[part],
             )
         ]
-        lacking = {"reason": UNSCORED}
+        lacking = {"says": "canary.unscored", "reason": UNSCORED}
+        paired = tables["canary_paired"]
         return AuditResult(
             rows=[*rows, *absent],
             contrasts=contrasts,
@@ -145,12 +142,10 @@ class CanaryRank(Audit):
             findings=[
                 *canary_findings.findings(judged, tables, rows),
                 *(
-                    canary_findings.finding(n, "not_tested", "unscored", facts=lacking)
-                    for n in unscored
+                    Finding.not_tested("canary", checkpoint=name, **lacking)
+                    for name in unscored
                 ),
-                *canary_findings.contrast_findings(
-                    contrasts, tables["canary_paired"], judged
-                ),
+                *canary_findings.contrast_findings(contrasts, paired, judged),
             ],
             tables={name: table for name, table in tables.items() if table},
         )

@@ -135,17 +135,11 @@ def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
 LEVEL = 0.95
 
 
-def p_remembered(frame: pd.DataFrame) -> float:
-    """Chance of a mean exposure as high under uniform ranks."""
-    null = null_mean(frame["n_candidates"].to_numpy())
-    return null.above(float(frame["exposure"].mean()))
-
-
-def p_suppressed(frame: pd.DataFrame) -> float:
-    """Chance of a mean lower-tail exposure as high under uniform ranks."""
+def p_by_chance(frame: pd.DataFrame, column: str) -> float:
+    """Chance of a mean ``exposure`` or ``lower_tail`` as high under uniform ranks."""
     # The mirrored rank is uniform too: one distribution serves both ends.
     null = null_mean(frame["n_candidates"].to_numpy())
-    return null.above(float(frame["lower_tail"].mean()))
+    return null.above(float(frame[column].mean()))
 
 
 def p_risen(frame: pd.DataFrame, base: pd.DataFrame) -> float:
@@ -195,14 +189,14 @@ class Tested:
 
 
 def adjusted(tests: list[Tested]) -> list[Tested]:
+    """The tests with Holm's correction, in their order."""
+    ps = holm([test.p for test in tests]).tolist() if tests else []
+    return [replace(t, p=p, over=len(ps)) for t, p in zip(tests, ps, strict=True)]
+
+
+def by_p(tests: list[Tested]) -> list[Tested]:
     """The tests with Holm's correction, smallest p value first."""
-    if not tests:
-        return []
-    ps = holm([test.p for test in tests])
-    made = [
-        replace(t, p=float(p), over=len(ps)) for t, p in zip(tests, ps, strict=True)
-    ]
-    return sorted(made, key=lambda test: test.p)
+    return sorted(adjusted(tests), key=attrgetter("p"))
 
 
 def base_tests(frame: pd.DataFrame) -> list[Tested]:
@@ -242,7 +236,7 @@ def _uniform_tests(frame: pd.DataFrame) -> list[Tested]:
         # Two looks at the same ranks: Bonferroni.
         p = min(1.0, 2 * min(test.z_p, test.ks_p))
         found.append(Tested(name, part, len(chosen), float(chosen["mid"].mean()), p))
-    return adjusted(found)
+    return by_p(found)
 
 
 def rank_uniformity(frame: pd.DataFrame) -> Uniformity:
@@ -269,11 +263,11 @@ def control_tests(frame: pd.DataFrame, *, uniform_base: bool) -> list[Tested]:
             continue
         value = float(chosen["exposure"].mean())
         if uniform_base or part not in base:
-            p = p_remembered(chosen)
+            p = p_by_chance(chosen, "exposure")
         else:
             p = p_risen(chosen, base[part])
         found.append(Tested(name, part, len(chosen), value, p))
-    return adjusted(found)
+    return by_p(found)
 
 
 def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
@@ -283,12 +277,17 @@ def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
     """
     chosen = list(by_part(trained(frame)))
     tests = [
-        Tested(name, part, len(some), float(some[column].mean()), p(some))
-        for column, p in (("exposure", p_remembered), ("lower_tail", p_suppressed))
+        Tested(
+            checkpoint=name,
+            part=part,
+            n=len(some),
+            value=float(some[column].mean()),
+            p=p_by_chance(some, column),
+        )
+        for column in ("exposure", "lower_tail")
         for name, part, some in chosen
     ]
-    ps = holm([test.p for test in tests]).tolist() if tests else []
-    ends = [replace(t, p=p, over=len(ps)) for t, p in zip(tests, ps, strict=True)]
+    ends = adjusted(tests)
     remembered, suppressed = ends[: len(chosen)], ends[len(chosen) :]
     smallest = attrgetter("p", "part")
     return sorted(remembered, key=smallest), sorted(suppressed, key=smallest)

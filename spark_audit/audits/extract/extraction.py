@@ -28,7 +28,7 @@ from spark_audit.audits.extract.prompts import (
     shown_prompts,
     spans_of,
 )
-from spark_audit.audits.metric import Metric, by_name
+from spark_audit.audits.metric import Metric
 from spark_audit.manifest.prompts import asked_keys
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding
@@ -139,7 +139,7 @@ class Extraction(Audit):
             sums_of_units(groups, greedy, context, metrics=metrics, of=alike),
             context,
             audit="extract",
-            metrics=by_name(METRICS),
+            metrics=METRICS,
         )
         contrasts = bounded(contrasts, ("greedy_rate",))
         for group in groups:

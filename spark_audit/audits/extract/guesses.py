@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from spark_audit.audits.identifier_facts import string_of
 from spark_audit.data.occurrences import finder, folded
 from spark_audit.data.twins import WORDED
 from spark_audit.manifest.clusters import BARE
@@ -69,7 +70,7 @@ class String(NamedTuple):
 def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], String]:
     """Facts of every identifier's string, by example and first and last character."""
     spans = [(row, span) for row in manifest.examples for span in row.spans]
-    texts = [folded(row.text[span.start : span.end].strip()) for row, span in spans]
+    texts = [string_of(row, span) for row, span in spans]
     find = finder({*texts} - {""})
     holders: dict[str, set[str | None]] = {}
     for row in manifest.examples:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,8 @@ def by_group(
         Summed NLL of the units by checkpoint, nats.
     """
     made = OfPairs()
-    drawn: dict[int, Weights] = {}
+    options = {"replicates": context.replicates, "seed": context.seed}
+    weights_of = cache(partial(draw_weights, **options))
     for group in groups:
         references = {name for name in nll if group.is_reference(nll[name])}
         if group.name == "pooled":
@@ -74,13 +75,9 @@ def by_group(
             for pair in context.baselines.items():
                 made.contrasts += _contrasts(pair, group.name, missing, missing)
             continue
-        size = group.windows.n_clusters
-        if size not in drawn:
-            drawn[size] = draw_weights(
-                size, replicates=context.replicates, seed=context.seed
-            )
-        made.rows += _pair_rows(group, nll, references, drawn[size], context)
-        _add_contrasts(made, group, nll, references, drawn[size], context)
+        weights = weights_of(group.windows.n_clusters)
+        made.rows += _pair_rows(group, nll, references, weights, context)
+        _add_contrasts(made, group, nll, references, weights, context)
     return made
 
 

@@ -8,8 +8,8 @@ here changes the manifest: these are sensitivity runs in addition to its pairs.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -128,76 +128,64 @@ def _matched(
         yield i, spans[pair.span][0], pair.start, pair.end - pair.start, draw
 
 
-SAME_CLASS = "same class"
-PLACEBOS = {"any window": False, SAME_CLASS: True}
+PLACEBOS = {"any window": False, "same class": True}
 """Kinds of placebo: whether a window must have the class of the identifier."""
-
-
-@dataclass(frozen=True)
-class OtherPairs:
-    """Pairs by setting of :data:`VARIANTS`, and of so many draws by kind of placebo."""
-
-    rematched: Mapping[str, pd.DataFrame]
-    placebos: Mapping[str, pd.DataFrame]
-    draws: int
-
-    def units(self, manifest: Manifest) -> Iterator[pd.DataFrame]:
-        """Units without a split, in the order of :meth:`scored`.
-
-        ``rematched``: a pair under the setting ``type``; its sums are identifier minus
-        control. ``placebo``: draw ``start`` of the kind ``type``, summed likewise over
-        all its pairs. ``drawn``: the ``start`` windows of ``n_tokens`` tokens that all
-        draws of the same class took from an example.
-        """
-        cluster = np.array([e.cluster for e in manifest.examples], dtype=object)
-        name = np.array([e.id for e in manifest.examples], dtype=object)
-        for of, pairs in self.rematched.items():
-            units = pd.DataFrame({"n_tokens": pairs["length"]})
-            held = cluster[pairs["example"]]
-            yield units.assign(cluster=held, role="rematched", type=of)
-        for of, pairs in self.placebos.items():
-            units = pairs.groupby("draw")["length"].sum().reset_index()
-            units = units.rename(columns={"length": "n_tokens", "draw": "start"})
-            yield units.assign(role="placebo", type=of)
-        if SAME_CLASS in self.placebos:
-            windows = self.placebos[SAME_CLASS].groupby(["example", "length"]).size()
-            units = windows.reset_index(name="start")
-            units = units.rename(columns={"length": "n_tokens"}).assign(role="drawn")
-            yield units.assign(example=name[units["example"]])
-
-    def scored(self, sums: Sums) -> Iterator[np.ndarray]:
-        """Summed NLL of the units, nats."""
-
-        def of(pairs: pd.DataFrame, side: str) -> np.ndarray:
-            return sums(*(pairs[k].to_numpy() for k in ("example", side, "length")))
-
-        for pairs in self.rematched.values():
-            yield of(pairs, "pii") - of(pairs, "control")
-        for pairs in self.placebos.values():
-            apart = pd.Series(of(pairs, "pii") - of(pairs, "control"))
-            yield apart.groupby(pairs["draw"]).sum().to_numpy()
-        if SAME_CLASS in self.placebos:
-            pairs = self.placebos[SAME_CLASS]
-            first = pd.Series(of(pairs, "pii"))
-            yield first.groupby([pairs["example"], pairs["length"]]).sum().to_numpy()
+Part: TypeAlias = tuple[pd.DataFrame, Callable[[Sums], np.ndarray]]
+"""Units without a split, and what gives their summed NLL, nats."""
 
 
 def other_pairs(
     manifest: Manifest, *, rematched: bool, draws: int, seed: int
-) -> OtherPairs:
-    """Pairs under :data:`VARIANTS`, and placebo pairs; of large manifests fewer."""
+) -> Iterator[Part]:
+    """Pairs under :data:`VARIANTS`, and placebo pairs, as units of the evidence.
+
+    ``rematched``: a pair under the setting ``type``; its sums are identifier minus
+    control. ``placebo``: draw ``start`` of the kind ``type``, summed likewise over all
+    its pairs. ``drawn``: the ``start`` windows of ``n_tokens`` tokens that all draws of
+    the same class took from an example.
+    """
+    name, cluster = np.array([(e.id, e.cluster) for e in manifest.examples], object).T
+    for of, settings in VARIANTS.items() if rematched else ():
+        pairs = rematch(manifest, **settings)
+        units = pd.DataFrame({"n_tokens": pairs["length"]})
+        held = cluster[pairs["example"]]
+        yield units.assign(cluster=held, role="rematched", type=of), _sums(pairs)
+    for of, same in PLACEBOS.items() if draws else ():
+        pairs = placebo(manifest, draws=draws, seed=seed, same_class=same)
+        units = pairs.groupby("draw")["length"].sum().reset_index()
+        units = units.rename(columns={"length": "n_tokens", "draw": "start"})
+        yield units.assign(role="placebo", type=of), _sums(pairs, ["draw"])
+        if same:
+            windows = ["example", "length"]
+            units = pairs.groupby(windows).size().reset_index(name="start")
+            units = units.rename(columns={"length": "n_tokens"}).assign(role="drawn")
+            units = units.assign(example=name[units["example"]])
+            yield units, _sums(pairs, windows, control=False)
+
+
+def _sums(
+    pairs: pd.DataFrame, by: Sequence[str] = (), *, control: bool = True
+) -> Callable[[Sums], np.ndarray]:
+    """What sums the pairs' NLL, minus that of their controls, by some columns."""
+
+    def of(sums: Sums, side: str) -> np.ndarray:
+        return sums(*(pairs[k].to_numpy() for k in ("example", side, "length")))
+
+    def summed(sums: Sums) -> np.ndarray:
+        found = of(sums, "pii") - of(sums, "control") if control else of(sums, "pii")
+        if not by:
+            return found
+        return pd.Series(found).groupby([pairs[k] for k in by]).sum().to_numpy()
+
+    return summed
+
+
+def affordable(manifest: Manifest, draws: int) -> int:
+    """So many placebo draws; of a large manifest fewer, or none."""
     rows = len({pair.example for pair in manifest.pairs})
-    draws = min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
-    draws *= rows <= MOST_ROWS
-    variants, kinds = VARIANTS if rematched else {}, PLACEBOS if draws else {}
-    return OtherPairs(
-        {name: rematch(manifest, **settings) for name, settings in variants.items()},
-        {
-            name: placebo(manifest, draws=draws, seed=seed, same_class=same)
-            for name, same in kinds.items()
-        },
-        draws,
-    )
+    if rows > MOST_ROWS:
+        return 0
+    return min(draws, max(FEWEST_DRAWS, MATCHINGS // max(rows, 1)))
 
 
 def sensitivity_table(evidence: Evidence) -> list[dict[str, Any]]:

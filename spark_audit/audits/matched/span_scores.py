@@ -11,7 +11,7 @@ import pandas as pd
 
 from spark_audit.audits.base import Tables
 from spark_audit.audits.identifier_facts import identifier_facts
-from spark_audit.audits.matched.rematch import other_pairs
+from spark_audit.audits.matched.rematch import affordable, other_pairs
 from spark_audit.audits.spans import Sums, audited_spans
 from spark_audit.manifest.schema import Manifest, TokenRange
 from spark_audit.results.evidence import Evidence, Measured
@@ -47,16 +47,21 @@ def span_evidence(
     at = tuple(skeleton[name].to_numpy() for name in ("index", "start", "n_tokens"))
     others = _frame(_texts(manifest), "places")
     of, places = others["index"].to_numpy(), others.pop("places").to_list()
-    more = other_pairs(manifest, rematched=rematched, draws=draws, seed=seed)
+    drawn = affordable(manifest, draws)
+    more = [*other_pairs(manifest, rematched=rematched, draws=drawn, seed=seed)]
 
     def scored(found: Sums) -> np.ndarray:
         rows = map(found.of_tokens, of, places)
         return np.concatenate(
-            [found(*at), np.fromiter(rows, float), *more.scored(found)]
+            [
+                found(*at),
+                np.fromiter(rows, float),
+                *(summed(found) for _, summed in more),
+            ]
         )
 
     units = pd.concat(
-        [skeleton, others, *map(_frame, more.units(manifest))], ignore_index=True
+        [skeleton, others, *(_frame(units) for units, _ in more)], ignore_index=True
     )
     units = units.drop(columns="index")
     units["ref_sum"] = scored(Sums.of_reference(manifest))
@@ -65,7 +70,7 @@ def span_evidence(
         for name, table in scores.items():
             yield name, {"nll_sum": scored(Sums.of_table(manifest, table))}
 
-    facts = {"rematched": rematched, "placebo": draws > 0, "draws": more.draws}
+    facts = {"rematched": rematched, "placebo": draws > 0, "draws": drawn}
     return Evidence.of(units, measured(), facts)
 
 

@@ -33,7 +33,7 @@ from spark_audit.audits.mia.scores import (
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, listed
-from spark_audit.results import AuditResult
+from spark_audit.results import AuditResult, Finding
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 
@@ -204,7 +204,7 @@ class Membership(Audit):
             rows_of,
         )
         from spark_audit.audits.mia.referee import judged_scores
-        from spark_audit.audits.mia.verdicts import base_read, verdict, verdicts
+        from spark_audit.audits.mia.verdicts import base_read, verdicts
         from spark_audit.provenance import seed_for
 
         names = list(evidence.checkpoints)
@@ -244,9 +244,9 @@ class Membership(Audit):
         ]
         told, above = verdicts(names, rows, contrasts, pooled, judged)
         others = judged_scores(pooled, names, outside, judged)
-        reason = {"reason": UNSCORED}
+        lost = {"says": "mia.missing", "reason": UNSCORED}
         absent = [
-            verdict(name, "not_tested", "missing", reason)
+            Finding.not_tested("mia", checkpoint=name, **lost)
             for name in evidence.facts["unscored"]
         ]
         borrowed = []

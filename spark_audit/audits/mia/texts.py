@@ -37,7 +37,7 @@ FACTS = (
     "duplicates_left",
     "duplicates_removed",
 )
-"""Columns of the evidence that are the same on every row."""
+"""Columns of the evidence that are the same on every row: first those of Blind."""
 
 R = TypeVar("R")
 Record: TypeAlias = "dict[str, Any]"
@@ -377,24 +377,22 @@ def without_model(
             "dose": np.nan,
         }
     )
-    if not all(texts):
-        return units, facts, blind_scores
-    facts["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
-    same = duplicate_groups([own_text(known[key]) for key in ids])
-    member = units["member"].to_numpy(bool)
-    facts["duplicates_left"] = crossing_duplicates(same, member)
-    units["dose"] = doses(same, member)
-    if not permutations:
-        return units, facts, blind_scores
-    blind = blind_classifier(
-        texts,
-        units["label"].to_numpy(np.int64),
-        Design.of(units["member"], units["cluster"], units["task"]),
-        seed=seed_for(seed, "mia", "blind"),
-        permutations=permutations,
-    )
-    if blind is None:
-        return units, facts, blind_scores
-    shown = ("p", "null", "null_low", "null_high", "permutations", "rows")
-    facts |= {f"blind_{name}": getattr(blind, name) for name in shown}
-    return units, {**facts, "blind_auc": blind.value}, blind.scores
+    blind = None
+    if all(texts):
+        same = duplicate_groups([own_text(known[key]) for key in ids])
+        member = units["member"].to_numpy(bool)
+        units["dose"] = doses(same, member)
+        facts["duplicates_left"] = crossing_duplicates(same, member)
+        facts["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
+        if permutations:
+            blind = blind_classifier(
+                texts,
+                units["label"].to_numpy(np.int64),
+                Design.of(units["member"], units["cluster"], units["task"]),
+                seed=seed_for(seed, "mia", "blind"),
+                permutations=permutations,
+            )
+    if blind is not None:
+        blind_scores, *told = blind
+        facts |= dict(zip(FACTS, told, strict=False))
+    return units, facts, blind_scores

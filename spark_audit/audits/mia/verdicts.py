@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -105,19 +106,6 @@ def _state(risen: bool, above: bool, *, told: bool) -> str:
     if risen and above:
         return "detected"
     return "confounded" if risen and told else "not shown"
-
-
-def verdict(
-    name: str,
-    claim: Claim,
-    says: str,
-    facts: Mapping[str, Fact],
-    row: Row | None = None,
-    **more: Any,
-) -> Finding:
-    """A finding on a checkpoint."""
-    where = {"audit": "mia", "checkpoint": name, "facts": facts}
-    return Finding.on(row, claim, f"mia.{says}", **where, **more)
 
 
 @dataclass(frozen=True)
@@ -243,12 +231,14 @@ def _concluded(
     pooled: Group,
     judged: Findings,
 ) -> tuple[Finding, dict[str, Tested]]:
+    not_tested = partial(Finding.not_tested, "mia", checkpoint=name)
     if not own:
-        facts: dict[str, Fact] = {"reason": pooled.reason or NO_ROWS}
-        return verdict(name, "not_tested", "missing", facts), {}
+        return not_tested("mia.missing", reason=pooled.reason or NO_ROWS), {}
     tests, facts = _tests(name, own, changes, pooled, judged)
     if not tests:
-        return verdict(name, "not_tested", "no_score", facts), {}
+        return not_tested(
+            "mia.no_score", void=facts["void"], untested=facts["untested"]
+        ), {}
 
     moved, needed, over = _corrected(name, tests, pooled)
     facts["scores"] = len(tests)
@@ -267,7 +257,7 @@ def _concluded(
     facts |= test.facts
     primary: dict[str, Any] = {"family": "primary", "p": min(needed.values())}
     primary |= test.figures(over)
-    return verdict(name, claim, claim, facts, test.row, **primary), tests
+    return Finding.on(test.row, claim, f"mia.{claim}", facts=facts, **primary), tests
 
 
 def _corrected(

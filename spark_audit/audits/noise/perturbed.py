@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -22,7 +23,6 @@ from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums, draw_weights, sign_flip
 from spark_audit.stats.intervals import (
     Estimand,
-    estimate_of,
     estimates_of,
     left_out,
     replicates_of,
@@ -132,8 +132,8 @@ def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
     }
 
 
-Place: TypeAlias = tuple[str, float]
-"""Checkpoint and scale."""
+Key: TypeAlias = tuple[str, float, str]
+"""Checkpoint, scale and metric."""
 
 
 def conclude(evidence: Evidence, context: Context) -> AuditResult:
@@ -169,22 +169,34 @@ def _figures(
     noisy = evidence.values["noisy"][:, chosen]
     clusters = evidence.units["cluster"][chosen].where(~np.isnan(noisy).all(axis=0))
     codes, labels = pd.factorize(clusters, sort=True)
-    sums = {
-        ((name, sigma), metric): one
+    known = {
+        (name, sigma): _estimands(part, len(labels))
         for name in evidence.checkpoints
         for sigma, part in _by_scale(evidence.whole(name)[chosen].assign(code=codes))
-        for metric, one in _estimands(part, len(labels)).items()
+    }
+    sums = {
+        (*place, metric): one
+        for place, each in known.items()
+        for metric, one in each.items()
+    }
+    apart = {
+        (name, sigma, other): _apart(own["gap"], known[other, sigma]["gap"])
+        for (name, sigma), own in known.items()
+        # With the baseline, and with the untrained model.
+        for other in dict.fromkeys((context.baselines.get(name, BASE), BASE))
+        if name != BASE and (other, sigma) in known
     }
     weights = draw_weights(
         len(labels), replicates=context.replicates, seed=context.seed
     )
-    drawn = replicates_of(sums, weights)
-    estimates = {k: with_mde(one) for k, one in estimates_of(sums, drawn).items()}
-    places = list(dict.fromkeys(place for place, _ in sums))
-    blind = {place for place in places if _wiped_out(estimates, place)}
+    estimates = {
+        key: with_mde(one)
+        for key, one in estimates_of(sums, replicates_of(sums, weights)).items()
+    }
+    blind = {place for place in known if _wiped_out(estimates, place)}
     for place in blind:
-        gap = replace(estimates[place, "gap"], status="insensitive")
-        estimates[place, "gap"] = gap.noting(INSENSITIVE)
+        gap = replace(estimates[*place, "gap"], status="insensitive")
+        estimates[*place, "gap"] = gap.noting(INSENSITIVE)
     rows = [
         Row.of_estimate(
             estimate.decided(paper=context.paper),
@@ -197,62 +209,56 @@ def _figures(
             # The untrained model's own gap is no effect of training.
             null=0.0 if name == BASE and estimate.value is not None else None,
         )
-        for ((name, sigma), metric), estimate in estimates.items()
+        for (name, sigma, metric), estimate in estimates.items()
     ]
     contrasts = []
-    for name, sigma in places:
-        # With the baseline, and with the untrained model.
-        others = dict.fromkeys(filter(None, (context.baselines.get(name), BASE)))
-        for other in others if name != BASE else ():
-            pair = ((name, sigma), "gap"), ((other, sigma), "gap")
-            if pair[1] not in sums:
-                continue
-            lost = [estimates[one] for one in pair if one not in drawn]
-            estimate, p = lost[0] if lost else None, None
-            if estimate is None:
-                apart = drawn[pair[0]] - drawn[pair[1]]
-                estimate, p = _contrast(sums[pair[0]], sums[pair[1]], apart, context)
-            if estimate.value is not None and blind & {place for place, _ in pair}:
-                note = "; ".join(filter(None, (INSENSITIVE, estimate.note)))
-                estimate = replace(estimate, status="insensitive", note=note)
-            contrasts.append(
-                Contrast.of_estimate(
-                    estimate,
-                    audit="noise",
-                    checkpoint=name,
-                    baseline=other,
-                    group=group,
-                    metric="gap",
-                    of=f"{sigma:g}",
-                    unit=UNITS["gap"],
-                    null=0.0,
-                    p=p,
-                )
+    changes = estimates_of(apart, replicates_of(apart, weights))
+    for (name, sigma, other), change in changes.items():
+        one, p = apart[name, sigma, other], None
+        if isinstance(one, Estimand) and change.low is not None:
+            p = _pseudo_p(one.sums, context.seed)
+        estimate = with_mde(change, null=0.0).decided(paper=context.paper)
+        if estimate.value is not None and blind & {(name, sigma), (other, sigma)}:
+            note = "; ".join(filter(None, (INSENSITIVE, estimate.note)))
+            estimate = replace(estimate, status="insensitive", note=note)
+        contrasts.append(
+            Contrast.of_estimate(
+                estimate,
+                audit="noise",
+                checkpoint=name,
+                baseline=other,
+                group=group,
+                metric="gap",
+                of=f"{sigma:g}",
+                unit=UNITS["gap"],
+                null=0.0,
+                p=p,
             )
+        )
     return rows, contrasts
 
 
-def _wiped_out(estimates: Mapping[tuple[Place, str], Estimate], place: Place) -> bool:
+def _wiped_out(estimates: Mapping[Key, Estimate], place: tuple[str, float]) -> bool:
     """Whether both groups lose nearly all probability."""
-    *both, gap = (estimates[place, metric].value for metric in UNITS)
+    *both, gap = (estimates[*place, metric].value for metric in UNITS)
     return gap is not None and all(v is not None and v <= WIPED_OUT for v in both)
 
 
-def _contrast(
-    own: Any, other: Any, drawn: np.ndarray, context: Context
-) -> tuple[Estimate, float | None]:
-    """The gap minus the baseline's gap, paired by cluster.
-
-    ``p`` is the sign-flip test of the clusters' jackknife pseudo-values, as a gap is no
-    sum over clusters.
-    """
+def _apart(own: Estimand | Estimate, other: Estimand | Estimate) -> Estimand | Estimate:
+    """The gap minus the baseline's gap, paired by cluster; or why there is none."""
+    if isinstance(own, Estimate):
+        return own
+    if isinstance(other, Estimate):
+        return other
     sums = np.concatenate([own.sums, other.sums], axis=1)
-    estimate = estimate_of(sums, _gap_difference, n=own.n, replicates=drawn)
-    p = None if estimate.low is None else _pseudo_p(sums, context.seed)
-    return with_mde(estimate, null=0.0).decided(paper=context.paper), p
+    return Estimand(sums, _gap_difference, own.n)
 
 
 def _pseudo_p(sums: np.ndarray, seed: int) -> float | None:
+    """P of no difference: the sign-flip test of the clusters' pseudo-values.
+
+    A gap is no sum over clusters: the jackknife's pseudo-values stand for them.
+    """
     held = sums[sums.any(axis=1)]
     try:
         value, values = left_out(held, _gap_difference)
@@ -302,40 +308,30 @@ def _guards(draws: Sequence[Mapping[str, Any]]) -> list[Guard]:
     return [guard("same noise", "same_noise", {"ratio": worst})]
 
 
-def _findings(name: str, rows: Sequence[Row]) -> list[Finding]:
+def _findings(name: str, rows: Sequence[Row]) -> Iterator[Finding]:
     pooled = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
-    by = {
-        metric: [
-            row for row in pooled if row.metric == metric and row.value is not None
-        ]
+    pii, other, gaps = (
+        [row for row in pooled if row.metric == metric and row.value is not None]
         for metric in UNITS
-    }
-    facts: dict[str, Any] = {"pii": by["dp_pii"], "other": by["dp_nonpii"]}
-    if not (by["dp_pii"] or by["dp_nonpii"]):
-        reason = pooled[0].note
-        return [
-            Finding.not_tested("noise", "noise.missing", checkpoint=name, reason=reason)
-        ]
-    facts["sigmas"] = list(dict.fromkeys(row.of for row in pooled))
-    findings = [Finding.on(pooled[0], "moved", "noise.probabilities", facts=facts)]
-    if gaps := by["gap"]:
+    )
+    if not (pii or other):
+        lost = {"checkpoint": name, "reason": pooled[0].note}
+        yield Finding.not_tested("noise", "noise.missing", **lost)
+        return
+    scales = list(dict.fromkeys(row.of for row in pooled))
+    facts: dict[str, Any] = {"pii": pii, "other": other, "sigmas": scales}
+    yield Finding.on(pooled[0], "moved", "noise.probabilities", facts=facts)
+    if gaps:
         facts = {"gaps": gaps, "trained": name != BASE}
-        findings.append(Finding.on(gaps[0], "moved", "noise.gaps", facts=facts))
-    return findings
+        yield Finding.on(gaps[0], "moved", "noise.gaps", facts=facts)
 
 
-def _contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
-    pooled = [row for row in contrasts if row.group == "pooled"]
-    findings = []
-    for name, baseline in dict.fromkeys((r.checkpoint, r.baseline) for r in pooled):
-        changes = [r for r in pooled if (r.checkpoint, r.baseline) == (name, baseline)]
-        findings.append(
-            Finding(
-                audit="noise",
-                checkpoint=name,
-                claim="moved",
-                says="noise.changes",
-                facts={"baseline": baseline, "changes": changes},
-            )
-        )
-    return findings
+def _contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
+    changes: dict[tuple[str, str], list[Contrast]] = defaultdict(list)
+    for row in contrasts:
+        if row.group == "pooled":
+            changes[row.checkpoint, row.baseline].append(row)
+    for (name, baseline), rows in changes.items():
+        facts: dict[str, Any] = {"baseline": baseline, "changes": rows}
+        where: dict[str, Any] = {"audit": "noise", "checkpoint": name}
+        yield Finding.on(None, "moved", "noise.changes", facts=facts, **where)

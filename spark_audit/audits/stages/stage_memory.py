@@ -15,11 +15,11 @@ from typing import Annotated
 import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
-from spark_audit.audits.identifier_facts import identifier_facts
+from spark_audit.audits.identifier_facts import identifier_facts, string_of
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.spans import Sums, audited_spans, plan_of_identifiers
 from spark_audit.audits.utility.series import check_order, places_of_tasks
-from spark_audit.data.occurrences import folded, standing
+from spark_audit.data.occurrences import standing
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY
 from spark_audit.results import AuditResult
@@ -93,35 +93,30 @@ class Stages(Audit):
 def _spans(manifest: Manifest) -> pd.DataFrame:
     """Every audited identifier, without scores."""
     facts, holders = identifier_facts(manifest), _holders(manifest)
-    records = []
-    for split in ("train", "test"):
-        for i, example, ranges in audited_spans(manifest, split=split):
-            for span, tokens in example.identifiers:
-                if tokens not in ranges:
-                    continue
-                string = folded(example.text[span.start : span.end].strip())
-                record = {
-                    "index": i,
-                    "example": example.id,
-                    "cluster": example.cluster,
-                    "task": example.task,
-                    "split": split,
-                    "type": span.type,
-                    "start": tokens[0],
-                    "n_tokens": tokens[1] - tokens[0],
-                    **vars(facts[example.id, span.start, span.end]),
-                    "elsewhere": len(holders[string] - {example.task}),
-                }
-                records.append(record)
+    records = [
+        {
+            "index": i,
+            "example": example.id,
+            "cluster": example.cluster,
+            "task": example.task,
+            "split": split,
+            "type": span.type,
+            "start": tokens[0],
+            "n_tokens": tokens[1] - tokens[0],
+            **vars(facts[example.id, span.start, span.end]),
+            "elsewhere": len(holders[string_of(example, span)] - {example.task}),
+        }
+        for split in ("train", "test")
+        for i, example, ranges in audited_spans(manifest, split=split)
+        for span, tokens in example.identifiers
+        if tokens in ranges
+    ]
     return pd.DataFrame.from_records(records)
 
 
 def _holders(manifest: Manifest) -> dict[str, set[str]]:
     """Identifier -> the tasks whose trained rows hold it, annotated there or not."""
-    own = [
-        {folded(row.text[s.start : s.end].strip()) for s in row.spans}
-        for row in manifest.examples
-    ]
+    own = [{string_of(row, span) for span in row.spans} for row in manifest.examples]
     read = [row.text * (row.split == "train") for row in manifest.examples]
     found: dict[str, set[str]] = defaultdict(set)
     stood = standing(read, set[str]().union(*own))

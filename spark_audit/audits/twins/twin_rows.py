@@ -17,7 +17,7 @@ import pandas as pd
 from spark_audit.audits.base import Context, Tables, missing_rows
 from spark_audit.audits.canary.rank_tests import COLLAPSED, marked, resolved
 from spark_audit.audits.identifier_facts import identifier_facts
-from spark_audit.audits.metric import Metric, by_name
+from spark_audit.audits.metric import Metric
 from spark_audit.audits.ratio_rows import beside_base, ratio_figures, sums_of_frame
 from spark_audit.data.occurrences import DOSES, dose_group
 from spark_audit.manifest.prompts import twins_key
@@ -153,10 +153,10 @@ def figures(
 ) -> tuple[list[Row], list[Contrast]]:
     """All rows and contrasts, those of a collapsed model marked."""
     most = float(np.log2(frame["n_candidates"].max()))
-    metrics = by_name(
+    metrics = [
         replace(one, bounds=(0.0, most)) if one.name == "exposure_mean" else one
         for one in kinds
-    )
+    ]
     columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
     cells = frame.assign(of=frame["side"])
     cells = cells.sort_values("of", ascending=False, kind="stable")
@@ -180,11 +180,12 @@ def figures(
     if not (frame["side"] == TRAINED).any():
         rows += missing_rows("twins", names, kinds, NO_TRAINED)
     elif "rise" not in frame:
-        rows += missing_rows("twins", names, [metrics["rise"]], NO_BASE)
+        lacking = [metric for metric in metrics if metric.name == "rise"]
+        rows += missing_rows("twins", names, lacking, NO_BASE)
     for name in names:
         if name != BASE:
             rows += _beyond_rows(name, frame[frame["checkpoint"] == name])
-    order = {name: i for i, name in enumerate(metrics)}
+    order = {metric.name: i for i, metric in enumerate(metrics)}
     rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
     lost = collapsed(frame)
 
