@@ -20,13 +20,14 @@ forms, and that both scores and importance are computed once a task:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from spark_audit.checkpoints.adapters import input_noise
 from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
@@ -74,14 +75,16 @@ def _phase(stream: Stream, k: int) -> Phase:
         scope = stream.settings.loss.scope
         learned = batch.attention if scope == "full" else batch.response
         forgotten, score = (
-            padded([values[row.id] for row in some], batch.ids.shape).to(student.device)
+            padded([values[row.id] for row in some]).to(student.device)
             for values in (unlearned, scores)
         )
         mask = learned | forgotten
-        sigma = settings.noise_scale * (
-            torch.ones_like(score) if settings.uniform else score
-        )
-        with student.model.get_input_embeddings().register_forward_hook(_noise(sigma)):
+        spread = torch.ones_like(score) if settings.uniform else score
+        # Drawn anew each time as dropout is, from the generator that the loop seeds.
+        width = student.model.get_input_embeddings().weight.shape[1]
+        noise = torch.randn(*score.shape, width, device=student.device)
+        noise *= settings.noise_scale * spread[..., None]
+        with input_noise(student.model, noise, by_token=False):
             hidden = student.hidden(batch, mask)
         return {
             TASK: student.summed(hidden, batch, mask, learned, token_nll),
@@ -112,20 +115,6 @@ def _phase(stream: Stream, k: int) -> Phase:
         end=end,
         each=replace(plain.each, terms=lambda role, r: {**terms(role, r), **term([r])}),
     )
-
-
-def _noise(sigma: Tensor) -> Callable[..., Tensor]:
-    """A hook that adds Gaussian noise to what the input embedding gives.
-
-    Drawn anew each time as dropout is: from the global generator, which the loop seeds.
-    A tied output head does not see it.
-    """
-
-    def add(module: object, args: object, output: Tensor) -> Tensor:
-        noise = sigma[..., None] * torch.randn(output.shape, device=output.device)
-        return (output + noise).to(output.dtype)
-
-    return add
 
 
 PECL = Method(

@@ -85,7 +85,7 @@ def counted() -> Iterator[Counter[str]]:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+def scene(tmp_path_factory):
     folder = tmp_path_factory.mktemp("all")
     background = demo.make_examples(75, split="train", seed=1)
     background, _ = inject(background, seed=1, rate=0.6, canaries=0)
@@ -158,14 +158,12 @@ def values(report: Report, audit: str, metric: str, of: str = "") -> list[float]
         ("mia", "auc", "mink10", 1),
     ],
 )
-def test_more_memorisation_shows_as_more(
-    scene: Scene, audit: str, metric: str, of: str, sign: int
-) -> None:
+def test_more_memorisation_shows_as_more(scene, audit, metric, of, sign):
     base, little, much = values(scene.report, audit, metric, of)
     assert sign * base < sign * little < sign * much
 
 
-def test_leaks_are_told_from_chance(scene: Scene) -> None:
+def test_leaks_are_told_from_chance(scene):
     report = scene.report
     exposure = figure(report, "canary", "exposure_mean", "full")
     assert exposure["much"].value is not None
@@ -198,7 +196,7 @@ def test_leaks_are_told_from_chance(scene: Scene) -> None:
     assert "base" not in members
 
 
-def test_everything_is_there_once(scene: Scene) -> None:
+def test_everything_is_there_once(scene):
     report = scene.report
     # Without a series there is nothing by stage.
     audits = set(all_audits()) - {"stages", "series"}
