@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,30 @@ def asked(kind: Callable[..., Any], fields: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def train(**fields: Any) -> Any:
+    """A run in this process, by default over the tasks of :func:`write_stream`."""
     from spark_train.run import train
 
-    request, beside = asked(TrainRequest, fields)
+    request, beside = asked(TrainRequest, {"order": "yelp,fomc", **fields})
     return train(request, **beside)
+
+
+def steps(folder: Path) -> list[dict[str, Any]]:
+    """The lines of ``metrics.jsonl``: one a step."""
+    text = (folder / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def left(folder: Path) -> dict[str, str]:
+    """Hash of everything that a run leaves, but for its record of times."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "run.json"
+    }
+
+
+class Killed(BaseException):
+    """Stands for a process that ends at once."""
 
 
 def relearn(**fields: Any) -> Any:

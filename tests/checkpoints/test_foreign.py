@@ -18,16 +18,22 @@ from typing import Any
 import pytest
 import torch
 from clocks import limited
+from importing import import_examples
 from refusals import change, edited, inspected, opened, reference_of, refused, said
 from safetensors.torch import load_file, save_file
 from tiny_models import save_model
 
 from spark_audit.checkpoints.adapter_config import adapter_config
 from spark_audit.checkpoints.offline import quiet
-from spark_audit.checkpoints.open import (
-    load_tokenizer,
-)
+from spark_audit.checkpoints.open import load_tokenizer
+from spark_audit.checkpoints.run_folder import read_run
+from spark_audit.data.examples import read_examples
 from spark_audit.errors import CheckpointError, SparkError
+from spark_audit.manifest.file import load_manifest
+from spark_audit.report.folder import read_report
+from spark_audit.scoring.table import read_parquet
+from spark_train.corpus import read_matrix
+from spark_train.run_folder import Folder
 
 SECONDS = 30
 LORA_A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
@@ -216,8 +222,6 @@ def test_fields_of_lora_that_are_refused(
 
 def test_tables_other_than_text_are_never_decoded(asked, tmp_path):
     datasets = pytest.importorskip("datasets", reason="the extra `hub`")
-    from importing import import_examples
-
     url = {"path": "http://host.invalid/beacon.png", "bytes": None}
     rows = {"text": ["a"], "label": ["b"], "photo": [url], "photos": [[url]]}
     place = datasets.Features(
@@ -407,49 +411,44 @@ def test_a_pickle_that_is_larger_than_its_file(tiny_base, tmp_path):
     refused(packed, "is a packed archive", base=tiny_base)
 
 
-@pytest.mark.parametrize(
-    ("name", "of_adapter"),
-    [
-        ("config.json", False),
-        ("model.safetensors", False),
-        ("pytorch_model.bin", False),
-        ("tokenizer.json", False),
-        ("vocab.txt", False),
-        ("chat_template.jinja", False),
-        ("generation_config.json", False),
-        ("adapter_config.json", True),
-        ("adapter_model.safetensors", True),
-        ("adapter_model.bin", True),
-        ("trained_on.json", True),
-        ("frozen_noise.safetensors", True),
-    ],
+OF_ADAPTER = (
+    *("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"),
+    *("trained_on.json", "frozen_noise.safetensors"),
 )
-def test_a_fifo_as_a_file(name, of_adapter, tiny_base, make_adapter, copied, tmp_path):
-    folder = make_adapter(tmp_path / "a") if of_adapter else copied(tiny_base)
+FILES = (
+    *("config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"),
+    *("vocab.txt", "chat_template.jinja", "generation_config.json", *OF_ADAPTER),
+)
+"""Of a checkpoint, as one library or another reads them."""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_fifo_as_a_file(name, tiny_base, make_adapter, copied, tmp_path):
+    adapter = name in OF_ADAPTER
+    folder = make_adapter(tmp_path / "a") if adapter else copied(tiny_base)
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
     refused(folder, "neither file nor folder", base=tiny_base)
     refused(folder / name, "is neither file nor folder", base=tiny_base)
 
 
+def readers(folder: Path) -> list[Callable[[], object]]:
+    """Whatever reads data of a folder: ``x.jsonl`` and ``report.json``."""
+    rows = folder / "x.jsonl"
+    return [
+        lambda: read_examples(rows),
+        lambda: load_manifest(rows),
+        lambda: read_report(folder),
+        lambda: import_examples(rows, task="t", split="train"),
+    ]
+
+
 def test_a_fifo_as_a_file_of_data(tmp_path):
-    from importing import import_examples
-
-    from spark_audit.checkpoints.run_folder import read_run
-    from spark_audit.data.examples import read_examples
-    from spark_audit.manifest.file import load_manifest
-    from spark_audit.report.folder import read_report
-    from spark_audit.scoring.table import read_parquet
-
     for name in ("x.jsonl", "report.json", "run.json", "train.csv"):
         os.mkfifo(tmp_path / name)
-    fifo = tmp_path / "x.jsonl"
     for read in (
-        lambda: read_examples(fifo),
-        lambda: load_manifest(fifo),
-        lambda: read_report(tmp_path),
-        lambda: read_parquet(fifo),
-        lambda: import_examples(fifo, task="t", split="train"),
+        *readers(tmp_path),
+        lambda: read_parquet(tmp_path / "x.jsonl"),
         lambda: import_examples(tmp_path, task="t"),
     ):
         with pytest.raises(SparkError):
@@ -471,30 +470,18 @@ def _peak() -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "of_adapter"),
+    "name",
     [
-        ("config.json", False),
-        ("model.safetensors", False),
-        ("model.safetensors.index.json", False),
-        ("pytorch_model.bin", False),
-        ("tokenizer.json", False),
-        ("tokenizer_config.json", False),
-        ("vocab.txt", False),
-        ("merges.txt", False),
-        ("special_tokens_map.json", False),
-        ("chat_template.jinja", False),
-        ("generation_config.json", False),
-        ("adapter_config.json", True),
-        ("adapter_model.safetensors", True),
-        ("adapter_model.bin", True),
-        ("trained_on.json", True),
-        ("frozen_noise.safetensors", True),
+        *FILES,
+        *("model.safetensors.index.json", "tokenizer_config.json"),
+        *("merges.txt", "special_tokens_map.json"),
     ],
 )
 @pytest.mark.usefixtures("measured")
-def test_a_file_of_holes(name, of_adapter, tiny_base, make_adapter, copied, tmp_path):
+def test_a_file_of_holes(name, tiny_base, make_adapter, copied, tmp_path):
     """``truncate -s 50G config.json``: any size, and nothing on the disk."""
-    folder = make_adapter(tmp_path / "a") if of_adapter else copied(tiny_base)
+    adapter = name in OF_ADAPTER
+    folder = make_adapter(tmp_path / "a") if adapter else copied(tiny_base)
     for old in folder.glob("*model.*" if "model" in name else name):
         old.unlink()
     (folder / name).touch()
@@ -527,13 +514,6 @@ def test_settings_of_generation_that_are_none(content, said, tiny_base, copied):
 
 @pytest.mark.usefixtures("measured")
 def test_a_file_of_holes_as_data(tmp_path):
-    from importing import import_examples
-
-    from spark_audit.checkpoints.run_folder import read_run
-    from spark_audit.data.examples import read_examples
-    from spark_audit.manifest.file import load_manifest
-    from spark_audit.report.folder import read_report
-    from spark_train.corpus import read_matrix
 
     (tmp_path / "stages").mkdir()
     names = ("x.jsonl", "report.json", "run.json", "train.csv", "x.parquet")
@@ -541,12 +521,9 @@ def test_a_file_of_holes_as_data(tmp_path):
         (tmp_path / name).write_bytes({"x.parquet": b"PAR1"}.get(name, b""))
         os.truncate(tmp_path / name, 50 << 30)
     for read in (
-        lambda: read_examples(tmp_path / "x.jsonl"),
-        lambda: load_manifest(tmp_path / "x.jsonl"),
-        lambda: read_report(tmp_path),
+        *readers(tmp_path),
         lambda: read_run(tmp_path),
         lambda: read_matrix(tmp_path / "train.csv"),
-        lambda: import_examples(tmp_path / "x.jsonl", task="t", split="train"),
         lambda: import_examples(tmp_path / "train.csv", task="t", split="train"),
         lambda: import_examples(tmp_path / "x.parquet", task="t", split="train"),
     ):
@@ -573,9 +550,8 @@ def test_a_key_that_stands_twice_in_a_checkpoint(
     name, tiny_base, make_adapter, copied, tmp_path
 ):
     """One reader takes the first value, another the last."""
-    folder = copied(tiny_base)
-    if name in ("adapter_config.json", "trained_on.json"):
-        folder = make_adapter(tmp_path / "a")
+    adapter = name in OF_ADAPTER
+    folder = make_adapter(tmp_path / "a") if adapter else copied(tiny_base)
     if "index" in name:
         (folder / "model.safetensors").unlink()
     text = (folder / name).read_text() if (folder / name).exists() else "{}"
@@ -589,22 +565,13 @@ def test_a_key_that_stands_twice_in_a_checkpoint(
 
 
 def test_a_key_that_stands_twice_in_data(tmp_path):
-    from importing import import_examples
-
-    from spark_audit.checkpoints.run_folder import read_run
-    from spark_audit.data.examples import read_examples
-    from spark_audit.manifest.file import load_manifest
-    from spark_audit.report.folder import read_report
-    from spark_train.run_folder import Folder
 
     (tmp_path / "stages").mkdir()
-    for name in ("x.jsonl", "report.json", "run.json", "x.json"):
-        listed = f"[{TWICE}]" if name == "x.json" else TWICE
-        (tmp_path / name).write_text(listed)
+    for name in ("x.jsonl", "report.json", "run.json"):
+        (tmp_path / name).write_text(TWICE)
+    (tmp_path / "x.json").write_text(f"[{TWICE}]")
     for read in (
-        lambda: read_examples(tmp_path / "x.jsonl"),
-        lambda: load_manifest(tmp_path / "report.json"),
-        lambda: read_report(tmp_path),
+        *readers(tmp_path),
         lambda: import_examples(tmp_path / "x.json", task="t", split="train"),
     ):
         with pytest.raises(SparkError, match="a repeated key"):

@@ -14,10 +14,7 @@ import torch
 from refusals import Malicious, change, edited, inspected, opened, refused, said
 from tiny_models import make_model, save_model
 
-from spark_audit.checkpoints.open import (
-    load_tokenizer,
-    open_checkpoint,
-)
+from spark_audit.checkpoints.open import load_tokenizer, open_checkpoint
 from spark_audit.errors import CheckpointError, InputError
 
 EMBEDDINGS = "model.embed_tokens.weight"

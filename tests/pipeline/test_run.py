@@ -329,18 +329,35 @@ def test_three_commands_into_one_folder_lose_no_audit(workshop, tiny_base, tmp_p
     assert not (tmp_path / ".report.lock").exists()
 
 
-def test_a_wrong_path_leaves_no_folder_behind(request_of, tmp_path):
-    other = tmp_path / "other"
-    save_model(make_model("llama", seed=9), other)
-    for wrong in (
-        {"ckpt": ("x=/no/such/place",)},
-        {"manifest": tmp_path / "none.json"},
-        {"base": str(other)},
-        {"base": str(other), "shard": (0, 2)},
+def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
+    request_of, workshop, tmp_path, monkeypatch
+):
+    def never(*args: Any, **options: Any) -> Any:
+        raise AssertionError("scored although nothing can come of it")
+
+    monkeypatch.setattr("spark_audit.pipeline.run.score", never)
+    given = tmp_path / "given"
+    save_model(make_model("llama", seed=9), given / "base")
+    (given / "file").write_text("")
+    raw = (workshop / "manifests" / "m.json").read_bytes()
+    changed = raw.replace(b'"caliper":2.0', b'"caliper":3.0', 1)
+    (given / "changed.json").write_bytes(changed)
+    assert changed != raw
+    other = {"base": str(given / "base")}
+    for wrong, said in (
+        ({"ckpt": ("x=/no/such/place",)}, "there is no such file or folder"),
+        ({"manifest": tmp_path / "none.json"}, "none.json"),
+        ({"manifest": given / "changed.json"}, "was changed after it was built"),
+        (other, "made for another model: base weights"),
+        (other | {"shard": (0, 2)}, "made for another model: base weights"),
+        ({"formats": ("md", "docx")}, "unknown report format 'docx'; choose one of"),
+        ({"baseline": "nobody", "ckpt": ("x=/no",)}, "'nobody' is none of the checkp"),
+        ({"output": given / "file" / "report"}, "cannot be written"),
+        ({"audits": ("stages",)}, "--ckpt: no series of several stages was"),
     ):
-        with pytest.raises(SparkError):
+        with pytest.raises(SparkError, match=said):
             run(request_of(**wrong))
-        assert [path.name for path in tmp_path.iterdir()] == ["other"]
+        assert [path.name for path in tmp_path.iterdir()] == ["given"]
 
 
 LAUNCHED = """
@@ -399,14 +416,6 @@ def test_all_formats_are_rendered_and_what_no_longer_holds_goes(request_of):
         if path.is_file() and "scores" not in path.parts
     }
     assert left == {"report.json", "report.md", "figures/mine.png"}
-
-
-def test_an_unknown_format_is_found_before_scoring(request_of):
-    request = request_of(formats=("md", "docx"))
-    with pytest.raises(InputError, match="unknown report format 'docx'; choose one of"):
-        run(request)
-    assert request.output is not None
-    assert not request.output.exists()
 
 
 def test_rendered_again_a_page_has_no_text_but_from_the_manifest(
@@ -483,29 +492,6 @@ def test_manifest_is_found_in_the_working_directory(
         run(request_of(manifest=None))
 
 
-def test_changed_manifest_is_refused(request_of, workshop, tmp_path):
-    raw = bytearray((workshop / "manifests" / "m.json").read_bytes())
-    place = raw.index(b'"caliper":2.0') + len(b'"caliper":')
-    raw[place] = ord("3")
-    path = tmp_path / "changed.json"
-    path.write_bytes(raw)
-    with pytest.raises(InputError, match="was changed after it was built"):
-        run(request_of(manifest=path))
-
-
-def test_checkpoint_of_another_base_is_refused(request_of, tmp_path):
-    other = tmp_path / "other"
-    save_model(make_model("llama", seed=9), other)
-    with pytest.raises(InputError, match="made for another model: base weights"):
-        run(request_of(base=str(other)))
-
-
-def test_wrong_baseline_is_found_before_anything_is_loaded(request_of):
-    request = request_of(baseline="nobody", ckpt=("ours=/no/such/place",))
-    with pytest.raises(InputError, match="--baseline: 'nobody' is none of the checkpo"):
-        run(request)
-
-
 def test_folder_of_another_manifest_is_refused(request_of, tmp_path):
     request = request_of()
     run(request)
@@ -515,17 +501,6 @@ def test_folder_of_another_manifest_is_refused(request_of, tmp_path):
     path.write_text(json.dumps(report))
     with pytest.raises(InputError, match="holds a report over another manifest"):
         run(request)
-
-
-def test_unwritable_output_is_found_before_scoring(request_of, tmp_path, monkeypatch):
-    def never(*args: Any, **options: Any) -> Any:
-        raise AssertionError("scored although nothing can be written")
-
-    monkeypatch.setattr("spark_audit.pipeline.run.score", never)
-    file = tmp_path / "file"
-    file.write_text("")
-    with pytest.raises(OutputError, match="cannot be written"):
-        run(request_of(output=file / "report"))
 
 
 def test_disk_full_keeps_what_was_scored(request_of, monkeypatch, tmp_path):
@@ -674,13 +649,6 @@ def test_a_build_interrupted_while_it_scores_gives_the_same_manifest(
     assert command_line([*arguments, str(output)]) == 0
     assert output.read_bytes() == whole.read_bytes()
     assert not (tmp_path / ".m.scores").exists()
-
-
-def test_stages_of_no_series_are_refused_before_scoring(request_of):
-    request = request_of(audits=("stages",))
-    with pytest.raises(InputError, match="--ckpt: no series of several stages was"):
-        run(request)
-    assert not list((request.output or Path()).glob("scores/**/*.parquet"))
 
 
 def test_a_run_says_in_which_order_it_learned_its_tasks(

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.scoring.table import (
-    COLUMNS,
-    LAYOUTS,
-    Pass,
-    TokenTable,
-)
+from spark_audit.scoring.table import COLUMNS, LAYOUTS, Pass, TokenTable
 
 Item = tuple[str, np.ndarray, dict[str, np.ndarray]]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from run_training import train
+from scored_by_hand import make_loaded
 from tiny_models import make_model, make_tokenizer
 
 from spark_audit.audits import Utility
-from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Canary, Example, write_examples
 from spark_audit.errors import InputError
@@ -74,26 +74,6 @@ def lesson(model: Any, prompt: str, answer: str, tokenizer: Any) -> torch.Tensor
     return loss
 
 
-def as_loaded(model: Any, tokenizer: Any, **fields: Any) -> Loaded:
-    """A model in training, as the trainer hands it over."""
-    options: dict[str, Any] = {
-        "name": "student",
-        "source": "student",
-        "format": "none",
-        "base": None,
-        "base_sha256": None,
-        "architecture": type(model).__name__,
-        "usable": np.ones(300, dtype=bool),
-        "max_positions": 256,
-        "dtype": "float32",
-        "device": "cpu",
-        "weights_sha256": "",
-        "tokenizer_sha256": "",
-        "model_id": "student",
-    }
-    return Loaded(model=model, tokenizer=tokenizer, **(options | fields))
-
-
 # --- the same as afterwards -----------------------------------------------------------
 
 
@@ -123,7 +103,6 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(tiny_base, tmp_path)
         order=",".join(LABELS),
         output=tmp_path / "run",
         settings=["epochs=8", "lr=0.02", "batch_size=6"],
-        device="cpu",
     )
     order, matrix = read_matrix(tmp_path / "run" / "accuracy.csv")
     assert order == list(LABELS)
@@ -184,7 +163,7 @@ def test_a_training_step_after_it_is_the_same_to_the_bit(kind, tiny_tokenizer):
     asked.train()
     state = torch.random.get_rng_state()
     # The very first forward pass, before any cache was filled by training.
-    accuracy(as_loaded(asked, tiny_tokenizer), prompts)
+    accuracy(make_loaded(asked, tokenizer=tiny_tokenizer), prompts)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert not [buffer for buffer in asked.buffers() if buffer.is_inference()]
     expected, found = step(plain, tiny_tokenizer), step(asked, tiny_tokenizer)
@@ -192,7 +171,7 @@ def test_a_training_step_after_it_is_the_same_to_the_bit(kind, tiny_tokenizer):
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
     # And between steps.
-    accuracy(as_loaded(asked, tiny_tokenizer), prompts)
+    accuracy(make_loaded(asked, tokenizer=tiny_tokenizer), prompts)
     expected, found = step(plain, tiny_tokenizer), step(asked, tiny_tokenizer)
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
@@ -204,7 +183,7 @@ def test_training_goes_on_where_rotary_frequencies_were_made_anew(tiny_tokenizer
     base = make_model(rope_parameters=rope, max_position_embeddings=8)
     model = add_lora(base, r=4, seed=0).train()
     prompts = answer_prompts(examples(), tiny_tokenizer, max_positions=256)["yelp"]
-    accuracy(as_loaded(model, tiny_tokenizer), prompts)
+    accuracy(make_loaded(model, tokenizer=tiny_tokenizer), prompts)
     assert [buffer for buffer in model.buffers() if buffer.is_inference()]
     found = step(model, tiny_tokenizer)
     assert all(bool(torch.isfinite(value).all()) for value in found.values())

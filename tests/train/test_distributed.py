@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from forks import begin
-from run_training import train, write_stream
+from run_training import steps, train, write_stream
 from safetensors.torch import load_file
 
 from spark_audit.errors import CheckpointError, InputError
@@ -127,11 +127,6 @@ def pair(tiny_base, data, tmp_path_factory):
     return folder, dict(zip(runs, paired(list(runs.values()), folder), strict=True))
 
 
-def steps(folder: Path) -> list[dict[str, Any]]:
-    text = (folder / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
-
-
 @pytest.mark.parametrize(
     ("method", "more"),
     [
@@ -149,10 +144,8 @@ def test_two_processes_give_what_one_gives(
         dp=method.partition("+")[2] or "none",
         base=str(tiny_base),
         data=[data],
-        order="yelp,fomc",
         output=tmp_path / "one",
         settings=[*SETTINGS, *more],
-        device="cpu",
     )
     if method == "er":
         both = tmp_path / "two"

@@ -171,7 +171,6 @@ def test_stages_of_a_run_hold_the_adapters_of_all_tasks(tiny_base, tmp_path):
         order="yelp,fomc,news",
         output=tmp_path / "run",
         settings=["epochs=2", "batch_size=4", "lr=0.02", "lora.r=3", "lora.alpha=5"],
-        device="cpu",
     )
     states = []
     for k, name in enumerate(("1-yelp", "2-fomc", "3-news"), start=1):

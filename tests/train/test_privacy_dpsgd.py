@@ -253,7 +253,6 @@ def test_runs_of_one_seed_share_neither_noise_nor_batches(tiny_base, data, tmp_p
                 f"dp.noise_multiplier={sigma}",
                 f"save_every={number + 1}",
             ],
-            device="cpu",
         ).folder
         state = load_file(folder / "stages/1-yelp/task/adapter_model.safetensors")
         weights = [w.flatten() for name, w in state.items() if "lora_B" in name]
@@ -507,11 +506,9 @@ def test_a_run_records_its_epsilon(tiny_base, data, tmp_path):
         method="seqft",
         base=str(tiny_base),
         data=[data],
-        order="yelp,fomc",
         output=tmp_path / "run",
         dp="dpsgd",
         settings=["epochs=1", "batch_size=4", "eval_rows=1", "dp.delta=0.01"],
-        device="cpu",
     )
     record = json.loads((made.folder / "run.json").read_text())
     assert record["dp"] == "dpsgd"
@@ -540,7 +537,6 @@ def test_another_noise_than_at_first_is_refused(tiny_base, data, tmp_path, monke
                 "save_every=1",
                 "dp.target_epsilon=2",
             ],
-            device="cpu",
         )
 
     save, search = Folder.save, "spark_train.privacy.dpsgd.noise_for"

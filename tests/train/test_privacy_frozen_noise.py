@@ -20,9 +20,7 @@ from transformers import AutoModelForCausalLM
 from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.open import (
-    open_checkpoint,
-)
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.items import Item
@@ -56,8 +54,6 @@ def start(tied, data):
             "method": "er",
             "base": str(tied),
             "data": [data],
-            "order": "yelp,fomc",
-            "device": "cpu",
             "dp": "fn",
         }
         chosen = SHORT if (given | options)["dp"] == "fn" else SHORT[:-1]

@@ -23,10 +23,7 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_train.cli import run
-from spark_train.relearn import (
-    Relearned,
-    without_identifiers,
-)
+from spark_train.relearn import Relearned, without_identifiers
 
 
 def example(key: str, text: str, **more: Any) -> Example:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from peft import PeftModel
-from run_training import train, write_stream
+from run_training import steps, train, write_stream
 from tiny_models import save_model
 from transformers import AutoModelForCausalLM, MambaConfig
 
@@ -55,10 +55,8 @@ def trained(
         method=method,
         base=str(base),
         data=[data],
-        order=options.pop("order", ",".join(TASKS)),
         output=output,
         settings=[*settings(method), *more],
-        device="cpu",
         **options,
     )
 
@@ -75,12 +73,6 @@ def runs(tiny_base, data, tmp_path_factory):
         return made[method]
 
     return of
-
-
-def steps(folder: Path) -> list[dict[str, Any]]:
-    """The lines of ``metrics.jsonl`` that are of a step."""
-    text = (folder / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def terms(line: dict[str, Any]) -> set[str]:

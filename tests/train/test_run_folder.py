@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import random
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from run_training import train, write_stream
+from run_training import Killed, left, train, write_stream
 from tiny_models import make_model, save_model
 
 from spark_audit.checkpoints.inspection import inspect_checkpoint
@@ -67,8 +66,6 @@ def start(tiny_base, data):
             "method": "spark",
             "base": str(tiny_base),
             "data": [data],
-            "order": "yelp,fomc",
-            "device": "cpu",
         } | options
         return train(output=output, settings=[*SETTINGS, *settings], **given)
 
@@ -79,15 +76,6 @@ def start(tiny_base, data):
 def undisturbed(start, tmp_path_factory):
     """The folder of a run that nothing interrupted."""
     return start(tmp_path_factory.mktemp("whole") / "run").folder
-
-
-def left(folder: Path) -> dict[str, str]:
-    """Hash of everything that a run leaves, but for its record of times."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "run.json"
-    }
 
 
 def record(folder: Path) -> dict[str, Any]:
@@ -101,10 +89,6 @@ def left_over() -> str:
     """The name of a file that a killed process was writing."""
     with tempfile.TemporaryDirectory() as place, temporary(Path(place)) as (path, _):
         return path.name.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")
-
-
-class Killed(BaseException):
-    """Stands for a process that ends at once."""
 
 
 # --- interrupted ----------------------------------------------------------------------

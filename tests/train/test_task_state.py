@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from plain_training import adapted, make_rows, make_stream
-from run_training import train, write_stream
+from run_training import Killed, left, train, write_stream
 from safetensors.torch import load_file
 
 from spark_audit.checkpoints.open import open_checkpoint
@@ -38,22 +37,10 @@ def data(tmp_path_factory):
     return write_stream(path, tasks=tuple(tasks), train=3, test=1)
 
 
-def left(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "run.json"
-    }
-
-
 QUICK = ("spark", "ewc", "gem", "er+dpsgd", "mtl+dpsgd", "spark+fn", "olora+fn")
 # Of two phases, with a state of its own, of noise, of one stage; what fn changes is
 # the base, the same for all methods.
 RUNS = (*METHODS, *(f"{name}+dpsgd" for name in METHODS), "spark+fn", "olora+fn")
-
-
-class Killed(BaseException):
-    """Stands for a process that ends at once."""
 
 
 @pytest.mark.parametrize(
@@ -77,7 +64,6 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
             output=output,
             dp=dp or "none",
             settings=settings,
-            device="cpu",
         )
 
     made = start(tmp_path / "whole")
