@@ -15,8 +15,8 @@ from spark_audit.errors import InputError
 from spark_audit.files import check_links, check_writable, lies_inside
 from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import BASE, series_of
-from spark_audit.pipeline.lineup import Lineup, opened_names
+from spark_audit.names import BASE, CheckpointName, seeds_of, series_of
+from spark_audit.pipeline.lineup import Lineup
 from spark_audit.pipeline.request import Request
 from spark_audit.report.assemble import assemble, results_of
 from spark_audit.report.folder import FOLDERS, read_report
@@ -138,7 +138,12 @@ def check_kept(
         If it tells of checkpoints that are not audited now, of other audits of other
         checkpoints, or of other audits with other settings.
     """
-    names = (name for spec in order.specs for name in opened_names(spec, request))
+    names = (
+        str(CheckpointName(name, rounding=kind))
+        for spec in order.specs
+        for name in seeds_of(spec.name, len(spec.paths))
+        for kind in ("", *request.loading.quantize)
+    )
     before = {series_of(one.name) for one in old.checkpoints} - {BASE}
     now = {series_of(name) for name in names} - {BASE}
     others = [one for one in audits_of(old) if one not in request.audit_names]

@@ -31,7 +31,7 @@ from spark_audit.checkpoints.adapters import input_noise
 from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
-from spark_train.methods.method import Method
+from spark_train.methods.method import Method, task_by_task
 from spark_train.phases.importance import drift, fisher
 from spark_train.phases.task import TASK, learning
 from spark_train.run_folder import keep, kept
@@ -39,12 +39,9 @@ from spark_train.stream import Stream
 from spark_train.token_scores import keep_scores, scored
 
 
-def pecl(stream: Stream) -> list[Phase]:
+@task_by_task
+def pecl(stream: Stream, k: int) -> list[Phase]:
     """PeCL in our forms: noisy embeddings, held weights, unlearning, all at once."""
-    return [_phase(stream, k) for k in range(len(stream.tasks))]
-
-
-def _phase(stream: Stream, k: int) -> Phase:
     student, settings = stream.student, stream.settings.pecl
     plain, rows = learning(stream, k), stream.rows[stream.tasks[k]]
     scores: dict[str, np.ndarray] = {}
@@ -106,15 +103,9 @@ def _phase(stream: Stream, k: int) -> Phase:
 
     assert plain.each is not None
     terms = plain.each.terms
-    return replace(
-        plain,
-        start=start,
-        choose=choose,
-        loss=loss,
-        penalty=penalty if k else None,
-        end=end,
-        each=replace(plain.each, terms=lambda role, r: {**terms(role, r), **term([r])}),
-    )
+    each = replace(plain.each, terms=lambda role, r: {**terms(role, r), **term([r])})
+    phase = replace(plain, start=start, choose=choose, loss=loss, end=end, each=each)
+    return [replace(phase, penalty=penalty if k else None)]
 
 
 PECL = Method(

@@ -437,7 +437,7 @@ def readers(folder: Path) -> list[Callable[[], object]]:
     rows = folder / "x.jsonl"
     return [
         lambda: read_examples(rows),
-        lambda: load_manifest(rows),
+        lambda: load_manifest(folder / "report.json"),
         lambda: read_report(folder),
         lambda: import_examples(rows, task="t", split="train"),
     ]
@@ -565,7 +565,6 @@ def test_a_key_that_stands_twice_in_a_checkpoint(
 
 
 def test_a_key_that_stands_twice_in_data(tmp_path):
-
     (tmp_path / "stages").mkdir()
     for name in ("x.jsonl", "report.json", "run.json"):
         (tmp_path / name).write_text(TWICE)

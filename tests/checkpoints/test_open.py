@@ -53,23 +53,23 @@ def test_one_base_is_loaded_once_and_every_adapter_stays_itself(
     truth["base"] = said(base_model)
     loads.clear()
     specs = [Spec(name, (str(path),)) for name, path in adapters.items()]
-    opened = []
+    every = []
     for loaded in each(specs, base=str(tiny_base), device="cpu"):
-        opened.append(loaded)
+        every.append(loaded)
         assert torch.allclose(said(loaded), truth[loaded.name], rtol=0, atol=1e-6)
     assert loads == ["tiny-base"]
-    assert [loaded.name for loaded in opened] == ["base", *adapters]
+    assert [loaded.name for loaded in every] == ["base", *adapters]
     # In any order and again: each activates its own adapter and no other.
-    for loaded in (*reversed(opened), *opened):
+    for loaded in (*reversed(every), *every):
         assert torch.allclose(said(loaded), truth[loaded.name], rtol=0, atol=1e-6)
-    assert torch.equal(said(opened[0]), truth["base"])
-    with opened[1].active(), opened[2].active():
+    assert torch.equal(said(every[0]), truth["base"])
+    with every[1].active(), every[2].active():
         pass
-    assert torch.allclose(said(opened[1]), truth["one"], rtol=0, atol=1e-6)
-    base = opened[0]
+    assert torch.allclose(said(every[1]), truth["one"], rtol=0, atol=1e-6)
+    base = every[0]
     assert base.weights_sha256 == base.base_sha256
-    assert {loaded.base_sha256 for loaded in opened} == {base.weights_sha256}
-    assert len({loaded.model_id for loaded in opened}) == 5
+    assert {loaded.base_sha256 for loaded in every} == {base.weights_sha256}
+    assert len({loaded.model_id for loaded in every}) == 5
     assert base.model_id == opened(tiny_base).model_id
 
 

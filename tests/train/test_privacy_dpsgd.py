@@ -27,8 +27,7 @@ from spark_train.methods import METHODS
 from spark_train.methods.method import Method
 from spark_train.model.lora import add_lora
 from spark_train.model.student import Student
-from spark_train.privacy.accounting import epsilon, noise_for
-from spark_train.privacy.dpsgd import dpsgd, drawn
+from spark_train.privacy.dpsgd import dpsgd, drawn, epsilon, noise_for
 from spark_train.run import Outcome
 from spark_train.run_folder import Folder
 from spark_train.settings import parse
