@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from spark_audit.provenance import sha256_json, versions
 from spark_audit.scoring.items import Item
@@ -57,28 +59,32 @@ def score_slices(
 
     from spark_audit.scoring.batching import Batches, room
 
-    digests = [hashlib.sha256(text.content()).digest()[:16] for text in texts]
+    digests = np.array(
+        [hashlib.sha256(text.content()).digest()[:16] for text in texts], "S16"
+    )
     if store is not None:
-        every = hashlib.sha256(b"".join(digests)).hexdigest()
+        every = hashlib.sha256(digests.tobytes()).hexdigest()
         store.only_for(sha256_json([every, str(batch_size), versions()]))
     # Texts of the same tokens are scored once, as the first of them.
-    alike: dict[bytes, list[int]] = {}
-    for number, digest in enumerate(digests):
-        alike.setdefault(digest, []).append(number)
+    _, index, inverse = np.unique(digests, return_index=True, return_inverse=True)
+    first = index[inverse]
+    alike = np.argsort(first, kind="stable")
+    lengths = np.array([text.tokens for text in texts], np.int64)
+    leaders = np.sort(index)
     batches = Batches(
-        list(alike.values()),
-        lambda numbers: texts[numbers[0]].tokens,
+        leaders.tolist(),
+        lambda number: int(lengths[number]),
         room=room(torch.device(loaded.device)),
         rows=None if batch_size == "auto" else batch_size,
     )
-    done, total = 0, sum(texts[numbers[0]].tokens for numbers in alike.values())
+    done, total = 0, int(lengths[leaders].sum())
 
     def tell(now: int, _: int) -> None:
         if progress is not None:
             progress(done + now, total)
 
-    for some in batches.slices(SLICE_TOKENS):
-        items = [texts[numbers[0]] for numbers in some]
+    for numbers in batches.slices(SLICE_TOKENS):
+        items = [texts[number] for number in numbers]
         # Without a store nothing of a slice outlives it.
         kept = Store(None) if store is None else store
         named = kept.keys(loaded, items, Pass())
@@ -91,12 +97,16 @@ def score_slices(
             progress=tell,
         )
         keys = named()
+        low, high = (np.searchsorted(first[alike], numbers, side) for side in _SIDES)
         places = {
-            number: item.key
-            for item, numbers in zip(items, some, strict=True)
-            for number in numbers
+            int(other): item.key
+            for item, start, end in zip(items, low, high, strict=True)
+            for other in alike[start:end]
         }
         notes = tuple(kept.remarks(keys.values()))
         yield Slice(places, kept.gather(keys, kind=Pass()), notes)
         done += sum(item.tokens for item in items)
         tell(0, total)
+
+
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")

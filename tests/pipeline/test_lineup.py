@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from audited import chosen
 
-from spark_audit.audits import Matched, Stages, Utility, about, all_audits
+from spark_audit.audits import Matched, Stages, Utility
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import InputError
 from spark_audit.pipeline.lineup import Plans, check_baseline, lineup, make_plans, union
@@ -42,11 +42,6 @@ def test_a_baseline_may_have_several_seeds():
         check_baseline(baseline, names)
     with pytest.raises(InputError, match="--baseline: 'err' is none"):
         check_baseline("err", names)
-
-
-def test_three_audits_look_at_stages():
-    of_stages = [name for name in all_audits() if about(name).of_series]
-    assert of_stages == ["stages", "utility", "series"]
 
 
 def test_plans_are_united_and_each_sequence_stands_once():

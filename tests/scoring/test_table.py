@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.scoring.table import COLUMNS, LAYOUTS, Pass, TokenTable
+from spark_audit.scoring.table import COLUMNS, LAYOUTS, TokenTable
 
 Item = tuple[str, np.ndarray, dict[str, np.ndarray]]
 
@@ -142,10 +142,3 @@ def test_a_file_that_is_no_table_is_one_line(tmp_path, content):
     with pytest.raises(OutputError, match="is not a readable score table") as caught:
         TokenTable.read(path)
     assert "\n" not in str(caught.value)
-
-
-def test_passes_are_keys_with_an_order():
-    assert Pass() == Pass("plain")
-    assert {Pass("noise", 0.1, 0): 1}[Pass("noise", sigma=0.1)] == 1
-    passes = [Pass("plain"), Pass("noise", 0.1, 1), Pass("noise", 0.1, 0)]
-    assert sorted(passes) == passes[::-1]
