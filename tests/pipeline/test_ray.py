@@ -116,12 +116,10 @@ def request_of(tmp_path_factory, tiny_base, make_adapter):
 def alone(request_of, tmp_path_factory):
     """The report of one process."""
     report = run(request_of(output=tmp_path_factory.mktemp("alone") / "r")).report
-    assert report is not None
     return report
 
 
 def assert_same(one: Report | None, other: Report) -> None:
-    assert one is not None
     assert [c.name for c in one.checkpoints] == [c.name for c in other.checkpoints]
     assert len(one.results) == len(other.results)
     for a, b in zip(one.results, other.results, strict=True):

@@ -95,7 +95,6 @@ def naive(folder: Path, base: Path, manifest: Manifest) -> dict[str, np.ndarray]
 def test_figures_equal_a_naive_float64_recomputation(request_of, workshop, tiny_base):
     request = request_of(baseline="base")
     report = run(request).report
-    assert report is not None
     manifest = load_manifest(workshop / "manifests" / "m.json")
     nll = naive(workshop / "lora", tiny_base, manifest)
     pii: list[float] = []
@@ -216,7 +215,6 @@ def test_a_copy_under_another_name_is_noted_and_the_path_itself_refused(
     shutil.copytree(workshop / "lora", tmp_path / "copy")
     both = (f"ours={workshop / 'lora'}", f"theirs={tmp_path / 'copy'}")
     report = run(request_of(ckpt=both)).report
-    assert report is not None
     notes = {one.name: one.notes for one in report.checkpoints}
     assert "the same model as 'ours'" in notes["theirs"]
     assert not any("the same model" in note for note in notes["base"])
@@ -227,8 +225,6 @@ def test_a_copy_under_another_name_is_noted_and_the_path_itself_refused(
 
 def assert_same_figures(one: Report | None, other: Report | None) -> None:
     """Equal but for float noise: the workers' batches hold other rows."""
-    assert one is not None
-    assert other is not None
     assert len(one.results) == len(other.results)
     for a, b in zip(one.results, other.results, strict=True):
         assert a.model_dump() == pytest.approx(b.model_dump(), abs=1e-5)
@@ -462,8 +458,6 @@ def test_evidence_and_scores_are_for_the_owner_only(request_of, tmp_path):
 def test_limit_scores_few_and_says_partial(request_of):
     full = run(request_of()).report
     part = run(request_of(limit=6, output=request_of().output / "part")).report  # type: ignore[operator]
-    assert full is not None
-    assert part is not None
     assert part.status == "partial"
     assert 0 < part.manifest.n_spans < full.manifest.n_spans
     assert part.manifest.digest == full.manifest.digest
@@ -474,7 +468,6 @@ def test_manifest_is_found_in_the_working_directory(
 ):
     monkeypatch.chdir(workshop)
     report = run(request_of(manifest=None)).report
-    assert report is not None
     assert report.manifest.name == "m"
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -681,7 +674,6 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
         data=tuple(data),
     )
     report = run(request).report
-    assert report is not None
     assert report.settings["utility.order"] == "t1,t0"
     matrix = [r for r in report.tables["accuracy_matrix"] if r["checkpoint"] == "one"]
     assert [record["after"] for record in matrix] == ["t1", "t0"]
@@ -698,7 +690,6 @@ def test_a_run_says_in_which_order_it_learned_its_tasks(
         run(replace(request, ckpt=(one, theirs)))
     # What is no contradiction is taken.
     some = run(replace(request, audits=(Utility(order="t0"),))).report
-    assert some is not None
     assert some.settings["utility.order"] == "t0"
 
 
@@ -706,10 +697,8 @@ def test_audits_of_the_same_checkpoints_add_up_in_one_folder(request_of, tmp_pat
     together = run(
         request_of(audits=("nll", "rank"), output=tmp_path / "together")
     ).report
-    assert together is not None
     run(request_of(audits=("rank",)))
     both = run(request_of(audits=("nll",)))
-    assert both.report is not None
     assert {row.audit for row in both.report.results} == {"nll", "rank"}
     assert sorted(both.report.results, key=repr) == sorted(together.results, key=repr)
     heads = [finding.audit for finding in both.report.findings]
@@ -724,7 +713,6 @@ def test_audits_of_the_same_checkpoints_add_up_in_one_folder(request_of, tmp_pat
     assert together.evidence == both.report.evidence
     # The same audit again takes the old one's place.
     again = run(request_of(audits=("nll",))).report
-    assert again is not None
     assert len(again.results) == len(both.report.results)
 
 
@@ -757,7 +745,6 @@ def test_a_report_folder_from_others_leads_nowhere_else(name, request_of, tmp_pa
     for kept in ("spans.parquet", "tables/a.csv", "results.csv"):
         (theirs / kept).parent.mkdir(parents=True, exist_ok=True)
         (theirs / kept).write_text("kept")
-    assert request.output is not None
     (request.output / name).parent.mkdir(parents=True)
     (request.output / name).symlink_to(theirs)
     with pytest.raises(InputError, match=f"{name}: is a link out of the folder"):

@@ -24,8 +24,7 @@ KIND = Pass("noise", 0.1, 3)
 
 @pytest.fixture(scope="module")
 def items():
-    found: list[Item] = make_items(LENGTHS)
-    return found
+    return make_items(LENGTHS)
 
 
 def nll(model: Any, item: Item, noise: torch.Tensor) -> np.ndarray:

@@ -26,8 +26,7 @@ def loaded():
 
 @pytest.fixture(scope="module")
 def items():
-    found: list[Item] = make_items(LENGTHS)
-    return found
+    return make_items(LENGTHS)
 
 
 def assert_same(one: TokenTable, two: TokenTable, *, atol: float = 0.0) -> None:
@@ -98,7 +97,6 @@ def test_workers_share_the_items_by_hash_and_each_sees_the_others(
         parts.append(set(counting.seen))
     assert sum(map(len, parts)) == len(items)
     assert set().union(*parts) == {one.key for one in items}
-    assert table is not None
     assert_same(table, whole, atol=1e-5)
 
 

@@ -369,7 +369,6 @@ time.sleep(60)
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.kill()
     process.wait()

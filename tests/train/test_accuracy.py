@@ -88,7 +88,6 @@ def audited(checkpoint: Path, data: Path, base: Path) -> list[dict[str, Any]]:
         loading=Loading(device="cpu"),
     )
     report = run(request).report
-    assert report is not None
     matrix = report.tables["accuracy_matrix"]
     return [row for row in matrix if row["checkpoint"] == "spark"]
 

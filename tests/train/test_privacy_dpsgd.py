@@ -76,7 +76,6 @@ def phases(stream: Stream, method: str = "er") -> list[Phase]:
 
 def gradient(stream: Stream, phase: Phase, step: int) -> torch.Tensor:
     """What the optimizer would see of a step: ``(P,)``."""
-    assert phase.collect is not None
     phase.start()
     phase.collect(step, phase.choose(step), Clock({}))
     return flat_gradient(stream.student)
@@ -114,7 +113,6 @@ def test_a_step_is_the_sum_of_clipped_gradients(bound, stream):
     phase = phases(made)[2]
     step = full(phase)
     chosen = phase.choose(step)
-    assert phase.collect is not None
     told = phase.collect(step, chosen, Clock({}))
     found = flat_gradient(made.student)
     total = torch.zeros_like(found)
@@ -286,7 +284,6 @@ def test_a_penalty_on_the_weights_comes_behind_clipping_and_noise(stream):
 def test_an_empty_batch_is_noise_alone(stream):
     made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.5")
     phase = phases(made, "seqft")[0]
-    assert phase.collect is not None
     empty = replace(phase.choose(0), rows={"task": []})
     assert phase.collect(0, empty, Clock({})) == {"task": 0.0, "clipped": 0}
     noise = drawn(
@@ -330,7 +327,6 @@ def test_two_processes_leave_the_gradient_of_one(stream):
 def test_rows_are_sampled_at_the_rates_that_are_accounted(stream):
     made = stream("epochs=200")
     phase = phases(made)[2]
-    assert phase.each is not None
     rates = phase.each.rates
     # 10 rows a task; batches of 4: two current, one of each of two earlier tasks.
     assert rates == {"agnews": 0.2, "yelp": 0.1, "fomc": 0.1}
@@ -367,7 +363,6 @@ def test_a_row_more_or_less_leaves_the_divisor(method, stream):
 
 def test_mtl_samples_all_tasks_alike(stream):
     (phase,) = phases(stream(), "mtl")
-    assert phase.each is not None
     assert phase.each.rates == dict.fromkeys(TASKS, 4 / 30)
     sizes = [len(phase.choose(step).rows["task"]) for step in range(phase.steps)]
     assert len(set(sizes)) > 1

@@ -138,8 +138,6 @@ LONG = ("epochs=4", "ptpc.steps=8", "save_every=3")
 def test_kill_9_and_an_interrupt_at_any_moment_change_nothing(launch, start, tmp_path):
     run, rng = tmp_path / "run", random.Random(0)
     process = launch(run, *LONG)
-    assert process.stdin is not None
-    assert process.stdout is not None
     whole = start(tmp_path / "whole", *LONG).folder
     for sent in (signal.SIGKILL, signal.SIGINT):
         size = (run / "metrics.jsonl").stat().st_size if run.exists() else 0
