@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,16 +91,11 @@ shapes = {
 some = settings(max_examples=40, deadline=None)
 
 
-# --- Values --------------------------------------------------------------------------
-
-
-@some
-@given(**shapes)
-def test_every_loss_is_the_papers_in_float64(seed, n, v):
-    teacher, student, ids = draw(seed, n, v)
-    t, s, i = to_torch(teacher, student, ids)
-    rows = range(n)
-    expected: list[tuple[Tensor, list[float]]] = [
+def beside_the_paper(t: Tensor, s: Tensor, i: Tensor) -> list[tuple[Tensor, Any]]:
+    """Each loss of logits and tokens, and the paper's of the same numbers."""
+    teacher, student, ids = t.double().numpy(), s.double().numpy(), i.numpy()
+    rows = range(len(ids))
+    return [
         (token_nll(s, i), [paper_nll(student[r], ids[r]) for r in rows]),
         (unlikelihood(s, i), [paper_unlikelihood(student[r], ids[r]) for r in rows]),
         (
@@ -111,7 +107,16 @@ def test_every_loss_is_the_papers_in_float64(seed, n, v):
             [paper_demoted_kl(teacher[r], student[r], ids[r]) for r in rows],
         ),
     ]
-    for got, wanted in expected:
+
+
+# --- Values --------------------------------------------------------------------------
+
+
+@some
+@given(**shapes)
+def test_every_loss_is_the_papers_in_float64(seed, n, v):
+    t, s, i = to_torch(*draw(seed, n, v))
+    for got, wanted in beside_the_paper(t, s, i):
         assert got.shape == (n,)
         assert got.dtype == torch.float64
         np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-7, atol=1e-11)
@@ -154,17 +159,8 @@ def test_narrow_logits_are_computed_in_float32(dtype):
         [softmax(x[r][support[r].numpy()], 2.0) for r in rows]
         for x in (teacher, student)
     )
-    expected: list[tuple[Tensor, list[float]]] = [
-        (token_nll(s, i), [paper_nll(student[r], ids[r]) for r in rows]),
-        (unlikelihood(s, i), [paper_unlikelihood(student[r], ids[r]) for r in rows]),
-        (
-            kl(t, s),
-            [divergence(softmax(teacher[r]), softmax(student[r])) for r in rows],
-        ),
-        (
-            demoted_kl(t, s, i),
-            [paper_demoted_kl(teacher[r], student[r], ids[r]) for r in rows],
-        ),
+    expected = [
+        *beside_the_paper(t, s, i),
         (
             support_kl(logp, s.gather(-1, support), temperature=2.0),
             [divergence(p[r], q[r]) for r in rows],
