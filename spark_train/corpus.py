@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.checkpoints.from_module import undisturbed
-from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, data_files, read_bytes, read_examples
 from spark_audit.errors import InputError

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from spark_audit.data.encoding import Encoding, encode, kept_range
 from spark_audit.data.examples import Example, Ranges
@@ -176,23 +177,18 @@ def _row(
     )
 
 
-def padded(values: Sequence[np.ndarray], shape: Sequence[int]) -> Tensor:
+def padded(values: Sequence[np.ndarray]) -> Tensor:
     """Rows' values ``(T,)``, padded on the right with 0: ``(B, T)``, of their dtype."""
-    rows = torch.zeros(tuple(shape), dtype=torch.from_numpy(values[0]).dtype)
-    for row, value in zip(rows, values, strict=True):
-        row[: len(value)] = torch.from_numpy(value)
-    return rows
+    return pad_sequence([torch.from_numpy(one) for one in values], batch_first=True)
 
 
 def collate(rows: Sequence[TrainRow]) -> Batch:
     """Pad rows on the right to the longest; padding is masked, so its id is free."""
-    shape = (len(rows), max(map(len, rows)))
-    attention = [np.ones(len(row), dtype=np.bool_) for row in rows]
     return Batch(
-        padded([row.ids for row in rows], shape).long(),
-        padded(attention, shape),
-        padded([row.response for row in rows], shape),
-        padded([row.pii for row in rows], shape),
+        padded([row.ids for row in rows]).long(),
+        padded([np.ones(len(row), dtype=np.bool_) for row in rows]),
+        padded([row.response for row in rows]),
+        padded([row.pii for row in rows]),
     )
 
 

@@ -282,12 +282,20 @@ def flat_gradient(student: Student) -> Tensor:
     return torch.cat([_or_zero(weight).reshape(-1).double() for weight in weights])
 
 
+def by_weight(student: Student, flat: Tensor) -> dict[str, Tensor]:
+    """Numbers of :func:`flat_gradient`'s shape by weight, of its shape and dtype."""
+    weights = student.trainable
+    parts = torch.split(flat, [weight.numel() for weight in weights.values()])
+    return {
+        name: part.view_as(weight).to(weight.dtype)
+        for part, (name, weight) in zip(parts, weights.items(), strict=True)
+    }
+
+
 def set_gradient(student: Student, flat: Tensor) -> None:
     """Give the trained weights the gradients of :func:`flat_gradient`'s shape."""
-    weights = list(student.trainable.values())
-    parts = torch.split(flat, [weight.numel() for weight in weights])
-    for weight, part in zip(weights, parts, strict=True):
-        weight.grad = part.view_as(weight).to(weight.dtype)
+    for name, part in by_weight(student, flat).items():
+        student.trainable[name].grad = part
 
 
 def _or_zero(weight: Tensor) -> Tensor:

@@ -108,14 +108,13 @@ def relearn(
         opened = read_headers(request.ckpt, loading)
         loaded = open_checkpoint(request.ckpt, loading)
         rows = encode_rows(plain, loaded.tokenizer, max_length=loaded.max_positions)
-    full = not opened.adapter
     # Switched on with whatever belongs to it, as its frozen noise.
     with loaded.activate():
         with processes.together(), quiet():
             student = Student(_in_training(loaded, opened, request))
         if student.note:
             note(student.note)
-        if full and loaded.dtype != "float32":
+        if not opened.adapter and loaded.dtype != "float32":
             note(f"trained weights are rounded to {loaded.dtype} with the full weights")
         size = min(request.batch_size, len(rows))
         rng = np.random.default_rng(seed_for(request.seed, "order", "relearn"))
@@ -137,37 +136,47 @@ def relearn(
                 processes=processes,
                 progress=lambda done, total: progress(what, done, total),
             )
-        record = {
-            "kind": "spark-train-relearn",
-            "schema_version": 1,
-            "created": now(),
-            "versions": versions(),
-            "checkpoint": {
-                "source": request.ckpt,
-                "format": loaded.format,
-                "weights_sha256": loaded.weights_sha256,
-                "base": None if full else str(opened.base),
-                "base_sha256": loaded.base_sha256,
-            },
-            "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
-            "settings": {
-                "steps": steps,
-                "lr": request.lr,
-                "batch_size": request.batch_size,
-                "seed": request.seed,
-                "dtype": loading.dtype,
-                "adapter": "fresh, merged" if full else "trained on",
-                "lora_targets": sorted(request.lora_targets),
-            },
-            "rows": {"used": len(rows), "left_out": left_out},
-            "losses": losses,
-        }
+        left = Relearned(output, len(rows), left_out, tuple(losses))
+        record = _record(request, loaded, opened, files, left)
         if processes.first:
             with replaced(output) as part:
                 _save(student.model, part, loaded, opened, loading.tokenizer)
                 write_text(part / RECORD, json.dumps(record, indent=1) + "\n")
     processes.wait()
-    return Relearned(output, len(rows), left_out, tuple(losses))
+    return left
+
+
+def _record(
+    request: RelearnRequest,
+    loaded: Loaded,
+    opened: Checkpoint,
+    files: Sequence[Path],
+    left: Relearned,
+) -> dict[str, Any]:
+    """``relearn.json``: what was asked for, on what, and what came of it."""
+    full, settings = not opened.adapter, ("steps", "lr", "batch_size", "seed")
+    return {
+        "kind": "spark-train-relearn",
+        "schema_version": 1,
+        "created": now(),
+        "versions": versions(),
+        "checkpoint": {
+            "source": request.ckpt,
+            "format": loaded.format,
+            "weights_sha256": loaded.weights_sha256,
+            "base": None if full else str(opened.base),
+            "base_sha256": loaded.base_sha256,
+        },
+        "data": [{"file": p.name, "sha256": sha256_file(p)} for p in files],
+        "settings": {
+            **{name: getattr(request, name) for name in settings},
+            "dtype": request.loading.dtype,
+            "adapter": "fresh, merged" if full else "trained on",
+            "lora_targets": sorted(request.lora_targets),
+        },
+        "rows": {"used": left.rows, "left_out": left.left_out},
+        "losses": left.losses,
+    }
 
 
 def without_identifiers(

@@ -21,16 +21,6 @@ renderer._known("en").update(SAID | {"guard.said": "{{ text }}"})
 
 pytest_plugins = ["synthetic"]
 
-# Names, numbers and punctuation of the formats that tests write; no example text.
-CORPUS = (
-    "The service was good and the food was cold. Text: she said it was fine.",
-    "Contact Maria Jones at maria.jones@example.org or call 555-0142 today.",
-    "Customer John Smith paid 42 dollars on Monday; the label is positive.",
-    "The rate was raised by 25 basis points. Label: hawkish, dovish, neutral.",
-    "World, Sports, Business and Technology news of the week were read again.",
-    "My social security number is 078-05-1120 and the password is xK9#qT2!.",
-) * 3
-
 LONGEST = (
     "test_golden.py",
     "test_run.py",
@@ -75,51 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def make_tokenizer() -> Callable[..., Any]:
-    """``make_tokenizer(bos=True, size=300)``: a fast byte-level BPE tokenizer.
+    """:func:`tiny_models.make_tokenizer`, for files that import no models."""
+    import tiny_models
 
-    Ids 0, 1, 2 are ``<pad>``, ``<s>``, ``</s>``; with ``bos`` the tokenizer puts
-    ``<s>`` in front, as Llama's does. Offsets leave nothing out (``trim_offsets`` is
-    off: a word's token starts on the blank before it).
-    """
-
-    def make(*, bos: bool = True, size: int = 300) -> Any:
-        from tokenizers import (
-            Tokenizer,
-            decoders,
-            models,
-            pre_tokenizers,
-            processors,
-            trainers,
-        )
-        from transformers import PreTrainedTokenizerFast
-
-        inner = Tokenizer(models.BPE())
-        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        inner.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=size,
-            special_tokens=["<pad>", "<s>", "</s>"],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
-        inner.train_from_iterator(CORPUS, trainer)
-        byte_level = processors.ByteLevel(trim_offsets=False)
-        if bos:
-            template = processors.TemplateProcessing(
-                single="<s> $A", special_tokens=[("<s>", 1)]
-            )
-            inner.post_processor = processors.Sequence([byte_level, template])
-        else:
-            inner.post_processor = byte_level
-        return PreTrainedTokenizerFast(
-            tokenizer_object=inner,
-            pad_token="<pad>",
-            bos_token="<s>",
-            eos_token="</s>",
-            model_max_length=256,
-        )
-
-    return make
+    return tiny_models.make_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -130,32 +79,10 @@ def tiny_tokenizer(make_tokenizer: Callable[..., Any]) -> Any:
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., Any]:
-    """``make_model(kind="llama", seed=0, **config)``: a tiny random causal LM.
+    """:func:`tiny_models.make_model`, for files that import no models."""
+    import tiny_models
 
-    ``kind`` is ``llama``, ``gpt2`` or ``qwen2``; hidden size 32, two layers, 300
-    rows in the head. Weights are wide (std 0.2), so that predictions differ clearly.
-    Configuration fields go by their Llama names except for ``gpt2``.
-    """
-
-    def make(kind: str = "llama", *, seed: int = 0, **config: Any) -> Any:
-        import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        sizes: dict[str, Any] = {"vocab_size": 300, "initializer_range": 0.2}
-        if kind == "gpt2":
-            sizes |= {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
-            sizes |= {"bos_token_id": 1, "eos_token_id": 2}
-        else:
-            sizes |= {"hidden_size": 32, "num_hidden_layers": 2}
-            sizes |= {"intermediate_size": 64, "num_attention_heads": 4}
-            sizes |= {"num_key_value_heads": 2, "max_position_embeddings": 256}
-            sizes |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-        settings = AutoConfig.for_model(kind, **(sizes | config))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return AutoModelForCausalLM.from_config(settings).eval()
-
-    return make
+    return tiny_models.make_model
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tiny_models import make_model
 from torch import Tensor
 
 from spark_train.data import TrainRow
@@ -57,10 +58,15 @@ def make_rows(pii: float = 0.25, **counts: int) -> dict[str, list[TrainRow]]:
     }
 
 
-def adapted(make_model: Callable[..., Any], kind: str = "llama", **config: Any) -> Any:
-    """A float64 model with an adapter that already says something."""
-    config = {"initializer_range": 0.4, **config}
-    model = add_lora(make_model(kind, **config), r=4, alpha=8).double().eval()
+def adapted(kind: str = "llama", *, sure: float = 1.0, **config: Any) -> Any:
+    """A float64 model with an adapter that already says something.
+
+    ``sure``: its head's weights are that many times as large.
+    """
+    inner = make_model(kind, **{"initializer_range": 0.4, **config})
+    with torch.no_grad():
+        inner.get_output_embeddings().weight *= sure
+    model = add_lora(inner, r=4, alpha=8).double().eval()
     moved(model, seed=11)
     return model
 

@@ -4,22 +4,43 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from spark_audit.checkpoints.inspection import Inspection, inspect_checkpoint
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import Opening, open_checkpoint
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.errors import CheckpointError
 
+IDS = torch.tensor([[1, 47, 91, 223, 80, 67, 79, 71, 280, 223]])
+
+
+def opened(
+    source: Path | str, *, base: Path | str | None = None, **options: Any
+) -> Loaded:
+    """A checkpoint, opened on the CPU."""
+    base = None if base is None else str(base)
+    return open_checkpoint(str(source), base=base, device="cpu", **options)
+
+
+def inspected(
+    source: Path | str, *, base: Path | str | None = None, **options: Any
+) -> Inspection:
+    """What is said of a checkpoint that is not opened."""
+    base = None if base is None else str(base)
+    return inspect_checkpoint(str(source), base=base, **options)
+
 
 def refused(source: Path | str, message: str, **options: Any) -> None:
     """Opening is refused (exit 3) with exactly one line that says this."""
     with pytest.raises(CheckpointError) as error:
-        open_checkpoint(str(source), device="cpu", **options)
+        opened(source, **options)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert error.value.exit_code == 3
@@ -43,3 +64,34 @@ class Malicious:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (os.system, (f"touch {self.mark}",))
+
+
+def said(subject: Any) -> torch.Tensor:
+    """``said(model)`` or ``said(loaded)``: logits, shape ``(10, V)``."""
+    if hasattr(subject, "active"):
+        with subject.active() as model:
+            return (
+                model(input_ids=IDS.to(subject.device), use_cache=False).logits[0].cpu()
+            )
+    with torch.inference_mode():
+        return subject.eval()(input_ids=IDS, use_cache=False).logits[0]
+
+
+def edited(file: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """``edited(file, change)``: change the tensors of a safetensors file in place."""
+    state = load_file(file)
+    change(state)
+    save_file(
+        {k: v.contiguous() for k, v in state.items()},
+        file,
+        metadata={"format": "pt"},
+    )
+
+
+def reference_of(base: Path, adapter: Path) -> Any:
+    """``reference_of(base, adapter)``: the model as PEFT itself loads it."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base)
+    return PeftModel.from_pretrained(model, adapter).eval()

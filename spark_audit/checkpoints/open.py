@@ -17,8 +17,7 @@ from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.checkpoint import Attached, Checkpoint
 from spark_audit.checkpoints.detect import read_all, same_path
-from spark_audit.checkpoints.from_module import module_facts
-from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.loaded import Loaded, module_facts
 from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.models import (
     build,

@@ -22,8 +22,7 @@ from accelerate.utils import (
 )
 
 from spark_audit.audits import Audit
-from spark_audit.checkpoints.from_module import live, undisturbed
-from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.loaded import Loaded, live, undisturbed
 from spark_audit.errors import InputError, SparkError
 from spark_audit.integrations.probe import PREFIX, Look, Probe
 from spark_audit.manifest.file import load_manifest

@@ -14,9 +14,8 @@ from spark_audit.audits.setup_guards import setup_guards
 from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
-from spark_audit.pipeline.folders import check_folder
+from spark_audit.pipeline.folders import accumulated, audits_of, check_folder
 from spark_audit.pipeline.job import Job, Scored
-from spark_audit.pipeline.merge import accumulated, audits_of
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import cases, matching, write_cases

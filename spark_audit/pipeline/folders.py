@@ -1,17 +1,24 @@
-"""Where manifests are found, and where reports go without losing any."""
+"""Where manifests are found, and where reports go without losing any.
+
+Audits of the same checkpoints add up in one folder, whether they were called together
+or one by one. What would be lost otherwise is refused before anything is scored.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_audit.audits import about, in_order
 from spark_audit.errors import InputError
 from spark_audit.files import check_links, check_writable, lies_inside
 from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.schema import Manifest
+from spark_audit.names import BASE, CheckpointName, seeds_of, series_of
 from spark_audit.pipeline.lineup import Lineup
-from spark_audit.pipeline.merge import check as check_kept
 from spark_audit.pipeline.request import Request
+from spark_audit.report.assemble import assemble, results_of
 from spark_audit.report.folder import FOLDERS, read_report
 from spark_audit.results import Report
 from spark_audit.terminal.suggestions import goes
@@ -109,3 +116,107 @@ def check_folder(
         check_kept(before, request, manifest, order, folder=folder)
     check_writable(folder)
     return before
+
+
+# --- a folder that is written again ---------------------------------------------------
+
+
+def audits_of(report: Report) -> list[str]:
+    """The audits that a report tells of, in order."""
+    rows = [*report.results, *report.contrasts]
+    return in_order({row.audit for row in rows})
+
+
+def check_kept(
+    old: Report, request: Request, manifest: Manifest, order: Lineup, *, folder: Path
+) -> None:
+    """Refuse to write over a finished report that the new one would not hold.
+
+    Raises
+    ------
+    InputError
+        If it tells of checkpoints that are not audited now, of other audits of other
+        checkpoints, or of other audits with other settings.
+    """
+    names = (
+        str(CheckpointName(name, rounding=kind))
+        for spec in order.specs
+        for name in seeds_of(spec.name, len(spec.paths))
+        for kind in ("", *request.loading.quantize)
+    )
+    before = {series_of(one.name) for one in old.checkpoints} - {BASE}
+    now = {series_of(name) for name in names} - {BASE}
+    others = [one for one in audits_of(old) if one not in request.audit_names]
+    settings = request.shared_settings(manifest)
+    differs = [key for key, value in settings.items() if old.settings.get(key) != value]
+    if before - now:
+        what = f"checkpoints {', '.join(sorted(before - now))}"
+    elif others and before != now:
+        what = f"audits {', '.join(others)} of other checkpoints"
+    elif others and differs:
+        what = f"audits {', '.join(others)} with another {', '.join(differs)}"
+    else:
+        return
+    raise InputError(
+        f"holds a finished report with {what}, which would be lost",
+        where=str(folder),
+        fix="give another -o, or remove the folder",
+    )
+
+
+def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
+    """The new report with the other audits of the old one.
+
+    Raises
+    ------
+    InputError
+        If the other audits are of other models of these names, or the base would be
+        lost from an audit; the new scores are kept.
+    """
+    fresh = audits_of(new)
+    others = [audit for audit in audits_of(old) if audit not in fresh]
+    if not others:
+        return new
+    models = {one.name: one.model_id for one in old.checkpoints}
+    changed = [
+        f"model of the name {one.name!r}"
+        for one in new.checkpoints
+        if models.get(one.name, one.model_id) != one.model_id
+    ]
+    if _has_base(old, fresh) and not _has_base(new, fresh):
+        changed.append("base, which is not scored now (--base)")
+    if changed:
+        raise InputError(
+            f"holds a finished report of {', '.join(others)} with another {changed[0]}",
+            where=str(folder),
+            fix="give another -o, or remove the folder; what was scored is kept",
+        )
+    told = {(guard.name, guard.checkpoint) for guard in new.guards}
+    seen = {one.name for one in new.checkpoints}
+    united = {**results_of(old, others), **results_of(new, fresh)}
+    kept = ("status", "command", "created", "versions", "manifest")
+    return assemble(
+        {audit: united[audit] for audit in in_order(united)},
+        **{name: getattr(new, name) for name in kept},
+        settings={**old.settings, **new.settings},
+        checkpoints=[
+            *new.checkpoints,
+            *(one for one in old.checkpoints if one.name not in seen),
+        ],
+        guards=[
+            *new.guards,
+            *(g for g in old.guards if (g.name, g.checkpoint) not in told),
+        ],
+        tables={**old.tables, **new.tables},
+        origins={**old.origins, **new.origins},
+        evidence={
+            name: sha256
+            for name, sha256 in old.evidence.items()
+            if name in {about(audit).evidence_file() for audit in others}
+        },
+        timing={**old.timing, **new.timing},
+    )
+
+
+def _has_base(report: Report, audits: Sequence[str]) -> bool:
+    return any(r.checkpoint == BASE and r.audit in audits for r in report.results)

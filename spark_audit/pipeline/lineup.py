@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,14 +168,6 @@ def union(plans: Iterable[Plan]) -> Plan:
         for wanted, keys in plan.items():
             found.setdefault(wanted, set()).update(keys)
     return {wanted: sorted(keys) for wanted, keys in sorted(found.items())}
-
-
-def opened_names(spec: Spec, request: Request) -> Iterator[str]:
-    """Names of the checkpoints that a spec is opened as, rounded ones too."""
-    for name in seeds_of(spec.name, len(spec.paths)):
-        yield name
-        for kind in request.loading.quantize:
-            yield str(CheckpointName(name, rounding=kind))
 
 
 def check_baseline(baseline: str | None, names: Sequence[str]) -> None:

@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from glob import glob
 from pathlib import Path
 
+from spark_audit.files import data_bytes, read_regular
+
 _KIND = re.compile(rb'"kind":\s*"spark-audit-(manifest|report)"')
 _HOLDS = {
     "report.json": "report",
@@ -127,7 +129,7 @@ def _kind(path: Path) -> str | None:
         if path.suffix in (".safetensors", ".bin", ".pt"):
             return "checkpoint"
         if path.is_file():
-            raw = path.read_bytes()
+            raw = read_regular(path, follow=True, most=data_bytes())
             # Keys are sorted: this one stands behind all the text.
             if match := _KIND.search(raw):
                 return match[1].decode()

@@ -14,22 +14,19 @@ import torch
 from torch import Tensor
 
 from spark_train.loop import Phase, Sums
-from spark_train.methods.method import Method
+from spark_train.methods.method import Method, task_by_task
 from spark_train.phases.importance import drift, fisher
 from spark_train.phases.task import learning
 from spark_train.run_folder import keep, kept
 from spark_train.stream import Stream
 
 
-def ewc(stream: Stream) -> list[Phase]:
+@task_by_task
+def ewc(stream: Stream, k: int) -> list[Phase]:
     """Elastic weight consolidation: weights that earlier tasks need are held in place.
 
     One phase a task; at its end the task's penalty joins those before.
     """
-    return [_phase(stream, k) for k in range(len(stream.tasks))]
-
-
-def _phase(stream: Stream, k: int) -> Phase:
     student, settings = stream.student, stream.settings.ewc
     held: dict[str, dict[str, Tensor]] = {}
 
@@ -49,7 +46,7 @@ def _phase(stream: Stream, k: int) -> Phase:
             keep(stream, k, {**held, **own, f"weights {k}": student.trainable})
 
     phase = learning(stream, k)
-    return replace(phase, start=start, penalty=penalty if k else None, end=end)
+    return [replace(phase, start=start, penalty=penalty if k else None, end=end)]
 
 
 EWC = Method(

@@ -27,17 +27,9 @@ from spark_train.loop import (
     flat_gradient,
     set_gradient,
 )
-from spark_train.methods.method import Method
+from spark_train.methods.method import Method, task_by_task
 from spark_train.phases.task import TASK, covered, learning
 from spark_train.stream import Stream
-
-
-def gem(stream: Stream) -> list[Phase]:
-    """Gradient episodic memory: no gradient points against an earlier task's memory.
-
-    One phase a task, with a constraint for each task before it.
-    """
-    return [_phase(stream, k) for k in range(len(stream.tasks))]
 
 
 def memory(stream: Stream, k: int) -> Step:
@@ -49,7 +41,12 @@ def memory(stream: Stream, k: int) -> Step:
     return Step({TASK: chosen}, {TASK: Term(count)})
 
 
-def _phase(stream: Stream, k: int) -> Phase:
+@task_by_task
+def gem(stream: Stream, k: int) -> list[Phase]:
+    """Gradient episodic memory: no gradient points against an earlier task's memory.
+
+    One phase a task, with a constraint for each task before it.
+    """
     student, processes = stream.student, stream.processes
     phase = learning(stream, k)
     stored = [memory(stream, earlier) for earlier in range(k)]
@@ -78,7 +75,7 @@ def _phase(stream: Stream, k: int) -> Phase:
         set_gradient(student, own + v @ table[:-1])
         return {"violated": against}
 
-    return replace(phase, gradients=gradients)
+    return [replace(phase, gradients=gradients)]
 
 
 def dual(products: np.ndarray, *, margin: float = 0.0) -> np.ndarray:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from spark_train.loop import Phase
     from spark_train.stream import Stream
+
+Phases: TypeAlias = Callable[["Stream"], list["Phase"]]
 
 COMMON = ("loss", "lora")
 REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
@@ -32,9 +35,19 @@ class Method:
     """
 
     name: str
-    phases: Callable[[Stream], list[Phase]]
+    phases: Phases
     reads: tuple[str, ...] = ()
     no_epsilon: str = UNKNOWN
+
+
+def task_by_task(learn: Callable[[Stream, int], list[Phase]]) -> Phases:
+    """A method that goes through the tasks: its phases of task ``k``, one by one."""
+
+    @wraps(learn)
+    def phases(stream: Stream) -> list[Phase]:
+        return [one for k in range(len(stream.tasks)) for one in learn(stream, k)]
+
+    return phases
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,15 @@ from torch import Tensor
 
 from spark_audit.provenance import seed_for
 from spark_train.loop import Phase, Sums
-from spark_train.methods.method import Method
+from spark_train.methods.method import Method, task_by_task
 from spark_train.model.lora import old_and_new, set_aside
 from spark_train.phases.task import learning
 from spark_train.stream import Stream
 
 
-def olora(stream: Stream) -> list[Phase]:
+@task_by_task
+def olora(stream: Stream, k: int) -> list[Phase]:
     """O-LoRA: one adapter per task, kept orthogonal to the frozen earlier ones."""
-    return [_phase(stream, k) for k in range(len(stream.tasks))]
-
-
-def _phase(stream: Stream, k: int) -> Phase:
     student, settings = stream.student, stream.settings.olora
 
     def start() -> None:
@@ -39,7 +36,7 @@ def _phase(stream: Stream, k: int) -> Phase:
         return {"orthogonal": settings.lambda_1 * found}
 
     phase = learning(stream, k)
-    return replace(phase, start=start, penalty=penalty) if k else phase
+    return [replace(phase, start=start, penalty=penalty) if k else phase]
 
 
 def overlap(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:

@@ -20,17 +20,18 @@ forms, and that both scores and importance are computed once a task:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from spark_audit.checkpoints.adapters import input_noise
 from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
-from spark_train.methods.method import Method
+from spark_train.methods.method import Method, task_by_task
 from spark_train.phases.importance import drift, fisher
 from spark_train.phases.task import TASK, learning
 from spark_train.run_folder import keep, kept
@@ -38,12 +39,9 @@ from spark_train.stream import Stream
 from spark_train.token_scores import keep_scores, scored
 
 
-def pecl(stream: Stream) -> list[Phase]:
+@task_by_task
+def pecl(stream: Stream, k: int) -> list[Phase]:
     """PeCL in our forms: noisy embeddings, held weights, unlearning, all at once."""
-    return [_phase(stream, k) for k in range(len(stream.tasks))]
-
-
-def _phase(stream: Stream, k: int) -> Phase:
     student, settings = stream.student, stream.settings.pecl
     plain, rows = learning(stream, k), stream.rows[stream.tasks[k]]
     scores: dict[str, np.ndarray] = {}
@@ -74,14 +72,16 @@ def _phase(stream: Stream, k: int) -> Phase:
         scope = stream.settings.loss.scope
         learned = batch.attention if scope == "full" else batch.response
         forgotten, score = (
-            padded([values[row.id] for row in some], batch.ids.shape).to(student.device)
+            padded([values[row.id] for row in some]).to(student.device)
             for values in (unlearned, scores)
         )
         mask = learned | forgotten
-        sigma = settings.noise_scale * (
-            torch.ones_like(score) if settings.uniform else score
-        )
-        with student.model.get_input_embeddings().register_forward_hook(_noise(sigma)):
+        spread = torch.ones_like(score) if settings.uniform else score
+        # Drawn anew each time as dropout is, from the generator that the loop seeds.
+        width = student.model.get_input_embeddings().weight.shape[1]
+        noise = torch.randn(*score.shape, width, device=student.device)
+        noise *= settings.noise_scale * spread[..., None]
+        with input_noise(student.model, noise, by_token=False):
             hidden = student.hidden(batch, mask)
         return {
             TASK: student.summed(hidden, batch, mask, learned, token_nll),
@@ -103,29 +103,9 @@ def _phase(stream: Stream, k: int) -> Phase:
 
     assert plain.each is not None
     terms = plain.each.terms
-    return replace(
-        plain,
-        start=start,
-        choose=choose,
-        loss=loss,
-        penalty=penalty if k else None,
-        end=end,
-        each=replace(plain.each, terms=lambda role, r: {**terms(role, r), **term([r])}),
-    )
-
-
-def _noise(sigma: Tensor) -> Callable[..., Tensor]:
-    """A hook that adds Gaussian noise to what the input embedding gives.
-
-    Drawn anew each time as dropout is: from the global generator, which the loop seeds.
-    A tied output head does not see it.
-    """
-
-    def add(module: object, args: object, output: Tensor) -> Tensor:
-        noise = sigma[..., None] * torch.randn(output.shape, device=output.device)
-        return (output + noise).to(output.dtype)
-
-    return add
+    each = replace(plain.each, terms=lambda role, r: {**terms(role, r), **term([r])})
+    phase = replace(plain, start=start, choose=choose, loss=loss, end=end, each=each)
+    return [replace(phase, penalty=penalty if k else None)]
 
 
 PECL = Method(

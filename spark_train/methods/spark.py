@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_train.loop import Phase
-from spark_train.methods.method import REHEARSAL, Method
+from spark_train.methods.method import REHEARSAL, Method, task_by_task
 from spark_train.phases.correction import correction
 from spark_train.phases.replay import Distillation
 from spark_train.phases.task import Rehearsal, learning
@@ -13,47 +13,40 @@ _READS = "the teacher and the sensitivity scores read rows without noise"
 _DRAWS = "correction draws its rows otherwise than by Poisson sampling"
 
 
-def seqft(stream: Stream) -> list[Phase]:
+@task_by_task
+def seqft(stream: Stream, k: int) -> list[Phase]:
     """Sequential fine-tuning: task after task, nothing done against forgetting."""
-    return [learning(stream, k) for k in range(len(stream.tasks))]
+    return [learning(stream, k)]
 
 
-def er(stream: Stream) -> list[Phase]:
+@task_by_task
+def er(stream: Stream, k: int) -> list[Phase]:
     """Experience replay: half of each batch are rows of earlier tasks."""
-    recall = Rehearsal(stream)
-    return [learning(stream, k, recall=recall) for k in range(len(stream.tasks))]
+    return [learning(stream, k, recall=Rehearsal(stream))]
 
 
-def er_ptpc(stream: Stream) -> list[Phase]:
+@task_by_task
+def er_ptpc(stream: Stream, k: int) -> list[Phase]:
     """Experience replay, with SPARK's privacy correction after each task."""
-    return _corrected(stream, er(stream))
+    return [learning(stream, k, recall=Rehearsal(stream)), correction(stream, k)]
 
 
-def sd_replay(stream: Stream) -> list[Phase]:
+@task_by_task
+def sd_replay(stream: Stream, k: int) -> list[Phase]:
     """Self-distillation replay: SPARK's first phase alone, without privacy correction.
 
     Earlier rows are distilled from the previous checkpoint.
     """
-    return [
-        learning(stream, k, recall=Distillation(stream, k))
-        for k in range(len(stream.tasks))
-    ]
+    return [learning(stream, k, recall=Distillation(stream, k))]
 
 
-def spark(stream: Stream) -> list[Phase]:
+@task_by_task
+def spark(stream: Stream, k: int) -> list[Phase]:
     """SPARK: self-distillation replay, then privacy correction after each task.
 
     Two phases a task: theta_{k-1}^priv -> theta_k^task -> theta_k^priv.
     """
-    return _corrected(stream, sd_replay(stream))
-
-
-def _corrected(stream: Stream, learned: list[Phase]) -> list[Phase]:
-    return [
-        phase
-        for k, task in enumerate(learned)
-        for phase in (task, correction(stream, k))
-    ]
+    return [learning(stream, k, recall=Distillation(stream, k)), correction(stream, k)]
 
 
 SEQFT = Method("seqft", seqft, no_epsilon="")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spark_train.data import TrainRow
-from spark_train.loop import flat_gradient
+from spark_train.loop import by_weight, flat_gradient
 from spark_train.phases.task import response_loss
 from spark_train.stream import Stream
 
@@ -43,7 +43,7 @@ def fisher(
     chosen: Sequence[TrainRow] = stream.rows[stream.tasks[k]]
     if 0 < rows < len(chosen):
         chosen = stream.drawn(k, chosen, rows, purpose="fisher")
-    weights, scope = student.trainable, stream.settings.loss.scope
+    scope = stream.settings.loss.scope
     total = torch.zeros_like(flat_gradient(student))
     with student.still(), torch.enable_grad():
         for row in processes.share(chosen):
@@ -54,11 +54,7 @@ def fisher(
     total = processes.sum(total) / len(chosen)
     if relative and total.any():
         total /= total.mean()
-    parts = torch.split(total, [weight.numel() for weight in weights.values()])
-    return {
-        name: part.view_as(weight).to(weight.dtype)
-        for part, (name, weight) in zip(parts, weights.items(), strict=True)
-    }
+    return by_weight(student, total)
 
 
 def drift(importance: Weights, at: Weights, weights: Weights) -> Tensor:

@@ -169,9 +169,7 @@ class Distillation(Rehearsal):
         kept = [self._targets[row.id] for row in rows]
         batch = collate(rows).to(student.device)
         low, high = (
-            padded([getattr(one, name) for one in kept], batch.ids.shape).to(
-                student.device
-            )
+            padded([getattr(one, name) for one in kept]).to(student.device)
             for name in ("low", "high")
         )
         both = low | high

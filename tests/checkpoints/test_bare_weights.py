@@ -9,18 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from refusals import Malicious, refused
+from refusals import Malicious, inspected, opened, reference_of, refused, said
 from safetensors.torch import load_file, save_file
-
-from spark_audit.checkpoints.inspection import inspect_checkpoint
-from spark_audit.checkpoints.open import open_checkpoint
+from tiny_models import make_model, save_model
 
 State = dict[str, torch.Tensor]
 NAN = float("nan")
 
 
 @pytest.fixture
-def tuned(make_model: Callable[..., Any]) -> Any:
+def tuned():
     """A fine-tuned model: of the base's architecture, with other weights."""
     return make_model("llama", seed=7)
 
@@ -49,100 +47,70 @@ WRAPPED: dict[str, Callable[[State], Any]] = {
 @pytest.mark.parametrize("name", WRAPPED)
 @pytest.mark.parametrize("suffix", [".bin", ".pt", ".pth"])
 def test_full_weights_say_what_their_source_says(
-    name: str,
-    suffix: str,
-    tuned: Any,
-    tiny_base: Path,
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+    name, suffix, tuned, tiny_base, tmp_path
+):
     file = tmp_path / f"tuned{suffix}"
     torch.save(WRAPPED[name](tuned.state_dict()), file)
-    loaded = open_checkpoint(str(file), base=str(tiny_base), device="cpu")
+    loaded = opened(file, base=tiny_base)
     assert torch.equal(said(loaded), said(tuned))
     assert loaded.format == "bare-weights"
     assert (loaded.base, loaded.base_sha256) == (None, None)
     assert "architecture: tiny-base (none of its weights)" in loaded.notes
     assert "tokenizer: the base's" in loaded.notes
     if name == "plain":
-        assert inspect_checkpoint(str(file), base=str(tiny_base)).problems == ()
+        assert inspected(file, base=tiny_base).problems == ()
 
 
 def test_safetensors_legacy_pickles_and_a_folder_with_one_file(
-    tuned: Any, tiny_base: Path, said: Callable[..., torch.Tensor], tmp_path: Path
-) -> None:
+    tuned, tiny_base, tmp_path
+):
     folder = tmp_path / "run"
     folder.mkdir()
     save_file(tuned.state_dict(), folder / "weights.safetensors")
     torch.save({"lr": 1}, folder / "optimizer.pt")
     for source in (folder, folder / "weights.safetensors"):
-        loaded = open_checkpoint(str(source), base=str(tiny_base), device="cpu")
+        loaded = opened(source, base=tiny_base)
         assert torch.equal(said(loaded), said(tuned))
     old = tmp_path / "old.pt"
     torch.save(tuned.state_dict(), old, _use_new_zipfile_serialization=False)
-    loaded = open_checkpoint(str(old), base=str(tiny_base), device="cpu")
+    loaded = opened(old, base=tiny_base)
     assert torch.equal(said(loaded), said(tuned))
 
 
-def test_config_beside_the_file_comes_first(
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    tiny_base: Path,
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_config_beside_the_file_comes_first(tiny_base, tmp_path):
     small = make_model("gpt2")
-    small.config.save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
+    save_model(small.config, tmp_path)
     torch.save(small.state_dict(), tmp_path / "final.pt")
     for base in (None, str(tiny_base)):
-        loaded = open_checkpoint(str(tmp_path / "final.pt"), base=base, device="cpu")
+        loaded = opened(tmp_path / "final.pt", base=base)
         assert torch.equal(said(loaded), said(small))
         assert "architecture: config.json next to the file" in loaded.notes
 
 
-def test_tied_weights_may_be_saved_once_or_twice(
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_tied_weights_may_be_saved_once_or_twice(tmp_path):
     tied = make_model("llama", tie_word_embeddings=True)
-    tied.config.save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
+    save_model(tied.config, tmp_path)
     state = dict(tied.state_dict())
     assert "lm_head.weight" in state
     for name in ("both", "lm_head.weight", "model.embed_tokens.weight"):
         file = tmp_path / f"{name}.pt"
         torch.save({k: v for k, v in state.items() if k != name}, file)
-        loaded = open_checkpoint(str(file), device="cpu")
+        loaded = opened(file)
         assert torch.equal(said(loaded), said(tied))
         assert not [note for note in loaded.notes if "two different ones" in note]
 
 
-def test_no_weight_of_the_base_is_left_over(
-    tuned: Any, tiny_base: Path, tmp_path: Path
-) -> None:
+def test_no_weight_of_the_base_is_left_over(tuned, tiny_base, tmp_path):
     state = dict(tuned.state_dict())
     for name in ("lm_head.weight", "model.layers.1.mlp.up_proj.weight"):
         file = tmp_path / "part.pt"
         torch.save({k: v for k, v in state.items() if k != name}, file)
-        refused(file, f"tensor {name} is missing", base=str(tiny_base))
-    torch.save(state | {"value_head.weight": torch.ones(1)}, file)
-    refused(file, "tensor value_head.weight is unexpected", base=str(tiny_base))
-    torch.save(state | {"lm_head.weight": torch.ones(299, 32)}, file)
-    refused(
-        file,
-        "tensor lm_head.weight has shape [299, 32], the model needs [300, 32]",
-        base=str(tiny_base),
-    )
-    torch.save(state | {"lm_head.weight": torch.empty(0)}, file)
-    refused(file, "tensor lm_head.weight is empty: DeepSpeed", base=str(tiny_base))
+        refused(file, f"tensor {name} is missing", base=tiny_base)
     torch.save(state | {"lm_head.weight": state["lm_head.weight"] * NAN}, file)
-    refused(file, "tensor lm_head.weight holds NaN", base=str(tiny_base))
+    refused(file, "tensor lm_head.weight holds NaN", base=tiny_base)
 
 
-def test_files_that_are_refused(tuned: Any, tiny_base: Path, tmp_path: Path) -> None:
+def test_files_that_are_refused(tuned, tiny_base, tmp_path):
     base, file, state = str(tiny_base), tmp_path / "x.pt", tuned.state_dict()
     torch.save(state, file)
     refused(file, "there is no config.json next to the file; give --base MODEL")
@@ -167,16 +135,14 @@ def test_files_that_are_refused(tuned: Any, tiny_base: Path, tmp_path: Path) -> 
     refused(tmp_path / "none.pt", "there is no such file or folder", base=base)
 
 
-def test_a_pickle_that_would_run_code_is_refused(
-    tiny_base: Path, tmp_path: Path
-) -> None:
+def test_a_pickle_that_would_run_code_is_refused(tiny_base, tmp_path):
     file, mark = tmp_path / "x.pt", tmp_path / "ran"
     torch.save({"model": Malicious(mark)}, file)
-    refused(file, "the pickle asks for posix.system", base=str(tiny_base))
+    refused(file, "the pickle asks for posix.system", base=tiny_base)
     assert not mark.exists()
     # A whole module instead of its state: its class would have to be imported.
     torch.save(torch.nn.Linear(2, 2), file)
-    refused(file, "asks for torch.nn.modules.linear.Linear", base=str(tiny_base))
+    refused(file, "asks for torch.nn.modules.linear.Linear", base=tiny_base)
 
 
 def peft_state(base: Path, adapter: Path) -> State:
@@ -193,14 +159,7 @@ def peft_state(base: Path, adapter: Path) -> State:
 @pytest.mark.parametrize(
     "lora", [{}, {"use_dora": True}, {"r": 3, "alpha": 5}], ids=str
 )
-def test_lora_alone_says_what_its_source_says(
-    lora: dict[str, Any],
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_lora_alone_says_what_its_source_says(lora, tiny_base, make_adapter, tmp_path):
     folder = make_adapter(tmp_path / "a", **lora)
     alpha = float(lora.get("alpha", 8))
     truth = said(reference_of(tiny_base, folder))
@@ -211,9 +170,7 @@ def test_lora_alone_says_what_its_source_says(
     file = tmp_path / "lora.pt"
     for content in (saved, only, {"model_state_dict": only}):
         torch.save(content, file)
-        loaded = open_checkpoint(
-            str(file), base=str(tiny_base), lora_alpha=alpha, device="cpu"
-        )
+        loaded = opened(file, base=tiny_base, lora_alpha=alpha)
         assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
         assert loaded.base == "tiny-base"
         assert loaded.base_sha256 is not None
@@ -221,13 +178,7 @@ def test_lora_alone_says_what_its_source_says(
     assert f"LoRA: rank {rank} from shapes, alpha {alpha:g} as given" in loaded.notes
 
 
-def test_alpha_is_never_guessed(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_alpha_is_never_guessed(tiny_base, make_adapter, tmp_path):
     folder = make_adapter(tmp_path / "a")
     file = tmp_path / "alone" / "lora.safetensors"
     file.parent.mkdir()
@@ -236,48 +187,38 @@ def test_alpha_is_never_guessed(
         "holds LoRA weights, whose alpha is not in the file; give --lora-alpha, or put "
         "adapter_config.json next to the file"
     )
-    refused(file, message, base=str(tiny_base))
+    refused(file, message, base=tiny_base)
     refused(file, "holds LoRA weights without their base", lora_alpha=8)
     shutil.copy(folder / "adapter_config.json", file.parent)
-    loaded = open_checkpoint(str(file), base=str(tiny_base), device="cpu")
+    loaded = opened(file, base=tiny_base)
     truth = said(reference_of(tiny_base, folder))
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
     assert "LoRA settings: adapter_config.json next to the file" in loaded.notes
 
 
 def test_lora_of_fewer_layers_than_the_base_has_is_refused(
-    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+    tiny_base, make_adapter, tmp_path
+):
     folder = make_adapter(tmp_path / "a")
     state = load_file(folder / "adapter_model.safetensors")
     file = tmp_path / "lora.pt"
     torch.save({k: v for k, v in state.items() if ".layers.0." in k}, file)
     message = "adapter tensor base_model.model.model.layers.1.self_attn.q_proj.lora_A"
-    refused(file, message, base=str(tiny_base), lora_alpha=8)
+    refused(file, message, base=tiny_base, lora_alpha=8)
 
 
-def test_different_ranks_come_from_shapes(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_different_ranks_come_from_shapes(tiny_base, make_adapter, tmp_path):
     folder = make_adapter(tmp_path / "a", rank_pattern={"layers.0.self_attn.q_proj": 2})
     file = tmp_path / "lora.safetensors"
     shutil.copy(folder / "adapter_model.safetensors", file)
-    loaded = open_checkpoint(str(file), base=str(tiny_base), lora_alpha=8, device="cpu")
+    loaded = opened(file, base=tiny_base, lora_alpha=8)
     truth = said(reference_of(tiny_base, folder))
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
 
 
 def test_o_lora_without_a_configuration_scales_by_its_newest_part(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+    tiny_base, make_adapter, tmp_path
+):
     one = make_adapter(tmp_path / "one", seed=1)
     two = make_adapter(tmp_path / "two", seed=2)
     model = reference_of(tiny_base, one)
@@ -288,39 +229,28 @@ def test_o_lora_without_a_configuration_scales_by_its_newest_part(
     state = first | {k.replace(".lora_", ".loranew_"): v for k, v in second.items()}
     file = tmp_path / "olora.bin"
     torch.save(state, file)
-    loaded = open_checkpoint(str(file), base=str(tiny_base), lora_alpha=8, device="cpu")
+    loaded = opened(file, base=tiny_base, lora_alpha=8)
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
 
 
-def test_a_whole_peft_model_brings_its_own_base(
-    tiny_base: Path,
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    make_adapter: Callable[..., Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_a_whole_peft_model_brings_its_own_base(tiny_base, make_adapter, tmp_path):
     other = tmp_path / "other"
-    make_model("llama", seed=5).save_pretrained(other)
-    tiny_tokenizer.save_pretrained(other)
+    save_model(make_model("llama", seed=5), other)
     adapter = make_adapter(tmp_path / "a", base=other)
     truth = said(reference_of(other, adapter))
     file = tmp_path / "whole.pt"
     torch.save(peft_state(other, adapter), file)
     # Not the weights of --base, but those in the file, lie under the LoRA.
-    loaded = open_checkpoint(str(file), base=str(tiny_base), lora_alpha=8, device="cpu")
+    loaded = opened(file, base=tiny_base, lora_alpha=8)
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
     assert (loaded.base, loaded.base_sha256) == (None, None)
     assert "holds the base's weights and LoRA: both are the file's own" in loaded.notes
-    facts = inspect_checkpoint(str(file), base=str(tiny_base), lora_alpha=8)
+    facts = inspected(file, base=tiny_base, lora_alpha=8)
     assert facts.problems == ()
     assert facts.facts["adapter"] == "LORA"
 
 
-def test_several_adapters_in_one_file_are_refused(
-    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_several_adapters_in_one_file_are_refused(tiny_base, make_adapter, tmp_path):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -331,9 +261,4 @@ def test_several_adapters_in_one_file_are_refused(
     model.load_adapter(two, adapter_name="two")
     file = tmp_path / "both.pt"
     torch.save(model.state_dict(), file)
-    refused(
-        file,
-        "holds several adapters (one, two)",
-        base=str(tiny_base),
-        lora_alpha=8,
-    )
+    refused(file, "holds several adapters (one, two)", base=tiny_base, lora_alpha=8)

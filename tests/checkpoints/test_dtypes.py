@@ -12,7 +12,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 
 
 @pytest.fixture
-def saved_half(tiny_base: Path, copied) -> Path:  # type: ignore[no-untyped-def]
+def saved_half(tiny_base, copied):
     folder: Path = copied(tiny_base, "half")
     file = folder / "model.safetensors"
     state = {k: t.to(torch.bfloat16) for k, t in load_file(file).items()}
@@ -22,8 +22,8 @@ def saved_half(tiny_base: Path, copied) -> Path:  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("native", [True, False])
 def test_half_precision_is_kept_where_the_cpu_has_it(
-    native: bool, saved_half: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    native, saved_half, tiny_base, monkeypatch
+):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     loaded = open_checkpoint(str(saved_half), dtype="auto")

@@ -11,31 +11,36 @@ import socket
 import struct
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from clocks import limited
-from refusals import change, refused
+from importing import import_examples
+from refusals import change, edited, inspected, opened, reference_of, refused, said
 from safetensors.torch import load_file, save_file
+from tiny_models import save_model
 
 from spark_audit.checkpoints.adapter_config import adapter_config
-from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.offline import quiet
-from spark_audit.checkpoints.open import (
-    load_tokenizer,
-    open_checkpoint,
-)
+from spark_audit.checkpoints.open import load_tokenizer
+from spark_audit.checkpoints.run_folder import read_run
+from spark_audit.data.examples import read_examples
 from spark_audit.errors import CheckpointError, SparkError
+from spark_audit.manifest.file import load_manifest
+from spark_audit.report.folder import read_report
+from spark_audit.scoring.table import read_parquet
+from spark_train.corpus import read_matrix
+from spark_train.run_folder import Folder
 
 SECONDS = 30
 LORA_A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 
 
 @pytest.fixture(autouse=True)
-def hurry() -> Iterator[None]:
+def hurry():
     """What hangs is a failure, not a wait."""
 
     with limited(cpu=SECONDS, wall=10 * SECONDS):
@@ -43,7 +48,7 @@ def hurry() -> Iterator[None]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def asked(monkeypatch):
     """Whom anybody tried to reach; the hub is not switched off from outside."""
     found: list[object] = []
 
@@ -66,12 +71,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_no_code_runs_and_nobody_is_asked_whether_it_may(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    copied: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    tiny_base, make_adapter, copied, monkeypatch, tmp_path
+):
     """``yes | spark-audit inspect``: an adapter whose second model brings code."""
     from transformers import AutoModel
 
@@ -96,8 +97,8 @@ def test_no_code_runs_and_nobody_is_asked_whether_it_may(
         shadow_model=str(second),
         target_modules=["q_proj"],
     )
-    refused(adapter, "the type 'SHADOW' are not opened", base=str(tiny_base))
-    assert inspect_checkpoint(str(adapter), base=str(tiny_base)).problems
+    refused(adapter, "the type 'SHADOW' are not opened", base=tiny_base)
+    assert inspected(adapter, base=tiny_base).problems
     refused(second, "brings its own code")
     # And if any library would: it is an error, no question.
     with quiet(), pytest.raises(ValueError, match="execute custom code"):
@@ -107,23 +108,19 @@ def test_no_code_runs_and_nobody_is_asked_whether_it_may(
 
 
 def test_no_host_is_asked_for_local_input(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    asked: list[object],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    tiny_base, make_adapter, asked, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     adapter = make_adapter(tmp_path / "a")
     for named in ("someone/beacon", "hf:someone/beacon", "https://host/x"):
         change(adapter / "adapter_config.json", base_model_name_or_path=named)
-        (problem,) = inspect_checkpoint("a").problems
+        (problem,) = inspected("a").problems
         assert problem == (
             f"a: the adapter's base {named} is not here; give --base MODEL (a folder, "
             "or hf:ORG/NAME)"
         )
         refused("a", "is not here")
-        open_checkpoint("a", base=str(tiny_base), device="cpu")
+        opened("a", base=tiny_base)
     refused("not/there", "there is no such file or folder")
     refused("a", "there is no such file or folder", base="not/there")
     with pytest.raises(CheckpointError, match="no such file or folder"):
@@ -134,9 +131,7 @@ def test_no_host_is_asked_for_local_input(
     assert asked
 
 
-def test_a_prompts_tokenizer_is_not_opened(
-    tiny_base: Path, asked: list[object], tmp_path: Path
-) -> None:
+def test_a_prompts_tokenizer_is_not_opened(tiny_base, asked, tmp_path):
     import peft
 
     raw = {
@@ -150,7 +145,7 @@ def test_a_prompts_tokenizer_is_not_opened(
     (tmp_path / "adapter_config.json").write_text(json.dumps(raw))
     state = {"prompt_embeddings": torch.randn(3, 32)}
     save_file(state, tmp_path / "adapter_model.safetensors")
-    open_checkpoint(str(tmp_path), base=str(tiny_base), device="cpu")
+    opened(tmp_path, base=tiny_base)
     config = adapter_config(raw)
     assert config.tokenizer_name_or_path is config.tokenizer_kwargs is None
     assert config.base_model_name_or_path is None
@@ -158,7 +153,7 @@ def test_a_prompts_tokenizer_is_not_opened(
     assert not asked
 
 
-def test_every_type_and_field_of_peft_is_listed_or_refused() -> None:
+def test_every_type_and_field_of_peft_is_listed_or_refused():
     import dataclasses
 
     import peft.mapping
@@ -217,24 +212,16 @@ def test_every_type_and_field_of_peft_is_listed_or_refused() -> None:
     ids=str,
 )
 def test_fields_of_lora_that_are_refused(
-    changes: dict[str, Any],
-    field: str,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
+    changes, field, tiny_base, make_adapter, tmp_path
+):
     folder = make_adapter(tmp_path / "a", r=4)
     change(folder / "adapter_config.json", **changes)
-    refused(folder, f" {field}", base=str(tiny_base))
-    assert inspect_checkpoint(str(folder), base=str(tiny_base)).problems
+    refused(folder, f" {field}", base=tiny_base)
+    assert inspected(folder, base=tiny_base).problems
 
 
-def test_tables_other_than_text_are_never_decoded(
-    asked: list[object], tmp_path: Path
-) -> None:
+def test_tables_other_than_text_are_never_decoded(asked, tmp_path):
     datasets = pytest.importorskip("datasets", reason="the extra `hub`")
-    from importing import import_examples
-
     url = {"path": "http://host.invalid/beacon.png", "bytes": None}
     rows = {"text": ["a"], "label": ["b"], "photo": [url], "photos": [[url]]}
     place = datasets.Features(
@@ -272,14 +259,7 @@ def test_tables_other_than_text_are_never_decoded(
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore:Casting complex values")
-def test_other_numbers_are_no_weights(
-    dtype: torch.dtype,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    copied: Callable[..., Path],
-    edited: Callable[..., None],
-    tmp_path: Path,
-) -> None:
+def test_other_numbers_are_no_weights(dtype, tiny_base, make_adapter, copied, tmp_path):
     full, adapter = copied(tiny_base), make_adapter(tmp_path / "a")
     name, kind = "model.norm.weight", str(dtype).removeprefix("torch.")
     edited(full / "model.safetensors", lambda s: s.update({name: s[name].to(dtype)}))
@@ -287,16 +267,14 @@ def test_other_numbers_are_no_weights(
     file = adapter / "adapter_model.safetensors"
     edited(file, lambda s: s.update({LORA_A: s[LORA_A].to(dtype)}))
     message = f"tensor {LORA_A} holds {kind}, not floating-point"
-    refused(adapter, message, base=str(tiny_base))
+    refused(adapter, message, base=tiny_base)
     # The same tensors in a pickle.
     torch.save(load_file(file), adapter / "adapter_model.bin")
     file.unlink()
-    refused(adapter, message, base=str(tiny_base))
+    refused(adapter, message, base=tiny_base)
 
 
-def test_names_of_tensors_are_shown_without_escapes(
-    tiny_base: Path, copied: Callable[..., Path], edited: Callable[..., None]
-) -> None:
+def test_names_of_tensors_are_shown_without_escapes(tiny_base, copied):
     full = copied(tiny_base)
     name = "a\x1b]0;x\x07\u202e.weight"
     odd = {name: torch.zeros(2, dtype=torch.int8)}
@@ -307,24 +285,22 @@ def test_names_of_tensors_are_shown_without_escapes(
 # ----------------------------------------------------- looked at, and then opened
 
 
-def test_another_rank_than_the_tensors_have(
-    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_another_rank_than_the_tensors_have(tiny_base, make_adapter, tmp_path):
     """With ``r`` 1 beside tensors of 16, what is added would be 16 times as much."""
     folder = make_adapter(tmp_path / "a", r=16, alpha=16)
     file = folder / "adapter_config.json"
     change(file, r=1)
     message = "lora_A has rank 16, adapter_config.json says r=1"
-    refused(folder, message, base=str(tiny_base))
-    (problem,) = inspect_checkpoint(str(folder), base=str(tiny_base)).problems
+    refused(folder, message, base=tiny_base)
+    (problem,) = inspected(folder, base=tiny_base).problems
     assert message in problem
     # O-LoRA's own say how wide they are: both tell what was made of it.
     change(file, r=4, r_sum=16)
     told = "O-LoRA: rank 16 = 4 x 4, loaded with alpha 64"
-    opened = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
-    seen = inspect_checkpoint(str(folder), base=str(tiny_base))
-    assert any(note.startswith(told) for note in opened.notes)
-    assert [n for n in opened.notes if not n.startswith("loaded as")] == [*seen.notes]
+    found = opened(folder, base=tiny_base)
+    seen = inspected(folder, base=tiny_base)
+    assert any(note.startswith(told) for note in found.notes)
+    assert [n for n in found.notes if not n.startswith("loaded as")] == [*seen.notes]
 
 
 Spoil = Callable[[Path], object]
@@ -376,25 +352,20 @@ SPOILT: dict[str, Spoil] = {
 @pytest.mark.parametrize("name", SPOILT)
 @pytest.mark.usefixtures("measured")
 def test_what_opening_refuses_is_told_before(
-    name: str,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    copied: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    name, tiny_base, make_adapter, copied, monkeypatch, tmp_path
+):
     adapter = name.startswith("adapter")
     folder = make_adapter(tmp_path / "a") if adapter else copied(tiny_base)
-    assert inspect_checkpoint(str(folder), base=str(tiny_base)).opened
+    assert inspected(folder, base=tiny_base).opened
     SPOILT[name](folder)
     with pytest.raises(CheckpointError) as error:
-        open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+        opened(folder, base=tiny_base)
     assert "\n" not in str(error.value)
-    seen = inspect_checkpoint(str(folder), base=str(tiny_base))
+    seen = inspected(folder, base=tiny_base)
     assert seen.problems == (str(error.value),)
     # Of what is large only some of it shows, and it does not say more than it saw.
     monkeypatch.setattr("spark_audit.checkpoints.inspection.SMALL_BYTES", 0)
-    seen = inspect_checkpoint(str(folder), base=str(tiny_base))
+    seen = inspected(folder, base=tiny_base)
     assert not seen.opened
     if name.split("-")[0] in ("context", "quant") or name in (
         "adapter-nan",
@@ -407,16 +378,14 @@ def test_what_opening_refuses_is_told_before(
 # ---------------------------------------------------------------- hangs, memory
 
 
-def test_a_pickle_that_holds_itself(tiny_base: Path, tmp_path: Path) -> None:
+def test_a_pickle_that_holds_itself(tiny_base, tmp_path):
     itself: dict[str, Any] = {}
     itself["model"] = itself
     torch.save(itself, tmp_path / "x.bin")
-    refused(tmp_path / "x.bin", "holds something else than", base=str(tiny_base))
+    refused(tmp_path / "x.bin", "holds something else than", base=tiny_base)
 
 
-def test_files_that_name_or_hold_themselves(
-    tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_files_that_name_or_hold_themselves(tiny_base, copied, tmp_path):
     folder, archive = copied(tiny_base), tmp_path / "quine.bin"
     (folder / "model.safetensors").unlink()
     index = folder / "model.safetensors.index.json"
@@ -426,72 +395,60 @@ def test_files_that_name_or_hold_themselves(
         inner = archive.read_bytes() if archive.exists() else b""
         with zipfile.ZipFile(archive, "w") as file:
             file.writestr("quine.bin", inner)
-    refused(archive, "quine.bin cannot be read as weights", base=str(tiny_base))
+    refused(archive, "quine.bin cannot be read as weights", base=tiny_base)
 
 
-def test_a_pickle_that_is_larger_than_its_file(tiny_base: Path, tmp_path: Path) -> None:
+def test_a_pickle_that_is_larger_than_its_file(tiny_base, tmp_path):
     wide, packed = tmp_path / "wide.bin", tmp_path / "packed.bin"
     torch.save({"lm_head.weight": torch.zeros(1).expand(10**6, 10**6)}, wide)
     message = "tensor lm_head.weight is not stored number by number"
-    refused(wide, message, base=str(tiny_base))
+    refused(wide, message, base=tiny_base)
     torch.save({"lm_head.weight": torch.zeros(1000, 1000)}, wide)
     with zipfile.ZipFile(wide) as old:
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
             for part in old.namelist():
                 new.writestr(part, old.read(part))
-    refused(packed, "is a packed archive", base=str(tiny_base))
+    refused(packed, "is a packed archive", base=tiny_base)
 
 
-@pytest.mark.parametrize(
-    ("name", "of_adapter"),
-    [
-        ("config.json", False),
-        ("model.safetensors", False),
-        ("pytorch_model.bin", False),
-        ("tokenizer.json", False),
-        ("vocab.txt", False),
-        ("chat_template.jinja", False),
-        ("generation_config.json", False),
-        ("adapter_config.json", True),
-        ("adapter_model.safetensors", True),
-        ("adapter_model.bin", True),
-        ("trained_on.json", True),
-        ("frozen_noise.safetensors", True),
-    ],
+OF_ADAPTER = (
+    *("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"),
+    *("trained_on.json", "frozen_noise.safetensors"),
 )
-def test_a_fifo_as_a_file(
-    name: str,
-    of_adapter: bool,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    copied: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
-    folder = make_adapter(tmp_path / "a") if of_adapter else copied(tiny_base)
+FILES = (
+    *("config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"),
+    *("vocab.txt", "chat_template.jinja", "generation_config.json", *OF_ADAPTER),
+)
+"""Of a checkpoint, as one library or another reads them."""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_fifo_as_a_file(name, tiny_base, make_adapter, copied, tmp_path):
+    adapter = name in OF_ADAPTER
+    folder = make_adapter(tmp_path / "a") if adapter else copied(tiny_base)
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
-    refused(folder, "neither file nor folder", base=str(tiny_base))
-    refused(folder / name, "is neither file nor folder", base=str(tiny_base))
+    refused(folder, "neither file nor folder", base=tiny_base)
+    refused(folder / name, "is neither file nor folder", base=tiny_base)
 
 
-def test_a_fifo_as_a_file_of_data(tmp_path: Path) -> None:
-    from importing import import_examples
+def readers(folder: Path) -> list[Callable[[], object]]:
+    """Whatever reads data of a folder: ``x.jsonl`` and ``report.json``."""
+    rows = folder / "x.jsonl"
+    return [
+        lambda: read_examples(rows),
+        lambda: load_manifest(folder / "report.json"),
+        lambda: read_report(folder),
+        lambda: import_examples(rows, task="t", split="train"),
+    ]
 
-    from spark_audit.checkpoints.run_folder import read_run
-    from spark_audit.data.examples import read_examples
-    from spark_audit.manifest.file import load_manifest
-    from spark_audit.report.folder import read_report
-    from spark_audit.scoring.table import read_parquet
 
+def test_a_fifo_as_a_file_of_data(tmp_path):
     for name in ("x.jsonl", "report.json", "run.json", "train.csv"):
         os.mkfifo(tmp_path / name)
-    fifo = tmp_path / "x.jsonl"
     for read in (
-        lambda: read_examples(fifo),
-        lambda: load_manifest(fifo),
-        lambda: read_report(tmp_path),
-        lambda: read_parquet(fifo),
-        lambda: import_examples(fifo, task="t", split="train"),
+        *readers(tmp_path),
+        lambda: read_parquet(tmp_path / "x.jsonl"),
         lambda: import_examples(tmp_path, task="t"),
     ):
         with pytest.raises(SparkError):
@@ -500,7 +457,7 @@ def test_a_fifo_as_a_file_of_data(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def measured() -> Iterator[None]:
+def measured():
     """Within 5 s and 1 GB more than before."""
     begun, before = time.monotonic(), _peak()
     yield
@@ -513,51 +470,30 @@ def _peak() -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "of_adapter"),
+    "name",
     [
-        ("config.json", False),
-        ("model.safetensors", False),
-        ("model.safetensors.index.json", False),
-        ("pytorch_model.bin", False),
-        ("tokenizer.json", False),
-        ("tokenizer_config.json", False),
-        ("vocab.txt", False),
-        ("merges.txt", False),
-        ("special_tokens_map.json", False),
-        ("chat_template.jinja", False),
-        ("generation_config.json", False),
-        ("adapter_config.json", True),
-        ("adapter_model.safetensors", True),
-        ("adapter_model.bin", True),
-        ("trained_on.json", True),
-        ("frozen_noise.safetensors", True),
+        *FILES,
+        *("model.safetensors.index.json", "tokenizer_config.json"),
+        *("merges.txt", "special_tokens_map.json"),
     ],
 )
 @pytest.mark.usefixtures("measured")
-def test_a_file_of_holes(
-    name: str,
-    of_adapter: bool,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    copied: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
+def test_a_file_of_holes(name, tiny_base, make_adapter, copied, tmp_path):
     """``truncate -s 50G config.json``: any size, and nothing on the disk."""
-    folder = make_adapter(tmp_path / "a") if of_adapter else copied(tiny_base)
+    adapter = name in OF_ADAPTER
+    folder = make_adapter(tmp_path / "a") if adapter else copied(tiny_base)
     for old in folder.glob("*model.*" if "model" in name else name):
         old.unlink()
     (folder / name).touch()
     os.truncate(folder / name, 50 << 30)
-    refused(folder, "", base=str(tiny_base))
-    assert inspect_checkpoint(str(folder), base=str(tiny_base)).problems
+    refused(folder, "", base=tiny_base)
+    assert inspected(folder, base=tiny_base).problems
 
 
-def test_a_long_name_is_cut_where_it_is_said(
-    tiny_base: Path, copied: Callable[..., Path]
-) -> None:
+def test_a_long_name_is_cut_where_it_is_said(tiny_base, copied):
     folder = copied(tiny_base)
     change(folder / "config.json", architectures=["a" * 70_000])
-    (said,) = inspect_checkpoint(str(folder)).problems
+    (said,) = inspected(folder).problems
     assert "is not a causal language model" in said
     assert len(said) < 1000
 
@@ -570,23 +506,14 @@ def test_a_long_name_is_cut_where_it_is_said(
         (b'{"eos_token_id": [1, null]}', "eos_token_id is no token's id"),
     ],
 )
-def test_settings_of_generation_that_are_none(
-    content: bytes, said: str, tiny_base: Path, copied: Callable[..., Path]
-) -> None:
+def test_settings_of_generation_that_are_none(content, said, tiny_base, copied):
     folder = copied(tiny_base)
     (folder / "generation_config.json").write_bytes(content)
     refused(folder, said)
 
 
 @pytest.mark.usefixtures("measured")
-def test_a_file_of_holes_as_data(tmp_path: Path) -> None:
-    from importing import import_examples
-
-    from spark_audit.checkpoints.run_folder import read_run
-    from spark_audit.data.examples import read_examples
-    from spark_audit.manifest.file import load_manifest
-    from spark_audit.report.folder import read_report
-    from spark_train.corpus import read_matrix
+def test_a_file_of_holes_as_data(tmp_path):
 
     (tmp_path / "stages").mkdir()
     names = ("x.jsonl", "report.json", "run.json", "train.csv", "x.parquet")
@@ -594,12 +521,9 @@ def test_a_file_of_holes_as_data(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes({"x.parquet": b"PAR1"}.get(name, b""))
         os.truncate(tmp_path / name, 50 << 30)
     for read in (
-        lambda: read_examples(tmp_path / "x.jsonl"),
-        lambda: load_manifest(tmp_path / "x.jsonl"),
-        lambda: read_report(tmp_path),
+        *readers(tmp_path),
         lambda: read_run(tmp_path),
         lambda: read_matrix(tmp_path / "train.csv"),
-        lambda: import_examples(tmp_path / "x.jsonl", task="t", split="train"),
         lambda: import_examples(tmp_path / "train.csv", task="t", split="train"),
         lambda: import_examples(tmp_path / "x.parquet", task="t", split="train"),
     ):
@@ -623,16 +547,11 @@ TWICE = '{"r": 1, "r": 4}'
     ],
 )
 def test_a_key_that_stands_twice_in_a_checkpoint(
-    name: str,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    copied: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
+    name, tiny_base, make_adapter, copied, tmp_path
+):
     """One reader takes the first value, another the last."""
-    folder = copied(tiny_base)
-    if name in ("adapter_config.json", "trained_on.json"):
-        folder = make_adapter(tmp_path / "a")
+    adapter = name in OF_ADAPTER
+    folder = make_adapter(tmp_path / "a") if adapter else copied(tiny_base)
     if "index" in name:
         (folder / "model.safetensors").unlink()
     text = (folder / name).read_text() if (folder / name).exists() else "{}"
@@ -640,28 +559,18 @@ def test_a_key_that_stands_twice_in_a_checkpoint(
     if text == "{}":
         (folder / name).write_text('{"a": [' + TWICE + "]}")
     message = f"{name} cannot be read: it has an object with a repeated key"
-    refused(folder, message, base=str(tiny_base))
-    (problem,) = inspect_checkpoint(str(folder), base=str(tiny_base)).problems
+    refused(folder, message, base=tiny_base)
+    (problem,) = inspected(folder, base=tiny_base).problems
     assert message in problem
 
 
-def test_a_key_that_stands_twice_in_data(tmp_path: Path) -> None:
-    from importing import import_examples
-
-    from spark_audit.checkpoints.run_folder import read_run
-    from spark_audit.data.examples import read_examples
-    from spark_audit.manifest.file import load_manifest
-    from spark_audit.report.folder import read_report
-    from spark_train.run_folder import Folder
-
+def test_a_key_that_stands_twice_in_data(tmp_path):
     (tmp_path / "stages").mkdir()
-    for name in ("x.jsonl", "report.json", "run.json", "x.json"):
-        listed = f"[{TWICE}]" if name == "x.json" else TWICE
-        (tmp_path / name).write_text(listed)
+    for name in ("x.jsonl", "report.json", "run.json"):
+        (tmp_path / name).write_text(TWICE)
+    (tmp_path / "x.json").write_text(f"[{TWICE}]")
     for read in (
-        lambda: read_examples(tmp_path / "x.jsonl"),
-        lambda: load_manifest(tmp_path / "report.json"),
-        lambda: read_report(tmp_path),
+        *readers(tmp_path),
         lambda: import_examples(tmp_path / "x.json", task="t", split="train"),
     ):
         with pytest.raises(SparkError, match="a repeated key"):
@@ -686,11 +595,11 @@ def test_a_key_that_stands_twice_in_data(tmp_path: Path) -> None:
     ids=lambda text: text[:20],
 )
 def test_expressions_for_modules_are_matched_under_a_clock(
-    pattern: str, tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+    pattern, tiny_base, make_adapter, tmp_path
+):
     folder = make_adapter(tmp_path / "a")
     change(folder / "adapter_config.json", target_modules=pattern)
-    refused(folder, "target_modules", base=str(tiny_base))
+    refused(folder, "target_modules", base=tiny_base)
 
 
 @pytest.mark.parametrize(
@@ -701,32 +610,23 @@ def test_expressions_for_modules_are_matched_under_a_clock(
         r"^(?!.*mlp).*(?:q_proj|v_proj)$",
     ],
 )
-def test_expressions_say_what_peft_says(
-    pattern: str,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_expressions_say_what_peft_says(pattern, tiny_base, make_adapter, tmp_path):
     folder = make_adapter(
         tmp_path / "a", target_modules=pattern, exclude_modules=r".*\.1\..*q_proj"
     )
-    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    loaded = opened(folder, base=tiny_base)
     assert torch.equal(said(loaded), said(reference_of(tiny_base, folder)))
 
 
 @pytest.mark.parametrize("many", [10**8, 10**6])
 @pytest.mark.parametrize("kind", ["PROMPT_TUNING", "PREFIX_TUNING"])
-def test_more_virtual_tokens_than_the_file_holds(
-    many: int, kind: str, tiny_base: Path, tmp_path: Path
-) -> None:
+def test_more_virtual_tokens_than_the_file_holds(many, kind, tiny_base, tmp_path):
     raw = {"peft_type": kind, "num_virtual_tokens": many}
     (tmp_path / "adapter_config.json").write_text(json.dumps(raw))
     state = {"prompt_embeddings": torch.zeros(3, 32)}
     save_file(state, tmp_path / "adapter_model.safetensors")
     message = "num_virtual_tokens" if many > 10**6 else "has shape [3, 32]"
-    refused(tmp_path, message, base=str(tiny_base))
+    refused(tmp_path, message, base=tiny_base)
 
 
 @pytest.mark.parametrize(
@@ -740,12 +640,8 @@ def test_more_virtual_tokens_than_the_file_holds(
     ids=str,
 )
 def test_a_mismatch_is_told_before_memory_is_taken(
-    changes: dict[str, int],
-    message: str,
-    tiny_base: Path,
-    copied: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    changes, message, tiny_base, copied, monkeypatch
+):
     from spark_audit.checkpoints import open as _stand
 
     def loads(*_: object, **__: object) -> None:
@@ -755,17 +651,16 @@ def test_a_mismatch_is_told_before_memory_is_taken(
     folder = copied(tiny_base)
     change(folder / "config.json", **changes)
     refused(folder, message)
-    assert message in inspect_checkpoint(str(folder)).problems[0]
+    assert message in inspected(folder).problems[0]
 
 
-def test_buffers_that_no_weights_back(tiny_tokenizer: Any, tmp_path: Path) -> None:
+def test_buffers_that_no_weights_back(tmp_path):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes = {"n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 8}
     config = AutoConfig.for_model("gptj", vocab_size=300, n_positions=64, **sizes)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
-    assert inspect_checkpoint(str(tmp_path)).problems == ()
+    save_model(AutoModelForCausalLM.from_config(config), tmp_path)
+    assert inspected(tmp_path).problems == ()
     change(tmp_path / "config.json", n_positions=10**8)
     refused(tmp_path, "config.json needs 3.2e+09 bytes beside the weights")
 
@@ -796,18 +691,12 @@ def test_buffers_that_no_weights_back(tiny_tokenizer: Any, tmp_path: Path) -> No
     ],
     ids=["longer", "nested", "template"],
 )
-def test_a_tokenizer_that_makes_texts_longer(
-    part: str,
-    step: dict[str, Any],
-    message: str,
-    tiny_base: Path,
-    copied: Callable[..., Path],
-) -> None:
+def test_a_tokenizer_that_makes_texts_longer(part, step, message, tiny_base, copied):
     folder = copied(tiny_base)
     many = {"type": "Sequence", f"{part}s": [step] * 30}
     change(folder / "tokenizer.json", **{part: many if part == "normalizer" else step})
     refused(folder, message)
-    assert message in inspect_checkpoint(str(folder)).problems[0]
+    assert message in inspected(folder).problems[0]
 
 
 def _charsmap(units: bytes) -> dict[str, Any]:
@@ -843,25 +732,18 @@ PANICS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", PANICS)
-def test_a_tokenizer_that_makes_its_library_panic(
-    name: str,
-    tiny_base: Path,
-    copied: Callable[..., Path],
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_tokenizer_that_makes_its_library_panic(name, tiny_base, copied, capfd):
     """Rust's panics are no ``Exception``, print by themselves, or end the process."""
     folder = copied(tiny_base)
     change(folder / "tokenizer.json", **PANICS[name])
     capfd.readouterr()
     message = "the tokenizer cannot be loaded ("
     refused(folder, message)
-    assert message in inspect_checkpoint(str(folder)).problems[0]
+    assert message in inspected(folder).problems[0]
     assert "panic" not in capfd.readouterr().err
 
 
-def test_a_tokenizer_that_fails_on_some_text(
-    tiny_base: Path, copied: Callable[..., Path]
-) -> None:
+def test_a_tokenizer_that_fails_on_some_text(tiny_base, copied):
     from spark_audit.data.encoding import encode, token_ids
 
     folder = copied(tiny_base)
@@ -884,13 +766,11 @@ def test_a_tokenizer_that_fails_on_some_text(
     ],
     ids=["merge", "score", "kind"],
 )
-def test_an_error_of_a_tokenizer_quotes_no_token(
-    token: str, model: dict[str, Any], tiny_base: Path, copied: Callable[..., Path]
-) -> None:
+def test_an_error_of_a_tokenizer_quotes_no_token(token, model, tiny_base, copied):
     folder = copied(tiny_base)
     model = json.loads(json.dumps(model).replace('"@"', json.dumps(token)))
     change(folder / "tokenizer.json", model=model, added_tokens=[])
-    (message,) = inspect_checkpoint(str(folder)).problems
+    (message,) = inspected(folder).problems
     assert "the tokenizer cannot be loaded (" in message
     assert "Zul" not in message
     assert "eika" not in message

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from refusals import inspected
+from tiny_models import make_model, make_tokenizer
 
-from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.cli.main import run
 
 
 @pytest.fixture
-def merged(make_model: Callable[..., Any], tmp_path: Path) -> Callable[..., Path]:
+def merged(tmp_path):
     """``merged(tokenizer, kind="llama", **config)``: weights that were trained on."""
 
     def make(tokenizer: Any, kind: str = "llama", **config: Any) -> Path:
@@ -27,10 +27,10 @@ def merged(make_model: Callable[..., Any], tmp_path: Path) -> Callable[..., Path
 
 
 def test_weights_of_that_base_are_not_verifiable_but_fit(
-    merged: Callable[..., Path], tiny_tokenizer: Any, tiny_base: Path
-) -> None:
+    merged, tiny_tokenizer, tiny_base
+):
     folder = merged(tiny_tokenizer)
-    found = inspect_checkpoint(str(folder), base=str(tiny_base))
+    found = inspected(folder, base=tiny_base)
     assert found.problems == ()
     assert found.notes[-2:] == (
         "base not verifiable: full weights name no base",
@@ -38,16 +38,14 @@ def test_weights_of_that_base_are_not_verifiable_but_fit(
     )
     # Nothing to compare with, and the base itself.
     for source, base in ((folder, None), (tiny_base, f"{tiny_base}/.")):
-        notes = inspect_checkpoint(str(source), base=base).notes
+        notes = inspected(source, base=base).notes
         assert not any("base" in note for note in notes)
 
 
-def test_a_file_alone_takes_all_but_its_numbers_from_the_base(
-    make_model: Callable[..., Any], tiny_base: Path, tmp_path: Path
-) -> None:
+def test_a_file_alone_takes_all_but_its_numbers_from_the_base(tiny_base, tmp_path):
     file = tmp_path / "alone.pt"
     torch.save(make_model("llama", seed=5).state_dict(), file)
-    found = inspect_checkpoint(str(file), base=str(tiny_base))
+    found = inspected(file, base=tiny_base)
     assert found.problems == ()
     assert "base not verifiable: full weights name no base" in found.notes
 
@@ -79,40 +77,27 @@ def test_a_file_alone_takes_all_but_its_numbers_from_the_base(
     ],
 )
 def test_another_model_is_told_with_what_differs(
-    kind: str,
-    config: dict[str, Any],
-    size: int | None,
-    told: str,
-    merged: Callable[..., Path],
-    make_tokenizer: Callable[..., Any],
-    tiny_base: Path,
-) -> None:
+    kind, config, size, told, merged, tiny_base
+):
     folder = merged(None if size is None else make_tokenizer(size=size), kind, **config)
-    found = inspect_checkpoint(str(folder), base=str(tiny_base))
+    found = inspected(folder, base=tiny_base)
     assert "base not verifiable: full weights name no base" in found.notes
     (problem,) = found.problems
     assert "was not trained from the base: " in problem
     assert told in problem
     assert "\n" not in problem
     if size is not None:
-        assert inspect_checkpoint(str(folder)).problems == ()
+        assert inspected(folder).problems == ()
 
 
-def test_a_base_without_a_configuration(
-    merged: Callable[..., Path], tiny_tokenizer: Any, tmp_path: Path
-) -> None:
+def test_a_base_without_a_configuration(merged, tiny_tokenizer, tmp_path):
     (tmp_path / "empty").mkdir()
     folder = merged(tiny_tokenizer)
-    found = inspect_checkpoint(str(folder), base=str(tmp_path / "empty"))
+    found = inspected(folder, base=tmp_path / "empty")
     assert "the base has no config.json to compare with" in found.problems[0]
 
 
-def test_the_command_says_that_it_would_not_load_and_why(
-    merged: Callable[..., Path],
-    make_tokenizer: Callable[..., Any],
-    tiny_base: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_says_that_it_would_not_load_and_why(merged, tiny_base, capsys):
     folder = merged(make_tokenizer(size=280), vocab_size=361)
     assert run(["inspect", str(folder), "--base", str(tiny_base)]) == 3
     said = capsys.readouterr()

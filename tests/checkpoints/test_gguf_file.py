@@ -6,40 +6,30 @@ import builtins
 import json
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from gguf_files import number, string, written
-from refusals import refused
-
-from spark_audit.checkpoints.inspection import inspect_checkpoint
-from spark_audit.checkpoints.open import open_checkpoint
+from refusals import inspected, opened, refused, said
+from tiny_models import make_model
 
 gguf: Any = pytest.importorskip("gguf", reason="the extra `gguf`")
 
 
 @pytest.fixture(scope="session")
-def tokens(tiny_tokenizer: Any) -> list[str]:
+def tokens(tiny_tokenizer):
     return list(tiny_tokenizer.convert_ids_to_tokens(range(len(tiny_tokenizer))))
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_0"])
 def test_a_file_says_what_its_numbers_say(
-    kind: str,
-    tiny_base: Path,
-    base_model: Any,
-    tokens: list[str],
-    said: Callable[..., torch.Tensor],
-    make_model: Callable[..., Any],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    kind, tiny_base, base_model, tokens, tmp_path, capfd
+):
     file = written(tmp_path / "m.gguf", base_model, tokens, kind)
     capfd.readouterr()
-    loaded = open_checkpoint(str(file), base=str(tiny_base), device="cpu")
+    loaded = opened(file, base=tiny_base)
     assert capfd.readouterr().err == ""
     # The same numbers, rounded without a file, in the model as transformers has it.
     own = gguf.GGMLQuantizationType[kind]
@@ -60,29 +50,27 @@ def test_a_file_says_what_its_numbers_say(
     )
     assert any("lost digits" in n for n in loaded.notes) == (kind[0] == "Q")
     assert (said(loaded) - said(base_model)).abs().max() > 0 or kind == "F32"
-    assert inspect_checkpoint(str(file), base=str(tiny_base)).problems == ()
+    assert inspected(file, base=tiny_base).problems == ()
 
 
 def test_what_does_not_belong_to_the_base_is_refused(
-    tiny_base: Path, base_model: Any, tokens: list[str], tmp_path: Path
-) -> None:
+    tiny_base, base_model, tokens, tmp_path
+):
     def file(name: str, words: list[str] = tokens, **fields: float) -> Path:
         return written(tmp_path / f"{name}.gguf", base_model, words, **fields)
 
     other = [*tokens[:-2], tokens[-1], tokens[-2]]
-    refused(file("a", other), "of its 300 tokens 2 have other ids", base=str(tiny_base))
-    refused(file("b", tokens[:200]), "the tokenizer has 300", base=str(tiny_base))
+    refused(file("a", other), "of its 300 tokens 2 have other ids", base=tiny_base)
+    refused(file("b", tokens[:200]), "the tokenizer has 300", base=tiny_base)
     refused(
-        file("c", hidden=64),
-        "says hidden_size 64, the configuration",
-        base=str(tiny_base),
+        file("c", hidden=64), "says hidden_size 64, the configuration", base=tiny_base
     )
     good = file("d")
     refused(good, "give --base MODEL")
     good.write_bytes(good.read_bytes()[:-4096])
-    refused(good, "is no GGUF file that can be read", base=str(tiny_base))
+    refused(good, "is no GGUF file that can be read", base=tiny_base)
     good.write_bytes(b"GGUF" + b"\xff" * 64)
-    refused(good, "is no GGUF file that can be read", base=str(tiny_base))
+    refused(good, "is no GGUF file that can be read", base=tiny_base)
 
 
 def array(kind: int, count: int) -> bytes:
@@ -123,9 +111,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("kind", HEADERS)
-def test_a_header_that_counts_beyond_the_file_ends_soon(
-    kind: str, tiny_base: Path, tmp_path: Path
-) -> None:
+def test_a_header_that_counts_beyond_the_file_ends_soon(kind, tiny_base, tmp_path):
     def ring(*_: object) -> None:
         raise TimeoutError("still at it")
 
@@ -136,22 +122,20 @@ def test_a_header_that_counts_beyond_the_file_ends_soon(
     before = signal.signal(signal.SIGALRM, ring)
     signal.alarm(5)
     try:
-        refused(file, message, base=str(tiny_base))
+        refused(file, message, base=tiny_base)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
 
 
 def test_more_numbers_than_the_base_has_are_not_made(
-    tiny_base: Path, base_model: Any, tokens: list[str], tmp_path: Path
-) -> None:
+    tiny_base, base_model, tokens, tmp_path
+):
     file = written(tmp_path / "m.gguf", base_model, tokens, more=1 << 22)
-    refused(file, "numbers, the base's model ", base=str(tiny_base))
+    refused(file, "numbers, the base's model ", base=tiny_base)
 
 
-def test_a_missing_template_is_said(
-    tiny_base: Path, base_model: Any, tokens: list[str], tmp_path: Path
-) -> None:
+def test_a_missing_template_is_said(tiny_base, base_model, tokens, tmp_path):
     base = Path(shutil.copytree(tiny_base, tmp_path / "base"))
     settings = json.loads((base / "tokenizer_config.json").read_text())
     settings["chat_template"] = "{{ messages }}"
@@ -159,17 +143,11 @@ def test_a_missing_template_is_said(
     folder = tmp_path / "model"
     folder.mkdir()
     written(folder / "m.gguf", base_model, tokens)
-    loaded = open_checkpoint(str(folder), base=str(base), device="cpu")
+    loaded = opened(folder, base=base)
     assert "the file has no chat template, its base has one" in loaded.notes
 
 
-def test_without_the_package(
-    tiny_base: Path,
-    base_model: Any,
-    tokens: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_package(tiny_base, base_model, tokens, tmp_path, monkeypatch):
     file, real = written(tmp_path / "m.gguf", base_model, tokens), builtins.__import__
 
     def without(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -178,4 +156,4 @@ def test_without_the_package(
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    refused(file, "where spark-audit lies: pip install '.[gguf]'", base=str(tiny_base))
+    refused(file, "where spark-audit lies: pip install '.[gguf]'", base=tiny_base)

@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from refusals import Malicious, change, refused
+from refusals import Malicious, change, edited, inspected, opened, refused, said
+from tiny_models import make_model, save_model
 
-from spark_audit.checkpoints.inspection import inspect_checkpoint
-from spark_audit.checkpoints.open import (
-    load_tokenizer,
-    open_checkpoint,
-)
+from spark_audit.checkpoints.open import load_tokenizer, open_checkpoint
 from spark_audit.errors import CheckpointError, InputError
 
 EMBEDDINGS = "model.embed_tokens.weight"
@@ -32,18 +29,10 @@ EMBEDDINGS = "model.embed_tokens.weight"
         ("qwen2", {"tie_word_embeddings": True}),
     ],
 )
-def test_says_what_the_source_says(
-    kind: str,
-    config: dict[str, Any],
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_says_what_the_source_says(kind, config, tmp_path):
     model = make_model(kind, **config)
-    model.save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
-    loaded = open_checkpoint(str(tmp_path), device="cpu")
+    save_model(model, tmp_path)
+    loaded = opened(tmp_path)
     assert torch.allclose(said(loaded), said(model), rtol=0, atol=1e-6)
     assert loaded.architecture == type(model).__name__
     assert loaded.format == "hf-folder"
@@ -52,11 +41,11 @@ def test_says_what_the_source_says(
     assert loaded.usable.shape == (300,)
     assert loaded.usable.all()
     assert (loaded.dtype, loaded.device) == ("float32", "cpu")
-    assert inspect_checkpoint(str(tmp_path)).problems == ()
+    assert inspected(tmp_path).problems == ()
 
 
-def test_facts_of_the_loaded(tiny_base: Path) -> None:
-    loaded = open_checkpoint(str(tiny_base), name="base", device="cpu")
+def test_facts_of_the_loaded(tiny_base):
+    loaded = opened(tiny_base, name="base")
     assert loaded.name == "base"
     assert loaded.source == "tiny-base"
     assert loaded.base_sha256 == loaded.weights_sha256
@@ -68,9 +57,9 @@ def test_facts_of_the_loaded(tiny_base: Path) -> None:
     assert not any(str(tiny_base.parent) in note for note in loaded.notes)
 
 
-def test_dtype_is_what_was_asked_for(tiny_base: Path) -> None:
+def test_dtype_is_what_was_asked_for(tiny_base):
     ids = {
-        dtype: open_checkpoint(str(tiny_base), dtype=dtype, device="cpu")
+        dtype: opened(tiny_base, dtype=dtype)
         for dtype in ("float32", "bfloat16", "auto")
     }
     assert ids["bfloat16"].dtype == "bfloat16"
@@ -83,31 +72,22 @@ def test_dtype_is_what_was_asked_for(tiny_base: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_device_that_is_not_there(tiny_base: Path) -> None:
+def test_a_device_that_is_not_there(tiny_base):
     with pytest.raises(InputError, match="there is no CUDA device here"):
         open_checkpoint(str(tiny_base), device="cuda")
     assert open_checkpoint(str(tiny_base), device="auto").device == "cpu"
 
 
-def test_shards_and_pickles(
-    base_model: Any,
-    tiny_base: Path,
-    copied: Callable[..., Path],
-    said: Callable[..., torch.Tensor],
-) -> None:
+def test_shards_and_pickles(base_model, tiny_base, copied):
     sharded = copied(tiny_base, "sharded")
     (sharded / "model.safetensors").unlink()
     base_model.save_pretrained(sharded, max_shard_size="20KB")
     assert (sharded / "model.safetensors.index.json").exists()
-    assert torch.equal(
-        said(open_checkpoint(str(sharded), device="cpu")), said(base_model)
-    )
+    assert torch.equal(said(opened(sharded)), said(base_model))
     pickled = copied(tiny_base, "pickled")
     (pickled / "model.safetensors").unlink()
     torch.save(base_model.state_dict(), pickled / "pytorch_model.bin")
-    assert torch.equal(
-        said(open_checkpoint(str(pickled), device="cpu")), said(base_model)
-    )
+    assert torch.equal(said(opened(pickled)), said(base_model))
     legacy = copied(tiny_base, "legacy")
     (legacy / "model.safetensors").unlink()
     torch.save(
@@ -115,14 +95,10 @@ def test_shards_and_pickles(
         legacy / "pytorch_model.bin",
         _use_new_zipfile_serialization=False,
     )
-    assert torch.equal(
-        said(open_checkpoint(str(legacy), device="cpu")), said(base_model)
-    )
+    assert torch.equal(said(opened(legacy)), said(base_model))
 
 
-def test_wrong_tensors_are_refused_by_name(
-    tiny_base: Path, copied: Callable[..., Path], edited: Callable[..., None]
-) -> None:
+def test_wrong_tensors_are_refused_by_name(tiny_base, copied):
     norm = "model.layers.1.input_layernorm.weight"
     cases: list[tuple[Callable[[dict[str, torch.Tensor]], object], str]] = [
         (lambda s: s.pop("lm_head.weight"), "tensor lm_head.weight is missing"),
@@ -147,50 +123,35 @@ def test_wrong_tensors_are_refused_by_name(
         folder = copied(tiny_base, str(number))
         edited(folder / "model.safetensors", spoil)
         refused(folder, message)
-        assert message in inspect_checkpoint(str(folder)).problems[0]
+        assert message in inspected(folder).problems[0]
 
 
 @pytest.mark.parametrize(
     ("value", "kind"), [(float("nan"), "NaN"), (float("-inf"), "infinite numbers")]
 )
-def test_nan_and_infinity_are_refused(
-    value: float,
-    kind: str,
-    tiny_base: Path,
-    copied: Callable[..., Path],
-    edited: Callable[..., None],
-) -> None:
+def test_nan_and_infinity_are_refused(value, kind, tiny_base, copied):
     folder, name = copied(tiny_base), "model.layers.0.mlp.up_proj.weight"
     edited(folder / "model.safetensors", lambda s: s[name].view(-1)[5:6].fill_(value))
     refused(folder, f"tensor {name} holds {kind}")
 
 
-def test_tied_head_that_is_missing_both_ways(
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    edited: Callable[..., None],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_tied_head_that_is_missing_both_ways(tmp_path):
     model = make_model("llama", tie_word_embeddings=True)
-    model.save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
+    save_model(model, tmp_path)
     file = tmp_path / "model.safetensors"
     # The head alone was saved: the same matrix under its other name.
     edited(file, lambda s: s.update({"lm_head.weight": s.pop(EMBEDDINGS)}))
-    loaded = open_checkpoint(str(tmp_path), device="cpu")
+    loaded = opened(tmp_path)
     assert torch.equal(said(loaded), said(model))
     # Two different matrices although the configuration ties them.
     edited(file, lambda s: s.update({EMBEDDINGS: s["lm_head.weight"] * 2}))
-    loaded = open_checkpoint(str(tmp_path), device="cpu")
+    loaded = opened(tmp_path)
     assert any("holds two different ones" in note for note in loaded.notes)
     edited(file, lambda s: [s.pop(k) for k in ("lm_head.weight", EMBEDDINGS)])
     refused(tmp_path, "tensor lm_head.weight is missing (and 1 more)")
 
 
-def test_other_kinds_of_models_are_refused_by_name(
-    tiny_base: Path, tmp_path: Path, copied: Callable[..., Path]
-) -> None:
+def test_other_kinds_of_models_are_refused_by_name(tiny_base, tmp_path, copied):
     from transformers import (
         BertConfig,
         BertForMaskedLM,
@@ -201,8 +162,7 @@ def test_other_kinds_of_models_are_refused_by_name(
     t5 = T5Config(vocab_size=30, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
     refused(
-        tmp_path / "t5",
-        "T5ForConditionalGeneration is not a causal language model",
+        tmp_path / "t5", "T5ForConditionalGeneration is not a causal language model"
     )
     bert = BertConfig(
         vocab_size=30,
@@ -220,9 +180,7 @@ def test_other_kinds_of_models_are_refused_by_name(
     refused(folder, "config.json is not understood")
 
 
-def test_a_model_that_reads_ahead_is_refused(
-    make_model: Callable[..., Any], tmp_path: Path, tiny_tokenizer: Any
-) -> None:
+def test_a_model_that_reads_ahead_is_refused(tmp_path):
     from transformers import BertConfig, BertLMHeadModel
 
     config = BertConfig(
@@ -234,14 +192,11 @@ def test_a_model_that_reads_ahead_is_refused(
         initializer_range=0.5,
         max_position_embeddings=64,
     )
-    BertLMHeadModel(config).save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
+    save_model(BertLMHeadModel(config), tmp_path)
     refused(tmp_path, "the model reads ahead")
 
 
-def test_code_and_redirects_are_refused(
-    tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_code_and_redirects_are_refused(tiny_base, copied, tmp_path):
     folder = copied(tiny_base, "a")
     change(folder / "config.json", auto_map={"AutoModelForCausalLM": "modeling.Own"})
     refused(folder, "brings its own code (auto_map); read the code, then add")
@@ -261,14 +216,7 @@ def test_code_and_redirects_are_refused(
     refused(folder, "the tokenizer brings its own code (auto_map)")
 
 
-def test_trusted_code_runs(
-    tiny_base: Path,
-    base_model: Any,
-    copied: Callable[..., Path],
-    said: Callable[..., torch.Tensor],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+def test_trusted_code_runs(tiny_base, base_model, copied, monkeypatch, tmp_path):
     monkeypatch.setattr(
         "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
     )
@@ -283,14 +231,12 @@ def test_trusted_code_runs(
         auto_map={"AutoModelForCausalLM": "own.Own"},
         architectures=["Own"],
     )
-    loaded = open_checkpoint(str(folder), trust_remote_code=True, device="cpu")
+    loaded = opened(folder, trust_remote_code=True)
     assert loaded.architecture == "Own"
     assert torch.equal(said(loaded), said(base_model))
 
 
-def test_files_outside_the_folder_are_refused(
-    tiny_base: Path, copied: Callable[..., Path]
-) -> None:
+def test_files_outside_the_folder_are_refused(tiny_base, copied):
     folder = copied(tiny_base, "a")
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").symlink_to(tiny_base / "model.safetensors")
@@ -317,8 +263,8 @@ def test_files_outside_the_folder_are_refused(
     ],
 )
 def test_no_file_that_another_library_reads_is_a_link_out_of_the_folder(
-    name: str, tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
-) -> None:
+    name, tiny_base, copied, tmp_path
+):
     folder = copied(tiny_base)
     theirs = tmp_path / "theirs"
     theirs.write_text("{}")
@@ -334,9 +280,7 @@ def test_no_file_that_another_library_reads_is_a_link_out_of_the_folder(
     refused(folder / "model.safetensors", said)
 
 
-def test_no_folder_of_a_checkpoint_is_a_link_out_of_it(
-    tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_no_folder_of_a_checkpoint_is_a_link_out_of_it(tiny_base, copied, tmp_path):
     folder = copied(tiny_base)
     (tmp_path / "theirs").mkdir()
     (folder / "additional_chat_templates").symlink_to(tmp_path / "theirs")
@@ -349,20 +293,16 @@ def test_no_folder_of_a_checkpoint_is_a_link_out_of_it(
     refused(folder, "model.safetensors leads out of the folder")
 
 
-def test_a_linked_folder_and_links_inside_it_are_fine(
-    tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_linked_folder_and_links_inside_it_are_fine(tiny_base, copied, tmp_path):
     folder = copied(tiny_base)
     os.rename(folder / "model.safetensors", folder / "weights.data")
     (folder / "model.safetensors").symlink_to("weights.data")
     (tmp_path / "link").symlink_to(folder)
-    assert open_checkpoint(str(tmp_path / "link"), device="cpu").source == "link"
+    assert opened(tmp_path / "link").source == "link"
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_pickle_that_would_run_code_is_refused(
-    zipped: bool, tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_pickle_that_would_run_code_is_refused(zipped, tiny_base, copied, tmp_path):
     folder, mark = copied(tiny_base), tmp_path / "ran"
     (folder / "model.safetensors").unlink()
     torch.save(
@@ -371,13 +311,11 @@ def test_a_pickle_that_would_run_code_is_refused(
         _use_new_zipfile_serialization=zipped,
     )
     refused(folder, "the pickle asks for posix.system, which could run code")
-    assert inspect_checkpoint(str(folder)).problems
+    assert inspected(folder).problems
     assert not mark.exists()
 
 
-def test_damaged_and_missing_files(
-    tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_damaged_and_missing_files(tiny_base, copied, tmp_path):
     folder = copied(tiny_base, "a")
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
@@ -394,9 +332,7 @@ def test_damaged_and_missing_files(
     refused(tmp_path, "is no checkpoint (these folders in it are: a)")
 
 
-def test_weights_of_a_wrapped_model_point_to_the_file(
-    base_model: Any, tiny_base: Path, copied: Callable[..., Path]
-) -> None:
+def test_weights_of_a_wrapped_model_point_to_the_file(base_model, tiny_base, copied):
     folder = copied(tiny_base)
     (folder / "model.safetensors").unlink()
     state = {f"module.{k}": v for k, v in base_model.state_dict().items()}
@@ -406,26 +342,19 @@ def test_weights_of_a_wrapped_model_point_to_the_file(
     refused(folder, "holds something else than tensors (model); give the file")
 
 
-def test_full_weights_beside_an_adapter_are_ambiguous(
-    tiny_base: Path, copied: Callable[..., Path], make_adapter: Callable[..., Path]
-) -> None:
+def test_full_weights_beside_an_adapter_are_ambiguous(tiny_base, copied, make_adapter):
     folder = make_adapter(copied(tiny_base))
     refused(folder, "holds full weights and an adapter: which of them is meant?")
 
 
-def test_what_the_vocabulary_leaves_over(
-    make_model: Callable[..., Any], tiny_tokenizer: Any, tmp_path: Path
-) -> None:
-    make_model("llama", vocab_size=320).save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
-    loaded = open_checkpoint(str(tmp_path), device="cpu")
+def test_what_the_vocabulary_leaves_over(tmp_path):
+    save_model(make_model("llama", vocab_size=320), tmp_path)
+    loaded = opened(tmp_path)
     assert loaded.usable.shape == (320,)
     assert loaded.usable[:300].all()
     assert not loaded.usable[300:].any()
     assert any(n.startswith("20 of 320 rows of the head") for n in loaded.notes)
-    assert inspect_checkpoint(str(tmp_path)).facts["vocabulary"] == (
-        "300 tokens in 320 rows"
-    )
+    assert inspected(tmp_path).facts["vocabulary"] == ("300 tokens in 320 rows")
 
 
 @pytest.mark.parametrize(
@@ -437,27 +366,21 @@ def test_what_the_vocabulary_leaves_over(
         ("gptqmodel", {"quant_method": "awq", "bits": 4}),
     ],
 )
-def test_a_quantised_model_needs_its_package(
-    tiny_base: Path, copied: Callable[..., Path], package: str, config: dict[str, Any]
-) -> None:
+def test_a_quantised_model_needs_its_package(tiny_base, copied, package, config):
     if find_spec(package) is not None:
         pytest.skip(f"{package} is installed")
     folder = copied(tiny_base)
     change(folder / "config.json", quantization_config=config)
     named = package.replace("_", "-")
     with pytest.raises(CheckpointError, match=f"cannot load it .*{named}.*it names$"):
-        open_checkpoint(str(folder), device="cpu")
+        opened(folder)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("method", ["bitsandbytes", "compressed-tensors"])
 def test_a_quantised_model_says_what_its_maker_says(
-    tiny_base: Path,
-    tiny_tokenizer: Any,
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-    method: str,
-) -> None:
+    tiny_base, tiny_tokenizer, tmp_path, method
+):
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     pytest.importorskip(method.replace("-", "_"), reason=f"{method} is not installed")
@@ -479,10 +402,10 @@ def test_a_quantised_model_says_what_its_maker_says(
         compressor.update_config(str(tmp_path))
     tiny_tokenizer.save_pretrained(tmp_path)
     truth = said(model) if method == "bitsandbytes" else truth
-    loaded = open_checkpoint(str(tmp_path), device="cpu")
+    loaded = opened(tmp_path)
     assert f"quantised weights ({method})" in loaded.notes
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
-    plain = open_checkpoint(str(tiny_base), device="cpu")
+    plain = opened(tiny_base)
     assert not torch.allclose(said(plain), truth, rtol=0, atol=1e-3)
 
 
@@ -520,9 +443,7 @@ def rounded(model: Any) -> Any:
         "no-such-thing",
     ],
 )
-def test_hub_ids_and_typing_errors(
-    source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_hub_ids_and_typing_errors(source, monkeypatch, tmp_path):
     import huggingface_hub
 
     asked: list[str] = []
@@ -543,12 +464,8 @@ def test_hub_ids_and_typing_errors(
 
 
 def test_a_fetched_model_may_be_links_into_the_cache(
-    tiny_base: Path,
-    base_model: Any,
-    said: Callable[..., torch.Tensor],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    tiny_base, base_model, monkeypatch, tmp_path
+):
     repo = tmp_path / "models--org--tiny"
     snapshot = repo / "snapshots" / "0123"
     snapshot.mkdir(parents=True)
@@ -559,12 +476,12 @@ def test_a_fetched_model_may_be_links_into_the_cache(
     monkeypatch.setattr(
         "huggingface_hub.snapshot_download", lambda *a, **o: str(snapshot)
     )
-    loaded = open_checkpoint("hf:org/tiny", device="cpu")
+    loaded = opened("hf:org/tiny")
     assert (loaded.source, loaded.name) == ("hf:org/tiny", "tiny")
     assert torch.equal(said(loaded), said(base_model))
     # Of the cache itself only blobs are the snapshot's, wherever the user stands.
     monkeypatch.chdir(snapshot)
-    assert open_checkpoint(".", device="cpu").weights_sha256 == loaded.weights_sha256
+    assert opened(".").weights_sha256 == loaded.weights_sha256
     for target in (tmp_path / "theirs", repo / "refs"):
         target.write_text("{}")
         (snapshot / "tokenizer_config.json").unlink()
@@ -573,20 +490,18 @@ def test_a_fetched_model_may_be_links_into_the_cache(
 
 
 def test_the_same_weights_hash_the_same_after_saving_again(
-    tiny_base: Path, base_model: Any, tmp_path: Path
-) -> None:
+    tiny_base, base_model, tmp_path
+):
     base_model.save_pretrained(tmp_path / "again")
-    again = open_checkpoint(str(tmp_path / "again"), base=str(tiny_base), device="cpu")
-    first = open_checkpoint(str(tiny_base), device="cpu")
+    again = opened(tmp_path / "again", base=tiny_base)
+    first = opened(tiny_base)
     assert again.weights_sha256 == first.weights_sha256
     assert again.model_id == first.model_id
     assert "tokenizer: the base's" in again.notes
 
 
-def test_infinity_in_a_configuration_can_be_hashed(
-    tiny_base: Path, copied: Callable[..., Path]
-) -> None:
+def test_infinity_in_a_configuration_can_be_hashed(tiny_base, copied):
     """Mamba2's configuration has one."""
     folder = copied(tiny_base)
     change(folder / "config.json", time_step_limit=[0.0, float("inf")])
-    assert open_checkpoint(str(folder), device="cpu").weights_sha256
+    assert opened(folder).weights_sha256

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from refusals import opened
+from tiny_models import make_model
 
-from spark_audit.checkpoints.open import load_tokenizer, open_checkpoint
+from spark_audit.checkpoints.open import load_tokenizer
 from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import CheckpointError
 
@@ -75,12 +76,7 @@ class Answer(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def mirror(
-    tiny_base: Path,
-    make_model: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Mirror]:
+def mirror(tiny_base, tmp_path, monkeypatch):
     """The hub, where ``org/tiny`` has two commits, and a cache of its own."""
     import huggingface_hub.constants as constants
     from transformers import AutoTokenizer
@@ -112,35 +108,33 @@ def mirror(
     server.server_close()
 
 
-def test_a_revision_is_the_same_folder_on_disk(
-    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_revision_is_the_same_folder_on_disk(mirror, tmp_path, monkeypatch):
     import huggingface_hub.constants as constants
 
     for source, folder in (("hf:org/tiny", "new"), ("hf:org/tiny@v1.2", "old")):
-        fetched = open_checkpoint(source, device="cpu")
-        local = open_checkpoint(str(tmp_path / folder), device="cpu")
+        fetched = opened(source)
+        local = opened(tmp_path / folder)
         assert fetched.source == source
         for field in ("weights_sha256", "tokenizer_sha256", "model_id", "notes"):
             assert getattr(fetched, field) == getattr(local, field), field
         assert fetched.tokenizer.chat_template == local.tokenizer.chat_template
     # The checkpoint's own revision comes before that of all.
-    other = open_checkpoint("hf:org/tiny@main", device="cpu", revision="v1.2")
-    new = open_checkpoint(str(tmp_path / "new"), device="cpu")
+    other = opened("hf:org/tiny@main", revision="v1.2")
+    new = opened(tmp_path / "new")
     assert other.weights_sha256 == new.weights_sha256
     assert not any(path.endswith("README.md") for path in mirror.asked)
     with pytest.raises(CheckpointError, match=r"cannot be fetched from the hub"):
-        open_checkpoint("hf:org/tiny@nothing", device="cpu")
+        opened("hf:org/tiny@nothing")
     # Without a network it is what was fetched before.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     asked = len(mirror.asked)
-    again = open_checkpoint("hf:org/tiny@v1.2", device="cpu")
+    again = opened("hf:org/tiny@v1.2")
     assert again.weights_sha256 != new.weights_sha256
     assert load_tokenizer("hf:org/tiny@v1.2").chat_template
     assert len(mirror.asked) == asked
 
 
-def test_names_of_revisions_are_no_stages() -> None:
+def test_names_of_revisions_are_no_stages():
     sources = ("hf:org/tiny@7", "hf:org/tiny@refs/pr/3", "hf:org/tiny")
     specs = parse_specs(sources)
     assert [one.name for one in specs] == ["tiny-7", "tiny-refs-pr-3", "tiny"]
@@ -149,6 +143,6 @@ def test_names_of_revisions_are_no_stages() -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "org/tiny@", "org/tiny@-x", "org/../x@v", "@v"])
-def test_what_is_no_name_on_the_hub_is_refused(name: str) -> None:
+def test_what_is_no_name_on_the_hub_is_refused(name):
     with pytest.raises(CheckpointError, match="is no model on the hub; write hf:ORG/"):
-        open_checkpoint(f"hf:{name}", device="cpu")
+        opened(f"hf:{name}")

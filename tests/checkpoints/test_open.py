@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from refusals import each
+from refusals import each, edited, opened, reference_of, said
+from tiny_models import make_model, save_model
 
-from spark_audit.checkpoints.open import Opening, open_checkpoint
+from spark_audit.checkpoints.open import Opening
 from spark_audit.checkpoints.specs import Loading, Spec, parse_specs
 from spark_audit.checkpoints.weight_files import check_stored
 from spark_audit.errors import CheckpointError, InputError
@@ -21,7 +21,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.fixture
-def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def loads(monkeypatch):
     """The folders that transformers was asked to load, in order."""
     from transformers import AutoModelForCausalLM
 
@@ -37,7 +37,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def adapters(make_adapter: Callable[..., Path], tmp_path: Path) -> dict[str, Path]:
+def adapters(make_adapter, tmp_path):
     return {
         "one": make_adapter(tmp_path / "one", seed=1),
         "two": make_adapter(tmp_path / "two", seed=2, target_modules=["k_proj"]),
@@ -47,46 +47,35 @@ def adapters(make_adapter: Callable[..., Path], tmp_path: Path) -> dict[str, Pat
 
 
 def test_one_base_is_loaded_once_and_every_adapter_stays_itself(
-    adapters: dict[str, Path],
-    tiny_base: Path,
-    base_model: Any,
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    loads: list[str],
-) -> None:
+    adapters, tiny_base, base_model, loads
+):
     truth = {n: said(reference_of(tiny_base, a)) for n, a in adapters.items()}
     truth["base"] = said(base_model)
     loads.clear()
     specs = [Spec(name, (str(path),)) for name, path in adapters.items()]
-    opened = []
+    every = []
     for loaded in each(specs, base=str(tiny_base), device="cpu"):
-        opened.append(loaded)
+        every.append(loaded)
         assert torch.allclose(said(loaded), truth[loaded.name], rtol=0, atol=1e-6)
     assert loads == ["tiny-base"]
-    assert [loaded.name for loaded in opened] == ["base", *adapters]
+    assert [loaded.name for loaded in every] == ["base", *adapters]
     # In any order and again: each activates its own adapter and no other.
-    for loaded in (*reversed(opened), *opened):
+    for loaded in (*reversed(every), *every):
         assert torch.allclose(said(loaded), truth[loaded.name], rtol=0, atol=1e-6)
-    assert torch.equal(said(opened[0]), truth["base"])
-    with opened[1].active(), opened[2].active():
+    assert torch.equal(said(every[0]), truth["base"])
+    with every[1].active(), every[2].active():
         pass
-    assert torch.allclose(said(opened[1]), truth["one"], rtol=0, atol=1e-6)
-    base = opened[0]
+    assert torch.allclose(said(every[1]), truth["one"], rtol=0, atol=1e-6)
+    base = every[0]
     assert base.weights_sha256 == base.base_sha256
-    assert {loaded.base_sha256 for loaded in opened} == {base.weights_sha256}
-    assert len({loaded.model_id for loaded in opened}) == 5
-    assert base.model_id == open_checkpoint(str(tiny_base), device="cpu").model_id
+    assert {loaded.base_sha256 for loaded in every} == {base.weights_sha256}
+    assert len({loaded.model_id for loaded in every}) == 5
+    assert base.model_id == opened(tiny_base).model_id
 
 
 def test_adapters_of_other_types_get_a_base_of_their_own(
-    adapters: dict[str, Path],
-    make_adapter: Callable[..., Path],
-    tiny_base: Path,
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    loads: list[str],
-    tmp_path: Path,
-) -> None:
+    adapters, make_adapter, tiny_base, loads, tmp_path
+):
     import peft
     from transformers import AutoModelForCausalLM
 
@@ -118,13 +107,8 @@ def test_adapters_of_other_types_get_a_base_of_their_own(
 
 
 def test_full_weights_are_freed_before_the_next_are_loaded(
-    make_model: Callable[..., Any],
-    tiny_base: Path,
-    adapters: dict[str, Path],
-    said: Callable[..., torch.Tensor],
-    loads: list[str],
-    tmp_path: Path,
-) -> None:
+    tiny_base, adapters, loads, tmp_path
+):
     models = {f"full{seed}": make_model("llama", seed=seed) for seed in (5, 6)}
     for name, model in models.items():
         model.save_pretrained(tmp_path / name)
@@ -145,9 +129,7 @@ def test_full_weights_are_freed_before_the_next_are_loaded(
     assert loads == ["tiny-base", "full5", "full6"]
 
 
-def test_the_base_comes_with_include_base_or_as_a_checkpoint(
-    tiny_base: Path, make_model: Callable[..., Any], tiny_tokenizer: Any, tmp_path: Path
-) -> None:
+def test_the_base_comes_with_include_base_or_as_a_checkpoint(tiny_base, tmp_path):
     make_model("llama", seed=5).save_pretrained(tmp_path / "full")
     full, base = str(tmp_path / "full"), str(tiny_base)
 
@@ -161,43 +143,32 @@ def test_the_base_comes_with_include_base_or_as_a_checkpoint(
     assert names(f"base={base}", f"x={base}", base=base) == ["base", "x"]
     with pytest.raises(InputError, match="the base is given twice"):
         names(f"base={base}", base=full)
-    again = open_checkpoint(base, name="base", device="cpu")
+    again = opened(base, name="base")
     assert again.base_sha256 == again.weights_sha256
-    assert open_checkpoint(base, base=base, device="cpu").base_sha256 is not None
-    assert open_checkpoint(base, device="cpu").base_sha256 is None
+    assert opened(base, base=base).base_sha256 is not None
+    assert opened(base).base_sha256 is None
     with pytest.raises(InputError, match="the base is one model, not several"):
         names(f"base=[{base},{full}]")
 
 
-def test_a_folder_that_happens_to_be_called_base(
-    make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_folder_that_happens_to_be_called_base(make_adapter, tmp_path):
     folder = make_adapter(tmp_path / "runs" / "base")
-    assert open_checkpoint(str(folder), device="cpu").name == "runs/base"
+    assert opened(folder).name == "runs/base"
 
 
-def test_an_adapter_brings_the_base_it_names(
-    adapters: dict[str, Path],
-    make_adapter: Callable[..., Path],
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    tmp_path: Path,
-) -> None:
+def test_an_adapter_brings_the_base_it_names(adapters, make_adapter, tmp_path):
     one = Spec("one", (str(adapters["one"]),))
     names = [loaded.name for loaded in each([one], device="cpu")]
     assert names == ["base", "one"]
     other = tmp_path / "other"
-    make_model("llama", seed=5).save_pretrained(other)
-    tiny_tokenizer.save_pretrained(other)
+    save_model(make_model("llama", seed=5), other)
     foreign = make_adapter(tmp_path / "foreign", base=other)
     both = [one, Spec("foreign", (str(foreign),))]
     with pytest.raises(CheckpointError, match="the adapters name different bases"):
         next(each(both, device="cpu"))
 
 
-def test_a_base_among_the_checkpoints_is_the_adapters_base(
-    adapters: dict[str, Path], tiny_base: Path, copied: Callable[..., Path]
-) -> None:
+def test_a_base_among_the_checkpoints_is_the_adapters_base(adapters, tiny_base, copied):
     moved = copied(tiny_base, "moved")
     specs = parse_specs([str(adapters["one"]), f"base={moved}"])
     opened = list(each(specs, device="cpu"))
@@ -206,20 +177,15 @@ def test_a_base_among_the_checkpoints_is_the_adapters_base(
     assert opened[1].notes[0] == "base: moved as given; the adapter names tiny-base"
 
 
-def test_replicates_have_numbered_names(
-    adapters: dict[str, Path], tiny_base: Path
-) -> None:
+def test_replicates_have_numbered_names(adapters, tiny_base):
     spec = Spec("spark", (str(adapters["one"]), str(adapters["two"])))
     opened = each([spec], base=str(tiny_base), device="cpu")
     assert [loaded.name for loaded in opened] == ["base", "spark[1]", "spark[2]"]
 
 
 def test_a_checkpoint_that_diverged_is_refused_before_another_is_loaded(
-    tiny_base: Path,
-    copied: Callable[..., Path],
-    edited: Callable[..., None],
-    loads: list[str],
-) -> None:
+    tiny_base, copied, loads
+):
     sound, folder, name = copied(tiny_base, "sound"), copied(tiny_base), "model.norm"
     edited(folder / "model.safetensors", lambda s: s[f"{name}.weight"][:1].fill_(NAN))
     specs = [Spec("a", (str(sound),)), Spec("b", (str(folder),))]
@@ -234,18 +200,11 @@ def test_a_checkpoint_that_diverged_is_refused_before_another_is_loaded(
     check_stored([sound / "model.safetensors"])
 
 
-def test_headers_tell_what_is_opened(
-    adapters: dict[str, Path],
-    tiny_base: Path,
-    tmp_path: Path,
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-) -> None:
+def test_headers_tell_what_is_opened(adapters, tiny_base, tmp_path):
     full = tmp_path / "full"
     model = make_model("gpt2", seed=5)
     model.generation_config.eos_token_id = [1, 2]
-    model.save_pretrained(full)
-    tiny_tokenizer.save_pretrained(full)
+    save_model(model, full)
     paths = {**adapters, "full": full}
     loading = Loading(base=str(tiny_base), device="cpu")
     every = [Spec(name, (str(path),)) for name, path in paths.items()]
@@ -275,11 +234,8 @@ def _check_described(opening: Opening) -> None:
 
 
 def test_a_broken_checkpoint_is_found_before_the_first_is_loaded(
-    adapters: dict[str, Path],
-    tiny_base: Path,
-    edited: Callable[..., None],
-    loads: list[str],
-) -> None:
+    adapters, tiny_base, loads
+):
     file = adapters["dora"] / "adapter_model.safetensors"
     edited(file, lambda s: s.pop(sorted(s)[0]))
     specs = parse_specs([str(path) for path in adapters.values()])
@@ -288,12 +244,10 @@ def test_a_broken_checkpoint_is_found_before_the_first_is_loaded(
     assert loads == []
 
 
-def test_the_random_state_is_left_alone(
-    adapters: dict[str, Path], tiny_base: Path
-) -> None:
+def test_the_random_state_is_left_alone(adapters, tiny_base):
     torch.manual_seed(0)
     np.random.seed(0)  # noqa: NPY002
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index] # noqa: NPY002
-    open_checkpoint(str(adapters["one"]), base=str(tiny_base), device="cpu")
+    opened(adapters["one"], base=tiny_base)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])  # type: ignore[index] # noqa: NPY002

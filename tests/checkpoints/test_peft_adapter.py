@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from refusals import change, refused
+from refusals import change, edited, inspected, opened, reference_of, refused, said
 from safetensors.torch import load_file, save_file
+from tiny_models import make_model, make_tokenizer, save_model
 
-from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import CheckpointError
 
@@ -55,34 +55,21 @@ def saved(folder: Path, base: Path, config: Any, *, seed: int = 3) -> Path:
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
-def test_lora_says_what_peft_says(
-    lora: dict[str, Any],
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_lora_says_what_peft_says(lora, tiny_base, make_adapter, tmp_path):
     folder = make_adapter(tmp_path / "a", **lora)
-    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    loaded = opened(folder, base=tiny_base)
     reference = reference_of(tiny_base, folder)
     assert torch.allclose(said(loaded), said(reference), rtol=0, atol=1e-6)
     assert loaded.format == "peft-adapter"
     assert loaded.base == "tiny-base"
-    assert inspect_checkpoint(str(folder)).problems == ()
+    assert inspected(folder).problems == ()
 
 
 @pytest.mark.parametrize(
     "kind", ["IA3", "PROMPT", "PREFIX", "P_TUNING", "LOHA", "VERA", "VERA_BARE", "OSF"]
 )
 @pytest.mark.filterwarnings("ignore:Specified to not:UserWarning")
-def test_other_types_say_what_peft_says(
-    kind: str,
-    tiny_base: Path,
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_other_types_say_what_peft_says(kind, tiny_base, tmp_path):
     import peft
 
     task: Any = "CAUSAL_LM"
@@ -118,7 +105,7 @@ def test_other_types_say_what_peft_says(
         ),
     }[kind]()
     folder = saved(tmp_path / "a", tiny_base, config)
-    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    loaded = opened(folder, base=tiny_base)
     reference = said(reference_of(tiny_base, folder))
     virtual = 3 if "PR" in kind or kind == "P_TUNING" else 0
     shift = 3 if kind in ("PROMPT", "P_TUNING") else 0
@@ -128,19 +115,19 @@ def test_other_types_say_what_peft_says(
     assert loaded.max_positions == 256 - virtual
     drawn_again = [note for note in loaded.notes if "drawn again" in note]
     assert len(drawn_again) == (kind == "VERA_BARE")
-    assert inspect_checkpoint(str(folder)).problems == ()
+    assert inspected(folder).problems == ()
 
 
 @pytest.mark.parametrize("shift", [0, 3])
 def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
-    shift: int, tiny_base: Path, said: Callable[..., torch.Tensor], tmp_path: Path
-) -> None:
+    shift, tiny_base, tmp_path
+):
     import peft
 
     task: Any = "CAUSAL_LM"
     cls = peft.PromptTuningConfig if shift else peft.PrefixTuningConfig
     folder = saved(tmp_path / "a", tiny_base, cls(task_type=task, num_virtual_tokens=3))
-    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    loaded = opened(folder, base=tiny_base)
     ids = torch.tensor([[1, 47, 91, 223], [1, 80, 67, 0]])
     mask = torch.tensor([[False, True, True, False], [True, False, True, False]])
     with loaded.active() as model:
@@ -161,35 +148,26 @@ def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
     assert torch.allclose(behind, full[:, [0, 3]], rtol=0, atol=1e-5)
 
 
-def test_biases_are_the_adapters(
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_biases_are_the_adapters(tmp_path):
     import peft
 
     base = tmp_path / "qwen"
-    make_model("qwen2").save_pretrained(base)
-    tiny_tokenizer.save_pretrained(base)
+    save_model(make_model("qwen2"), base)
     task: Any = "CAUSAL_LM"
     config = peft.LoraConfig(
         task_type=task, r=2, target_modules=["q_proj"], bias="lora_only"
     )
     folder = saved(tmp_path / "a", base, config)
-    loaded = open_checkpoint(str(folder), base=str(base), device="cpu")
+    loaded = opened(folder, base=base)
     reference = said(reference_of(base, folder))
     assert torch.allclose(said(loaded), reference, rtol=0, atol=1e-6)
 
 
-def test_the_base_that_the_adapter_names(
-    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_the_base_that_the_adapter_names(tiny_base, make_adapter, tmp_path):
     folder = make_adapter(tmp_path / "a")
-    loaded = open_checkpoint(str(folder), device="cpu")
+    loaded = opened(folder)
     assert loaded.notes[0] == "base: tiny-base, as the adapter names it"
-    base = open_checkpoint(str(tiny_base), device="cpu")
+    base = opened(tiny_base)
     assert loaded.base_sha256 == base.weights_sha256
     assert loaded.weights_sha256 != base.weights_sha256
     assert loaded.tokenizer_sha256 == base.tokenizer_sha256
@@ -199,7 +177,7 @@ def test_the_base_that_the_adapter_names(
         folder / "adapter_config.json", base_model_name_or_path="/another/machine/llama"
     )
     refused(folder, "the adapter's base /another/machine/llama is not here; give")
-    again = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    again = opened(folder, base=tiny_base)
     assert again.notes[0] == "base: tiny-base as given; the adapter names llama"
     # What the adapter computes is the same, and so is its hash.
     assert again.weights_sha256 == loaded.weights_sha256
@@ -208,25 +186,17 @@ def test_the_base_that_the_adapter_names(
     refused(folder, "the adapter names no base; give --base MODEL")
 
 
-def test_the_hash_is_of_what_the_adapter_computes(
-    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_the_hash_is_of_what_the_adapter_computes(tiny_base, make_adapter, tmp_path):
     folder = make_adapter(tmp_path / "a")
-    first = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    first = opened(folder, base=tiny_base)
     change(folder / "adapter_config.json", lora_alpha=9)
-    second = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    second = opened(folder, base=tiny_base)
     assert first.weights_sha256 != second.weights_sha256
     assert first.model_id != second.model_id
     assert first.base_sha256 == second.base_sha256
 
 
-def test_wrong_tensors_are_refused_by_name(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    copied: Callable[..., Path],
-    edited: Callable[..., None],
-    tmp_path: Path,
-) -> None:
+def test_wrong_tensors_are_refused_by_name(tiny_base, make_adapter, copied, tmp_path):
     good = make_adapter(tmp_path / "good")
     cases: list[tuple[Callable[[dict[str, torch.Tensor]], object], str]] = [
         (lambda s: s.pop(LORA_A), f"adapter tensor {LORA_A} is missing"),
@@ -243,47 +213,32 @@ def test_wrong_tensors_are_refused_by_name(
     for number, (spoil, message) in enumerate(cases):
         folder = copied(good, str(number))
         edited(folder / "adapter_model.safetensors", spoil)
-        refused(folder, message, base=str(tiny_base))
-        assert message in inspect_checkpoint(str(folder)).problems[0]
+        refused(folder, message, base=tiny_base)
+        assert message in inspected(folder).problems[0]
     folder = copied(good, "nan")
     edited(
         folder / "adapter_model.safetensors",
         lambda s: s.update({LORA_B: s[LORA_B] * float("nan")}),
     )
-    refused(folder, f"tensor {LORA_B} holds NaN", base=str(tiny_base))
+    refused(folder, f"tensor {LORA_B} holds NaN", base=tiny_base)
 
 
-def test_an_adapter_of_another_base_is_refused(
-    make_model: Callable[..., Any],
-    make_adapter: Callable[..., Path],
-    tiny_tokenizer: Any,
-    tmp_path: Path,
-) -> None:
+def test_an_adapter_of_another_base_is_refused(make_adapter, tmp_path):
     wide, gpt2, shallow = (tmp_path / name for name in ("wide", "gpt2", "shallow"))
     for folder, model in (
         (wide, make_model("llama", hidden_size=64)),
         (gpt2, make_model("gpt2")),
         (shallow, make_model("llama", num_hidden_layers=1)),
     ):
-        model.save_pretrained(folder)
-        tiny_tokenizer.save_pretrained(folder)
+        save_model(model, folder)
     adapter = make_adapter(tmp_path / "a")
-    refused(adapter, "has shape [4, 32], the model needs [4, 64]", base=str(wide))
-    refused(adapter, "the adapter does not fit the base gpt2", base=str(gpt2))
-    refused(adapter, "does not fit the base shallow: adapter tensor", base=str(shallow))
-    refused(
-        adapter, "the base is itself an adapter", base=str(make_adapter(tmp_path / "b"))
-    )
+    refused(adapter, "has shape [4, 32], the model needs [4, 64]", base=wide)
+    refused(adapter, "the adapter does not fit the base gpt2", base=gpt2)
+    refused(adapter, "does not fit the base shallow: adapter tensor", base=shallow)
+    refused(adapter, "the base is itself an adapter", base=make_adapter(tmp_path / "b"))
 
 
-def test_o_lora_is_loaded_with_its_scale(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    edited: Callable[..., None],
-    tmp_path: Path,
-) -> None:
+def test_o_lora_is_loaded_with_its_scale(tiny_base, make_adapter, tmp_path):
     """O-LoRA joins the parts of its tasks and leaves r and lora_alpha alone."""
     one = make_adapter(tmp_path / "one", seed=1, r=4, alpha=8)
     two = make_adapter(tmp_path / "two", seed=2, r=4, alpha=8)
@@ -302,7 +257,7 @@ def test_o_lora_is_loaded_with_its_scale(
         for key in first
     }
     save_file(state, joined / "adapter_model.safetensors")
-    loaded = open_checkpoint(str(joined), base=str(tiny_base), device="cpu")
+    loaded = opened(joined, base=tiny_base)
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
     assert any("rank 8 = 2 x 4, loaded with alpha 16" in n for n in loaded.notes)
 
@@ -312,7 +267,7 @@ def test_o_lora_is_loaded_with_its_scale(
     change(apart / "adapter_config.json", r_sum=4)
     state = first | {k.replace(".lora_", ".loranew_"): v for k, v in second.items()}
     save_file(state, apart / "adapter_model.safetensors")
-    loaded = open_checkpoint(str(apart), base=str(tiny_base), device="cpu")
+    loaded = opened(apart, base=tiny_base)
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
     assert "O-LoRA: 8 loranew tensors added to the earlier ones" in loaded.notes
 
@@ -329,36 +284,32 @@ def test_o_lora_is_loaded_with_its_scale(
     # TreeLoRA never joins parts, and counts r_sum up at each saving, or sets it to 0.
     for r_sum in (4, 12, 0):
         change(apart / "adapter_config.json", r_sum=r_sum)
-        loaded = open_checkpoint(str(apart), base=str(tiny_base), device="cpu")
+        loaded = opened(apart, base=tiny_base)
         assert torch.allclose(said(loaded), expected, rtol=0, atol=1e-6)
-        assert inspect_checkpoint(str(apart)).problems == ()
+        assert inspected(apart).problems == ()
 
     # Its files are pickles.
     (joined / "adapter_model.safetensors").unlink()
     state = {k: torch.cat([first[k], second[k]], dim=int("lora_B" in k)) for k in first}
     torch.save(state, joined / "adapter_model.bin")
-    loaded = open_checkpoint(str(joined), base=str(tiny_base), device="cpu")
+    loaded = opened(joined, base=tiny_base)
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
 
     # What it joined is written down, or the file is of other weights.
     message = "lora_A has rank 8, adapter_config.json says r="
     for changes in ({"r": 3}, {"r_sum": 4}, {"r_sum": 0}, {"r": 1, "r_sum": None}):
         change(joined / "adapter_config.json", **({"r": 4, "r_sum": 8} | changes))
-        refused(joined, message, base=str(tiny_base))
+        refused(joined, message, base=tiny_base)
     # Not written down at all, it is told by width, and that is said.
     change(joined / "adapter_config.json", r=4, r_sum=None)
-    loaded = open_checkpoint(str(joined), base=str(tiny_base), device="cpu")
+    loaded = opened(joined, base=tiny_base)
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
     assert any("only by its width" in note for note in loaded.notes)
 
 
 def test_rslora_keeps_its_scale_when_parts_are_joined(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+    tiny_base, make_adapter, tmp_path
+):
     folder = make_adapter(tmp_path / "a", r=4, alpha=8, use_rslora=True)
     truth = said(reference_of(tiny_base, folder))
     state = load_file(folder / "adapter_model.safetensors")
@@ -367,16 +318,11 @@ def test_rslora_keeps_its_scale_when_parts_are_joined(
         state[key] = torch.cat([state[key], torch.zeros_like(state[key])], dim=axis)
     save_file(state, folder / "adapter_model.safetensors")
     change(folder / "adapter_config.json", r_sum=8)
-    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    loaded = opened(folder, base=tiny_base)
     assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
 
 
-def test_configurations_that_are_refused(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    copied: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
+def test_configurations_that_are_refused(tiny_base, make_adapter, copied, tmp_path):
     good = make_adapter(tmp_path / "good")
     for number, (changes, message) in enumerate(
         [
@@ -394,7 +340,7 @@ def test_configurations_that_are_refused(
     ):
         folder = copied(good, str(number))
         change(folder / "adapter_config.json", **changes)
-        refused(folder, message, base=str(tiny_base))
+        refused(folder, message, base=tiny_base)
     # Fields of forks that change nothing, and unknown ones that are off.
     change(
         good / "adapter_config.json",
@@ -403,25 +349,21 @@ def test_configurations_that_are_refused(
         use_future=False,
         auto_mapping={},
     )
-    open_checkpoint(str(good), base=str(tiny_base), device="cpu")
+    opened(good, base=tiny_base)
 
 
-def test_code_and_missing_weights_are_refused(
-    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_code_and_missing_weights_are_refused(tiny_base, make_adapter, tmp_path):
     folder = make_adapter(tmp_path / "a")
     (folder / "modeling.py").write_text("raise SystemExit")
-    refused(folder, "brings its own code (modeling.py)", base=str(tiny_base))
+    refused(folder, "brings its own code (modeling.py)", base=tiny_base)
     (folder / "modeling.py").unlink()
     (folder / "adapter_model.safetensors").unlink()
-    refused(
-        folder, "has a configuration, but no whole adapter_model", base=str(tiny_base)
-    )
+    refused(folder, "has a configuration, but no whole adapter_model", base=tiny_base)
 
 
 def test_weights_beside_an_adapter_are_not_left_out_in_silence(
-    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+    tiny_base, make_adapter, tmp_path
+):
     """As LLaVA's descendants leave them; MCITlib's configuration is the whole's."""
     folder = make_adapter(tmp_path / "a")
     (folder / "config.json").write_text(json.dumps({"model_type": "llava"}))
@@ -435,77 +377,54 @@ def test_weights_beside_an_adapter_are_not_left_out_in_silence(
     words = {"base_model.model.model.embed_tokens.weight": torch.ones(2)}
     torch.save(images | words, folder / "non_lora_trainables.bin")
     refused(
-        folder,
-        "trained weights of the language model (base_model.",
-        base=str(tiny_base),
+        folder, "trained weights of the language model (base_model.", base=tiny_base
     )
 
 
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
-def test_embeddings_in_an_adapter(
-    tiny_base: Path,
-    base_model: Any,
-    make_adapter: Callable[..., Path],
-    edited: Callable[..., None],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_embeddings_in_an_adapter(tiny_base, base_model, make_adapter, tmp_path):
     folder = make_adapter(tmp_path / "a")
-    before = said(open_checkpoint(str(folder), base=str(tiny_base), device="cpu"))
+    before = said(opened(folder, base=tiny_base))
     file, name = folder / "adapter_model.safetensors", "model.embed_tokens.weight"
     weight = base_model.get_input_embeddings().weight.detach()
     edited(file, lambda s: s.update({f"base_model.model.{name}": weight.clone()}))
-    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    loaded = opened(folder, base=tiny_base)
     assert torch.equal(said(loaded), before)
     assert f"{name}: a copy of the base's, unused" in loaded.notes
     edited(file, lambda s: s.update({f"base_model.model.{name}": weight + 1}))
     message = f"adapter tensor base_model.model.{name} is unexpected"
-    refused(folder, message, base=str(tiny_base))
+    refused(folder, message, base=tiny_base)
     grown = torch.ones(301, 32)
     edited(file, lambda s: s.update({f"base_model.model.{name}": grown}))
-    refused(folder, message, base=str(tiny_base))
+    refused(folder, message, base=tiny_base)
 
 
 def test_the_checkpoints_own_tokenizer_is_used(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    make_tokenizer: Callable[..., Any],
-    tiny_tokenizer: Any,
-    tmp_path: Path,
-) -> None:
+    tiny_base, make_adapter, tiny_tokenizer, tmp_path
+):
     folder = make_adapter(tmp_path / "a")
     tiny_tokenizer.save_pretrained(folder)
-    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    loaded = opened(folder, base=tiny_base)
     assert "tokenizer: the checkpoint's own" in loaded.notes
     other = make_tokenizer(bos=False, size=280)
     other.save_pretrained(folder)
-    own = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    own = opened(folder, base=tiny_base)
     assert "tokenizer: the checkpoint's own, which is not the base's" in own.notes
     assert own.tokenizer_sha256 != loaded.tokenizer_sha256
     assert own.usable.sum() == 280
-    given = open_checkpoint(
-        str(folder), base=str(tiny_base), tokenizer=str(tiny_base), device="cpu"
-    )
+    given = opened(folder, base=tiny_base, tokenizer=str(tiny_base))
     assert given.tokenizer_sha256 == loaded.tokenizer_sha256
     assert "tokenizer: from --tokenizer" in given.notes
 
 
-def test_frozen_noise_is_added_to_input_embeddings_only(
-    make_model: Callable[..., Any],
-    make_adapter: Callable[..., Path],
-    tiny_tokenizer: Any,
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_frozen_noise_is_added_to_input_embeddings_only(make_adapter, tmp_path):
     base = tmp_path / "tied"
-    make_model("llama", tie_word_embeddings=True).save_pretrained(base)
-    tiny_tokenizer.save_pretrained(base)
+    save_model(make_model("llama", tie_word_embeddings=True), base)
     folder = make_adapter(tmp_path / "a", base=base)
-    without = open_checkpoint(str(folder), base=str(base), device="cpu")
+    without = opened(folder, base=base)
     noise = torch.randn(300, 32, generator=torch.Generator().manual_seed(0))
     save_file({"noise": noise}, folder / "frozen_noise.safetensors")
-    loaded = open_checkpoint(str(folder), base=str(base), device="cpu")
+    loaded = opened(folder, base=base)
     # The truth: input rows with noise, an untied head without.
     reference = reference_of(base, folder)
     inner = reference.get_base_model()
@@ -517,25 +436,17 @@ def test_frozen_noise_is_added_to_input_embeddings_only(
     assert any("frozen noise" in note for note in loaded.notes)
     save_file({"noise": noise[:, :5].clone()}, folder / "frozen_noise.safetensors")
     refused(
-        folder,
-        "tensor noise has shape [300, 5], the model needs [300, 32]",
-        base=str(base),
+        folder, "tensor noise has shape [300, 5], the model needs [300, 32]", base=base
     )
     save_file({"other": noise}, folder / "frozen_noise.safetensors")
-    refused(folder, "frozen_noise.safetensors: tensor noise is missing", base=str(base))
+    refused(folder, "frozen_noise.safetensors: tensor noise is missing", base=base)
 
 
-def test_nothing_is_printed(
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    capfd: pytest.CaptureFixture[str],
-    recwarn: Any,
-    tmp_path: Path,
-) -> None:
+def test_nothing_is_printed(tiny_base, make_adapter, capfd, recwarn, tmp_path):
     folder = make_adapter(tmp_path / "a")
     capfd.readouterr()
     recwarn.clear()
-    loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
+    loaded = opened(folder, base=tiny_base)
     with loaded.active():
         pass
     assert capfd.readouterr() == ("", "")
@@ -551,33 +462,27 @@ def test_nothing_is_printed(
     ids=["trained_on", "relearn"],
 )
 def test_an_adapter_is_only_opened_on_the_base_it_was_trained_on(
-    name: str,
-    wrap: Callable[[Any], Any],
-    make_adapter: Callable[..., Path],
-    make_model: Callable[..., Any],
-    tiny_base: Path,
-    copied: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
+    name, wrap, make_adapter, tiny_base, copied, tmp_path
+):
     adapter = make_adapter(tmp_path / "adapter")
     other = copied(tiny_base, "tiny-base")
     make_model(seed=9).save_pretrained(other)
     bases = (str(tiny_base), str(other))
-    mine, theirs = (open_checkpoint(b, device="cpu").weights_sha256 for b in bases)
-    open_checkpoint(str(adapter), base=str(other), device="cpu")  # nobody knows
+    mine, theirs = (opened(b).weights_sha256 for b in bases)
+    opened(adapter, base=other)  # nobody knows
     (adapter / name).write_text(json.dumps(wrap(mine)))
-    opened = open_checkpoint(str(adapter), device="cpu")
-    assert opened.base_sha256 == mine
+    found = opened(adapter)
+    assert found.base_sha256 == mine
     message = (
         f"{adapter}: was trained on another base ({mine[:16]}, not {theirs[:16]}); "
         "give the one it was trained on by --base"
     )
     with pytest.raises(CheckpointError) as caught:
-        open_checkpoint(str(adapter), base=str(other), device="cpu")
+        opened(adapter, base=other)
     assert str(caught.value) == message
-    assert inspect_checkpoint(str(adapter), base=str(other)).problems == (message,)
-    assert inspect_checkpoint(str(adapter)).problems == ()
+    assert inspected(adapter, base=other).problems == (message,)
+    assert inspected(adapter).problems == ()
     # A record that says nothing of a base is none.
-    for said in (wrap(None), wrap(3), {}, {"checkpoint": []}):
-        (adapter / name).write_text(json.dumps(said))
-        assert inspect_checkpoint(str(adapter), base=str(other)).problems == ()
+    for told in (wrap(None), wrap(3), {}, {"checkpoint": []}):
+        (adapter / name).write_text(json.dumps(told))
+        assert inspected(adapter, base=other).problems == ()

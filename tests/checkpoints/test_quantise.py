@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from refusals import each
+from tiny_models import make_model, save_model
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Spec
@@ -37,8 +36,8 @@ def logits(loaded: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_rounded_weights_are_near_and_base_and_adapter_stay(
-    kind: str, tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+    kind, tiny_base, make_adapter, tmp_path
+):
     adapter = make_adapter(tmp_path / "a")
     specs = [Spec("a", (str(adapter),))]
     before: dict[str, torch.Tensor] = {}
@@ -58,20 +57,12 @@ def test_rounded_weights_are_near_and_base_and_adapter_stay(
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_it_is_the_merged_model_rounded(
-    kind: str,
-    family: str,
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    make_adapter: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
+def test_it_is_the_merged_model_rounded(kind, family, make_adapter, tmp_path):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     base = tmp_path / "base"
-    make_model(family).save_pretrained(base)
-    tiny_tokenizer.save_pretrained(base)
+    save_model(make_model(family), base)
     targets = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
     options: dict[str, Any] = targets if family == "gpt2" else {}
     adapter = make_adapter(tmp_path / "a", base=base, **options)
@@ -96,7 +87,7 @@ def test_it_is_the_merged_model_rounded(
     assert error < 0.4 * (full - theirs).abs().mean()
 
 
-def test_full_weights_are_rounded_too(tiny_base: Path) -> None:
+def test_full_weights_are_rounded_too(tiny_base):
     names = [
         loaded.name
         for loaded in each([Spec("m", (str(tiny_base),))], quantize=["int8", "int4"])
@@ -104,18 +95,14 @@ def test_full_weights_are_rounded_too(tiny_base: Path) -> None:
     assert names == ["m", "m+int8", "m+int4"]
 
 
-def test_what_cannot_be_merged_is_refused(
-    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_what_cannot_be_merged_is_refused(tiny_base, make_adapter, tmp_path):
     adapter = make_adapter(tmp_path / "dora", use_dora=True)
     specs = [Spec("a", (str(adapter),))]
     with pytest.raises(CheckpointError, match="DoRA|use_dora"):
         list(each(specs, base=str(tiny_base), quantize=["int8"]))
 
 
-def test_unknown_kind_and_missing_library(
-    tiny_base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_kind_and_missing_library(tiny_base, monkeypatch):
     specs = [Spec("m", (str(tiny_base),))]
     with pytest.raises(InputError, match="choose one of: int8, int4"):
         next(each(specs, quantize=["int2"]))

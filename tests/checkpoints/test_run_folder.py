@@ -25,7 +25,7 @@ def make_run(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_a_run_is_known_by_its_stages_folder_too(tmp_path: Path) -> None:
+def test_a_run_is_known_by_its_stages_folder_too(tmp_path):
     run = make_run(tmp_path / "run")
     (run / "stages").mkdir()
     assert read_run(run / "stages") == read_run(run) != {}
@@ -35,12 +35,12 @@ def test_a_run_is_known_by_its_stages_folder_too(tmp_path: Path) -> None:
     "content",
     [b"", b"[1]", b"{", b'{"kind": "other"}', b"\xff\xfe", b"[" * 100_000],
 )
-def test_what_is_no_run_is_passed_over(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_run_is_passed_over(tmp_path, content):
     (tmp_path / "run.json").write_bytes(content)
     assert read_run(tmp_path) == read_run(tmp_path / "run.json") == {}
 
 
-def test_the_order_is_what_the_run_says(tmp_path: Path) -> None:
+def test_the_order_is_what_the_run_says(tmp_path):
     assert trained_order(make_run(tmp_path / "run")) == ("fomc", "yelp")
     (tmp_path / "run" / "stages").mkdir()
     assert trained_order(tmp_path / "run" / "stages") == ("fomc", "yelp")

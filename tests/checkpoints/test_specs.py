@@ -14,7 +14,7 @@ def names(*texts: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -24,7 +24,7 @@ def folder(path: str) -> str:
     return path
 
 
-def test_default_name_is_the_shortest_unique_suffix() -> None:
+def test_default_name_is_the_shortest_unique_suffix():
     one, two, three = folder("a/run/x"), folder("b/run/x"), folder("b/run/y")
     assert names(one) == ["x"]
     assert names(one, two) == ["a/run/x", "b/run/x"]
@@ -37,7 +37,7 @@ def test_default_name_is_the_shortest_unique_suffix() -> None:
     ]
 
 
-def test_given_names_are_kept_and_defaults_keep_clear_of_them() -> None:
+def test_given_names_are_kept_and_defaults_keep_clear_of_them():
     x = folder("runs/x")
     assert parse_specs([f"ours={x}"]) == [Spec("ours", (x,), None)]
     assert names(f"x={folder('runs/z')}", x) == ["x", "runs/x"]
@@ -45,14 +45,14 @@ def test_given_names_are_kept_and_defaults_keep_clear_of_them() -> None:
     assert names("base=models/base", x) == ["base", "x"]
 
 
-def test_an_equals_sign_in_an_existing_path_is_no_name() -> None:
+def test_an_equals_sign_in_an_existing_path_is_no_name():
     path = folder("lr=0.1")
     assert parse_specs([path]) == [Spec("lr=0.1", (path,), None)]
     # A blank cannot be part of a name either.
     assert parse_specs(["a b=c"])[0].paths == ("a b=c",)
 
 
-def test_lists_are_replicates() -> None:
+def test_lists_are_replicates():
     one, two = folder("s1"), folder("s2")
     spec = parse_specs([f"spark=[{one}, {two}]"])[0]
     assert spec == Spec("spark", (one, two), None)
@@ -61,7 +61,7 @@ def test_lists_are_replicates() -> None:
     assert (spec.stage, spec.sources) == ("2", ("s1@2", "s2@2"))
 
 
-def test_a_stage_is_read_only_behind_a_path_that_exists() -> None:
+def test_a_stage_is_read_only_behind_a_path_that_exists():
     run = folder("run")
     assert split_stage("run@3") == (run, "3")
     assert split_stage("run@12:task") == (run, "12:task")
@@ -73,7 +73,7 @@ def test_a_stage_is_read_only_behind_a_path_that_exists() -> None:
 
 
 @pytest.mark.parametrize("tail", ["0", "-1", "1.5", "x", "1:priv", ""])
-def test_what_is_no_stage_is_refused(tail: str) -> None:
+def test_what_is_no_stage_is_refused(tail):
     folder("run")
     message = (
         f"run@{tail}: {tail!r} is no stage; write PATH@K with K from 1, or PATH@K:task"
@@ -93,17 +93,17 @@ def test_what_is_no_stage_is_refused(tail: str) -> None:
         (["https://huggingface.co/gpt2"], "write a model on the hub as hf:ORG/NAME"),
     ],
 )
-def test_wrong_values_are_refused(texts: list[str], message: str) -> None:
+def test_wrong_values_are_refused(texts, message):
     with pytest.raises(InputError, match=re.escape(message)):
         parse_specs(texts)
 
 
-def test_replicates_at_different_stages_are_refused() -> None:
+def test_replicates_at_different_stages_are_refused():
     folder("s1")
     with pytest.raises(InputError, match="replicates of one method are at different"):
         parse_specs(["x=[s1@1,s1@2]"])
 
 
-def test_a_path_counts_once_in_a_list() -> None:
+def test_a_path_counts_once_in_a_list():
     with pytest.raises(InputError, match="listed twice; list each once"):
         parse_specs(["er=[a,b,a]"])

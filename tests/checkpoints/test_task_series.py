@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from refusals import each, refused
+from refusals import each, inspected, opened, reference_of, refused, said
+from tiny_models import make_model, make_tokenizer
 
 from spark_audit.checkpoints.detect import expand, series
-from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
@@ -24,15 +23,13 @@ def labels(path: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def adapters(
-    make_adapter: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> list[Path]:
+def adapters(make_adapter, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapters")
     return [make_adapter(folder / str(seed), seed=seed) for seed in (1, 2, 3)]
 
 
 @pytest.fixture
-def layout(adapters: list[Path], tmp_path: Path) -> Callable[..., Path]:
+def layout(adapters, tmp_path):
     """``layout(*names)``: a folder with one adapter at each of these sub-folders."""
 
     def make(*names: str, root: str = "run") -> Path:
@@ -43,13 +40,7 @@ def layout(adapters: list[Path], tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def test_trace_saves_whole_models_under_numbers(
-    make_model: Callable[..., Any],
-    tiny_base: Path,
-    make_tokenizer: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-    tmp_path: Path,
-) -> None:
+def test_trace_saves_whole_models_under_numbers(tiny_base, tmp_path):
     """TRACE: torch.save of the state, config.json, the bare vocabulary."""
     # One row more than the vocabulary: transformers adds <|endoftext|> to it.
     models = [make_model("gpt2", seed=seed, vocab_size=301) for seed in range(11)]
@@ -61,7 +52,7 @@ def test_trace_saves_whole_models_under_numbers(
         make_tokenizer(bos=False).backend_tokenizer.model.save(str(folder))
     trace = tmp_path / "trace"
     assert labels(trace) == [str(number) for number in range(11)]
-    loaded = open_checkpoint(str(trace), base=str(tiny_base), device="cpu")
+    loaded = opened(trace, base=tiny_base)
     assert torch.equal(said(loaded), said(models[10]))
     assert loaded.notes[0] == "stage 11 of 11: 10"
     assert "tokenizer: the base's" in loaded.notes
@@ -70,27 +61,21 @@ def test_trace_saves_whole_models_under_numbers(
         "trace",
         "trace",
     )
-    third = open_checkpoint(f"{trace}@3", base=str(tiny_base), device="cpu")
+    third = opened(f"{trace}@3", base=tiny_base)
     assert torch.equal(said(third), said(models[2]))
     assert (third.source, third.name) == ("trace@3", "trace@3")
     # Without a base the vocabulary that TRACE saves is what there is.
-    alone = open_checkpoint(str(trace), device="cpu")
+    alone = opened(trace)
     assert "tokenizer: made from a bare vocabulary file" in alone.notes
 
 
-def test_o_lora_keeps_adapters_in_folders_of_their_own(
-    layout: Callable[..., Path],
-    tiny_base: Path,
-    adapters: list[Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-) -> None:
+def test_o_lora_keeps_adapters_in_folders_of_their_own(layout, tiny_base, adapters):
     run = layout("1-dbpedia/adapter", "2-amazon/adapter", "10-agnews/adapter")
     # The trainer leaves files beside the adapter that are no weights.
     torch.save({"lr": 0.1}, run / "1-dbpedia" / "training_args.bin")
     assert labels(run) == ["1-dbpedia", "2-amazon", "10-agnews"]
     for stage, adapter in zip(("@1", "@2", ""), adapters, strict=True):
-        loaded = open_checkpoint(f"{run}{stage}", base=str(tiny_base), device="cpu")
+        loaded = opened(f"{run}{stage}", base=tiny_base)
         truth = said(reference_of(tiny_base, adapter))
         assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
     # One task's folder alone is its adapter.
@@ -108,7 +93,7 @@ def test_o_lora_keeps_adapters_in_folders_of_their_own(
         ["Task1_llava_lora", "Task2_llava_lora"],
     ],
 )
-def test_other_ways_to_number(names: list[str], layout: Callable[..., Path]) -> None:
+def test_other_ways_to_number(names, layout):
     run = layout(*names)
     (run / "logs").mkdir()
     (run / "notes-3.txt").write_text("x")
@@ -125,22 +110,14 @@ def test_other_ways_to_number(names: list[str], layout: Callable[..., Path]) -> 
         (["100", "200", "300"], ""),
     ],
 )
-def test_a_stage_that_is_not_among_the_numbers_is_noted(
-    names: list[str], gone: str, layout: Callable[..., Path], tiny_base: Path
-) -> None:
-    loaded = open_checkpoint(str(layout(*names)), base=str(tiny_base), device="cpu")
+def test_a_stage_that_is_not_among_the_numbers_is_noted(names, gone, layout, tiny_base):
+    loaded = opened(layout(*names), base=tiny_base)
     said = [note for note in loaded.notes if note.startswith("no folder numbered")]
     expected = f"no folder numbered {gone}: stages are counted as they are there"
     assert said == ([expected] if gone else [])
 
 
-def test_a_training_run_of_spark_train(
-    layout: Callable[..., Path],
-    tiny_base: Path,
-    adapters: list[Path],
-    reference_of: Callable[..., Any],
-    said: Callable[..., torch.Tensor],
-) -> None:
+def test_a_training_run_of_spark_train(layout, tiny_base, adapters):
     run = layout(
         "stages/1-fomc/task", "stages/1-fomc/priv", "stages/2-yelp/task"
     )  # The second stage's correction was not done yet.
@@ -158,25 +135,23 @@ def test_a_training_run_of_spark_train(
             "not",
         ),
     ):
-        loaded = open_checkpoint(source, base=str(tiny_base), device="cpu")
+        loaded = opened(source, base=tiny_base)
         truth = said(reference_of(tiny_base, adapter))
         assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
         assert loaded.notes[0] == note
-    found = inspect_checkpoint(str(run), base=str(tiny_base))
+    found = inspected(run, base=tiny_base)
     assert (found.stages, found.problems) == (("1-fomc", "2-yelp"), ())
 
 
-def test_a_run_that_has_not_finished_says_so(
-    layout: Callable[..., Path], tiny_base: Path
-) -> None:
+def test_a_run_that_has_not_finished_says_so(layout, tiny_base):
     run = layout("stages/1-fomc/task", "stages/1-fomc/priv", "stages/2-yelp/task")
     corrects = {"lr": 0.1, "ptpc.steps": 5}
 
     def notes(source: str = "", **record: Any) -> list[str]:
         what = {"kind": "spark-train-run", "tasks": ["fomc", "yelp"]}
         (run / "run.json").write_text(json.dumps(what | record))
-        loaded = open_checkpoint(f"{run}{source}", base=str(tiny_base), device="cpu")
-        found = inspect_checkpoint(f"{run}{source}", base=str(tiny_base))
+        loaded = opened(f"{run}{source}", base=tiny_base)
+        found = inspected(f"{run}{source}", base=tiny_base)
         assert found.problems == ()
         assert found.notes[:2] == loaded.notes[:2]
         return [note for note in loaded.notes if "not finished" in note]
@@ -193,37 +168,35 @@ def test_a_run_that_has_not_finished_says_so(
     assert notes(status="running", kind="other") == []
     for text in ("", "{", "\xff", "[" * 10**5):
         (run / "run.json").write_text(text, encoding="latin-1")
-        (problem,) = inspect_checkpoint(str(run), base=str(tiny_base)).problems
+        (problem,) = inspected(run, base=tiny_base).problems
         assert f"{run / 'run.json'}: is damaged" in problem
     for text in ("[1]", '{"kind": "other"}'):
         (run / "run.json").write_text(text)
-        loaded = open_checkpoint(str(run), base=str(tiny_base), device="cpu")
+        loaded = opened(run, base=tiny_base)
         assert not [note for note in loaded.notes if "not finished" in note]
 
 
 @pytest.mark.parametrize("lost", ["1-fomc", "2-yelp", "2-yelp/priv"])
-def test_a_finished_run_that_lost_a_stage_is_not_another_run(
-    lost: str, layout: Callable[..., Path], tiny_base: Path
-) -> None:
+def test_a_finished_run_that_lost_a_stage_is_not_another_run(lost, layout, tiny_base):
     """Its last stage would be audited as the whole: of a broken copy, a wrong one."""
     parts = [f"stages/{s}/{p}" for s in ("1-fomc", "2-yelp") for p in ("task", "priv")]
     run = layout(*parts)
     phases = {part.removeprefix("stages/"): {} for part in parts}
     what = {"kind": "spark-train-run", "seconds": phases, "status": "complete"}
     (run / "run.json").write_text(json.dumps(what | {"settings": {"ptpc.steps": 5}}))
-    assert open_checkpoint(str(run), base=str(tiny_base), device="cpu").notes
+    assert opened(run, base=tiny_base).notes
     shutil.rmtree(run / "stages" / lost)
     (run / "stages" / lost).write_text("no folder")
     for source in (str(run), f"{run}@1", f"{run}/stages"):
         refused(source, f"{lost[:6]}/priv of the finished run is gone")
     other = run / "stages" / "1-fomc" / "task"
     if lost != "1-fomc":
-        open_checkpoint(str(other), base=str(tiny_base), device="cpu")
+        opened(other, base=tiny_base)
 
 
 def test_the_only_stage_of_a_correcting_method_may_lack_its_correction(
-    layout: Callable[..., Path], tiny_base: Path
-) -> None:
+    layout, tiny_base
+):
     run = layout("stages/1-fomc/task")
     for settings, more in (
         ({"ptpc.steps": 5}, "; its method corrects each stage, this one was not yet"),
@@ -231,46 +204,39 @@ def test_the_only_stage_of_a_correcting_method_may_lack_its_correction(
     ):
         record = {"kind": "spark-train-run", "settings": settings, "status": "running"}
         (run / "run.json").write_text(json.dumps(record | {"tasks": ["fomc"]}))
-        loaded = open_checkpoint(str(run), base=str(tiny_base), device="cpu")
+        loaded = opened(run, base=tiny_base)
         assert loaded.notes[0] == f"stage 1 of 1: 1-fomc (task/){more}"
         done = 0 if more else 1
         assert loaded.notes[1] == f"the run has not finished: {done} of 1 tasks"
 
 
-def test_stages_trained_on_another_base_are_refused(
-    layout: Callable[..., Path],
-    tiny_base: Path,
-    make_model: Callable[..., Any],
-    copied: Callable[..., Path],
-) -> None:
+def test_stages_trained_on_another_base_are_refused(layout, tiny_base, copied):
     run = layout("stages/1-fomc/task", "stages/2-yelp/task")
     other = copied(tiny_base, "tiny-base")  # of the same name and shapes
     make_model(seed=9).save_pretrained(other)
-    mine = open_checkpoint(str(tiny_base), device="cpu").weights_sha256
+    mine = opened(tiny_base).weights_sha256
     for stage in ("1-fomc", "2-yelp"):
         place = run / "stages" / stage / "task" / "trained_on.json"
         place.write_text(json.dumps({"base_sha256": mine}))
-    theirs = open_checkpoint(str(other), device="cpu").weights_sha256
+    theirs = opened(other).weights_sha256
     message = f"was trained on another base ({mine[:16]}, not {theirs[:16]})"
     for source in (str(run), f"{run}@1"):
-        refused(source, message, base=str(other))
-        (problem,) = inspect_checkpoint(source, base=str(other)).problems
+        refused(source, message, base=other)
+        (problem,) = inspected(source, base=other).problems
         assert message in problem
-        assert inspect_checkpoint(source, base=str(tiny_base)).problems == ()
-        open_checkpoint(source, base=str(tiny_base), device="cpu")
+        assert inspected(source, base=tiny_base).problems == ()
+        opened(source, base=tiny_base)
     specs = expand(Spec("x", (str(run),)))
     with pytest.raises(CheckpointError, match="was trained on another base"):
         next(each(specs, base=str(other), device="cpu"))
 
 
-def test_a_list_of_paths(
-    adapters: list[Path], layout: Callable[..., Path], tiny_base: Path, tmp_path: Path
-) -> None:
+def test_a_list_of_paths(adapters, layout, tiny_base, tmp_path):
     layout("a", "b", root="lists")
     listing = tmp_path / "lists" / "order.txt"
     listing.write_text(f"# the order of training\nb\n\n./a  # last\n{adapters[2]}\n")
     assert labels(listing) == ["b", "a", "3"]
-    loaded = open_checkpoint(f"{listing}@2", base=str(tiny_base), device="cpu")
+    loaded = opened(f"{listing}@2", base=tiny_base)
     assert loaded.notes[0] == "stage 2 of 3: a"
     assert loaded.source == "order.txt@2"
     listing.write_text("b\nnothing\n")
@@ -279,14 +245,10 @@ def test_a_list_of_paths(
     refused(listing, "holds no path; write one path per line")
 
 
-def test_stages_that_are_not_there(
-    layout: Callable[..., Path], tiny_base: Path
-) -> None:
+def test_stages_that_are_not_there(layout, tiny_base):
     run = layout("1-a", "2-b")
     refused(
-        f"{run}@3",
-        "has 2 stages, and no checkpoint @3; write @1 to @2",
-        base=str(tiny_base),
+        f"{run}@3", "has 2 stages, and no checkpoint @3; write @1 to @2", base=tiny_base
     )
     refused(f"{run}@1:task", "has 2 stages, and no checkpoint @1:task")
     refused(f"{run / '1-a'}@1", "is one checkpoint, not a series: @1 does not apply")
@@ -295,9 +257,7 @@ def test_stages_that_are_not_there(
 
 
 @pytest.mark.parametrize("name", ["stages", "stages/2-b", "stages/1-a/priv"])
-def test_no_stage_is_a_link_out_of_the_series(
-    name: str, layout: Callable[..., Path], adapters: list[Path]
-) -> None:
+def test_no_stage_is_a_link_out_of_the_series(name, layout, adapters):
     run = layout("stages/1-a/task", "stages/1-a/priv", "stages/2-b")
     theirs = run.parent / "theirs"
     shutil.move(run / name, theirs)
@@ -309,22 +269,22 @@ def test_no_stage_is_a_link_out_of_the_series(
     assert labels(run.parent / "link") == ["1-a", "2-b"]
 
 
-def test_numbers_must_be_clear(layout: Callable[..., Path]) -> None:
+def test_numbers_must_be_clear(layout):
     refused(layout("1-a", "1-b"), "two stages have one number: 1-a, 1-b")
     mixed = layout("task_1", "checkpoint-5", root="mixed")
     refused(mixed, "numbers stages in two ways: task_1, checkpoint-5")
 
 
 def test_a_checkpoint_with_checkpoints_inside_is_itself_one(
-    tiny_base: Path, copied: Callable[..., Path], adapters: list[Path]
-) -> None:
+    tiny_base, copied, adapters
+):
     folder = copied(tiny_base)
     shutil.copytree(adapters[0], folder / "checkpoint-10")
     assert series(str(folder)) == ()
-    assert open_checkpoint(str(folder), device="cpu").format == "hf-folder"
+    assert opened(folder).format == "hf-folder"
 
 
-def test_one_spec_becomes_one_a_stage(layout: Callable[..., Path]) -> None:
+def test_one_spec_becomes_one_a_stage(layout):
     run = str(layout("1-a", "2-b"))
     assert expand(Spec("x", (run,))) == (
         Spec("x@1", (run,), "1"),

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
+from refusals import opened
+from tiny_models import make_model, make_tokenizer, save_model
 
-from spark_audit.checkpoints.open import load_tokenizer, open_checkpoint
+from spark_audit.checkpoints.open import load_tokenizer
 from spark_audit.checkpoints.tokenizer import policy, tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError
 from spark_audit.provenance import canonical_json
 
 
 def test_the_hash_is_that_of_tokenizer_json_without_truncation_and_padding(
-    tiny_base: Path, copied: Callable[..., Path]
-) -> None:
+    tiny_base, copied
+):
     content = json.loads((tiny_base / "tokenizer.json").read_text())
     expected = {k: v for k, v in content.items() if k not in ("truncation", "padding")}
     digest = hashlib.sha256(canonical_json(expected)).hexdigest()
-    assert open_checkpoint(str(tiny_base), device="cpu").tokenizer_sha256 == digest
+    assert opened(tiny_base).tokenizer_sha256 == digest
     folder = copied(tiny_base)
     cut = {
         "truncation": {
@@ -35,12 +34,12 @@ def test_the_hash_is_that_of_tokenizer_json_without_truncation_and_padding(
         }
     }
     (folder / "tokenizer.json").write_text(json.dumps(content | cut, indent=3))
-    assert open_checkpoint(str(folder), device="cpu").tokenizer_sha256 == digest
+    assert opened(folder).tokenizer_sha256 == digest
 
 
 def test_saving_again_keeps_the_hash_and_another_policy_changes_it(
-    tiny_tokenizer: Any, make_tokenizer: Callable[..., Any], tmp_path: Path
-) -> None:
+    tiny_tokenizer, tmp_path
+):
     tiny_tokenizer.save_pretrained(tmp_path / "a")
     once = load_tokenizer(tmp_path / "a")
     once.save_pretrained(tmp_path / "b")
@@ -51,7 +50,7 @@ def test_saving_again_keeps_the_hash_and_another_policy_changes_it(
 
 
 @pytest.mark.parametrize("bos", [True, False])
-def test_the_policy_in_words(bos: bool, make_tokenizer: Callable[..., Any]) -> None:
+def test_the_policy_in_words(bos):
     tokenizer = make_tokenizer(bos=bos)
     front = "<s>" if bos else "nothing"
     text = f"special tokens: {front} before a text, nothing after it"
@@ -62,7 +61,7 @@ def test_the_policy_in_words(bos: bool, make_tokenizer: Callable[..., Any]) -> N
     assert policy(tokenizer, bos=1) == text + missing
 
 
-def test_rows_without_a_token_are_not_usable(tiny_tokenizer: Any) -> None:
+def test_rows_without_a_token_are_not_usable(tiny_tokenizer):
     usable = usable_rows(tiny_tokenizer, 304)
     assert usable.dtype == bool
     assert usable.shape == (304,)
@@ -74,25 +73,20 @@ def test_rows_without_a_token_are_not_usable(tiny_tokenizer: Any) -> None:
         usable_rows(empty, 5)
 
 
-def test_ids_beyond_the_head_are_refused(
-    tiny_base: Path, make_tokenizer: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_ids_beyond_the_head_are_refused(tiny_base, tmp_path):
     make_tokenizer(size=310).save_pretrained(tmp_path)
     message = (
         r"the tokenizer has ids up to 309, the model's head only 300 rows; give the "
         r"tokenizer that the model was trained with by --tokenizer"
     )
     with pytest.raises(CheckpointError, match=message):
-        open_checkpoint(str(tiny_base), tokenizer=str(tmp_path), device="cpu")
+        opened(tiny_base, tokenizer=str(tmp_path))
 
 
-def test_a_class_that_would_add_tokens_is_passed_over(
-    make_model: Callable[..., Any], tiny_tokenizer: Any, tmp_path: Path
-) -> None:
+def test_a_class_that_would_add_tokens_is_passed_over(tiny_tokenizer, tmp_path):
     """Transformers 5 rebuilds a Qwen2 model's tokenizer and adds <|endoftext|>."""
-    make_model("qwen2").save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
-    loaded = open_checkpoint(str(tmp_path), device="cpu")
+    save_model(make_model("qwen2"), tmp_path)
+    loaded = opened(tmp_path)
     text = "Contact Maria Jones at 555-0142."
     ids = tiny_tokenizer(text)["input_ids"]
     assert loaded.tokenizer(text)["input_ids"] == ids
@@ -101,25 +95,21 @@ def test_a_class_that_would_add_tokens_is_passed_over(
     assert any(n.startswith("tokenizer.json as it is") for n in loaded.notes)
 
 
-def test_no_tokenizer_and_damaged_ones(
-    base_model: Any, tiny_base: Path, copied: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_no_tokenizer_and_damaged_ones(base_model, tiny_base, copied, tmp_path):
     base_model.save_pretrained(tmp_path / "bare")
     message = "has no tokenizer; give its base by --base, or a folder"
     with pytest.raises(CheckpointError, match=message):
-        open_checkpoint(str(tmp_path / "bare"), device="cpu")
+        opened(tmp_path / "bare")
     folder = copied(tiny_base)
     (folder / "tokenizer.json").write_text('{"model": 1}')
     with pytest.raises(CheckpointError, match="the tokenizer cannot be loaded"):
-        open_checkpoint(str(folder), device="cpu")
+        opened(folder)
     (folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json cannot be read"):
-        open_checkpoint(str(folder), device="cpu")
+        opened(folder)
 
 
-def test_ids_that_no_vocabulary_has(
-    tiny_base: Path, copied: Callable[..., Path]
-) -> None:
+def test_ids_that_no_vocabulary_has(tiny_base, copied):
     folder = copied(tiny_base)
     content = json.loads((folder / "tokenizer.json").read_text())
     # Every id below the largest would be written out, for minutes.
@@ -127,7 +117,7 @@ def test_ids_that_no_vocabulary_has(
         content["model"]["vocab"]["a"] = wrong
         (folder / "tokenizer.json").write_text(json.dumps(content))
         with pytest.raises(CheckpointError, match="a vocabulary that cannot be"):
-            open_checkpoint(str(folder), device="cpu")
+            opened(folder)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +136,8 @@ def test_ids_that_no_vocabulary_has(
     ],
 )
 def test_settings_that_no_tokenizer_has(
-    name: str,
-    content: dict[str, Any],
-    message: str,
-    tiny_base: Path,
-    copied: Callable[..., Path],
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    name, content, message, tiny_base, copied, capfd
+):
     folder = copied(tiny_base)
     old = json.loads((folder / "tokenizer_config.json").read_text())
     kept = old if "model_max_length" in content else {}
@@ -162,9 +147,7 @@ def test_settings_that_no_tokenizer_has(
     assert "\x1b" not in "".join(capfd.readouterr())
 
 
-def test_a_slow_tokenizer_is_refused(
-    tiny_base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_tokenizer_is_refused(tiny_base, monkeypatch):
     slow = SimpleNamespace(is_fast=False, get_vocab=dict)
     monkeypatch.setattr(
         "transformers.AutoTokenizer.from_pretrained", lambda *a, **o: slow
@@ -173,4 +156,4 @@ def test_a_slow_tokenizer_is_refused(
         "transformers.PreTrainedTokenizerFast.from_pretrained", lambda *a, **o: slow
     )
     with pytest.raises(CheckpointError, match="is a slow tokenizer without character"):
-        open_checkpoint(str(tiny_base), device="cpu")
+        opened(tiny_base)

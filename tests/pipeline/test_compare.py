@@ -35,7 +35,7 @@ def shifted(case: Any, shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def audited() -> Callable[..., dict[str, AuditResult]]:
+def audited():
     """``audited(case, **shifts)``: what both audits say, once for the same question."""
     known: dict[Any, dict[str, AuditResult]] = {}
 
@@ -56,9 +56,7 @@ def audited() -> Callable[..., dict[str, AuditResult]]:
 
 
 @pytest.fixture
-def write(
-    tmp_path: Path, audited: Callable[..., dict[str, AuditResult]]
-) -> Callable[..., Path]:
+def write(tmp_path, audited):
     """``write(folder, case, names, **shifts)``: a report folder with its evidence."""
 
     def make(
@@ -75,7 +73,6 @@ def write(
         for audit, result in found.items():
             path = folder / "scores" / about(audit).evidence_file()
             path.parent.mkdir(parents=True, exist_ok=True)
-            assert result.evidence is not None
             result.evidence.write(path)
             sums[path.name] = sha256_file(path)
         report = made_report(
@@ -100,9 +97,7 @@ def write(
     return make
 
 
-def test_contrasts_are_those_of_one_call(
-    make_case: Callable[..., Any], write: Callable[..., Path]
-) -> None:
+def test_contrasts_are_those_of_one_call(make_case, write):
     case = make_case()
     first, second, base = shifted(case, 0.0), shifted(case, 0.6), shifted(case, 0.1)
     folders = [
@@ -124,9 +119,7 @@ def test_contrasts_are_those_of_one_call(
     assert baselines_of("er", tables) == {"spark": "er"}
 
 
-def test_ordinary_runs_of_another_report_are_a_null(
-    make_case: Callable[..., Any], write: Callable[..., Path]
-) -> None:
+def test_ordinary_runs_of_another_report_are_a_null(make_case, write):
     case = make_case()
     folders = [
         write("one", case, base=0.1, er=0.0, again=0.9, third=1.4),
@@ -147,9 +140,7 @@ def test_ordinary_runs_of_another_report_are_a_null(
         compare(*folders, baseline="er", null="nobody")
 
 
-def test_different_checkpoints_of_one_name_are_told_apart(
-    make_case: Callable[..., Any], write: Callable[..., Path]
-) -> None:
+def test_different_checkpoints_of_one_name_are_told_apart(make_case, write):
     case = make_case(sources=12)
     folders = [
         write("one", case, ours=0.0),
@@ -167,12 +158,7 @@ def test_different_checkpoints_of_one_name_are_told_apart(
         ({"dtype": "bfloat16"}, "its number format is bfloat16, that of .* float32"),
     ],
 )
-def test_what_cannot_be_paired_is_refused(
-    change: dict[str, Any],
-    message: str,
-    make_case: Callable[..., Any],
-    write: Callable[..., Path],
-) -> None:
+def test_what_cannot_be_paired_is_refused(change, message, make_case, write):
     case = make_case(sources=12)
     one = write("one", case, a=0.0)
     two = write("two", case, b=0.5, **change)
@@ -180,9 +166,7 @@ def test_what_cannot_be_paired_is_refused(
         compare(one, two)
 
 
-def test_baseline_must_be_known_and_chosen(
-    make_case: Callable[..., Any], write: Callable[..., Path]
-) -> None:
+def test_baseline_must_be_known_and_chosen(make_case, write):
     case = make_case(sources=12)
     one = write("one", case, a=0.0, b=0.1)
     two = write("two", case, c=0.5)
@@ -196,9 +180,7 @@ def test_baseline_must_be_known_and_chosen(
     assert {row.checkpoint for row in found} == {"a", "b"}
 
 
-def test_an_audit_that_one_report_lacks_is_left_out_aloud(
-    make_case: Callable[..., Any], write: Callable[..., Path]
-) -> None:
+def test_an_audit_that_one_report_lacks_is_left_out_aloud(make_case, write):
     case = make_case(sources=12)
     one = write("one", case, a=0.0)
     two = write("two", case, b=0.5)
@@ -213,9 +195,7 @@ def test_an_audit_that_one_report_lacks_is_left_out_aloud(
         compare(one, two)
 
 
-def test_evidence_is_that_of_its_report(
-    make_case: Callable[..., Any], write: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_evidence_is_that_of_its_report(make_case, write, tmp_path):
     case = make_case()
     folders = [
         write("one", case, er=0.0),
@@ -239,9 +219,7 @@ def test_evidence_is_that_of_its_report(
         path.write_bytes(whole)
 
 
-def test_evidence_of_another_version_or_without_a_checksum_is_refused(
-    make_case: Callable[..., Any], write: Callable[..., Path]
-) -> None:
+def test_evidence_of_another_version_or_without_a_checksum_is_refused(make_case, write):
     case = make_case()
     one = write("one", case, er=0.0)
     two = write("two", case, spark=0.8)
@@ -259,11 +237,8 @@ def test_evidence_of_another_version_or_without_a_checksum_is_refused(
 
 
 def test_the_command_writes_a_report_that_can_be_gated(
-    make_case: Callable[..., Any],
-    write: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    make_case, write, tmp_path, capsys
+):
     case = make_case()
     one = write("one", case, er=0.0)
     two = write("two", case, spark=0.8)
@@ -287,10 +262,8 @@ def test_the_command_writes_a_report_that_can_be_gated(
 
 
 def test_a_gate_trips_where_memory_rose_since_an_earlier_report(
-    make_case: Callable[..., Any],
-    write: Callable[..., Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    make_case, write, capsys
+):
     case = make_case()
     old, new = write("old", case, er=0.0), write("new", case, er=0.8)
     rule = "matched.did fell by 0.1"
@@ -308,18 +281,14 @@ def test_a_gate_trips_where_memory_rose_since_an_earlier_report(
     assert "has no checkpoint er; audit both under one name" in capsys.readouterr().err
 
 
-def test_output_over_an_input_is_refused(
-    make_case: Callable[..., Any], write: Callable[..., Path]
-) -> None:
+def test_output_over_an_input_is_refused(make_case, write):
     case = make_case(sources=12)
     one = write("one", case, a=0.0)
     two = write("two", case, b=0.5)
     assert command_line(["compare", str(one), str(two), "-o", str(one)]) == 2
 
 
-def test_a_rounded_checkpoint_keeps_its_original(
-    make_case: Callable[..., Any], write: Callable[..., Path]
-) -> None:
+def test_a_rounded_checkpoint_keeps_its_original(make_case, write):
     case = make_case()
     one = write("one", case, er=0.0)
     two = write("two", case, ours=0.5, **{"ours+int4": 0.2})

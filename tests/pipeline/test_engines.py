@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,7 +43,7 @@ def driver() -> Any:
     return Driver(ray, job)
 
 
-def test_errors_of_a_node_are_told_in_one_line() -> None:
+def test_errors_of_a_node_are_told_in_one_line():
     def said(name: str, text: str = "", cause: Exception | None = None) -> SparkError:
         one = driver()
         error = getattr(one._ray.exceptions, name)(text)
@@ -71,9 +69,7 @@ def test_errors_of_a_node_are_told_in_one_line() -> None:
     assert "cannot begin (ModuleNotFoundError: No module named 'x')" in str(gone)
 
 
-def test_nodes_score_what_one_process_scores(
-    tiny_base: Path, make_adapter: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_nodes_score_what_one_process_scores(tiny_base, make_adapter, tmp_path):
     from spark_audit.checkpoints.open import open_checkpoint
 
     made = [make_adapter(tmp_path / name, seed=n) for n, name in enumerate(("a", "b"))]
@@ -133,7 +129,7 @@ def test_nodes_score_what_one_process_scores(
         engine.work("9.9", b"", 0, (0, 1))
 
 
-def test_a_cluster_without_nodes_is_refused_and_tasks_fit_on_any_node() -> None:
+def test_a_cluster_without_nodes_is_refused_and_tasks_fit_on_any_node():
     one = driver()
     assert one._slots() == (2.0, 0, 2.0)
     nodes = [{"Alive": True, "Resources": {"CPU": n, "GPU": 2}} for n in (4.0, 16.0)]

@@ -6,7 +6,7 @@ from spark_audit.audits import all_audits
 from spark_audit.pipeline.estimate import duration, told
 
 
-def test_words_fit_a_screen() -> None:
+def test_words_fit_a_screen():
     every = [
         {"audit": name, "items": 10**6, "tokens": 10**9, "seconds": 10.0**n}
         for n, name in enumerate(all_audits())
@@ -32,6 +32,6 @@ def test_words_fit_a_screen() -> None:
     assert not [line for line in lines if len(line) > 80]
 
 
-def test_durations_are_said_in_words() -> None:
+def test_durations_are_said_in_words():
     said = [duration(s) for s in (0.2, 42, 600, 7200, 1e6)]
     assert said == ["1 s", "42 s", "10 min", "2.0 h", "12 days"]

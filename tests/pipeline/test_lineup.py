@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from audited import chosen
 
-from spark_audit.audits import Matched, Stages, Utility, about, all_audits
+from spark_audit.audits import Matched, Stages, Utility
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import InputError
-from spark_audit.pipeline.lineup import (
-    Plans,
-    check_baseline,
-    lineup,
-    make_plans,
-    union,
-)
+from spark_audit.pipeline.lineup import Plans, check_baseline, lineup, make_plans, union
 from spark_audit.scoring.table import Pass
 
 PLAIN, NOISE, WORDS = Pass(), Pass("noise", 0.1), Pass("generate")
@@ -26,7 +18,7 @@ PLANS = Plans(whole={PLAIN: ["a"], NOISE: ["a"]}, stages={WORDS: ["b"]})
 
 
 @pytest.fixture
-def folders(tmp_path: Path, make_adapter: Callable[..., Path]) -> dict[str, str]:
+def folders(tmp_path, make_adapter):
     """A single adapter, and a series of two as TRACE saves it."""
     one = make_adapter(tmp_path / "one")
     for stage in ("0", "1"):
@@ -34,7 +26,7 @@ def folders(tmp_path: Path, make_adapter: Callable[..., Path]) -> dict[str, str]
     return {"one": str(one), "series": str(tmp_path / "series")}
 
 
-def test_an_order_names_each_task_once() -> None:
+def test_an_order_names_each_task_once():
     with pytest.raises(InputError, match="--order: names a task twice"):
         Stages(order="t1,t0,t1")
 
@@ -43,7 +35,7 @@ def names(found: Any) -> list[str]:
     return [spec.name for spec in found.specs]
 
 
-def test_a_baseline_may_have_several_seeds() -> None:
+def test_a_baseline_may_have_several_seeds():
     """Its seeds are paired with the others'."""
     names = ("er[1]", "er[2]", "spark[1]", "spark[2]")
     for baseline in ("er", "er[1]", "base", None):
@@ -52,18 +44,13 @@ def test_a_baseline_may_have_several_seeds() -> None:
         check_baseline("err", names)
 
 
-def test_three_audits_look_at_stages() -> None:
-    of_stages = [name for name in all_audits() if about(name).of_series]
-    assert of_stages == ["stages", "utility", "series"]
-
-
-def test_plans_are_united_and_each_sequence_stands_once() -> None:
+def test_plans_are_united_and_each_sequence_stands_once():
     both = union([{PLAIN: ["b", "a"]}, {PLAIN: ["a", "c"], NOISE: ["a"]}])
     assert both == {NOISE: ["a"], PLAIN: ["a", "b", "c"]}
     assert list(both) == sorted(both)
 
 
-def test_without_an_audit_of_stages_specs_are_opened_as_given() -> None:
+def test_without_an_audit_of_stages_specs_are_opened_as_given():
     specs = [Spec("x", ("p", "q"))]
     found = lineup(specs, chosen("matched", "nll"))
     assert found.specs == tuple(specs)
@@ -71,7 +58,7 @@ def test_without_an_audit_of_stages_specs_are_opened_as_given() -> None:
     assert found.sees("x[1]", Matched())
 
 
-def test_a_list_is_a_series_for_utility_alone(folders: dict[str, str]) -> None:
+def test_a_list_is_a_series_for_utility_alone(folders):
     specs = [
         Spec("run", (folders["one"], folders["one"])),
         Spec("x", (folders["one"],)),
@@ -85,9 +72,7 @@ def test_a_list_is_a_series_for_utility_alone(folders: dict[str, str]) -> None:
     assert [found.sees(n, Utility()) for n in ("run@1", "x", "base")] == [True] * 3
 
 
-def test_a_list_of_series_is_replicates_for_utility_too(
-    folders: dict[str, str],
-) -> None:
+def test_a_list_of_series_is_replicates_for_utility_too(folders):
     found = lineup(
         [Spec("run", (folders["series"], folders["series"]))], chosen("utility")
     )
@@ -100,9 +85,7 @@ def test_a_list_of_series_is_replicates_for_utility_too(
     assert names(mixed) == ["run@1", "run@2"]
 
 
-def test_a_series_is_its_last_stage_for_every_other_audit(
-    folders: dict[str, str],
-) -> None:
+def test_a_series_is_its_last_stage_for_every_other_audit(folders):
     found = lineup([Spec("run", (folders["series"],))], chosen("matched", "utility"))
     assert names(found) == ["run", "run@1", "run@2"]
     assert found.plan("run", PLANS) == PLANS.whole
@@ -115,9 +98,7 @@ def test_a_series_is_its_last_stage_for_every_other_audit(
     assert not found.scores("run@1+int8")
 
 
-def test_a_list_is_replicates_where_other_audits_are_asked_for(
-    folders: dict[str, str],
-) -> None:
+def test_a_list_is_replicates_where_other_audits_are_asked_for(folders):
     spec = Spec("x", (folders["one"], folders["series"]))
     found = lineup([spec], chosen("nll", "utility"))
     assert names(found) == ["x", "x[2]@1", "x[2]@2"]
@@ -126,7 +107,7 @@ def test_a_list_is_replicates_where_other_audits_are_asked_for(
     assert found.plan("x[2]", PLANS) == PLANS.whole
 
 
-def test_a_limit_leaves_the_first_by_hash(make_case: Callable[..., Any]) -> None:
+def test_a_limit_leaves_the_first_by_hash(make_case):
     case = make_case(sources=20)
     view, plans = make_plans(case.manifest, chosen("matched", "nll"), limit=7)
     assert len(view.examples) == 7

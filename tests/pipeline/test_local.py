@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,12 +31,7 @@ GB = 10**9
         ({"loading": Loading(device_map="auto")}, {}, 1),
     ],
 )
-def test_as_many_as_cores_and_memory_allow(
-    fields: dict[str, Any],
-    about: dict[str, Any],
-    count: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_as_many_as_cores_and_memory_allow(fields, about, count, monkeypatch):
     monkeypatch.setattr(local, "cores", lambda: 4)
     request = Request(audits=("nll",), ckpt=("x",), **fields)
     given = {"work": 1e13, "size": GB // 100, "free": 8 * GB, **about}
@@ -48,12 +42,12 @@ def test_as_many_as_cores_and_memory_allow(
     "other",
     [{"shard": (0, 2)}, {"engine": "ray"}, {"loading": Loading(device_map="auto")}],
 )
-def test_what_shares_the_work_otherwise_is_refused(other: dict[str, Any]) -> None:
+def test_what_shares_the_work_otherwise_is_refused(other):
     with pytest.raises(InputError, match="--jobs: .* leave it out"):
         Request(audits=("nll",), ckpt=("x",), jobs=2, **other)
 
 
-def test_checkpoints_by_name_are_those_that_are_typed() -> None:
+def test_checkpoints_by_name_are_those_that_are_typed():
     seeds = Request(audits="nll", ckpt={"a": "x", "b": ["y", Path("z")]})
     assert seeds.ckpt == ("a=x", "b=y", "b=z")
     assert Request(audits="nll", ckpt="x").ckpt == ("x",)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from named import examples
+from tiny_models import make_model, save_model
 
 from spark_audit.audits import Matched
 from spark_audit.checkpoints.specs import Loading
@@ -70,7 +70,7 @@ class Nodes:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def own_signals() -> Iterator[None]:
+def own_signals():
     """Ray takes SIGTERM for itself; tests of other files in this process want it."""
     before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
     yield
@@ -79,28 +79,21 @@ def own_signals() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+def nodes():
     made = Nodes()
     yield made
     made.end()
 
 
 @pytest.fixture(scope="module")
-def request_of(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-) -> Callable[..., Request]:
+def request_of(tmp_path_factory, tiny_base, make_adapter):
     """``request_of(**fields)``: an audit of four checkpoints on two modules."""
     from spark_audit.checkpoints.open import open_checkpoint
 
     folder = tmp_path_factory.mktemp("workshop")
     make_adapter(folder / "one", seed=1)
     make_adapter(folder / "two", seed=2)
-    make_model("llama", seed=9).save_pretrained(folder / "full")
-    tiny_tokenizer.save_pretrained(folder / "full")
+    save_model(make_model("llama", seed=9), folder / "full")
     base = open_checkpoint(str(tiny_base), name="base", device="cpu")
     manifest = build_manifest(examples(64, words=12), base, name="m", caliper=2.0)
     write_manifest(manifest, folder / "m.json")
@@ -120,17 +113,13 @@ def request_of(
 
 
 @pytest.fixture(scope="module")
-def alone(
-    request_of: Callable[..., Request], tmp_path_factory: pytest.TempPathFactory
-) -> Report:
+def alone(request_of, tmp_path_factory):
     """The report of one process."""
     report = run(request_of(output=tmp_path_factory.mktemp("alone") / "r")).report
-    assert report is not None
     return report
 
 
 def assert_same(one: Report | None, other: Report) -> None:
-    assert one is not None
     assert [c.name for c in one.checkpoints] == [c.name for c in other.checkpoints]
     assert len(one.results) == len(other.results)
     for a, b in zip(one.results, other.results, strict=True):
@@ -142,14 +131,7 @@ ROUNDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5
 
 
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_nodes_that_die_change_nothing(
-    seed: int,
-    nodes: Nodes,
-    request_of: Callable[..., Request],
-    alone: Report,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_nodes_that_die_change_nothing(seed, nodes, request_of, alone, tmp_path, capfd):
     nodes.fill()
     chance = random.Random(seed)
     # Of the parts that are done, and then some seconds more.
@@ -175,8 +157,8 @@ def test_nodes_that_die_change_nothing(
 
 @pytest.mark.parametrize("kind", ["closed", "silent", "other", "words"])
 def test_an_address_that_answers_nothing_is_told_in_ten_seconds(
-    kind: str, request_of: Callable[..., Request], tmp_path: Path
-) -> None:
+    kind, request_of, tmp_path
+):
     with socket.socket() as line:
         line.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{line.getsockname()[1]}"
@@ -231,8 +213,8 @@ print(json.dumps([module, path, folder, listening, inside, after]))
 
 
 def test_a_cluster_started_here_is_closed_and_runs_nothing_of_the_working_directory(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """A file named like a library stands where the command is called."""
     (tmp_path / "colorsys.py").write_text("raise SystemExit('ran')\n")
     (tmp_path / "scripts").mkdir()
@@ -263,17 +245,13 @@ def test_a_cluster_started_here_is_closed_and_runs_nothing_of_the_working_direct
     assert after == list(own.values())
 
 
-def test_a_ray_without_tokens_is_refused(
-    request_of: Callable[..., Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ray_without_tokens_is_refused(request_of, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.51.1")
     with pytest.raises(InputError, match=r"Ray 2\.52 or later is not installed"):
         run(request_of(engine="ray", output=tmp_path / "r"))
 
 
-def test_without_ray_the_line_to_install_it_is_told(
-    request_of: Callable[..., Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ray_the_line_to_install_it_is_told(request_of, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install '.\[ray\]'"):
         run(request_of(engine="ray", output=tmp_path / "r"))
@@ -286,21 +264,15 @@ def test_without_ray_the_line_to_install_it_is_told(
         ({"engine": "ray", "shard": (1, 2)}, "leave --shard out"),
     ],
 )
-def test_what_does_not_go_together(
-    fields: dict[str, Any], said: str, request_of: Callable[..., Request]
-) -> None:
+def test_what_does_not_go_together(fields, said, request_of):
     with pytest.raises(InputError, match=said):
         request_of(**fields)
 
 
 @pytest.mark.slow
 def test_a_driver_that_dies_is_resumed_by_the_same_command(
-    nodes: Nodes,
-    request_of: Callable[..., Request],
-    alone: Report,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    nodes, request_of, alone, tmp_path, monkeypatch
+):
     nodes.fill()
     request = request_of(engine="ray", address=nodes.address, output=tmp_path / "r")
     call = [sys.executable, "-m", "spark_audit", "matched", "--ckpt", *request.ckpt]
@@ -330,8 +302,8 @@ def keys(store: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_jobs_that_a_node_took_along_are_begun_anew_and_errors_come_back(
-    nodes: Nodes, tmp_path: Path
-) -> None:
+    nodes, tmp_path
+):
     """As trainings of ``python benchmarks/claims`` are shared."""
     from claims.nodes import run_on_nodes
 

@@ -6,8 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,9 +25,7 @@ ROWS, STOPS = 24, 20
 
 
 @pytest.fixture
-def line(
-    tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], list[str]]:
+def line(tiny_base, tmp_path, monkeypatch):
     """``line(url)``: the words of a command."""
     monkeypatch.setattr("spark_audit.checkpoints.server.PAUSES", (0.01,) * len(PAUSES))
     monkeypatch.setattr(served, "TEXTS", 4)
@@ -46,13 +42,8 @@ def line(
 
 @pytest.mark.parametrize("stop", ["interrupt", "hangs up"])
 def test_what_was_scored_is_kept_and_the_next_run_goes_on(
-    stop: str,
-    line: Callable[[str], list[str]],
-    tiny_base: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    stop, line, tiny_base, tmp_path, capsys, monkeypatch
+):
     done, kept, asked = threading.Event(), threading.Event(), 0
     add = Store.add
 

@@ -16,11 +16,11 @@ from spark_audit.scoring.answers import begins_with, normalised, stripped
         ("", ""),
     ],
 )
-def test_normalised(text: str, expected: str) -> None:
+def test_normalised(text, expected):
     assert normalised(text) == expected
 
 
-def test_stripped_keeps_everything_inside() -> None:
+def test_stripped_keeps_everything_inside():
     assert stripped("\n The  Good. ") == "The  Good."
 
 
@@ -49,8 +49,8 @@ LABELS = ("negative", "very negative", "very", "positive", "1", "1.5", "15", "Sc
     ],
 )
 def test_an_answer_that_runs_on_counts_as_the_longest_label_that_it_begins_with(
-    text: str, label: str | None
-) -> None:
+    text, label
+):
     found = [one for one in LABELS if begins_with(text, one, LABELS)]
     # Normalised, "1.5" and "15" are one label, which a guard says.
     alike = {"1.5": ["1.5", "15"]}

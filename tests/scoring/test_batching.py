@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spark_audit.errors import IncompleteError
-from spark_audit.scoring.batching import WINDOW, Batches, Room, room
+from spark_audit.scoring.batching import WINDOW, Batches, Room
 
 OVERHEAD = 40
 
@@ -34,7 +34,7 @@ def cost(found: Sequence[Sequence[int]]) -> int:
 
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_batches_keep_every_bound(rows: int | None, seed: int) -> None:
+def test_batches_keep_every_bound(rows, seed):
     lengths = np.random.default_rng(seed).integers(1, 400, 300).tolist()
     sizes = batches(lengths, tokens=1024, rows=rows).sizes()
     found = cut(lengths, sizes)
@@ -48,7 +48,7 @@ def test_batches_keep_every_bound(rows: int | None, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_other_way_of_cutting_costs_less(seed: int) -> None:
+def test_no_other_way_of_cutting_costs_less(seed):
     lengths = np.random.default_rng(seed).integers(20, 120, 10).tolist()
     found = cut(lengths, batches(lengths, tokens=300, ratio=2.0).sizes())
     ordered = sorted(lengths, reverse=True)
@@ -69,7 +69,7 @@ def test_no_other_way_of_cutting_costs_less(seed: int) -> None:
     assert cost(found) == least
 
 
-def test_the_planning_window_cuts_no_batch() -> None:
+def test_the_planning_window_cuts_no_batch():
     # 30 fit a batch; windows of 1,024 items must not leave a small one at each edge.
     sizes = batches([10] * 5000, tokens=300).sizes()
     assert sum(sizes) == 5000
@@ -79,9 +79,7 @@ def test_the_planning_window_cuts_no_batch() -> None:
 @pytest.mark.parametrize("rows", [None, 5])
 @pytest.mark.parametrize("tokens", [1, 700, 5000, 10**6])
 @pytest.mark.parametrize("most", [12, 60, 400])
-def test_a_slice_by_itself_has_the_batches_that_it_has_among_all(
-    rows: int | None, tokens: int, most: int
-) -> None:
+def test_a_slice_by_itself_has_the_batches_that_it_has_among_all(rows, tokens, most):
     # Few lengths: many ways cost as little as one another.
     lengths = np.random.default_rng(most).integers(1, most, 2500).tolist()
     whole = batches(lengths, tokens=600, rows=rows)
@@ -93,7 +91,7 @@ def test_a_slice_by_itself_has_the_batches_that_it_has_among_all(
     assert max(map(len, slices)) <= WINDOW
 
 
-def test_a_longer_item_stands_alone_and_empty_ones_do_no_harm() -> None:
+def test_a_longer_item_stands_alone_and_empty_ones_do_no_harm():
     assert cut([5000, 3], batches([5000, 3], tokens=1000).sizes()) == [[5000], [3]]
     assert sum(batches([0, 0, 1], tokens=10).sizes()) == 3
     assert batches([], tokens=10).sizes() == []
@@ -121,7 +119,7 @@ class Memory:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_batches_are_halved_in_place_when_memory_ends(error: Exception) -> None:
+def test_batches_are_halved_in_place_when_memory_ends(error):
     lengths = [100] * 40 + [50] * 10
     device = Memory(450, error)
     done = list(batches(lengths, tokens=1600).run(device, shrink=lambda: False))
@@ -131,7 +129,7 @@ def test_batches_are_halved_in_place_when_memory_ends(error: Exception) -> None:
     assert [len(batch) for batch in device.tried[:4]] == [16, 8, 4, 4]
 
 
-def test_one_item_that_does_not_fit_shrinks_the_buffers_and_then_gives_up() -> None:
+def test_one_item_that_does_not_fit_shrinks_the_buffers_and_then_gives_up():
     device = Memory(room=80)
 
     def shrink() -> bool:
@@ -145,15 +143,9 @@ def test_one_item_that_does_not_fit_shrinks_the_buffers_and_then_gives_up() -> N
     assert done == [([90], 90)]
 
 
-def test_another_error_is_not_swallowed() -> None:
+def test_another_error_is_not_swallowed():
     def call(batch: list[int]) -> int:
         raise RuntimeError("shapes do not fit")
 
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         list(batches([3], tokens=50).run(call, shrink=lambda: True))
-
-
-def test_an_accelerator_gets_larger_batches() -> None:
-    there, here = room(torch.device("cuda")), room(torch.device("cpu"))
-    assert there.tokens > here.tokens
-    assert there.overhead > here.overhead

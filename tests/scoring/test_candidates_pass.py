@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_models import KINDS, adapted, build
+from scored_by_hand import make_loaded
+from tiny_models import KINDS, adapted, make_model
 
 from spark_audit.errors import CheckpointError, IncompleteError, InputError
 from spark_audit.scoring.items import Candidates
@@ -96,32 +96,26 @@ def assert_fits(
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_scores_are_those_of_whole_sequences(
-    kind: str, make_loaded: Callable[..., Any]
-) -> None:
-    model = build(kind)
+def test_scores_are_those_of_whole_sequences(kind):
+    model = make_model(kind)
     scored = score(make_loaded(model), SETS, passes=[KIND])
     assert scored.notes == ()  # the cache was used
     assert_fits(scored, model, SETS)
 
 
-def test_the_table_has_one_row_a_candidate(make_loaded: Callable[..., Any]) -> None:
-    table = score(make_loaded(build("llama")), SETS, passes=[KIND])[KIND]
+def test_the_table_has_one_row_a_candidate():
+    table = score(make_loaded(make_model("llama")), SETS, passes=[KIND])[KIND]
     assert {k: v.dtype for k, v in table.columns.items()} == LAYOUTS["candidates"]
     for item in SETS:
         positions = table.position[table.rows(item.key)]
         assert positions.tolist() == list(range(len(item.rows)))
-    empty = score(make_loaded(build("llama")), [], passes=[KIND])[KIND]
+    empty = score(make_loaded(make_model("llama")), [], passes=[KIND])[KIND]
     assert {k: v.dtype for k, v in empty.columns.items()} == LAYOUTS["candidates"]
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_nothing_depends_on_the_batches(
-    kind: str,
-    make_loaded: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    loaded = make_loaded(build(kind))
+def test_nothing_depends_on_the_batches(kind, monkeypatch):
+    loaded = make_loaded(make_model(kind))
     first = score(loaded, SETS, passes=[KIND])[KIND]
     tables = [score(loaded, SETS, passes=[KIND], batch_size=n)[KIND] for n in (1, 3)]
     tables.append(score(loaded, SETS[::-1], passes=[KIND])[KIND])
@@ -156,10 +150,8 @@ def fed(monkeypatch: pytest.MonkeyPatch, model: Any) -> list[tuple[int, ...]]:
     return shapes
 
 
-def test_the_prefix_and_what_candidates_share_are_read_once(
-    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = build("llama")
+def test_the_prefix_and_what_candidates_share_are_read_once(monkeypatch):
+    model = make_model("llama")
     item = Candidates("x", ids(*range(3, 103)), drawn([14] * 40, 0, common=4))
     shapes = fed(monkeypatch, model)
     score(make_loaded(model), [item], passes=[KIND])
@@ -169,10 +161,8 @@ def test_the_prefix_and_what_candidates_share_are_read_once(
     assert sum(rows * width for rows, width in shapes[at[1] + 1 :]) == 40 * 9
 
 
-def test_the_caches_memory_is_bounded(
-    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = build("llama")
+def test_the_caches_memory_is_bounded(monkeypatch):
+    model = make_model("llama")
     item = Candidates("x", ids(*range(3, 63)), drawn([21] * 60, 0))
     a_row = 2 * 2 * 8 * 4 * (60 + 20)  # keys and values, heads, size, bytes, tokens
     shapes = fed(monkeypatch, model)
@@ -183,11 +173,9 @@ def test_the_caches_memory_is_bounded(
         assert max(rows for rows, width in shapes if width == 20) == most
 
 
-def test_a_set_that_tells_nothing_verifies_nothing(
-    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_that_tells_nothing_verifies_nothing(monkeypatch):
     # A longer set, of one candidate, is read without anything behind a cache.
-    model = build("llama")
+    model = make_model("llama")
     body = type(model.model)
     forward = body.forward
 
@@ -204,17 +192,15 @@ def test_a_set_that_tells_nothing_verifies_nothing(
     assert score(make_loaded(model), [lone], passes=[KIND]).notes == ()
 
 
-def test_one_token_candidates_need_the_prefix_alone(
-    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = build("llama")
+def test_one_token_candidates_need_the_prefix_alone(monkeypatch):
+    model = make_model("llama")
     shapes = fed(monkeypatch, model)
     score(make_loaded(model), [SETS[3]], passes=[KIND])
     assert shapes[-1] == (1, 3)
 
 
-def test_unusable_rows_take_no_part(make_loaded: Callable[..., Any]) -> None:
-    model = build("llama", vocab_size=310)
+def test_unusable_rows_take_no_part():
+    model = make_model("llama", vocab_size=310)
     usable = np.ones(310, dtype=bool)
     usable[[100, 101]] = False
     usable[299:] = False
@@ -239,10 +225,8 @@ def test_unusable_rows_take_no_part(make_loaded: Callable[..., Any]) -> None:
     [({}, True), ({"target_modules": ["q_proj", "lm_head"]}, False)],
     ids=["attention", "lora on the head"],
 )
-def test_adapters(
-    settings: dict[str, Any], own: bool, make_loaded: Callable[..., Any]
-) -> None:
-    model = adapted(build("llama"), **settings)
+def test_adapters(settings, own):
+    model = adapted(make_model("llama"), **settings)
     loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
     scored = score(loaded, SETS, passes=[KIND])
     assert (scored.notes == ()) == own
@@ -254,12 +238,10 @@ def test_adapters(
     assert np.abs(found - base).max() > 0.01
 
 
-def test_frozen_noise_reaches_prefix_and_candidates(
-    make_loaded: Callable[..., Any],
-) -> None:
+def test_frozen_noise_reaches_prefix_and_candidates():
     from spark_audit.checkpoints.adapters import input_noise
 
-    model = build("llama")
+    model = make_model("llama")
     plain = score(make_loaded(model), SETS, passes=[KIND])[KIND]
     noise = torch.randn(300, 32, generator=torch.Generator().manual_seed(0))
     with input_noise(model, noise):
@@ -270,14 +252,10 @@ def test_frozen_noise_reaches_prefix_and_candidates(
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_the_models_own_head(
-    keep: bool,
-    make_loaded: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_models_own_head(keep, monkeypatch):
     monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
     monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
-    model = build("llama")
+    model = make_model("llama")
     if not keep:
         forward = type(model).forward
 
@@ -327,20 +305,18 @@ def whole(scored: Scored) -> str:
         ),
     ],
 )
-def test_models_that_keep_something_else_read_all_of_it(
-    kind: str, settings: dict[str, Any], reason: str, make_loaded: Callable[..., Any]
-) -> None:
-    model = build(kind, **settings)
+def test_models_that_keep_something_else_read_all_of_it(kind, settings, reason):
+    model = make_model(kind, **settings)
     scored = score(make_loaded(model), SETS, passes=[KIND])
     assert reason in whole(scored)
     assert_fits(scored, model, SETS)
 
 
-def test_prompt_tuning_reads_all_of_it(make_loaded: Callable[..., Any]) -> None:
+def test_prompt_tuning_reads_all_of_it():
     from peft import PromptTuningConfig
 
     config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=6)
-    model = adapted(build("llama"), config)
+    model = adapted(make_model("llama"), config)
     loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
     scored = score(loaded, SETS, passes=[KIND])
     assert "virtual tokens" in whole(scored)
@@ -354,10 +330,8 @@ def test_prompt_tuning_reads_all_of_it(make_loaded: Callable[..., Any]) -> None:
     assert_fits(scored, Aligned(), SETS)
 
 
-def test_a_cache_that_changes_scores_is_not_used(
-    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = build("llama")
+def test_a_cache_that_changes_scores_is_not_used(monkeypatch):
+    model = make_model("llama")
     body = type(model.model)
     forward = body.forward
 
@@ -374,10 +348,8 @@ def test_a_cache_that_changes_scores_is_not_used(
     assert_fits(scored, model, SETS)
 
 
-def test_a_forward_that_fails_on_a_cache_is_not_asked_again(
-    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = build("llama")
+def test_a_forward_that_fails_on_a_cache_is_not_asked_again(monkeypatch):
+    model = make_model("llama")
     body = type(model.model)
     forward = body.forward
 
@@ -409,18 +381,16 @@ def test_a_forward_that_fails_on_a_cache_is_not_asked_again(
         ),
     ],
 )
-def test_sets_that_cannot_be_scored_are_named(
-    item: Candidates, message: str, make_loaded: Callable[..., Any]
-) -> None:
+def test_sets_that_cannot_be_scored_are_named(item, message):
     usable = np.arange(300) < 299
-    loaded = make_loaded(build("llama"), usable=usable)
+    loaded = make_loaded(make_model("llama"), usable=usable)
     with pytest.raises(InputError, match=message) as caught:
         score(loaded, [SETS[0], item], passes=[KIND])
     assert f"candidates {item.key!r}" in str(caught.value)
 
 
-def test_nan_logits_name_the_set(make_loaded: Callable[..., Any]) -> None:
-    model = build("llama", tie_word_embeddings=False)
+def test_nan_logits_name_the_set():
+    model = make_model("llama", tie_word_embeddings=False)
     with torch.no_grad():
         model.get_input_embeddings().weight[43] = torch.nan
     with pytest.raises(CheckpointError, match="NaN or infinite") as caught:
@@ -428,10 +398,8 @@ def test_nan_logits_name_the_set(make_loaded: Callable[..., Any]) -> None:
     assert "candidates 'common'" in str(caught.value)
 
 
-def test_memory_that_ends_halves_the_batches(
-    make_loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = build("llama")
+def test_memory_that_ends_halves_the_batches(monkeypatch):
+    model = make_model("llama")
     loaded = make_loaded(model)
     item = Candidates("x", ids(*range(3, 40)), drawn([9] * 40, 0))
     sets = [item, *(replace(item, key=f"{n}", rows=item.rows[n:]) for n in range(1, 6))]
@@ -467,10 +435,8 @@ def test_memory_that_ends_halves_the_batches(
 # --- stored and told ------------------------------------------------------------------
 
 
-def test_sets_resume_and_notes_stay(
-    make_loaded: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded = make_loaded(build("mamba", state_size=4))
+def test_sets_resume_and_notes_stay(tmp_path, monkeypatch):
+    loaded = make_loaded(make_model("mamba", state_size=4))
     first = score(loaded, SETS, passes=[KIND], store=Store(tmp_path))
     monkeypatch.setattr(prefixes_module, "Scorer", None)
     again = score(loaded, SETS, passes=[KIND], store=Store(tmp_path))

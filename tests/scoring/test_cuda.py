@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scored_by_hand import make_items, make_loaded
+from tiny_models import make_model
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.scoring.items import Candidates, Item, Prompt
@@ -36,13 +36,7 @@ def same(one: Any, two: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
-def test_every_pass_agrees_with_the_cpu(
-    make_model: Callable[..., Any],
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    tiny_tokenizer: Any,
-    kind: str,
-) -> None:
+def test_every_pass_agrees_with_the_cpu(tiny_tokenizer, kind):
     here = make_model(kind, vocab_size=3000)
     there = copy.deepcopy(here).cuda()
     items = make_items(LENGTHS, vocabulary=3000)
@@ -69,12 +63,7 @@ def test_every_pass_agrees_with_the_cpu(
         same(gpu, cpu)
 
 
-def test_an_adapter_scores_as_on_the_cpu(
-    make_adapter: Callable[..., Path],
-    tiny_base: Path,
-    make_items: Callable[..., Any],
-    tmp_path: Path,
-) -> None:
+def test_an_adapter_scores_as_on_the_cpu(make_adapter, tiny_base, tmp_path):
     adapter = make_adapter(tmp_path / "adapter")
     items = make_items(LENGTHS)
     found = [
@@ -86,12 +75,7 @@ def test_an_adapter_scores_as_on_the_cpu(
     same(*found)
 
 
-def test_a_store_that_the_cpu_began_is_finished_on_the_gpu(
-    make_model: Callable[..., Any],
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    tmp_path: Path,
-) -> None:
+def test_a_store_that_the_cpu_began_is_finished_on_the_gpu(tmp_path):
     model = make_model()
     items: list[Item] = make_items(LENGTHS)
     score(make_loaded(model), items[:3], store=Store(tmp_path))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from refusals import each
+from scored_by_hand import make_items
+from tiny_models import make_model, save_model
 
 from spark_audit import memory
 from spark_audit.checkpoints import placement, weight_files
@@ -28,20 +28,14 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def models(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_model: Callable[..., Any],
-    make_adapter: Callable[..., Path],
-    tiny_tokenizer: Any,
-) -> dict[str, Path]:
+def models(tmp_path_factory, make_adapter):
     """Folders with ``base`` and ``lora``, a kind each."""
     root, made = tmp_path_factory.mktemp("spread"), {}
     for kind, targets in KINDS.items():
         base = root / kind / "base"
         # Rows of a head that are not dealt evenly, the last of them no token.
         sizes = {"vocab_size": 301} if kind == "qwen2" else {}
-        make_model(kind, **sizes).save_pretrained(base)
-        tiny_tokenizer.save_pretrained(base)
+        save_model(make_model(kind, **sizes), base)
         make_adapter(
             root / kind / "lora",
             base=base,
@@ -53,12 +47,7 @@ def models(
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
-def test_spread_to_disk_scores_are_those_of_one_place(
-    kind: str,
-    models: dict[str, Path],
-    make_items: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_spread_to_disk_scores_are_those_of_one_place(kind, models, monkeypatch):
     items = make_items([3, 17, 30], vocabulary=200)
     base, lora = models[kind] / "base", models[kind] / "lora"
 
@@ -87,9 +76,7 @@ def test_spread_to_disk_scores_are_those_of_one_place(
     assert apart.max() > 0.01
 
 
-def test_what_fits_nowhere_is_refused_before_it_is_read(
-    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):
     folder = str(models["llama"] / "base")
     said = inspect_checkpoint(folder).facts["memory"]
     assert "GB in float32; free: " in said
@@ -109,9 +96,7 @@ def test_what_fits_nowhere_is_refused_before_it_is_read(
     assert not inspect_checkpoint(folder).problems
 
 
-def test_free_memory_is_that_of_the_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_free_memory_is_that_of_the_container(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(memory, "_GROUP", tmp_path)
     assert memory.free_bytes() is None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_models import build
+from scored_by_hand import make_items, make_loaded
+from tiny_models import make_model
 
 from spark_audit.scoring.passes.plain import Scorer
 from spark_audit.scoring.score import drift
@@ -22,10 +22,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_drift_is_that_from_a_float32_copy(
-    kind: str, make_loaded: Callable[..., Any], make_items: Callable[..., Any]
-) -> None:
-    model = build(kind, **KINDS[kind], initializer_range=0.3)
+def test_drift_is_that_from_a_float32_copy(kind):
+    model = make_model(kind, **KINDS[kind], initializer_range=0.3)
     half = model.to(torch.bfloat16)
     before = {name: one.clone() for name, one in half.state_dict().items()}
     items = make_items([5, 17, 30])
@@ -33,7 +31,6 @@ def test_drift_is_that_from_a_float32_copy(
     with loaded.active() as module:
         scorer = Scorer(loaded, module, items[0], pytest.fail)
         own, wide = scorer.nll(items), scorer.widened()
-        assert wide is not None
         with wide:
             full = scorer.nll(items)
         assert all(map(np.array_equal, scorer.nll(items), own))
@@ -42,7 +39,6 @@ def test_drift_is_that_from_a_float32_copy(
         assert torch.equal(one, before[name])
     apart = np.abs(np.concatenate(own) - np.concatenate(full))
     _, found = drift(loaded, items)
-    assert found is not None
     # The same texts in another order: half precision rounds a batch its own way.
     np.testing.assert_allclose(found, (apart.mean(), apart.max()), rtol=0.3)
     assert apart.max() > 1e-3
@@ -53,7 +49,5 @@ def test_drift_is_that_from_a_float32_copy(
             np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
-def test_float32_has_no_drift(
-    make_loaded: Callable[..., Any], make_items: Callable[..., Any]
-) -> None:
-    assert drift(make_loaded(build("llama")), make_items([5]))[1] is None
+def test_float32_has_no_drift():
+    assert drift(make_loaded(make_model("llama")), make_items([5]))[1] is None

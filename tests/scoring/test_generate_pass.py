@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_models import build
+from scored_by_hand import make_loaded
+from tiny_models import make_model, save_model
 from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.open import open_checkpoint
@@ -39,7 +39,7 @@ class Spelled:
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
+def answers(monkeypatch):
     """The tokens of every answer, which the pass itself does not hand over."""
     found: dict[str, list[int]] = {}
     columns = generate.Answer.columns
@@ -98,12 +98,7 @@ LENGTHS = (5, 2, 40, 33, 90, 64, 64, 61, 1, 7, 12)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2"])
-def test_batched_equals_unbatched_token_for_token(
-    kind: str,
-    make_model: Callable[..., Any],
-    make_loaded: Callable[..., Any],
-    answers: dict[str, list[int]],
-) -> None:
+def test_batched_equals_unbatched_token_for_token(kind, answers):
     model = make_model(kind)
     loaded = make_loaded(model, tokenizer=Spelled())
     items = prompts(LENGTHS)
@@ -118,10 +113,8 @@ def test_batched_equals_unbatched_token_for_token(
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "opt", "bloom", "gptj", "mamba"])
-def test_other_architectures_pad_cache_or_say_that_they_do_not(
-    kind: str, make_loaded: Callable[..., Any], answers: dict[str, list[int]]
-) -> None:
-    model = build(kind, **({"state_size": 8} if kind == "mamba" else {}))
+def test_other_architectures_pad_cache_or_say_that_they_do_not(kind, answers):
+    model = make_model(kind, **({"state_size": 8} if kind == "mamba" else {}))
     loaded = make_loaded(model, tokenizer=Spelled())
     items = prompts((5, 9, 9, 40, 33, 30), new=6)
     expected = {i.key: greedy(model, i, loaded.usable, {2}) for i in items}
@@ -133,11 +126,7 @@ def test_other_architectures_pad_cache_or_say_that_they_do_not(
         assert notes == []
 
 
-def test_rows_that_are_no_token_are_never_written(
-    make_model: Callable[..., Any],
-    make_loaded: Callable[..., Any],
-    answers: dict[str, list[int]],
-) -> None:
+def test_rows_that_are_no_token_are_never_written(answers):
     model = make_model("llama")
     usable = np.zeros(300, dtype=bool)
     usable[[2, *range(50, 120)]] = True
@@ -195,9 +184,7 @@ def scripted(script: dict[int, list[int]]) -> tuple[Scripted, list[Prompt]]:
     return model, items
 
 
-def test_an_answer_ends_at_any_eos_a_newline_or_its_length(
-    make_loaded: Callable[..., Any], answers: dict[str, list[int]]
-) -> None:
+def test_an_answer_ends_at_any_eos_a_newline_or_its_length(answers):
     script = {20: [7, 8, 2], 21: [7, 3], 22: [7, 4], 23: [7, 8, 10, 9], 24: [7] * 9}
     model, items = scripted(script)
     model.config.eos_token_id = 3
@@ -227,9 +214,7 @@ def test_an_answer_ends_at_any_eos_a_newline_or_its_length(
     assert any("without a cache" in note for note in notes)
 
 
-def test_a_model_that_cannot_pad_gets_batches_of_one_length(
-    make_loaded: Callable[..., Any],
-) -> None:
+def test_a_model_that_cannot_pad_gets_batches_of_one_length():
     model, items = scripted({20: [7, 2], 21: [8, 2]})
     longer = replace(items[0], key="longer", ids=np.array([22, 9, 9, 9], np.int32))
     _, notes = ran(make_loaded(model, tokenizer=Spelled()), [*items, longer])
@@ -239,9 +224,7 @@ def test_a_model_that_cannot_pad_gets_batches_of_one_length(
     assert not any(shape[0] == 3 for shape in model.lengths)
 
 
-def test_the_lowest_id_wins_a_tie(
-    make_loaded: Callable[..., Any], answers: dict[str, list[int]]
-) -> None:
+def test_the_lowest_id_wins_a_tie(answers):
     model, items = scripted({20: [100, 100]})
     model.also = [60, 200]
     ran(make_loaded(model, tokenizer=Spelled()), items)
@@ -249,9 +232,7 @@ def test_the_lowest_id_wins_a_tie(
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_logits_that_are_not_finite_name_the_example(
-    value: float, make_loaded: Callable[..., Any]
-) -> None:
+def test_logits_that_are_not_finite_name_the_example(value):
     model, items = scripted({20: [7, 7, 2], 21: [8, 8, 2]})
     model.script, model.value = {21: [8]}, value
     with pytest.raises(CheckpointError, match="'t21'.*NaN or infinite"):
@@ -274,13 +255,11 @@ def test_logits_that_are_not_finite_name_the_example(
         ("", "!", 0, 0),
     ],
 )
-def test_what_counts_as_right(
-    written: str, target: str, strict: int, alike: int
-) -> None:
+def test_what_counts_as_right(written, target, strict, alike):
     assert graded(written, target) == (strict, alike)
 
 
-def test_an_answer_that_begins_with_the_right_label_may_run_on() -> None:
+def test_an_answer_that_begins_with_the_right_label_may_run_on():
     written = " Very negative, as they say"
     assert graded(written, "very negative") == (0, 0)  # free text has no labels
     labels = ("negative", "very", "very negative")
@@ -304,7 +283,7 @@ def graded(written: str, target: str, labels: tuple[str, ...] = ()) -> tuple[int
     return int(columns["strict"][0]), int(columns["normalised"][0])
 
 
-def test_a_character_of_several_tokens_is_read_whole(tiny_tokenizer: Any) -> None:
+def test_a_character_of_several_tokens_is_read_whole(tiny_tokenizer):
     """The prompt ends inside a character; the answer has the rest of it."""
     ids = tiny_tokenizer("good: é", add_special_tokens=False)["input_ids"]
     item = Prompt("t", np.array(ids[:-1], np.int32), "é", 4)
@@ -314,12 +293,7 @@ def test_a_character_of_several_tokens_is_read_whole(tiny_tokenizer: Any) -> Non
     assert int(answer.columns()["strict"][0]) == 1
 
 
-def test_generation_settings_of_a_checkpoint_change_nothing(
-    tmp_path: Path,
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    answers: dict[str, list[int]],
-) -> None:
+def test_generation_settings_of_a_checkpoint_change_nothing(tmp_path, answers):
     model = make_model("llama", seed=3)
     items = prompts((5, 9, 30, 31))
     expected = {i.key: greedy(model, i, np.ones(300, bool), {2}) for i in items}
@@ -332,19 +306,15 @@ def test_generation_settings_of_a_checkpoint_change_nothing(
         min_new_tokens=6,
         suppress_tokens=sorted({t for new in expected.values() for t in new})[:20],
     )
-    model.save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
+    save_model(model, tmp_path)
     assert "repetition_penalty" in (tmp_path / "generation_config.json").read_text()
     ran(open_checkpoint(str(tmp_path)), items)
     assert answers == expected
 
 
 def test_an_adapter_and_its_frozen_noise_are_switched_on(
-    tmp_path: Path,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-    answers: dict[str, list[int]],
-) -> None:
+    tmp_path, tiny_base, make_adapter, answers
+):
     from safetensors.torch import save_file
 
     items = prompts((5, 9, 30, 31))
@@ -367,9 +337,7 @@ def test_an_adapter_and_its_frozen_noise_are_switched_on(
     assert found[1] != found[2]
 
 
-def test_prompt_tuning_is_read_whole(
-    tmp_path: Path, tiny_base: Path, answers: dict[str, list[int]]
-) -> None:
+def test_prompt_tuning_is_read_whole(tmp_path, tiny_base, answers):
     """Its virtual tokens stand neither behind a padding nor before a cached part."""
     from peft import PromptTuningConfig, get_peft_model
 
@@ -391,9 +359,7 @@ def test_prompt_tuning_is_read_whole(
             assert answers[item.key] == greedy(model, item, loaded.usable, {2})
 
 
-def test_a_model_that_learned_its_answers_is_right(
-    make_model: Callable[..., Any], make_loaded: Callable[..., Any], tiny_tokenizer: Any
-) -> None:
+def test_a_model_that_learned_its_answers_is_right(tiny_tokenizer):
     """From data to figures: manifest, prompts, answers that end with an EOS."""
     labels = (" positive", " negative", "neutral")
     places = ("The food", "She said", "It was", "Text: rate", "Customer", "Contact")
@@ -439,11 +405,7 @@ def test_a_model_that_learned_its_answers_is_right(
         )
 
 
-def test_memory_that_ends_halves_the_batch(
-    make_model: Callable[..., Any],
-    make_loaded: Callable[..., Any],
-    answers: dict[str, list[int]],
-) -> None:
+def test_memory_that_ends_halves_the_batch(answers):
     model = make_model("llama")
     items = prompts((20,) * 9, new=4)
     expected = {i.key: greedy(model, i, np.ones(300, bool), {2}) for i in items}
@@ -462,9 +424,7 @@ def test_memory_that_ends_halves_the_batch(
     assert max(sizes) > 3
 
 
-def test_the_head_of_an_adapted_model_is_not_copied_for_each_row(
-    make_model: Callable[..., Any], make_loaded: Callable[..., Any]
-) -> None:
+def test_the_head_of_an_adapted_model_is_not_copied_for_each_row():
     model = make_model("qwen2").requires_grad_(False)
     seen: list[bool] = []
 

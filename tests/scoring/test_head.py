@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scored_by_hand import naive
 
 from spark_audit.scoring import head as head_module
 from spark_audit.scoring.head import Columns, Head, Transform
@@ -26,7 +26,7 @@ DEVICE = CPU
     ],
     autouse=True,
 )
-def device(request: pytest.FixtureRequest) -> None:
+def device(request):
     """Every test runs on each device there is: each has a reduction of its own."""
     globals()["DEVICE"] = request.param
 
@@ -69,9 +69,7 @@ def assert_equal(
 
 
 @pytest.mark.parametrize("vocabulary", [2, 39, 40, 41, 300, 1279, 1281, 4096, 9001])
-def test_every_column_is_the_float64_one(
-    vocabulary: int, naive: Callable[..., dict[str, np.ndarray]]
-) -> None:
+def test_every_column_is_the_float64_one(vocabulary):
     logits, targets = random_logits(21, vocabulary)
     usable = np.ones(vocabulary, dtype=bool)
     assert_equal(reduced(logits, targets), naive(logits, targets, usable))
@@ -79,9 +77,7 @@ def test_every_column_is_the_float64_one(
 
 @pytest.mark.parametrize("offset", [-100.0, 0.0, 80.0])
 @pytest.mark.parametrize("scale", [0.02, 1.0, 8.0])
-def test_an_offset_of_all_logits_costs_no_more_than_its_own_rounding(
-    offset: float, scale: float, naive: Callable[..., dict[str, np.ndarray]]
-) -> None:
+def test_an_offset_of_all_logits_costs_no_more_than_its_own_rounding(offset, scale):
     logits, targets = random_logits(9, 5000, scale=scale)
     logits += np.float32(offset)
     usable = np.ones(5000, dtype=bool)
@@ -91,7 +87,7 @@ def test_an_offset_of_all_logits_costs_no_more_than_its_own_rounding(
     np.testing.assert_allclose(found["sd_logp"], expected["sd_logp"], rtol=1e-4)
 
 
-def test_sd_of_hard_distributions(naive: Callable[..., dict[str, np.ndarray]]) -> None:
+def test_sd_of_hard_distributions():
     rng = np.random.default_rng(1)
     vocabulary = 9000
     rows = []
@@ -117,7 +113,7 @@ def test_sd_of_hard_distributions(naive: Callable[..., dict[str, np.ndarray]]) -
     )
 
 
-def test_sd_is_zero_where_one_token_has_all_the_mass_or_all_have_the_same() -> None:
+def test_sd_is_zero_where_one_token_has_all_the_mass_or_all_have_the_same():
     logits = np.full((2, 500), -200.0, dtype=np.float32)
     logits[0, 3] = 0.0
     found = reduced(logits, np.array([3, 3]))
@@ -127,9 +123,7 @@ def test_sd_is_zero_where_one_token_has_all_the_mass_or_all_have_the_same() -> N
     assert found["ties"].tolist() == [0.0, 499.0]
 
 
-def test_tied_targets_are_counted_and_the_margin_of_a_shared_first_place_is_zero() -> (
-    None
-):
+def test_tied_targets_are_counted_and_the_margin_of_a_shared_first_place_is_zero():
     # TV-R1: float32 logits, and the same rounded to bfloat16.
     exact = np.array([[10, 9.99, 9.97, 9.5, 10.02, 3]] * 6, dtype=np.float32)
     rounded = torch.from_numpy(exact).to(torch.bfloat16).float().numpy()
@@ -143,7 +137,7 @@ def test_tied_targets_are_counted_and_the_margin_of_a_shared_first_place_is_zero
     assert found["top1_margin"].tolist()[:3] == [0.0, 0.0, 0.0]
 
 
-def test_equal_head_rows_tie_exactly() -> None:
+def test_equal_head_rows_tie_exactly():
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(4000, 48, generator=generator)
     weight[3999], weight[1777] = weight[5], weight[5]
@@ -158,9 +152,7 @@ def test_equal_head_rows_tie_exactly() -> None:
 
 
 @pytest.mark.parametrize("vocabulary", [300, 5000])
-def test_rows_that_are_no_token_take_no_part(
-    vocabulary: int, naive: Callable[..., dict[str, np.ndarray]]
-) -> None:
+def test_rows_that_are_no_token_take_no_part(vocabulary):
     logits, _ = random_logits(12, vocabulary)
     usable = np.ones(vocabulary, dtype=bool)
     usable[[0, 17, vocabulary // 2]] = False
@@ -177,12 +169,8 @@ def test_rows_that_are_no_token_take_no_part(
 @pytest.mark.parametrize("copied", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_head_is_float32_with_bias_and_transform(
-    transform: Transform,
-    dtype: torch.dtype,
-    copied: bool,
-    naive: Callable[..., dict[str, np.ndarray]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    transform, dtype, copied, monkeypatch
+):
     if not copied:  # 5,000 rows are then converted in two parts
         monkeypatch.setattr(Head, "COPIED", 0)
     generator = torch.Generator().manual_seed(1)
@@ -207,9 +195,7 @@ def test_the_head_is_float32_with_bias_and_transform(
     assert_equal({n: got[n] for n in expected}, expected, atol=5e-5)
 
 
-def test_positions_are_chunked_and_buffers_reused(
-    naive: Callable[..., dict[str, np.ndarray]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_positions_are_chunked_and_buffers_reused(monkeypatch):
     monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 8)
     generator = torch.Generator().manual_seed(2)
     weight = torch.randn(3000, 16, generator=generator)
@@ -232,7 +218,7 @@ def test_positions_are_chunked_and_buffers_reused(
     assert_equal(got, expected, atol=1e-4)
 
 
-def test_the_logits_buffer_shrinks_to_a_floor() -> None:
+def test_the_logits_buffer_shrinks_to_a_floor():
     columns = Columns(np.ones(100, dtype=bool), CPU)
     sizes = [columns.rows]
     while columns.shrink():
@@ -243,7 +229,7 @@ def test_the_logits_buffer_shrinks_to_a_floor() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("vocabulary", [30, 300, 5000])
-def test_a_bad_logit_shows_in_its_row_only(bad: float, vocabulary: int) -> None:
+def test_a_bad_logit_shows_in_its_row_only(bad, vocabulary):
     logits, _ = random_logits(4, vocabulary)
     logits[2, 11] = bad
     found: Any = reduced(logits, np.array([1, 2, 3, 4]))
@@ -253,9 +239,7 @@ def test_a_bad_logit_shows_in_its_row_only(bad: float, vocabulary: int) -> None:
 
 
 @pytest.mark.parametrize("vocabulary", [30, 300, 5000])
-def test_the_nll_alone_is_that_of_the_columns(
-    vocabulary: int, naive: Callable[..., dict[str, np.ndarray]]
-) -> None:
+def test_the_nll_alone_is_that_of_the_columns(vocabulary):
     logits, targets = random_logits(11, vocabulary)
     usable = np.ones(vocabulary, dtype=bool)
     usable[vocabulary // 2] = vocabulary // 2 in targets
@@ -270,9 +254,7 @@ def test_the_nll_alone_is_that_of_the_columns(
 
 
 @pytest.mark.parametrize("broken", ["import", "compile"])
-def test_a_triton_that_does_not_run_is_done_without(
-    broken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_triton_that_does_not_run_is_done_without(broken, monkeypatch):
     def reduce(*_: Any, **__: Any) -> None:
         raise RuntimeError("Failed to find C compiler")
 

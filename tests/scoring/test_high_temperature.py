@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from spark_audit.scoring import high_temperature
 from spark_audit.scoring.high_temperature import CUE, LENGTH, sampled_pieces
 
 
-def test_pieces_come_back_as_the_tokens_that_were_sampled(tiny_base: Path) -> None:
+def test_pieces_come_back_as_the_tokens_that_were_sampled(tiny_base):
     loaded = open_checkpoint(str(tiny_base), device="cpu")
     found = sampled_pieces(loaded, 12, seed=1)
     assert len(set(found)) == 12
@@ -27,9 +26,7 @@ def test_pieces_come_back_as_the_tokens_that_were_sampled(tiny_base: Path) -> No
         assert len(ids) == cue + LENGTH
 
 
-def test_a_model_that_writes_too_few_is_said(
-    tiny_base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_writes_too_few_is_said(tiny_base, monkeypatch):
     loaded = open_checkpoint(str(tiny_base), device="cpu")
     monkeypatch.setattr(high_temperature, "ROUNDS", 1)
     only = np.zeros_like(loaded.usable)

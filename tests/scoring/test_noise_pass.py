@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_models import adapted
+from scored_by_hand import make_items, make_loaded
+from tiny_models import adapted, make_model
 
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
@@ -22,9 +23,8 @@ KIND = Pass("noise", 0.1, 3)
 
 
 @pytest.fixture(scope="module")
-def items(make_items: Callable[..., Any]) -> list[Item]:
-    found: list[Item] = make_items(LENGTHS)
-    return found
+def items():
+    return make_items(LENGTHS)
 
 
 def nll(model: Any, item: Item, noise: torch.Tensor) -> np.ndarray:
@@ -53,13 +53,7 @@ def assert_fits(
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2"])
-def test_noise_is_added_to_what_is_read_and_to_nothing_else(
-    kind: str,
-    tied: bool,
-    make_model: Callable[..., Any],
-    make_loaded: Callable[..., Any],
-    items: list[Item],
-) -> None:
+def test_noise_is_added_to_what_is_read_and_to_nothing_else(kind, tied, items):
     model = make_model(kind, tie_word_embeddings=tied)
     scored = score(make_loaded(model), items, passes=[KIND, Pass()])
     assert scored.notes == ()
@@ -71,9 +65,7 @@ def test_noise_is_added_to_what_is_read_and_to_nothing_else(
     np.testing.assert_array_equal(again.columns["nll"], clean)
 
 
-def test_a_batch_changes_nothing(
-    make_model: Callable[..., Any], make_loaded: Callable[..., Any], items: list[Item]
-) -> None:
+def test_a_batch_changes_nothing(items):
     loaded = make_loaded(make_model("llama"))
     first = score(loaded, items, passes=[KIND])[KIND]
     others = [score(loaded, items[::-1], passes=[KIND])[KIND]]
@@ -85,7 +77,7 @@ def test_a_batch_changes_nothing(
         )
 
 
-def test_draws_follow_from_number_and_content_alone(items: list[Item]) -> None:
+def test_draws_follow_from_number_and_content_alone(items):
     one = items[1]
     normals = unit_normals(one, 0, 32)
     assert torch.equal(unit_normals(replace(one, key="other"), 0, 32), normals)
@@ -101,9 +93,7 @@ def test_draws_follow_from_number_and_content_alone(items: list[Item]) -> None:
     assert abs(float(torch.corrcoef(many[:2])[0, 1])) < 0.3
 
 
-def test_scales_share_their_draw(
-    make_model: Callable[..., Any], make_loaded: Callable[..., Any], items: list[Item]
-) -> None:
+def test_scales_share_their_draw(items):
     # With one draw the change of the NLL is linear in a small sigma, token by token.
     passes = [Pass("noise", sigma, 1) for sigma in (0.0005, 0.001)]
     scored = score(make_loaded(make_model("llama")), items, passes=[Pass(), *passes])
@@ -113,9 +103,7 @@ def test_scales_share_their_draw(
     assert float(one @ two / (one @ one)) == pytest.approx(2, rel=0.05)
 
 
-def test_relative_is_sigma_over_the_embeddings_size(
-    make_model: Callable[..., Any], make_loaded: Callable[..., Any], items: list[Item]
-) -> None:
+def test_relative_is_sigma_over_the_embeddings_size(items):
     model = make_model("llama")
     with torch.no_grad():
         model.get_input_embeddings().weight[-1] = 1e6  # no token
@@ -129,9 +117,7 @@ def test_relative_is_sigma_over_the_embeddings_size(
     np.testing.assert_allclose(table.columns["relative"], expected, rtol=1e-6)
 
 
-def test_an_adapter_and_frozen_noise_stay(
-    make_model: Callable[..., Any], make_loaded: Callable[..., Any], items: list[Item]
-) -> None:
+def test_an_adapter_and_frozen_noise_stay(items):
     from spark_audit.checkpoints.adapters import input_noise
 
     model = adapted(make_model("llama"), target_modules=["q_proj"])
@@ -145,12 +131,7 @@ def test_an_adapter_and_frozen_noise_stay(
 
 
 @pytest.mark.parametrize("sigma", [0.0, -0.1, float("nan"), float("inf")])
-def test_sigma_is_a_positive_number(
-    sigma: float,
-    make_model: Callable[..., Any],
-    make_loaded: Callable[..., Any],
-    items: list[Item],
-) -> None:
+def test_sigma_is_a_positive_number(sigma, items):
     loaded = make_loaded(make_model("llama"))
     with pytest.raises(InputError, match="sigma must be a positive number"):
         score(loaded, items, passes=[Pass("noise", sigma)])

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny_models
 import torch
+from scored_by_hand import make_items, make_loaded, naive
 from tiny_models import KINDS, adapted
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -20,15 +20,12 @@ from spark_audit.scoring.table import Pass, TokenTable
 
 LENGTHS = (5, 2, 40, 33, 90, 64, 64, 61, 1)
 
-build = partial(tiny_models.build, bias=0.5)
+build = partial(tiny_models.make_model, bias=0.5)
 
 
 @torch.inference_mode()
 def expected(
-    model: Any,
-    items: Sequence[Item],
-    naive: Callable[..., dict[str, np.ndarray]],
-    usable: np.ndarray,
+    model: Any, items: Sequence[Item], usable: np.ndarray
 ) -> dict[str, dict[str, np.ndarray]]:
     """Each text alone through the model's own forward."""
     found = {}
@@ -60,44 +57,28 @@ def assert_fits(
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_the_own_head_gives_the_models_own_scores(
-    kind: str,
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    naive: Callable[..., dict[str, np.ndarray]],
-) -> None:
+def test_the_own_head_gives_the_models_own_scores(kind):
     model = build(kind)
     loaded = make_loaded(model)
     items = make_items(LENGTHS)
     scored = score(loaded, items)
     assert scored.notes == ()  # the own head was used
-    assert_fits(scored[Pass()], expected(model, items, naive, loaded.usable))
+    assert_fits(scored[Pass()], expected(model, items, loaded.usable))
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2", "gemma2"])
-def test_tied_and_untied_heads(
-    kind: str,
-    tied: bool,
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    naive: Callable[..., dict[str, np.ndarray]],
-) -> None:
+def test_tied_and_untied_heads(kind, tied):
     model = build(kind, tie_word_embeddings=tied)
     same = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert same == tied
     loaded, items = make_loaded(model), make_items((50, 31, 7))
     found = score(loaded, items)[Pass()]
-    assert_fits(found, expected(model, items, naive, loaded.usable))
+    assert_fits(found, expected(model, items, loaded.usable))
 
 
 @pytest.mark.parametrize("name", ["babyllama-1m", "english-5m"])
-def test_real_weights(
-    name: str,
-    shared_models: Path,
-    make_loaded: Callable[..., Any],
-    naive: Callable[..., dict[str, np.ndarray]],
-) -> None:
+def test_real_weights(name, shared_models):
     folder = shared_models / name
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -113,13 +94,11 @@ def test_real_weights(
     loaded = make_loaded(model)
     found = score(loaded, items)[Pass()]
     wide = model.double()
-    assert_fits(found, expected(wide, items, naive, loaded.usable))
+    assert_fits(found, expected(wide, items, loaded.usable))
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2", "falcon"])
-def test_a_score_does_not_depend_on_its_batch(
-    kind: str, make_loaded: Callable[..., Any], make_items: Callable[..., Any]
-) -> None:
+def test_a_score_does_not_depend_on_its_batch(kind):
     # Regression: peers shift the padding mask the wrong way; 0.106 nats in NLL.
     loaded = make_loaded(build(kind))
     items = make_items((60, 59, 57, 51, 45, 41, 40, 3))
@@ -134,11 +113,7 @@ def test_a_score_does_not_depend_on_its_batch(
             )
 
 
-def test_unusable_rows_take_no_part(
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    naive: Callable[..., dict[str, np.ndarray]],
-) -> None:
+def test_unusable_rows_take_no_part():
     model = build("llama")
     usable = np.ones(300, dtype=bool)
     usable[[100, 101, 280]] = False
@@ -149,7 +124,7 @@ def test_unusable_rows_take_no_part(
     ]
     loaded = make_loaded(model, usable=usable)
     found = score(loaded, items)[Pass()]
-    assert_fits(found, expected(model, items, naive, usable))
+    assert_fits(found, expected(model, items, usable))
 
 
 class Scaled(torch.nn.Module):
@@ -171,11 +146,7 @@ class Scaled(torch.nn.Module):
         return self.inner
 
 
-def test_the_self_test_catches_a_model_that_changes_its_logits(
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    naive: Callable[..., dict[str, np.ndarray]],
-) -> None:
+def test_the_self_test_catches_a_model_that_changes_its_logits():
     inner = build("llama")
     model = Scaled(inner)
     items = make_items(LENGTHS)
@@ -184,7 +155,7 @@ def test_the_self_test_catches_a_model_that_changes_its_logits(
     scored = score(loaded, items)
     assert len(scored.notes) == 1
     assert "its logits differ from its head's" in scored.notes[0]
-    assert_fits(scored[Pass()], expected(model, items, naive, loaded.usable))
+    assert_fits(scored[Pass()], expected(model, items, loaded.usable))
 
 
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
@@ -197,31 +168,22 @@ def test_the_self_test_catches_a_model_that_changes_its_logits(
     ],
     ids=["attention", "lora on the head", "head saved whole"],
 )
-def test_adapters(
-    settings: dict[str, Any],
-    own: bool,
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    naive: Callable[..., dict[str, np.ndarray]],
-) -> None:
+def test_adapters(settings, own):
     model = adapted(build("llama"), **settings)
     items = make_items(LENGTHS)
     loaded = make_loaded(model, usable=np.ones(300, dtype=bool))
     scored = score(loaded, items)
     assert (scored.notes == ()) == own
     assert own or "is adapted" in scored.notes[0]
-    assert_fits(scored[Pass()], expected(model, items, naive, loaded.usable))
+    assert_fits(scored[Pass()], expected(model, items, loaded.usable))
     # Not the base's scores by accident.
     with model.disable_adapter():
-        base = expected(model, items, naive, loaded.usable)
+        base = expected(model, items, loaded.usable)
     rows = scored[Pass()].rows("t02")
     assert np.abs(scored[Pass()].columns["nll"][rows] - base["t02"]["nll"]).max() > 0.01
 
 
-def test_prompt_tuning_puts_its_positions_in_front(
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-) -> None:
+def test_prompt_tuning_puts_its_positions_in_front():
     from peft import PromptTuningConfig
 
     config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=6)
@@ -240,12 +202,7 @@ def test_prompt_tuning_puts_its_positions_in_front(
         np.testing.assert_allclose(scored[Pass()].columns["nll"][rows], nll, atol=1e-4)
 
 
-def test_the_generic_path_takes_positions_in_chunks(
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    naive: Callable[..., dict[str, np.ndarray]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_generic_path_takes_positions_in_chunks(monkeypatch):
     monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
     monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
     model = build("llama")
@@ -258,15 +215,10 @@ def test_the_generic_path_takes_positions_in_chunks(
     scored = score(loaded, items)
     assert "no head is known for LlamaForCausalLM" in scored.notes[0]
     assert max(rows * positions for rows, positions, _ in sizes) <= 16
-    assert_fits(scored[Pass()], expected(model, items, naive, loaded.usable))
+    assert_fits(scored[Pass()], expected(model, items, loaded.usable))
 
 
-def test_a_forward_without_logits_to_keep(
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    naive: Callable[..., dict[str, np.ndarray]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_forward_without_logits_to_keep(monkeypatch):
     monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
     model = build("llama")
     forward = type(model).forward
@@ -279,14 +231,10 @@ def test_a_forward_without_logits_to_keep(
     loaded = make_loaded(model)
     scored = score(loaded, items)
     assert "cannot leave out positions" in scored.notes[0]
-    assert_fits(scored[Pass()], expected(model, items, naive, loaded.usable))
+    assert_fits(scored[Pass()], expected(model, items, loaded.usable))
 
 
-def test_no_logits_of_a_whole_batch_are_ever_made(
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_logits_of_a_whole_batch_are_ever_made(monkeypatch):
     monkeypatch.setattr("spark_audit.scoring.head.CPU_ROWS", 16)
     monkeypatch.setattr("spark_audit.scoring.head.CPU_GROUP", 1024)
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -311,9 +259,7 @@ def test_no_logits_of_a_whole_batch_are_ever_made(
     assert largest == 32 * 300
 
 
-def test_a_bfloat16_body_keeps_a_float32_head(
-    make_loaded: Callable[..., Any], make_items: Callable[..., Any]
-) -> None:
+def test_a_bfloat16_body_keeps_a_float32_head():
     # Regression: bfloat16 logits tie 52% of a peer's targets with other tokens.
     model = build("llama", initializer_range=0.05).to(torch.bfloat16)
     items = make_items((120, 100, 80, 60))
@@ -326,11 +272,7 @@ def test_a_bfloat16_body_keeps_a_float32_head(
     assert ((logits == own).sum(1) - 1).sum() > 20  # what the model itself would give
 
 
-def test_a_half_precision_model_without_own_head_is_noted(
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_half_precision_model_without_own_head_is_noted(monkeypatch):
     monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
     model = build("llama").to(torch.bfloat16)
     notes = score(make_loaded(model, dtype="bfloat16"), make_items((30, 20))).notes
@@ -338,12 +280,7 @@ def test_a_half_precision_model_without_own_head_is_noted(
 
 
 @pytest.mark.parametrize("generic", [False, True])
-def test_nan_logits_name_the_item(
-    generic: bool,
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nan_logits_name_the_item(generic, monkeypatch):
     if generic:
         monkeypatch.setattr(engine_module, "PLAIN_HEADS", frozenset())
     model = build("llama", tie_word_embeddings=False)
@@ -358,20 +295,14 @@ def test_nan_logits_name_the_item(
     assert "'t01'" in str(caught.value)
 
 
-def test_training_mode_and_dropout_do_not_reach_the_scores(
-    make_loaded: Callable[..., Any], make_items: Callable[..., Any]
-) -> None:
+def test_training_mode_and_dropout_do_not_reach_the_scores():
     model = build("gpt2", resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5).train()
     loaded, items = make_loaded(model), make_items((40, 20))
     first, second = (score(loaded, items)[Pass()] for _ in range(2))
     np.testing.assert_array_equal(first.columns["nll"], second.columns["nll"])
 
 
-def test_memory_that_ends_halves_the_batches(
-    make_loaded: Callable[..., Any],
-    make_items: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_that_ends_halves_the_batches(monkeypatch):
     model = build("llama")
     loaded, items = make_loaded(model), make_items([50] * 12)
     calm = score(loaded, items)[Pass()]

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scored_by_hand import make_items, make_loaded
+from tiny_models import make_model
 
 from spark_audit.data.encoding import encode
 from spark_audit.errors import InputError
@@ -20,14 +20,13 @@ LENGTHS = (12, 30, 7, 25, 18, 40, 9, 1)
 
 
 @pytest.fixture(scope="module")
-def loaded(make_model: Callable[..., Any], make_loaded: Callable[..., Any]) -> Any:
+def loaded():
     return make_loaded(make_model("llama"))
 
 
 @pytest.fixture(scope="module")
-def items(make_items: Callable[..., Any]) -> list[Item]:
-    found: list[Item] = make_items(LENGTHS)
-    return found
+def items():
+    return make_items(LENGTHS)
 
 
 def assert_same(one: TokenTable, two: TokenTable, *, atol: float = 0.0) -> None:
@@ -53,9 +52,7 @@ class Counting:
         monkeypatch.setattr(plain, "run", count)
 
 
-def test_positions_index_the_full_tokenisation(
-    loaded: Any, tiny_tokenizer: Any
-) -> None:
+def test_positions_index_the_full_tokenisation(loaded, tiny_tokenizer):
     (encoding,) = encode(tiny_tokenizer, ["Customer John Smith paid 42 dollars."])
     start, end = len(encoding) - 8, len(encoding)
     one = item("x", encoding, (start, end))
@@ -65,12 +62,7 @@ def test_positions_index_the_full_tokenisation(
     assert table.position.tolist() == list(range(start, end))
 
 
-def test_the_same_command_resumes(
-    loaded: Any,
-    items: list[Item],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_same_command_resumes(loaded, items, tmp_path, monkeypatch):
     counting = Counting(monkeypatch)
     whole = score(loaded, items)[Pass()]
     counting.seen.clear()
@@ -91,11 +83,8 @@ def test_the_same_command_resumes(
 
 
 def test_workers_share_the_items_by_hash_and_each_sees_the_others(
-    loaded: Any,
-    items: list[Item],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    loaded, items, tmp_path, monkeypatch
+):
     whole = score(loaded, items)[Pass()]
     counting = Counting(monkeypatch)
     parts, table = [], None
@@ -108,13 +97,10 @@ def test_workers_share_the_items_by_hash_and_each_sees_the_others(
         parts.append(set(counting.seen))
     assert sum(map(len, parts)) == len(items)
     assert set().union(*parts) == {one.key for one in items}
-    assert table is not None
     assert_same(table, whole, atol=1e-5)
 
 
-def test_items_with_the_same_tokens_are_scored_once(
-    loaded: Any, items: list[Item], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_items_with_the_same_tokens_are_scored_once(loaded, items, monkeypatch):
     counting = Counting(monkeypatch)
     twin = replace(items[1], key="twin")
     table = score(loaded, [*items, twin])[Pass()]
@@ -126,9 +112,7 @@ def test_items_with_the_same_tokens_are_scored_once(
 
 
 @pytest.mark.parametrize("shown", [True, False])
-def test_progress_is_shown_when_asked_for(
-    loaded: Any, items: list[Item], shown: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_shown_when_asked_for(loaded, items, shown, capsys):
     tables = score(loaded, items, progress=shown)
     total = sum(item.tokens for item in items)
     told = capsys.readouterr().err
@@ -139,9 +123,7 @@ def test_progress_is_shown_when_asked_for(
     assert len(repr(loaded)) < 1000
 
 
-def test_progress_counts_tokens_that_are_still_to_do(
-    loaded: Any, items: list[Item], tmp_path: Path
-) -> None:
+def test_progress_counts_tokens_that_are_still_to_do(loaded, items, tmp_path):
     score(loaded, items[:2], store=Store(tmp_path))
     seen: list[tuple[int, int]] = []
     score(
@@ -158,9 +140,7 @@ def test_progress_counts_tokens_that_are_still_to_do(
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
-def test_ctrl_c_keeps_what_was_scored(
-    loaded: Any, items: list[Item], tmp_path: Path
-) -> None:
+def test_ctrl_c_keeps_what_was_scored(loaded, items, tmp_path):
     def stop(done: int, total: int) -> None:
         if done > total // 2:
             raise KeyboardInterrupt
@@ -187,9 +167,7 @@ def test_ctrl_c_keeps_what_was_scored(
         ({"key": "t00"}, "the key occurs twice"),
     ],
 )
-def test_items_that_cannot_be_scored_are_named(
-    change: dict[str, Any], message: str, loaded: Any, items: list[Item]
-) -> None:
+def test_items_that_cannot_be_scored_are_named(change, message, loaded, items):
     usable = np.ones(300, dtype=bool)
     usable[299] = False
     checkpoint = replace(loaded, usable=usable)
@@ -201,7 +179,7 @@ def test_items_that_cannot_be_scored_are_named(
     assert f"example {bad.key!r}" in str(caught.value)
 
 
-def test_an_unusable_first_token_is_only_read(loaded: Any) -> None:
+def test_an_unusable_first_token_is_only_read(loaded):
     usable = np.ones(300, dtype=bool)
     usable[299] = False
     one = Item("x", np.array([299, 5, 6], np.int32), np.arange(3, dtype=np.int32))
@@ -209,22 +187,22 @@ def test_an_unusable_first_token_is_only_read(loaded: Any) -> None:
     assert len(table) == 2
 
 
-def test_wrong_options_are_input_errors(loaded: Any, items: list[Item]) -> None:
+def test_wrong_options_are_input_errors(loaded, items):
     with pytest.raises(InputError, match="batch size"):
         score(loaded, items, batch_size=0)
     with pytest.raises(InputError, match="unknown pass 'sing'"):
         score(loaded, items, passes=[Pass("sing")])
 
 
-def test_no_items_give_an_empty_table(loaded: Any) -> None:
+def test_no_items_give_an_empty_table(loaded):
     table = score(loaded, [])[Pass()]
     assert len(table) == 0
     assert table.ids == ()
 
 
 def test_drift_is_small_and_notices_a_score_that_depends_on_its_batch(
-    loaded: Any, items: list[Item], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    loaded, items, monkeypatch
+):
     assert drift(loaded, items)[0] < 1e-5
     from spark_audit.scoring.passes import plain as engine
 
@@ -240,12 +218,7 @@ def test_drift_is_small_and_notices_a_score_that_depends_on_its_batch(
     assert drift(loaded, items)[0] == pytest.approx(0.1, abs=1e-5)
 
 
-def test_notes_survive_a_resumed_run(
-    loaded: Any,
-    items: list[Item],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_notes_survive_a_resumed_run(loaded, items, tmp_path, monkeypatch):
     from spark_audit.scoring.passes import plain as engine
 
     monkeypatch.setattr(engine, "PLAIN_HEADS", frozenset())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scored_by_hand import make_items, make_loaded
+from tiny_models import make_model
 
 from spark_audit.scoring import slices, store
 from spark_audit.scoring.items import Item
@@ -21,18 +22,18 @@ LENGTHS = (12, 30, 7, 25, 18, 40, 9, 1, 33, 12, 21, 28, 15, 38, 5)
 
 
 @pytest.fixture(scope="module")
-def loaded(make_model: Callable[..., Any], make_loaded: Callable[..., Any]) -> Any:
+def loaded():
     return make_loaded(make_model("llama"))
 
 
 @pytest.fixture(scope="module")
-def items(make_items: Callable[..., Any]) -> list[Item]:
+def items():
     found: list[Item] = make_items(LENGTHS)
     return [*found, replace(found[3], key="again")]
 
 
 @pytest.fixture(autouse=True)
-def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_slices(monkeypatch):
     """Some batches a slice, and all that was scored is kept at once."""
     monkeypatch.setattr(slices, "SLICE_TOKENS", 60)
     monkeypatch.setattr(store, "FLUSH_SECONDS", 0.0)
@@ -59,7 +60,7 @@ class Fed:
 
 
 @pytest.fixture
-def fed(monkeypatch: pytest.MonkeyPatch) -> Fed:
+def fed(monkeypatch):
     return Fed(monkeypatch)
 
 
@@ -84,17 +85,13 @@ def columns(table: TokenTable, key: str) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("batch_size", ["auto", 2])
-def test_slices_hold_the_scores_of_one_go(
-    loaded: Any, items: list[Item], batch_size: Any
-) -> None:
+def test_slices_hold_the_scores_of_one_go(loaded, items, batch_size):
     table = score(loaded, items, batch_size=batch_size)[Pass()]
     expected = {i: columns(table, one.key) for i, one in enumerate(items)}
     assert scored(loaded, items, batch_size=batch_size) == expected
 
 
-def test_progress_is_over_all_texts_and_ends_at_its_total(
-    loaded: Any, items: list[Item]
-) -> None:
+def test_progress_is_over_all_texts_and_ends_at_its_total(loaded, items):
     told: list[tuple[int, int]] = []
     scored(loaded, items, progress=lambda *done: told.append(done))
     total = sum(LENGTHS)  # the last text stands twice
@@ -105,8 +102,8 @@ def test_progress_is_over_all_texts_and_ends_at_its_total(
 
 @pytest.mark.parametrize("most", range(1, len(LENGTHS), 3))
 def test_what_was_interrupted_goes_on_with_the_same_scores(
-    loaded: Any, items: list[Item], fed: Fed, tmp_path: Path, most: int
-) -> None:
+    loaded, items, fed, tmp_path, most
+):
     expected = scored(loaded, items)
     order = fed.seen
     fed.seen, fed.most = [], most
@@ -124,13 +121,8 @@ def test_what_was_interrupted_goes_on_with_the_same_scores(
 
 @pytest.mark.parametrize("other", ["text", "batch size", "model", "versions"])
 def test_slices_of_anything_else_are_not_used(
-    loaded: Any,
-    items: list[Item],
-    fed: Fed,
-    tmp_path: Path,
-    other: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    loaded, items, fed, tmp_path, other, monkeypatch
+):
     scored(loaded, items, tmp_path)
     order, fed.seen = fed.seen, []
     changed, model, options = items, loaded, dict[str, Any]()
@@ -151,8 +143,8 @@ def test_slices_of_anything_else_are_not_used(
 
 
 def test_a_store_that_commands_share_is_used_for_any_texts(
-    loaded: Any, items: list[Item], fed: Fed, tmp_path: Path
-) -> None:
+    loaded, items, fed, tmp_path
+):
     score(loaded, items[:6], store=Store(tmp_path))
     fed.seen = []
     for _ in score_slices(loaded, items[:6], store=Store(tmp_path)):

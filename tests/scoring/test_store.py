@@ -4,7 +4,6 @@ import hashlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,7 +57,7 @@ def assert_holds(store: Store, keys: dict[str, str], items: list[Item]) -> None:
             np.testing.assert_array_equal(table.columns[name][rows], values)
 
 
-def test_what_is_stored_is_found_again_by_another_store(tmp_path: Path) -> None:
+def test_what_is_stored_is_found_again_by_another_store(tmp_path):
     keys = fill(Store(tmp_path), ITEMS)
     other = Store(tmp_path)
     assert other.keys(MODEL, ITEMS, Pass())() == keys
@@ -68,9 +67,7 @@ def test_what_is_stored_is_found_again_by_another_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [True, False])
-def test_passes_that_wait_together_are_never_mixed(
-    folder: bool, tmp_path: Path
-) -> None:
+def test_passes_that_wait_together_are_never_mixed(folder, tmp_path):
     # Regression: a flush that failed leaves rows of one pass to the next one's shard.
     store = Store(tmp_path if folder else None)
     found = {}
@@ -90,7 +87,7 @@ def test_passes_that_wait_together_are_never_mixed(
             assert table.ids == tuple("abcd")
 
 
-def test_keys_of_sets_and_prompts_depend_on_all_they_hold() -> None:
+def test_keys_of_sets_and_prompts_depend_on_all_they_hold():
     def ids(*numbers: int) -> np.ndarray:
         return np.array(numbers, dtype=np.int32)
 
@@ -110,12 +107,12 @@ def test_keys_of_sets_and_prompts_depend_on_all_they_hold() -> None:
     assert len(set(keys)) == len(items)
 
 
-def test_a_store_in_memory_needs_no_folder() -> None:
+def test_a_store_in_memory_needs_no_folder():
     store = Store(None)
     assert_holds(store, fill(store, ITEMS), ITEMS)
 
 
-def test_what_is_lacking_is_told_of_many_keys_at_once(tmp_path: Path) -> None:
+def test_what_is_lacking_is_told_of_many_keys_at_once(tmp_path):
     store = Store(tmp_path)
     fill(store, ITEMS[:2])
     keys = store.keys(MODEL, ITEMS, Pass())()
@@ -126,7 +123,7 @@ def test_what_is_lacking_is_told_of_many_keys_at_once(tmp_path: Path) -> None:
     assert store.lacking(keys.values()) == {keys["c"]}
 
 
-def test_items_not_stored_are_left_out(tmp_path: Path) -> None:
+def test_items_not_stored_are_left_out(tmp_path):
     store = Store(tmp_path)
     fill(store, ITEMS[:2])
     assert_holds(store, store.keys(MODEL, ITEMS, Pass())(), ITEMS[:2])
@@ -161,9 +158,7 @@ def test_items_not_stored_are_left_out(tmp_path: Path) -> None:
     ],
     ids=["model", "usable", "pass", "draw", "ids", "positions", "range"],
 )
-def test_a_key_depends_on_all_that_a_score_depends_on(
-    change: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_key_depends_on_all_that_a_score_depends_on(change, tmp_path):
     # Regression: a peer's cache key leaves out the model and gives the second
     # checkpoint the first one's scores.
     store = Store(tmp_path)
@@ -175,14 +170,14 @@ def test_a_key_depends_on_all_that_a_score_depends_on(
     assert store.keys(MODEL, [same], Pass())()["another name"] == first
 
 
-def test_keys_of_two_folders_differ_by_their_salt(tmp_path: Path) -> None:
+def test_keys_of_two_folders_differ_by_their_salt(tmp_path):
     one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
     assert one.keys(MODEL, ITEMS, Pass())() != two.keys(MODEL, ITEMS, Pass())()
     assert (tmp_path / "one" / "salt").stat().st_mode & 0o777 == 0o600
     assert len((tmp_path / "one" / "salt").read_bytes()) == 32
 
 
-def test_workers_that_start_at_once_share_one_salt(tmp_path: Path) -> None:
+def test_workers_that_start_at_once_share_one_salt(tmp_path):
     found: list[bytes] = []
     barrier = threading.Barrier(8)
 
@@ -199,21 +194,21 @@ def test_workers_that_start_at_once_share_one_salt(tmp_path: Path) -> None:
     assert len(set(found)) == 1
 
 
-def test_another_workers_shards_are_seen_after_a_refresh(tmp_path: Path) -> None:
+def test_another_workers_shards_are_seen_after_a_refresh(tmp_path):
     here, there = Store(tmp_path), Store(tmp_path)
     keys = fill(there, ITEMS)
     assert here.lacking([keys["a"]])
     assert_holds(here, keys, ITEMS)  # gather refreshes
 
 
-def test_two_workers_that_scored_the_same_do_not_double_rows(tmp_path: Path) -> None:
+def test_two_workers_that_scored_the_same_do_not_double_rows(tmp_path):
     keys = fill(Store(tmp_path), ITEMS)
     fill(Store(tmp_path), ITEMS[:2])
     assert len(list(tmp_path.glob("*.parquet"))) == 2
     assert_holds(Store(tmp_path), keys, ITEMS)
 
 
-def test_items_with_the_same_tokens_share_a_key_and_both_get_rows() -> None:
+def test_items_with_the_same_tokens_share_a_key_and_both_get_rows():
     twins = [ITEMS[0], replace(ITEMS[0], key="twin")]
     store = Store(None)
     keys = fill(store, twins)
@@ -222,7 +217,7 @@ def test_items_with_the_same_tokens_share_a_key_and_both_get_rows() -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text"])
-def test_a_damaged_shard_is_left_out_with_a_note(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_shard_is_left_out_with_a_note(tmp_path, damage):
     keys = fill(Store(tmp_path), ITEMS[:2])
     (good,) = tmp_path.glob("*.parquet")
     fill(Store(tmp_path), ITEMS[2:])
@@ -245,7 +240,7 @@ def test_a_damaged_shard_is_left_out_with_a_note(tmp_path: Path, damage: str) ->
 
 
 @pytest.mark.parametrize("change", ["column gone", "column more", "other type"])
-def test_shards_with_other_columns_are_left_out(tmp_path: Path, change: str) -> None:
+def test_shards_with_other_columns_are_left_out(tmp_path, change):
     keys = fill(Store(tmp_path), ITEMS[:1])
     fill(Store(tmp_path), ITEMS[1:2])
     for path in list(tmp_path.glob("*.parquet")):
@@ -273,7 +268,7 @@ def test_shards_with_other_columns_are_left_out(tmp_path: Path, change: str) -> 
     assert_holds(Store(tmp_path), keys, ITEMS)
 
 
-def test_a_shard_that_is_a_link_out_of_the_folder_is_left_out(tmp_path: Path) -> None:
+def test_a_shard_that_is_a_link_out_of_the_folder_is_left_out(tmp_path):
     items = [make_item("a", 5)]
     fill(Store(tmp_path / "theirs"), items)
     (shard,) = (tmp_path / "theirs").glob("*.parquet")
@@ -286,7 +281,7 @@ def test_a_shard_that_is_a_link_out_of_the_folder_is_left_out(tmp_path: Path) ->
     ]
 
 
-def test_shards_tell_nothing_about_the_texts(tmp_path: Path) -> None:
+def test_shards_tell_nothing_about_the_texts(tmp_path):
     items = [make_item("person-0815", 40), make_item("person-4711", 17)]
     fill(Store(tmp_path), items)
     (path,) = tmp_path.glob("*.parquet")
@@ -297,7 +292,7 @@ def test_shards_tell_nothing_about_the_texts(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_remarks_come_back_with_the_rows(tmp_path: Path) -> None:
+def test_remarks_come_back_with_the_rows(tmp_path):
     store = Store(tmp_path)
     store.remark("the head was adapted")
     store.remark("the head was adapted")
@@ -309,9 +304,7 @@ def test_remarks_come_back_with_the_rows(tmp_path: Path) -> None:
     assert other.remarks([later["d"]]) == []
 
 
-def test_rows_are_flushed_by_time_and_by_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_flushed_by_time_and_by_number(tmp_path, monkeypatch):
     store = Store(tmp_path)
     keys = store.keys(MODEL, ITEMS, Pass())()
 
@@ -328,7 +321,7 @@ def test_rows_are_flushed_by_time_and_by_number(
     assert add(ITEMS[3]) == 2
 
 
-def test_a_full_disk_is_an_output_error_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_output_error_and_loses_nothing(tmp_path):
     # A real limit on file size in a process of its own stands for the full disk.
     first = fill(Store(tmp_path), ITEMS)
     code = f"""
@@ -360,7 +353,7 @@ t.assert_holds(store, store.keys(t.MODEL, more, t.Pass())(), more)
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
-def test_a_killed_worker_loses_only_what_was_not_flushed(tmp_path: Path) -> None:
+def test_a_killed_worker_loses_only_what_was_not_flushed(tmp_path):
     code = f"""
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -376,7 +369,6 @@ time.sleep(60)
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.kill()
     process.wait()
@@ -385,13 +377,13 @@ time.sleep(60)
     assert_holds(store, store.keys(MODEL, ITEMS, Pass())(), ITEMS[:2])
 
 
-def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         Store(tmp_path / "file" / "store").keys(MODEL, ITEMS, Pass())()
 
 
-def test_without_its_salt_a_store_begins_anew(tmp_path: Path) -> None:
+def test_without_its_salt_a_store_begins_anew(tmp_path):
     fill(Store(tmp_path), ITEMS)
     (tmp_path / "salt").unlink()  # as by a removal of the folder that was killed
     store = Store(tmp_path)
@@ -400,16 +392,14 @@ def test_without_its_salt_a_store_begins_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("salt", [b"short", b"l" * 33])
-def test_a_salt_of_the_wrong_size_is_an_output_error(
-    tmp_path: Path, salt: bytes
-) -> None:
+def test_a_salt_of_the_wrong_size_is_an_output_error(tmp_path, salt):
     fill(Store(tmp_path), ITEMS)
     (tmp_path / "salt").write_bytes(salt)
     with pytest.raises(OutputError, match="is no score store's salt"):
         Store(tmp_path).keys(MODEL, ITEMS, Pass())()
 
 
-def test_a_shard_that_vanishes_is_an_output_error(tmp_path: Path) -> None:
+def test_a_shard_that_vanishes_is_an_output_error(tmp_path):
     store = Store(tmp_path)
     keys = fill(store, ITEMS)
     for path in tmp_path.glob("*.parquet"):
@@ -422,9 +412,7 @@ def test_a_shard_that_vanishes_is_an_output_error(tmp_path: Path) -> None:
     ("name", "of", "found"),
     [("mean_logp", None, True), ("mean_logp", 3, False), ("nll", None, False)],
 )
-def test_a_column_that_a_server_cannot_tell_is_no_damage(
-    name: str, of: int | None, found: bool, tmp_path: Path
-) -> None:
+def test_a_column_that_a_server_cannot_tell_is_no_damage(name, of, found, tmp_path):
     store, (one, *_) = Store(tmp_path), ITEMS
     keys, columns = store.keys(MODEL, [one], Pass())(), columns_of(one)
     columns[name][:of] = np.nan

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import stat
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.scoring.table import (
-    COLUMNS,
-    LAYOUTS,
-    Pass,
-    TokenTable,
-)
+from spark_audit.scoring.table import COLUMNS, LAYOUTS, TokenTable
 
 Item = tuple[str, np.ndarray, dict[str, np.ndarray]]
 
@@ -39,7 +33,7 @@ def assert_same(a: TokenTable, b: TokenTable) -> None:
 
 
 @pytest.mark.parametrize("n_items", [1, 2, 127, 128, 129, 300, 40_000])
-def test_a_table_reads_back_bit_for_bit(tmp_path: Path, n_items: int) -> None:
+def test_a_table_reads_back_bit_for_bit(tmp_path, n_items):
     items = [make_item(f"x{i:05d}", [1, 2, 5], seed=i) for i in range(n_items)]
     table = TokenTable.from_items(items)
     assert len(table) == 3 * n_items
@@ -48,7 +42,7 @@ def test_a_table_reads_back_bit_for_bit(tmp_path: Path, n_items: int) -> None:
     assert stat.S_IMODE((tmp_path / "t.parquet").stat().st_mode) == 0o600
 
 
-def test_items_are_ordered_by_key_whatever_the_order_of_arrival() -> None:
+def test_items_are_ordered_by_key_whatever_the_order_of_arrival():
     items = [make_item(key, [1, 2], seed=i) for i, key in enumerate("cab")]
     table = TokenTable.from_items(items)
     assert table.ids == ("a", "b", "c")
@@ -58,7 +52,7 @@ def test_items_are_ordered_by_key_whatever_the_order_of_arrival() -> None:
     )
 
 
-def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
+def test_an_empty_table_keeps_its_columns(tmp_path):
     table = TokenTable.from_items([])
     assert (len(table), table.ids) == (0, ())
     table.write(tmp_path / "t.parquet")
@@ -66,9 +60,7 @@ def test_an_empty_table_keeps_its_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(LAYOUTS))
-def test_every_kind_of_pass_keeps_its_columns_and_their_types(
-    kind: str, tmp_path: Path
-) -> None:
+def test_every_kind_of_pass_keeps_its_columns_and_their_types(kind, tmp_path):
     layout = LAYOUTS[kind]
     items = [
         (
@@ -89,7 +81,7 @@ def test_every_kind_of_pass_keeps_its_columns_and_their_types(
         assert {k: v.dtype for k, v in read.columns.items()} == layout
 
 
-def test_an_item_without_rows_is_in_the_table_and_in_the_file(tmp_path: Path) -> None:
+def test_an_item_without_rows_is_in_the_table_and_in_the_file(tmp_path):
     table = TokenTable.from_items([make_item("a", []), make_item("b", [1])])
     table.write(tmp_path / "t.parquet")
     for one in (table, TokenTable.read(tmp_path / "t.parquet")):
@@ -98,7 +90,7 @@ def test_an_item_without_rows_is_in_the_table_and_in_the_file(tmp_path: Path) ->
         assert one.position[one.rows("b")].tolist() == [1]
 
 
-def test_columns_are_read_when_asked_for(tmp_path: Path) -> None:
+def test_columns_are_read_when_asked_for(tmp_path):
     TokenTable.from_items([make_item("a", [1, 2])]).write(tmp_path / "t.parquet")
     read = TokenTable.read(tmp_path / "t.parquet")
     (tmp_path / "t.parquet").unlink()
@@ -110,7 +102,7 @@ def test_columns_are_read_when_asked_for(tmp_path: Path) -> None:
     assert "nothing" not in read.columns
 
 
-def test_a_span_is_found_by_position() -> None:
+def test_a_span_is_found_by_position():
     # Positions with a gap: a BOS in front of a text that was cut.
     table = TokenTable.from_items(
         [make_item("a", [1, 2, 3]), make_item("b", [7, 8, 9, 10])]
@@ -121,7 +113,7 @@ def test_a_span_is_found_by_position() -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [(6, 8), (0, 2), (9, 12), (20, 21)])
-def test_a_span_that_was_not_wholly_scored_is_an_error(start: int, end: int) -> None:
+def test_a_span_that_was_not_wholly_scored_is_an_error(start, end):
     table = TokenTable.from_items([make_item("b", [1, 7, 8, 9, 10])])
     with pytest.raises(
         InputError, match=rf"^example 'b': tokens {start}:{end} were not all scored; "
@@ -129,33 +121,24 @@ def test_a_span_that_was_not_wholly_scored_is_an_error(start: int, end: int) -> 
         table.span("b", start, end)
 
 
-def test_an_unknown_item_is_an_error() -> None:
+def test_an_unknown_item_is_an_error():
     table = TokenTable.from_items([make_item("a", [1])])
     assert "z" not in table
     with pytest.raises(InputError, match="^example 'z': the score table lacks an item"):
         table.rows("z")
 
 
-def test_keys_that_are_not_unique_are_refused() -> None:
+def test_keys_that_are_not_unique_are_refused():
     position, nll = np.arange(3, dtype=np.int32), np.zeros(3, np.float32)
     with pytest.raises(ValueError, match="item keys are not unique"):
         TokenTable(("a", "a"), np.array([0, 1, 3]), position, {"nll": nll})
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 and no more"])
-def test_a_file_that_is_no_table_is_one_line(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_a_file_that_is_no_table_is_one_line(tmp_path, content):
     path = tmp_path / "t.parquet"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(OutputError, match="is not a readable score table") as caught:
         TokenTable.read(path)
     assert "\n" not in str(caught.value)
-
-
-def test_passes_are_keys_with_an_order() -> None:
-    assert Pass() == Pass("plain")
-    assert {Pass("noise", 0.1, 0): 1}[Pass("noise", sigma=0.1)] == 1
-    passes = [Pass("plain"), Pass("noise", 0.1, 1), Pass("noise", 0.1, 0)]
-    assert sorted(passes) == passes[::-1]

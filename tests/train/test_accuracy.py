@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from run_training import train
+from scored_by_hand import make_loaded
+from tiny_models import make_model, make_tokenizer
 
 from spark_audit.audits import Utility
-from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Canary, Example, write_examples
 from spark_audit.errors import InputError
@@ -74,26 +74,6 @@ def lesson(model: Any, prompt: str, answer: str, tokenizer: Any) -> torch.Tensor
     return loss
 
 
-def as_loaded(model: Any, tokenizer: Any, **fields: Any) -> Loaded:
-    """A model in training, as the trainer hands it over."""
-    options: dict[str, Any] = {
-        "name": "student",
-        "source": "student",
-        "format": "none",
-        "base": None,
-        "base_sha256": None,
-        "architecture": type(model).__name__,
-        "usable": np.ones(300, dtype=bool),
-        "max_positions": 256,
-        "dtype": "float32",
-        "device": "cpu",
-        "weights_sha256": "",
-        "tokenizer_sha256": "",
-        "model_id": "student",
-    }
-    return Loaded(model=model, tokenizer=tokenizer, **(options | fields))
-
-
 # --- the same as afterwards -----------------------------------------------------------
 
 
@@ -108,14 +88,11 @@ def audited(checkpoint: Path, data: Path, base: Path) -> list[dict[str, Any]]:
         loading=Loading(device="cpu"),
     )
     report = run(request).report
-    assert report is not None
     matrix = report.tables["accuracy_matrix"]
     return [row for row in matrix if row["checkpoint"] == "spark"]
 
 
-def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(
-    tiny_base: Path, tmp_path: Path
-) -> None:
+def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(tiny_base, tmp_path):
     data = tmp_path / "rows.jsonl"
     write_examples(data, examples())
     made = train(
@@ -125,7 +102,6 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(
         order=",".join(LABELS),
         output=tmp_path / "run",
         settings=["epochs=8", "lr=0.02", "batch_size=6"],
-        device="cpu",
     )
     order, matrix = read_matrix(tmp_path / "run" / "accuracy.csv")
     assert order == list(LABELS)
@@ -140,9 +116,7 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(
     assert 0 < sum(measured) < 5
 
 
-def test_a_row_with_nothing_before_its_response_is_not_asked(
-    make_tokenizer: Callable[..., Any],
-) -> None:
+def test_a_row_with_nothing_before_its_response_is_not_asked():
     rows = [
         Example("a", "t", "", "good", "test", "a"),
         Example("b", "t", "Label:", " good", "test", "b"),
@@ -156,7 +130,7 @@ def test_a_row_with_nothing_before_its_response_is_not_asked(
 # --- training goes on -----------------------------------------------------------------
 
 
-def student(make_model: Callable[..., Any], kind: str) -> Any:
+def student(kind: str) -> Any:
     """A model with a fresh adapter and dropout, the same at every call."""
     extra: dict[str, Any] = {"attention_dropout": 0.1}
     if kind == "gpt2":
@@ -180,17 +154,15 @@ def step(model: Any, tokenizer: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
-def test_a_training_step_after_it_is_the_same_to_the_bit(
-    kind: str, make_model: Callable[..., Any], tiny_tokenizer: Any
-) -> None:
+def test_a_training_step_after_it_is_the_same_to_the_bit(kind, tiny_tokenizer):
     """Nothing that was made in inference mode stays in the model."""
-    plain, asked = student(make_model, kind), student(make_model, kind)
+    plain, asked = student(kind), student(kind)
     prompts = answer_prompts(examples(), tiny_tokenizer, max_positions=256)["yelp"]
     plain.train()
     asked.train()
     state = torch.random.get_rng_state()
     # The very first forward pass, before any cache was filled by training.
-    accuracy(as_loaded(asked, tiny_tokenizer), prompts)
+    accuracy(make_loaded(asked, tokenizer=tiny_tokenizer), prompts)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert not [buffer for buffer in asked.buffers() if buffer.is_inference()]
     expected, found = step(plain, tiny_tokenizer), step(asked, tiny_tokenizer)
@@ -198,21 +170,19 @@ def test_a_training_step_after_it_is_the_same_to_the_bit(
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
     # And between steps.
-    accuracy(as_loaded(asked, tiny_tokenizer), prompts)
+    accuracy(make_loaded(asked, tokenizer=tiny_tokenizer), prompts)
     expected, found = step(plain, tiny_tokenizer), step(asked, tiny_tokenizer)
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
 
 
-def test_training_goes_on_where_rotary_frequencies_were_made_anew(
-    make_model: Callable[..., Any], tiny_tokenizer: Any
-) -> None:
+def test_training_goes_on_where_rotary_frequencies_were_made_anew(tiny_tokenizer):
     """Dynamic scaling leaves a buffer of inference mode behind long texts."""
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     base = make_model(rope_parameters=rope, max_position_embeddings=8)
     model = add_lora(base, r=4, seed=0).train()
     prompts = answer_prompts(examples(), tiny_tokenizer, max_positions=256)["yelp"]
-    accuracy(as_loaded(model, tiny_tokenizer), prompts)
+    accuracy(make_loaded(model, tokenizer=tiny_tokenizer), prompts)
     assert [buffer for buffer in model.buffers() if buffer.is_inference()]
     found = step(model, tiny_tokenizer)
     assert all(bool(torch.isfinite(value).all()) for value in found.values())
@@ -222,7 +192,7 @@ def test_training_goes_on_where_rotary_frequencies_were_made_anew(
 # --- the file -------------------------------------------------------------------------
 
 
-def test_a_matrix_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_a_matrix_comes_back_to_the_bit(tmp_path):
     order = ["fomc", "yelp", "agnews"]
     matrix = [
         [0.1 + 0.2, None, None],
@@ -240,7 +210,7 @@ def test_a_matrix_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert read_matrix(path) == (order, matrix)
 
 
-def test_a_run_in_progress_and_stages_of_other_names(tmp_path: Path) -> None:
+def test_a_run_in_progress_and_stages_of_other_names(tmp_path):
     path = tmp_path / "accuracy.csv"
     write_matrix(path, ["a", "b"], [[0.5, None]], after=["a"])
     assert read_matrix(path) == (["a", "b"], [[0.5, None]])
@@ -252,7 +222,7 @@ def test_a_run_in_progress_and_stages_of_other_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "task,a\n", "after,a\na,0.5,1\n", "after,a\na,0.5\nb,x\n"]
 )
-def test_what_is_no_matrix_is_not_read(text: str, tmp_path: Path) -> None:
+def test_what_is_no_matrix_is_not_read(text, tmp_path):
     path = tmp_path / "accuracy.csv"
     path.write_text(text)
     with pytest.raises(InputError, match="no accuracy matrix"):

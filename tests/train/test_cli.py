@@ -21,12 +21,12 @@ RUN += ["-o", "out"]
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def _alone(monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_help_answers_without_importing_what_is_heavy() -> None:
+def test_help_answers_without_importing_what_is_heavy():
     code = (
         "import sys\n"
         "from spark_train.cli import run\n"
@@ -74,12 +74,7 @@ def test_help_answers_without_importing_what_is_heavy() -> None:
         (["relearn", "c", "--data", "d", "-o", "x", "--steps", "0"], 2, "--steps"),
     ],
 )
-def test_errors_are_one_line_with_their_exit_code(
-    arguments: list[str],
-    code: int,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_errors_are_one_line_with_their_exit_code(arguments, code, message, capsys):
     assert run(arguments) == code
     err = capsys.readouterr().err
     assert message in err
@@ -119,7 +114,7 @@ class Trained:
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
+def trained(monkeypatch):
     """Training itself is tested elsewhere: here it says what it was asked for."""
     fake = Trained()
     module = ModuleType("spark_train.run")
@@ -128,7 +123,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Trained:
     return fake
 
 
-def test_every_flag_reaches_training(trained: Trained) -> None:
+def test_every_flag_reaches_training(trained):
     arguments = [*RUN, "--data", "e", "f", "--set", "lr=1", "ptpc.ul=off", "--seed=3"]
     arguments += ["--device", "cpu", "--dtype", "bfloat16", "--gradient_checkpointing"]
     arguments += ["--lora_targets", "c", "b, a", "--lora-targets", "b"]
@@ -157,9 +152,7 @@ def test_every_flag_reaches_training(trained: Trained) -> None:
     }
 
 
-def test_json_is_one_object(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_one_object(trained, capsys):
     assert run([*RUN, "--json", "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out) == {
@@ -185,12 +178,7 @@ def test_json_is_one_object(
         ([], (None, None, None)),
     ],
 )
-def test_figures_that_lack_an_accuracy_are_null(
-    matrix: list[list[float | None]],
-    figures: tuple[float | None, ...],
-    trained: Trained,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_figures_that_lack_an_accuracy_are_null(matrix, figures, trained, capsys):
     trained.matrix = matrix
     assert run([*RUN, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -202,11 +190,7 @@ def test_figures_that_lack_an_accuracy_are_null(
     )
 
 
-def test_only_the_first_process_prints(
-    trained: Trained,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_only_the_first_process_prints(trained, monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert run(RUN) == 0
@@ -225,9 +209,7 @@ def test_only_the_first_process_prints(
     assert "runs/mine" in capsys.readouterr().out
 
 
-def test_an_interrupt_says_how_to_resume(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_says_how_to_resume(trained, capsys):
     trained.error = KeyboardInterrupt()
     assert run([*RUN, "--set", "lr=1", "epochs=2"]) == 130
     line = capsys.readouterr().err.splitlines()[-1]
@@ -235,9 +217,7 @@ def test_an_interrupt_says_how_to_resume(
     assert line.endswith("--set lr=1 epochs=2")
 
 
-def test_a_run_from_the_command_line(
-    data: Path, tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_from_the_command_line(data, tiny_base, tmp_path, capsys):
     arguments = ["run", "--method", "seqft", "--base", str(tiny_base), "--json"]
     arguments += ["--data", str(data), "--order", "mail,news", "--device", "cpu"]
     arguments += ["-o", str(tmp_path / "out"), "--set", "epochs=1", "batch_size=2"]
@@ -263,7 +243,7 @@ SECRET = "Maria Jones"
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     rows = []
     for i in range(4):
         prompt = f"Text: {SECRET} read the news of day {i}.\nLabel:"
@@ -284,9 +264,7 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_scores_are_told(
-    data: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scores_are_told(data, tiny_base, capsys):
     arguments = ["score", str(data), "--base", str(tiny_base), "--device", "cpu"]
     arguments += ["--quiet", "--limit", "1"]
     (told,) = told_rows([*arguments, "--show-text"], capsys)
@@ -327,9 +305,7 @@ def joined(told: dict[str, Any]) -> str:
     return "".join(t["text"] for t in told["tokens"] if t["kind"] != "special")
 
 
-def test_identifiers_are_shown_on_request_only(
-    tmp_path: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_identifiers_are_shown_on_request_only(tmp_path, tiny_base, capsys):
     # In the second row nobody annotated the name, its repeat, or the address; in the
     # third a word holds it, so that tokens share characters with it and with others.
     texts = (
@@ -395,9 +371,7 @@ def test_identifiers_are_shown_on_request_only(
     assert sum(line.count("│") >= 5 for line in lines) == count
 
 
-def test_data_without_a_train_row_has_no_scores(
-    data: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_without_a_train_row_has_no_scores(data, tiny_base, capsys):
     data.write_text(data.read_text().splitlines()[-1] + "\n")
     arguments = ["score", str(data), "--base", str(tiny_base), "--device", "cpu"]
     assert run([*arguments, "--quiet"]) == 2

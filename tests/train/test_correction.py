@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +59,6 @@ def plain_privacy(
 
 
 def compare(
-    make_model: Callable[..., Any],
     *assignments: str,
     k: int = 2,
     at: int = 0,
@@ -68,7 +67,7 @@ def compare(
     tokens: int = 0,
 ) -> tuple[Seen, dict[str, tuple[int, float]]]:
     """A step of the correction after a task, beside the equations."""
-    stream = make_stream(adapted(make_model), rows, *USUAL, *assignments, tokens=tokens)
+    stream = make_stream(adapted(), rows, *USUAL, *assignments, tokens=tokens)
     model, s = stream.student.model, stream.settings.ptpc
     teacher = frozen_logits(model, [row for some in rows.values() for row in some])
     found: dict[str, Any] = {}
@@ -120,10 +119,8 @@ def agree(
     ],
 )
 @pytest.mark.parametrize("at", [0, 3])
-def test_loss_and_gradient_are_the_equations(
-    make_model: Callable[..., Any], assignments: tuple[str, ...], at: int
-) -> None:
-    seen, found = compare(make_model, *assignments, at=at)
+def test_loss_and_gradient_are_the_equations(assignments, at):
+    seen, found = compare(*assignments, at=at)
     assert all(count for count, _ in found.values())
     assert all(value > 1e-4 for _, value in found.values())
     agree(seen, found)
@@ -133,26 +130,22 @@ def test_loss_and_gradient_are_the_equations(
     ("switch", "term"),
     [("ul", "ul"), ("dkl", "dkl"), ("anchor", "anchor"), ("old_anchor", "old")],
 )
-def test_a_switch_takes_away_its_term_and_no_other(
-    make_model: Callable[..., Any], switch: str, term: str
-) -> None:
-    seen, found = compare(make_model, f"ptpc.{switch}=off")
+def test_a_switch_takes_away_its_term_and_no_other(switch, term):
+    seen, found = compare(f"ptpc.{switch}=off")
     left = [name for name in TERMS if name != term]
     assert [name for name in TERMS if name in seen.record] == left
     agree(seen, found, terms=left)
-    whole, _ = compare(make_model)
+    whole, _ = compare()
     for name in left:  # the other terms see the same rows
         assert seen.record[name] == pytest.approx(whole.record[name])
 
 
-def test_whole_sequences_count_with_eos_and_without_the_first_token(
-    make_model: Callable[..., Any],
-) -> None:
+def test_whole_sequences_count_with_eos_and_without_the_first_token():
     rows = {
         task: [replace(row, pii=row.ids > 0) for row in some]  # the BOS too
         for task, some in ROWS.items()
     }
-    seen, found = compare(make_model, rows=rows)
+    seen, found = compare(rows=rows)
     (chosen,) = seen.chosen.rows.values()
     current = [row for row in chosen if row.task == "c"]
     assert found["ul"][0] == sum(len(row) - 1 for row in current)
@@ -161,20 +154,18 @@ def test_whole_sequences_count_with_eos_and_without_the_first_token(
 
 
 @pytest.mark.parametrize("draw", ["mixed", "pii", "all"])
-def test_without_identifiers_their_terms_are_0(
-    make_model: Callable[..., Any], draw: str
-) -> None:
+def test_without_identifiers_their_terms_are_0(draw):
     rows = make_rows(pii=0.0, a=3, b=4)
-    seen, found = compare(make_model, f"ptpc.draw={draw}", k=1, rows=rows)
+    seen, found = compare(f"ptpc.draw={draw}", k=1, rows=rows)
     assert found["ul"] == found["dkl"] == (0, 0.0)
     assert (seen.record["ul"], seen.record["dkl"]) == (0, 0)
     agree(seen, found)
 
 
-def test_a_task_without_identifiers_is_told(make_model: Callable[..., Any]) -> None:
+def test_a_task_without_identifiers_is_told():
     notes: list[str] = []
     rows = {**make_rows(pii=0.0, a=3), "b": ROWS["b"]}
-    stream = make_stream(adapted(make_model), rows, note=notes.append)
+    stream = make_stream(adapted(), rows, note=notes.append)
     for k in range(2):
         correction(stream, k).start()
     assert len(notes) == 1
@@ -182,20 +173,18 @@ def test_a_task_without_identifiers_is_told(make_model: Callable[..., Any]) -> N
     assert "nothing to correct" in notes[0]
 
 
-def test_identifiers_at_the_first_token_alone_are_none(
-    make_model: Callable[..., Any],
-) -> None:
+def test_identifiers_at_the_first_token_alone_are_none():
     notes: list[str] = []
     rows = {"a": [replace(row, pii=row.ids == row.ids[0]) for row in ROWS["a"]]}
-    stream = make_stream(adapted(make_model), rows, note=notes.append)
+    stream = make_stream(adapted(), rows, note=notes.append)
     phase = correction(stream, 0)
     phase.start()
     assert len(notes) == 1
     assert phase.choose(0).terms["ul"].count == 0
 
 
-def test_the_first_task_has_no_old_rows(make_model: Callable[..., Any]) -> None:
-    seen, found = compare(make_model, k=0)
+def test_the_first_task_has_no_old_rows():
+    seen, found = compare(k=0)
     (chosen,) = seen.chosen.rows.values()
     assert {row.task for row in chosen} == {"a"}
     assert len(chosen) == 3
@@ -203,10 +192,8 @@ def test_the_first_task_has_no_old_rows(make_model: Callable[..., Any]) -> None:
     agree(seen, found)
 
 
-def test_before_the_first_step_the_student_is_its_teacher(
-    make_model: Callable[..., Any],
-) -> None:
-    seen, found = compare(make_model, move=False)
+def test_before_the_first_step_the_student_is_its_teacher():
+    seen, found = compare(move=False)
     assert seen.record["anchor"] == pytest.approx(0, abs=1e-12)
     assert seen.record["old"] == pytest.approx(0, abs=1e-12)
     # KL(P~ || P) of a teacher without one token is -log(1 - P): both terms agree.
@@ -214,22 +201,8 @@ def test_before_the_first_step_the_student_is_its_teacher(
     agree(seen, found)
 
 
-def heart(make_model: Callable[..., Any]) -> Callable[..., Any]:
-    """Models that are sure of themselves."""
-
-    def make(kind: str, **config: Any) -> Any:
-        model = make_model(kind, **config)
-        with torch.no_grad():
-            model.lm_head.weight *= 6
-        return model
-
-    return make
-
-
-def test_correction_makes_identifiers_less_likely(
-    make_model: Callable[..., Any],
-) -> None:
-    model = adapted(heart(make_model))
+def test_correction_makes_identifiers_less_likely():
+    model = adapted(sure=6)
     rows = {"a": [replace(row, ids=greedy(model, row)) for row in ROWS["a"]]}
     settings = ("ptpc.steps=30", "ptpc.lr=0.003", "ptpc.draw=pii")
     stream = make_stream(model, rows, *settings)
@@ -253,16 +226,16 @@ def greedy(model: Any, row: TrainRow) -> np.ndarray:
     return ids
 
 
-def test_parts_of_a_batch_change_nothing(make_model: Callable[..., Any]) -> None:
-    whole, found = compare(make_model, tokens=10**6)
-    parts, _ = compare(make_model, tokens=1)
+def test_parts_of_a_batch_change_nothing():
+    whole, found = compare(tokens=10**6)
+    parts, _ = compare(tokens=1)
     agree(parts, found)
     same(parts.gradients, whole.gradients)
 
 
-def drawn(make_model: Callable[..., Any], *assignments: str, k: int = 1) -> Any:
+def drawn(*assignments: str, k: int = 1) -> Any:
     """Current and replayed rows of each step."""
-    stream = make_stream(adapted(make_model), ROWS, "ptpc.steps=23", *assignments)
+    stream = make_stream(adapted(), ROWS, "ptpc.steps=23", *assignments)
     phase = correction(stream, k)
     assert phase.steps == 23
     steps = []
@@ -289,16 +262,16 @@ def private(rows: Sequence[TrainRow]) -> list[TrainRow]:
     return [row for row in rows if row.pii[1:].any()]
 
 
-def test_rows_are_drawn_evenly(make_model: Callable[..., Any]) -> None:
+def test_rows_are_drawn_evenly():
     every, some = ROWS["b"], private(ROWS["b"])
 
     def current(steps: Any) -> list[TrainRow]:
         return [row for now, _ in steps for row in now]
 
     for draw, among in (("all", every), ("pii", some)):
-        rows = current(drawn(make_model, f"ptpc.draw={draw}"))
+        rows = current(drawn(f"ptpc.draw={draw}"))
         assert len(rows) == 23 * 2
         assert spread(rows, among) <= 1
-    steps = drawn(make_model)
+    steps = drawn()
     assert spread(current(steps[0::2]), some) <= 1
     assert spread(current(steps[1::2]), every) <= 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tiny_models import make_tokenizer
 
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, Span
@@ -31,9 +31,7 @@ def text_of(tokenizer: Any, ids: np.ndarray) -> str:
 
 
 @pytest.mark.parametrize("bos", [True, False])
-def test_a_row_is_the_joint_text_and_eos(
-    bos: bool, make_tokenizer: Callable[..., Any]
-) -> None:
+def test_a_row_is_the_joint_text_and_eos(bos):
     tokenizer = make_tokenizer(bos=bos)
     (row,) = encode_rows([EXAMPLE], tokenizer)
     whole = tokenizer(EXAMPLE.text)["input_ids"]
@@ -44,9 +42,7 @@ def test_a_row_is_the_joint_text_and_eos(
     )
 
 
-def test_a_long_prompt_is_cut_from_its_start_and_spans_stay_whole(
-    tiny_tokenizer: Any,
-) -> None:
+def test_a_long_prompt_is_cut_from_its_start_and_spans_stay_whole(tiny_tokenizer):
     (full,) = encode_rows([EXAMPLE], tiny_tokenizer)
     for length in range(20, len(full) + 1):
         (row,) = encode_rows([EXAMPLE], tiny_tokenizer, max_length=length)
@@ -61,9 +57,7 @@ def test_a_long_prompt_is_cut_from_its_start_and_spans_stay_whole(
 
 
 @pytest.mark.parametrize("bos", [True, False])
-def test_a_response_that_does_not_fit_whole_is_an_error(
-    bos: bool, make_tokenizer: Callable[..., Any]
-) -> None:
+def test_a_response_that_does_not_fit_whole_is_an_error(bos):
     tokenizer = make_tokenizer(bos=bos)
     long = replace(
         EXAMPLE, id="row 7", prompt="Label:", response=" positive" * 9, spans=()
@@ -86,9 +80,7 @@ def test_a_response_that_does_not_fit_whole_is_an_error(
 
 
 @pytest.mark.parametrize("bos", [True, False])
-def test_a_response_that_would_lose_all_of_its_prompt_is_an_error(
-    bos: bool, make_tokenizer: Callable[..., Any]
-) -> None:
+def test_a_response_that_would_lose_all_of_its_prompt_is_an_error(bos):
     tokenizer = make_tokenizer(bos=bos)
     row = Example(
         "row 7",
@@ -122,9 +114,7 @@ def test_a_response_that_would_lose_all_of_its_prompt_is_an_error(
         ("", "x"),
     ],
 )
-def test_the_response_begins_where_generation_goes_on(
-    prompt: str, response: str, tiny_tokenizer: Any
-) -> None:
+def test_the_response_begins_where_generation_goes_on(prompt, response, tiny_tokenizer):
     # Blank tokens in front of the label or behind it are the model's to write.
     row = replace(EXAMPLE, prompt=prompt, response=response, spans=())
     (encoding,) = encode(tiny_tokenizer, [row.text])
@@ -168,9 +158,7 @@ def plain_mask(tokenizer: Any, text: str, strings: list[str]) -> list[bool]:
 
 
 @pytest.mark.parametrize("bos", [True, False])
-def test_masks_are_those_of_the_text(
-    bos: bool, make_tokenizer: Callable[..., Any]
-) -> None:
+def test_masks_are_those_of_the_text(bos):
     tokenizer = make_tokenizer(bos=bos)
     row, other = encode_rows(TASK, tokenizer)
     assert (row.id, row.task) == ("a", "t")
@@ -195,9 +183,7 @@ def test_masks_are_those_of_the_text(
 
 
 @pytest.mark.parametrize("bos", [True, False])
-def test_masks_stay_with_their_tokens_when_the_prompt_is_cut(
-    bos: bool, make_tokenizer: Callable[..., Any]
-) -> None:
+def test_masks_stay_with_their_tokens_when_the_prompt_is_cut(bos):
     tokenizer = make_tokenizer(bos=bos)
     full = encode_rows(TASK, tokenizer)[0]
     lengths = set()
@@ -212,7 +198,7 @@ def test_masks_stay_with_their_tokens_when_the_prompt_is_cut(
     assert len(lengths) > 20
 
 
-def test_an_identifier_at_the_end_does_not_reach_over_eos(tiny_tokenizer: Any) -> None:
+def test_an_identifier_at_the_end_does_not_reach_over_eos(tiny_tokenizer):
     (row,) = encode_rows(
         [Example("a", "t", "Who?", " Kim", "train", "a", (Span(5, 8, "NAME"),))],
         tiny_tokenizer,
@@ -221,9 +207,7 @@ def test_an_identifier_at_the_end_does_not_reach_over_eos(tiny_tokenizer: Any) -
     assert text_of(tiny_tokenizer, row.ids[row.response]) == " Kim</s>"
 
 
-def test_a_tokenizer_without_eos_ends_with_the_text(
-    make_tokenizer: Callable[..., Any],
-) -> None:
+def test_a_tokenizer_without_eos_ends_with_the_text():
     tokenizer = make_tokenizer()
     tokenizer.eos_token = None
     (row,) = encode_rows([EXAMPLE], tokenizer)
@@ -234,9 +218,7 @@ def test_a_tokenizer_without_eos_ends_with_the_text(
     assert same.ids.tolist() == row.ids.tolist()
 
 
-def test_a_tokenizer_that_adds_eos_itself_gets_no_second_one(
-    make_tokenizer: Callable[..., Any],
-) -> None:
+def test_a_tokenizer_that_adds_eos_itself_gets_no_second_one():
     from tokenizers import processors
 
     tokenizer = make_tokenizer()
@@ -249,7 +231,7 @@ def test_a_tokenizer_that_adds_eos_itself_gets_no_second_one(
     assert row.ids[-1] == tokenizer.eos_token_id
 
 
-def test_padding_stands_on_the_right_and_is_masked(tiny_tokenizer: Any) -> None:
+def test_padding_stands_on_the_right_and_is_masked(tiny_tokenizer):
     short = replace(EXAMPLE, id="b", prompt="Kim:", spans=(Span(0, 3, "NAME"),))
     rows = encode_rows([EXAMPLE, short], tiny_tokenizer)
     batch = collate(rows)
@@ -269,9 +251,7 @@ def test_padding_stands_on_the_right_and_is_masked(tiny_tokenizer: Any) -> None:
     assert encode_rows([], tiny_tokenizer) == []
 
 
-def test_an_identifier_that_nobody_annotated_is_cut_whole_or_kept_whole(
-    tiny_tokenizer: Any,
-) -> None:
+def test_an_identifier_that_nobody_annotated_is_cut_whole_or_kept_whole(tiny_tokenizer):
     prompt = "Write to john.smith@example.com about the food. It was cold.\nLabel:"
     example = replace(EXAMPLE, prompt=prompt, spans=())
     (full,) = encode_rows([example], tiny_tokenizer)

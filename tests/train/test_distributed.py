@@ -8,14 +8,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from forks import begin
-from run_training import train
+from run_training import steps, train, write_stream
 from safetensors.torch import load_file
 
 from spark_audit.errors import CheckpointError, InputError
@@ -61,10 +60,8 @@ OTHERS = {
 
 
 @pytest.fixture(scope="module")
-def data(
-    make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    return make_stream(tmp_path_factory.mktemp("data") / "rows.jsonl")
+def data(tmp_path_factory):
+    return write_stream(tmp_path_factory.mktemp("data") / "rows.jsonl")
 
 
 def command(method: str, base: Path, data: Path, output: Path, *more: str) -> list[str]:
@@ -117,9 +114,7 @@ def paired(runs: list[list[str]], folder: Path) -> list[list[tuple[int, str, str
 
 
 @pytest.fixture(scope="module")
-def pair(
-    tiny_base: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, list[tuple[int, str, str]]]]:
+def pair(tiny_base, data, tmp_path_factory):
     """Runs of two processes: their folder, and how each of them ended."""
     folder = tmp_path_factory.mktemp("pair")
     (folder / "file").write_text("")
@@ -132,11 +127,6 @@ def pair(
     return folder, dict(zip(runs, paired(list(runs.values()), folder), strict=True))
 
 
-def steps(folder: Path) -> list[dict[str, Any]]:
-    text = (folder / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
-
-
 @pytest.mark.parametrize(
     ("method", "more"),
     [
@@ -147,22 +137,15 @@ def steps(folder: Path) -> list[dict[str, Any]]:
     ids=["er", *OTHERS],
 )
 def test_two_processes_give_what_one_gives(
-    method: str,
-    more: tuple[str, ...],
-    tiny_base: Path,
-    data: Path,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-) -> None:
+    method, more, tiny_base, data, tmp_path, request
+):
     alone = train(
         method=method.partition("+")[0],
         dp=method.partition("+")[2] or "none",
         base=str(tiny_base),
         data=[data],
-        order="yelp,fomc",
         output=tmp_path / "one",
         settings=[*SETTINGS, *more],
-        device="cpu",
     )
     if method == "er":
         both = tmp_path / "two"
@@ -219,12 +202,7 @@ def said(ends: list[tuple[int, str, str]]) -> list[str]:
     ],
     ids=["of one process", "of all processes, while training"],
 )
-def test_a_fault_is_one_line(
-    kind: str,
-    codes: list[int],
-    told: str,
-    pair: tuple[Path, dict[str, list[tuple[int, str, str]]]],
-) -> None:
+def test_a_fault_is_one_line(kind, codes, told, pair):
     folder, ended = pair
     assert [code for code, _, _ in ended[kind]] == codes
     (line,) = said(ended[kind])
@@ -236,15 +214,13 @@ def test_a_fault_is_one_line(
 # --- one process, as another sees it --------------------------------------------------
 
 
-def test_every_item_is_some_process_s() -> None:
+def test_every_item_is_some_process_s():
     parts = [Processes(rank, 3).share(range(8)) for rank in range(3)]
     assert sorted(x for part in parts for x in part) == list(range(8))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_the_first_process_tells_another_s_fault(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_first_process_tells_another_s_fault(monkeypatch):
     fault = CheckpointError("is broken", where="x")
     monkeypatch.setattr(Processes, "_all", lambda self, items: [None, fault])
     with pytest.raises(CheckpointError, match="is broken"), Processes(0, 2).together():
@@ -256,7 +232,7 @@ def test_the_first_process_tells_another_s_fault(
         Processes(1, 2).agree(4, what="the step")
 
 
-def test_a_process_that_is_gone_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_gone_is_no_defect(monkeypatch):
     def lost(*args: Any) -> None:
         raise RuntimeError("Connection closed by peer")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,10 +43,8 @@ def fisher(stream: Any, rows: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("assignments", [(), ("ewc.lambda=3",), ("ewc.rows=2",)])
-def test_a_step_pays_for_drift_from_every_earlier_task(
-    make_model: Callable[..., Any], assignments: tuple[str, ...]
-) -> None:
-    stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
+def test_a_step_pays_for_drift_from_every_earlier_task(assignments):
+    stream = make_stream(adapted(), ROWS, *FEW, *assignments)
     settings = stream.settings.ewc
     phases = METHODS["ewc"].phases(stream)
     tasks: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
@@ -85,11 +82,11 @@ def test_a_step_pays_for_drift_from_every_earlier_task(
         tasks.append((fisher(stream, rows), snapshot(stream)))
 
 
-def test_a_large_lambda_keeps_what_was_learned(make_model: Callable[..., Any]) -> None:
+def test_a_large_lambda_keeps_what_was_learned():
     def forgotten(method: str, *assignments: str) -> tuple[float, float]:
         """Rise of task a's loss while b is learned, and b's loss at the end."""
         stream = make_stream(
-            adapted(make_model), make_rows(a=6, b=6), "epochs=15", "lr=0.02",
+            adapted(), make_rows(a=6, b=6), "epochs=15", "lr=0.02",
             "batch_size=6", *assignments,
         )  # fmt: skip
         losses = []

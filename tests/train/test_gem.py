@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,37 +26,31 @@ def plain_gradient(stream: Stream, rows: Any) -> np.ndarray:
     return np.concatenate([g.reshape(-1).numpy() for g in found])
 
 
-def made(
-    make_model: Callable[..., Any], *assignments: str
-) -> tuple[Stream, list[Phase]]:
-    stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
+def made(*assignments: str) -> tuple[Stream, list[Phase]]:
+    stream = make_stream(adapted(), ROWS, *FEW, *assignments)
     return stream, METHODS["gem"].phases(stream)
 
 
-def test_each_task_s_memory_is_the_same_at_all_later_tasks(
-    make_model: Callable[..., Any],
-) -> None:
-    stream, _ = made(make_model)
+def test_each_task_s_memory_is_the_same_at_all_later_tasks():
+    stream, _ = made()
     for k, task in enumerate("abc"):
         (rows,) = memory(stream, k).rows.values()
         assert len({row.id for row in rows}) == 5
         assert {row.task for row in rows} == {task}
     # Which rows are kept is drawn from the seed, whatever the file's order.
     drawn = {
-        tuple(row.id for row in memory(made(make_model, seed)[0], 0).rows["task"])
+        tuple(row.id for row in memory(made(seed)[0], 0).rows["task"])
         for seed in ("seed=0", "seed=0", "seed=1", "seed=2")
     }
     assert len(drawn) == 3
-    stream, _ = made(make_model, "gem.memory=100")
+    stream, _ = made("gem.memory=100")
     (rows,) = memory(stream, 0).rows.values()
     assert sorted(row.id for row in rows) == sorted(row.id for row in ROWS["a"])
 
 
 @pytest.mark.parametrize("margin", ["0", "0.5"])
-def test_the_gradient_is_projected_by_fresh_gradients(
-    make_model: Callable[..., Any], margin: str
-) -> None:
-    stream, phases = made(make_model, f"gem.margin={margin}")
+def test_the_gradient_is_projected_by_fresh_gradients(margin):
+    stream, phases = made(f"gem.margin={margin}")
     # Of the first memory's gradient more than the margin is to be undone, and less.
     for seed, share in ((1, 2.0), (2, 0.1)):
         moved(stream.student.model, seed=seed)  # gradients are those of these weights
@@ -81,10 +74,8 @@ def test_the_gradient_is_projected_by_fresh_gradients(
         )
 
 
-def test_a_gradient_that_hurts_no_task_is_left_as_it_is(
-    make_model: Callable[..., Any],
-) -> None:
-    stream, phases = made(make_model)
+def test_a_gradient_that_hurts_no_task_is_left_as_it_is():
+    stream, phases = made()
     memories = [list(memory(stream, k).rows["task"]) for k in range(2)]
     others = np.stack([plain_gradient(stream, rows) for rows in memories])
     own = np.linalg.pinv(others) @ np.ones(2)  # <own, g_k> = 1

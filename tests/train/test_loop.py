@@ -13,10 +13,11 @@ import numpy as np
 import plain_training as plain
 import pytest
 import torch
+from tiny_models import make_model
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
-from spark_train.data import TrainRow, encode_rows
+from spark_train.data import encode_rows
 from spark_train.loop import Clock, Phase, State, Step, Term, run_phase, timed
 from spark_train.phases.task import Rehearsal, covered, fit, learning, response_loss
 
@@ -35,7 +36,7 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def rows(tiny_tokenizer: Any) -> list[TrainRow]:
+def rows(tiny_tokenizer):
     return encode_rows(ROWS, tiny_tokenizer)
 
 
@@ -47,9 +48,7 @@ def weights(model: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_the_same_seed_gives_the_same_bytes(
-    kind: str, rows: list[TrainRow], make_model: Callable[..., Any]
-) -> None:
+def test_the_same_seed_gives_the_same_bytes(kind, rows):
     # GPT-2 has dropout on by default, so that the model draws random numbers too.
     def run(seed: int) -> str:
         model = make_model(kind)
@@ -61,9 +60,7 @@ def test_the_same_seed_gives_the_same_bytes(
     assert run(0) != run(1)
 
 
-def test_cosine_ends_gently_and_constant_does_not(
-    rows: list[TrainRow], make_model: Callable[..., Any], monkeypatch: Any
-) -> None:
+def test_cosine_ends_gently_and_constant_does_not(rows, monkeypatch):
     seen: list[float] = []
     step = torch.optim.AdamW.step
 
@@ -121,13 +118,11 @@ def state_of(stream: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("stop", [1, 2, 5])
-def test_a_phase_goes_on_to_the_same_bits_even_with_dropout(
-    kind: str, stop: int, make_model: Callable[..., Any]
-) -> None:
+def test_a_phase_goes_on_to_the_same_bits_even_with_dropout(kind, stop):
     def fresh() -> tuple[Any, Phase]:
         torch.manual_seed(0)
         stream = plain.make_stream(
-            plain.adapted(make_model, kind),
+            plain.adapted(kind),
             plain.make_rows(a=6, b=6),
             "batch_size=4",
             "epochs=2",
@@ -148,9 +143,7 @@ def test_a_phase_goes_on_to_the_same_bits_even_with_dropout(
     assert all(torch.equal(wanted[name], w) for name, w in state_of(stream).items())
 
 
-def test_gradients_are_clipped_and_the_norm_before_is_told(
-    make_model: Callable[..., Any], monkeypatch: Any
-) -> None:
+def test_gradients_are_clipped_and_the_norm_before_is_told(monkeypatch):
     seen: list[float] = []
     step = torch.optim.AdamW.step
 
@@ -162,20 +155,18 @@ def test_gradients_are_clipped_and_the_norm_before_is_told(
     monkeypatch.setattr(torch.optim.AdamW, "step", spy)
     for clip in (1e-3, 1e9):
         stream = plain.make_stream(
-            plain.adapted(make_model), plain.make_rows(a=4), "batch_size=4", "epochs=1"
+            plain.adapted(), plain.make_rows(a=4), "batch_size=4", "epochs=1"
         )
         (record,), _ = run_through(stream, learning(stream, 0), clip=clip)
         assert record["grad_norm"] > 0.01
         assert seen[-1] == pytest.approx(min(record["grad_norm"], clip), rel=1e-4)
 
 
-def test_a_step_without_positions_still_is_a_step(
-    make_model: Callable[..., Any],
-) -> None:
+def test_a_step_without_positions_still_is_a_step():
     """Moments decay where no term has a position, as they do in several processes."""
 
     def weights(grads: bool) -> dict[str, torch.Tensor]:
-        stream = plain.make_stream(plain.adapted(make_model), plain.make_rows(a=4))
+        stream = plain.make_stream(plain.adapted(), plain.make_rows(a=4))
         rows = list(stream.rows["a"])
 
         def choose(at: int) -> Step:
@@ -198,10 +189,8 @@ def test_a_step_without_positions_still_is_a_step(
     assert all(torch.equal(given[name], none[name]) for name in given)
 
 
-def test_a_gradient_that_is_not_finite_stops_before_the_step(
-    make_model: Callable[..., Any],
-) -> None:
-    stream = plain.make_stream(plain.adapted(make_model), plain.make_rows(a=4))
+def test_a_gradient_that_is_not_finite_stops_before_the_step():
+    stream = plain.make_stream(plain.adapted(), plain.make_rows(a=4))
 
     def spoil(at: int) -> None:
         next(iter(stream.student.trainable.values())).grad.fill_(float("inf"))
@@ -213,7 +202,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(
     assert all(torch.equal(before[name], w) for name, w in state_of(stream).items())
 
 
-def test_one_thread_of_a_cpu_is_timed_by_the_processor() -> None:
+def test_one_thread_of_a_cpu_is_timed_by_the_processor():
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tiny_models import make_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spark_train.model.lora import add_lora, projections, replaced, save_adapter
@@ -34,7 +34,7 @@ EXPECTED = {
 
 
 @pytest.fixture
-def make(make_model: Callable[..., Any]) -> Callable[[str], Any]:
+def make():
     def build(kind: str) -> Any:
         if kind in ("llama", "gpt2"):
             return make_model(kind)
@@ -53,9 +53,7 @@ def make(make_model: Callable[..., Any]) -> Callable[[str], Any]:
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
-def test_adapters_stand_on_the_attention_projections(
-    kind: str, make: Callable[[str], Any]
-) -> None:
+def test_adapters_stand_on_the_attention_projections(kind, make):
     model = make(kind)
     names = projections(model)
     assert {name.rpartition(".")[2] for name in names} == EXPECTED[kind]
@@ -71,9 +69,7 @@ def test_adapters_stand_on_the_attention_projections(
     )
 
 
-def test_a_fresh_adapter_changes_nothing_and_follows_its_seed(
-    make: Callable[[str], Any],
-) -> None:
+def test_a_fresh_adapter_changes_nothing_and_follows_its_seed(make):
     ids = torch.tensor([[1, 5, 9, 3]])
     plain = make("llama")(input_ids=ids).logits
     adapted = [add_lora(make("llama"), seed=seed) for seed in (0, 0, 1)]
@@ -91,9 +87,7 @@ def test_a_fresh_adapter_changes_nothing_and_follows_its_seed(
     assert set(config.target_modules) == EXPECTED["llama"]
 
 
-def test_an_adapter_says_which_base_it_was_trained_on(
-    make: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_says_which_base_it_was_trained_on(make, tmp_path, monkeypatch):
     model = add_lora(make("llama"), r=2, alpha=4)
     target, link = tmp_path / "target", tmp_path / "link"
     target.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,16 +91,11 @@ shapes = {
 some = settings(max_examples=40, deadline=None)
 
 
-# --- Values --------------------------------------------------------------------------
-
-
-@some
-@given(**shapes)
-def test_every_loss_is_the_papers_in_float64(seed: int, n: int, v: int) -> None:
-    teacher, student, ids = draw(seed, n, v)
-    t, s, i = to_torch(teacher, student, ids)
-    rows = range(n)
-    expected: list[tuple[Tensor, list[float]]] = [
+def beside_the_paper(t: Tensor, s: Tensor, i: Tensor) -> list[tuple[Tensor, Any]]:
+    """Each loss of logits and tokens, and the paper's of the same numbers."""
+    teacher, student, ids = t.double().numpy(), s.double().numpy(), i.numpy()
+    rows = range(len(ids))
+    return [
         (token_nll(s, i), [paper_nll(student[r], ids[r]) for r in rows]),
         (unlikelihood(s, i), [paper_unlikelihood(student[r], ids[r]) for r in rows]),
         (
@@ -111,7 +107,16 @@ def test_every_loss_is_the_papers_in_float64(seed: int, n: int, v: int) -> None:
             [paper_demoted_kl(teacher[r], student[r], ids[r]) for r in rows],
         ),
     ]
-    for got, wanted in expected:
+
+
+# --- Values --------------------------------------------------------------------------
+
+
+@some
+@given(**shapes)
+def test_every_loss_is_the_papers_in_float64(seed, n, v):
+    t, s, i = to_torch(*draw(seed, n, v))
+    for got, wanted in beside_the_paper(t, s, i):
         assert got.shape == (n,)
         assert got.dtype == torch.float64
         np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-7, atol=1e-11)
@@ -121,9 +126,7 @@ def test_every_loss_is_the_papers_in_float64(seed: int, n: int, v: int) -> None:
 @given(
     **shapes, k=st.integers(1, 40), temperature=st.sampled_from([0.5, 1.0, 2.0, 5.0])
 )
-def test_the_support_losses_are_the_papers_in_float64(
-    seed: int, n: int, v: int, k: int, temperature: float
-) -> None:
+def test_the_support_losses_are_the_papers_in_float64(seed, n, v, k, temperature):
     teacher, student, _ = draw(seed, n, v)
     t, s = to_torch(teacher, student)
     support, logp = top_k(t, k=k, temperature=temperature)
@@ -143,7 +146,7 @@ def test_the_support_losses_are_the_papers_in_float64(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_narrow_logits_are_computed_in_float32(dtype: torch.dtype) -> None:
+def test_narrow_logits_are_computed_in_float32(dtype):
     teacher, student, ids = draw(1, 6, 400)
     student[np.arange(3), ids[:3]] += 14.0  # P near 1, where bfloat16 is coarse
     t, s = (x.to(dtype) for x in to_torch(teacher, student))
@@ -156,17 +159,8 @@ def test_narrow_logits_are_computed_in_float32(dtype: torch.dtype) -> None:
         [softmax(x[r][support[r].numpy()], 2.0) for r in rows]
         for x in (teacher, student)
     )
-    expected: list[tuple[Tensor, list[float]]] = [
-        (token_nll(s, i), [paper_nll(student[r], ids[r]) for r in rows]),
-        (unlikelihood(s, i), [paper_unlikelihood(student[r], ids[r]) for r in rows]),
-        (
-            kl(t, s),
-            [divergence(softmax(teacher[r]), softmax(student[r])) for r in rows],
-        ),
-        (
-            demoted_kl(t, s, i),
-            [paper_demoted_kl(teacher[r], student[r], ids[r]) for r in rows],
-        ),
+    expected = [
+        *beside_the_paper(t, s, i),
         (
             support_kl(logp, s.gather(-1, support), temperature=2.0),
             [divergence(p[r], q[r]) for r in rows],
@@ -186,9 +180,7 @@ def test_narrow_logits_are_computed_in_float32(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("dtype", "rounding"), [(torch.float32, 5e-6), (torch.float64, 1e-13)]
 )
-def test_unlikelihood_is_exact_from_p_tiny_to_p_one(
-    gap: float, v: int, dtype: torch.dtype, rounding: float
-) -> None:
+def test_unlikelihood_is_exact_from_p_tiny_to_p_one(gap, v, dtype, rounding):
     # One token `gap` above v - 1 equal others: 1 / (1 - P) = 1 + exp(gap) / (v - 1).
     ratio = gap - math.log(v - 1)
     wanted = math.log1p(math.exp(ratio)) if ratio < 30 else ratio
@@ -207,9 +199,7 @@ def test_unlikelihood_is_exact_from_p_tiny_to_p_one(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_demotion_is_finite_where_teacher_and_student_are_certain(
-    dtype: torch.dtype,
-) -> None:
+def test_demotion_is_finite_where_teacher_and_student_are_certain(dtype):
     # The teacher's P(t) rounds to 1, so P / (1 - P(t)) would be 0 / 0.
     t = torch.tensor([[60.0, 1.0, 0.0, -1.0]], dtype=dtype)
     s = torch.tensor([[60.0, 0.0, 0.0, 0.0]], dtype=dtype).requires_grad_()
@@ -225,7 +215,7 @@ def test_demotion_is_finite_where_teacher_and_student_are_certain(
     )
 
 
-def test_a_teacher_probability_of_zero_adds_nothing() -> None:
+def test_a_teacher_probability_of_zero_adds_nothing():
     inf = math.inf
     # Zero by -inf (student finite, student -inf too) and by underflow.
     t = torch.tensor([[0.5, -inf, 1.0, -inf, -900.0]], requires_grad=True)
@@ -240,7 +230,7 @@ def test_a_teacher_probability_of_zero_adds_nothing() -> None:
     assert torch.isfinite(t.grad).all()
 
 
-def test_no_positions_give_an_empty_tensor_with_a_graph() -> None:
+def test_no_positions_give_an_empty_tensor_with_a_graph():
     t = torch.zeros(0, 9)
     s = torch.zeros(0, 9, dtype=torch.bfloat16, requires_grad=True)
     i = torch.zeros(0, dtype=torch.int64)
@@ -272,7 +262,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("v", [2, 11])
 @pytest.mark.parametrize("name", LOSSES)
-def test_gradients_are_those_of_finite_differences(name: str, v: int) -> None:
+def test_gradients_are_those_of_finite_differences(name, v):
     t, s, i = to_torch(*draw(3, 4, v))
     s.requires_grad_()
     assert torch.autograd.gradcheck(lambda s: LOSSES[name](t, s, i), (s,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,8 +23,8 @@ ALL = (*ALONE, *REPLAYING)
 
 
 @pytest.fixture(scope="module")
-def plan(make_model: Callable[..., Any]) -> Callable[..., list[Phase]]:
-    model = adapted(make_model)
+def plan():
+    model = adapted()
 
     def make(method: str, *assignments: str) -> list[Phase]:
         stream = make_stream(model, ROWS, *FEW, *assignments)
@@ -34,13 +33,13 @@ def plan(make_model: Callable[..., Any]) -> Callable[..., list[Phase]]:
     return make
 
 
-def test_every_method_and_option_is_offered_by_the_command() -> None:
+def test_every_method_and_option_is_offered_by_the_command():
     assert list(METHODS) == list(request.METHODS)
     assert set(request.DP) == {request.NONE, *PRIVACY}
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_phases(plan: Callable[..., list[Phase]], method: str) -> None:
+def test_phases(plan, method):
     # Half of a batch of 4 is replayed from the second task on.
     new = (4, 2, 2) if method in REPLAYING else (4, 4, 4)
     wanted = []
@@ -58,9 +57,7 @@ def test_phases(plan: Callable[..., list[Phase]], method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["spark", "er-ptpc"])
-def test_without_replay_the_old_anchor_keeps_its_rows(
-    plan: Callable[..., list[Phase]], method: str
-) -> None:
+def test_without_replay_the_old_anchor_keeps_its_rows(plan, method):
     phases = plan(method, "replay.enabled=off")
     usual = plan(method)
     for phase, other in zip(phases, usual, strict=True):
@@ -77,10 +74,10 @@ def test_without_replay_the_old_anchor_keeps_its_rows(
 
 
 def run(
-    make_model: Callable[..., Any], method: str, *assignments: str
+    method: str, *assignments: str
 ) -> dict[str, tuple[dict[str, torch.Tensor], list[dict[str, Any]]]]:
     """Weights after each phase, and the records of its steps."""
-    stream: Stream = make_stream(adapted(make_model), ROWS, *FEW, *assignments)
+    stream: Stream = make_stream(adapted(), ROWS, *FEW, *assignments)
     found = {}
     for phase in METHODS[method].phases(stream):
         records: list[dict[str, Any]] = []
@@ -91,27 +88,23 @@ def run(
     return found
 
 
-def test_spark_without_its_correction_is_sd_replay(
-    make_model: Callable[..., Any],
-) -> None:
+def test_spark_without_its_correction_is_sd_replay():
     off = [f"ptpc.{name}=off" for name in ("ul", "dkl", "anchor", "old_anchor")]
-    spark = run(make_model, "spark", *off, "ptpc.steps=2")
-    plain = run(make_model, "sd-replay")
+    spark = run("spark", *off, "ptpc.steps=2")
+    plain = run("sd-replay")
     assert list(plain) == ["1-a/task", "2-b/task", "3-c/task"]
     for key, (weights, records) in plain.items():
         assert spark[key][1] == records
         for name, weight in weights.items():
             assert torch.equal(spark[key][0][name], weight)
-    corrected = run(make_model, "spark", "ptpc.steps=2")
+    corrected = run("spark", "ptpc.steps=2")
     assert corrected["1-a/task"][1] == plain["1-a/task"][1]
     assert corrected["2-b/task"][1] != plain["2-b/task"][1]
 
 
-def test_the_teacher_of_replay_is_the_corrected_model(
-    make_model: Callable[..., Any],
-) -> None:
+def test_the_teacher_of_replay_is_the_corrected_model():
     # theta_{k-1}^priv: the first step's student is the teacher itself.
-    found = run(make_model, "spark", "ptpc.steps=3", "ptpc.lr=0.01")
+    found = run("spark", "ptpc.steps=3", "ptpc.lr=0.01")
     for key in ("2-b/task", "3-c/task"):
         assert found[key][1][0]["replay_kl"] == pytest.approx(0, abs=1e-10)
         assert found[key][1][-1]["replay_kl"] > 1e-4

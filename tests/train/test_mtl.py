@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from plain_training import adapted, make_rows, make_stream
+from run_training import write_stream
 
 from spark_audit.audits import Utility
 from spark_audit.checkpoints.detect import series
@@ -21,8 +19,8 @@ from spark_train.methods import METHODS
 ROWS = make_rows(a=7, b=5, c=9)
 
 
-def test_every_row_once_an_epoch_tasks_mixed(make_model: Callable[..., Any]) -> None:
-    stream = make_stream(adapted(make_model), ROWS, "epochs=2", "batch_size=4")
+def test_every_row_once_an_epoch_tasks_mixed():
+    stream = make_stream(adapted(), ROWS, "epochs=2", "batch_size=4")
     (phase,) = METHODS["mtl"].phases(stream)
     assert (phase.stage, phase.part, phase.steps) == ("1-all", "task", 12)
     assert phase.tasks == ("a", "b", "c")
@@ -38,9 +36,9 @@ def test_every_row_once_an_epoch_tasks_mixed(make_model: Callable[..., Any]) -> 
 
 
 def test_one_stage_is_measured_on_all_tasks_and_has_no_transfer(
-    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path, capsys: Any
-) -> None:
-    data = make_stream(tmp_path / "rows.jsonl", train=8, test=6)
+    tiny_base, tmp_path, capsys
+):
+    data = write_stream(tmp_path / "rows.jsonl", train=8, test=6)
     line = ["run", "--quiet", "--method", "mtl", "--base", str(tiny_base)]
     line += ["--data", str(data), "--order", "yelp,fomc", "--device", "cpu"]
     line += ["-o", str(tmp_path / "run"), "--set", "epochs=12", "lr=0.02", "lora.r=4"]
@@ -69,14 +67,12 @@ def test_one_stage_is_measured_on_all_tasks_and_has_no_transfer(
             loading=Loading(device="cpu"),
         )
     ).report
-    assert report is not None
     own = {
         row.metric: row
         for row in report.results
         if row.checkpoint == "mtl" and row.group == "pooled"
     }
     last = own["last"]
-    assert last.value is not None
     assert abs(last.value - sum(measured) / 2) < 1e-12
     for metric in ("avg", "bwt", "forgetting", "learning_accuracy"):
         assert own[metric].status == "not_estimable"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +18,9 @@ from plain_training import (
     response_mean,
     same,
 )
-from run_training import train
+from run_training import train, write_stream
 from safetensors.torch import load_file
+from tiny_models import make_model
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_train.methods import METHODS
@@ -54,10 +53,8 @@ def tensors(model: Any, name: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_what_is_set_aside_goes_on_acting_and_is_frozen(
-    make_model: Callable[..., Any], kind: str
-) -> None:
-    model = adapted(make_model, kind)
+def test_what_is_set_aside_goes_on_acting_and_is_frozen(kind):
+    model = adapted(kind)
     student = Student(model)
     held = dict(student.trainable)
     for number in (1, 2, 3):
@@ -79,17 +76,15 @@ def test_what_is_set_aside_goes_on_acting_and_is_frozen(
     # A fresh adapter follows its seed, wherever the global generator stands.
     torch.rand(1)
     for seed in (3, 4):
-        again = adapted(make_model, kind)
+        again = adapted(kind)
         set_aside(again, seed=seed)
         for name, weight in tensors(again, "default").items():
             is_same = torch.equal(weight, fresh[name])
             assert is_same is (seed == 3 or "_B" in name)
 
 
-def test_a_frozen_copy_stands_beside_the_earlier_adapter_too(
-    make_model: Callable[..., Any],
-) -> None:
-    model = adapted(make_model)
+def test_a_frozen_copy_stands_beside_the_earlier_adapter_too():
+    model = adapted()
     set_aside(model, seed=1)
     moved(model, seed=1)
     student = Student(model)
@@ -106,10 +101,8 @@ def test_a_frozen_copy_stands_beside_the_earlier_adapter_too(
     assert not any(EARLIER in name for name in trained)
 
 
-def test_a_saved_stage_opens_as_one_and_as_its_parts(
-    make_model: Callable[..., Any], tmp_path: Path
-) -> None:
-    model = adapted(make_model)
+def test_a_saved_stage_opens_as_one_and_as_its_parts(tmp_path):
+    model = adapted()
     set_aside(model, seed=1)
     moved(model, seed=1)
     set_aside(model, seed=2)
@@ -138,10 +131,8 @@ def test_a_saved_stage_opens_as_one_and_as_its_parts(
         assert files[0] == files[1]
 
 
-def test_a_step_pays_for_what_is_not_orthogonal(
-    make_model: Callable[..., Any],
-) -> None:
-    stream = make_stream(adapted(make_model), ROWS, *FEW)
+def test_a_step_pays_for_what_is_not_orthogonal():
+    stream = make_stream(adapted(), ROWS, *FEW)
     settings, student = stream.settings.olora, stream.student
     for k, phase in enumerate(METHODS["olora"].phases(stream)):
 
@@ -171,10 +162,8 @@ def test_a_step_pays_for_what_is_not_orthogonal(
         same(seen.gradients, seen.plain_gradients)
 
 
-def test_stages_of_a_run_hold_the_adapters_of_all_tasks(
-    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
-) -> None:
-    data = make_stream(tmp_path / "rows.jsonl", tasks=("yelp", "fomc", "news"))
+def test_stages_of_a_run_hold_the_adapters_of_all_tasks(tiny_base, tmp_path):
+    data = write_stream(tmp_path / "rows.jsonl", tasks=("yelp", "fomc", "news"))
     made = train(
         method="olora",
         base=str(tiny_base),
@@ -182,7 +171,6 @@ def test_stages_of_a_run_hold_the_adapters_of_all_tasks(
         order="yelp,fomc,news",
         output=tmp_path / "run",
         settings=["epochs=2", "batch_size=4", "lr=0.02", "lora.r=3", "lora.alpha=5"],
-        device="cpu",
     )
     states = []
     for k, name in enumerate(("1-yelp", "2-fomc", "3-news"), start=1):

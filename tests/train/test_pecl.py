@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,11 +36,9 @@ FEW = ("epochs=2", "batch_size=3", "lr=0.01")
     ],
 )
 @pytest.mark.parametrize("tokens", [0, 1])
-def test_a_step_without_noise_is_its_three_terms(
-    make_model: Callable[..., Any], assignments: tuple[str, ...], tokens: int
-) -> None:
+def test_a_step_without_noise_is_its_three_terms(assignments, tokens):
     stream = make_stream(
-        adapted(make_model), ROWS, *FEW, "pecl.noise_scale=0", *assignments,
+        adapted(), ROWS, *FEW, "pecl.noise_scale=0", *assignments,
         tokens=tokens,
     )  # fmt: skip
     settings, model = stream.settings.pecl, stream.student.model
@@ -106,12 +103,10 @@ def test_a_step_without_noise_is_its_three_terms(
 
 
 @pytest.mark.parametrize("uniform", ["off", "on"])
-def test_noise_of_its_size_is_on_the_embeddings(
-    make_model: Callable[..., Any], uniform: str
-) -> None:
+def test_noise_of_its_size_is_on_the_embeddings(uniform):
     scale = 0.3
     stream = make_stream(
-        adapted(make_model), ROWS, *FEW, f"pecl.noise_scale={scale}",
+        adapted(), ROWS, *FEW, f"pecl.noise_scale={scale}",
         f"pecl.uniform={uniform}",
     )  # fmt: skip
     phase = METHODS["pecl"].phases(stream)[0]

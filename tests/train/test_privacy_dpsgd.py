@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from run_training import train
+from run_training import train, write_stream
 from safetensors.torch import load_file
 from scipy import optimize, stats
 
@@ -28,8 +27,7 @@ from spark_train.methods import METHODS
 from spark_train.methods.method import Method
 from spark_train.model.lora import add_lora
 from spark_train.model.student import Student
-from spark_train.privacy.accounting import epsilon, noise_for
-from spark_train.privacy.dpsgd import dpsgd, drawn
+from spark_train.privacy.dpsgd import dpsgd, drawn, epsilon, noise_for
 from spark_train.run import Outcome
 from spark_train.run_folder import Folder
 from spark_train.settings import parse
@@ -40,15 +38,13 @@ CLAIMED = {"seqft", "er", "olora", "mtl"}
 
 
 @pytest.fixture(scope="module")
-def data(
-    make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def data(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "rows.jsonl"
-    return make_stream(path, tasks=TASKS, train=10, test=1)
+    return write_stream(path, tasks=TASKS, train=10, test=1)
 
 
 @pytest.fixture
-def stream(tiny_base: Path, data: Path) -> Callable[..., Stream]:
+def stream(tiny_base, data):
     """``stream(*settings, processes=...)``: a stream on a fresh model."""
 
     def make(*settings: str, processes: Processes | None = None) -> Stream:
@@ -80,7 +76,6 @@ def phases(stream: Stream, method: str = "er") -> list[Phase]:
 
 def gradient(stream: Stream, phase: Phase, step: int) -> torch.Tensor:
     """What the optimizer would see of a step: ``(P,)``."""
-    assert phase.collect is not None
     phase.start()
     phase.collect(step, phase.choose(step), Clock({}))
     return flat_gradient(stream.student)
@@ -113,14 +108,11 @@ def own_gradient(student: Student, row: TrainRow) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("bound", [0.05, 0.5, 1e6])
-def test_a_step_is_the_sum_of_clipped_gradients(
-    bound: float, stream: Callable[..., Stream]
-) -> None:
+def test_a_step_is_the_sum_of_clipped_gradients(bound, stream):
     made = stream("dp.noise_multiplier=0", f"dp.max_grad_norm={bound}")
     phase = phases(made)[2]
     step = full(phase)
     chosen = phase.choose(step)
-    assert phase.collect is not None
     told = phase.collect(step, chosen, Clock({}))
     found = flat_gradient(made.student)
     total = torch.zeros_like(found)
@@ -138,9 +130,7 @@ def test_a_step_is_the_sum_of_clipped_gradients(
         assert cut == (0 if bound > 1 else sum(map(len, chosen.rows.values())))
 
 
-def test_replayed_rows_weigh_what_they_do_in_the_loss(
-    stream: Callable[..., Stream],
-) -> None:
+def test_replayed_rows_weigh_what_they_do_in_the_loss(stream):
     settings = ("dp.noise_multiplier=0", "dp.max_grad_norm=1e6", "epochs=20")
     made = stream(*settings, "replay.ratio=0.25", "replay.lambda=2")
     phase = phases(made)[2]
@@ -157,7 +147,7 @@ def test_replayed_rows_weigh_what_they_do_in_the_loss(
 
 # The base's weights are frozen: the first adapters' inputs need no gradient.
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-def test_it_is_what_opacus_computes(stream: Callable[..., Stream]) -> None:
+def test_it_is_what_opacus_computes(stream):
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
@@ -206,7 +196,7 @@ def test_it_is_what_opacus_computes(stream: Callable[..., Stream]) -> None:
 # --- noise ----------------------------------------------------------------------------
 
 
-def test_noise_has_its_scale_at_every_step(stream: Callable[..., Stream]) -> None:
+def test_noise_has_its_scale_at_every_step(stream):
     found = []
     settings = ("dp.max_grad_norm=0.5",)
     plain = stream("dp.noise_multiplier=0", *settings)
@@ -224,7 +214,7 @@ def test_noise_has_its_scale_at_every_step(stream: Callable[..., Stream]) -> Non
     assert abs(np.corrcoef(found[0], found[1])[0, 1]) < 4 / len(found[0]) ** 0.5
 
 
-def test_noise_follows_from_seed_phase_and_step_alone() -> None:
+def test_noise_follows_from_seed_phase_and_step_alone():
     first: dict[str, Any] = {"seed": 0, "run": "a", "key": "1-a/task", "step": 3}
     one = drawn(50, **first)
     assert one.equal(drawn(50, **first))
@@ -232,9 +222,7 @@ def test_noise_follows_from_seed_phase_and_step_alone() -> None:
         assert not one.equal(drawn(50, **first | other))
 
 
-def test_seeds_of_noise_are_no_fewer_for_the_generator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_seeds_of_noise_are_no_fewer_for_the_generator(monkeypatch):
     found = []
     for seed in (5, 5 + 2**32):  # to torch's generator the same
         monkeypatch.setattr(
@@ -244,9 +232,7 @@ def test_seeds_of_noise_are_no_fewer_for_the_generator(
     assert not found[0].equal(found[1])
 
 
-def test_runs_of_one_seed_share_neither_noise_nor_batches(
-    tiny_base: Path, data: Path, tmp_path: Path
-) -> None:
+def test_runs_of_one_seed_share_neither_noise_nor_batches(tiny_base, data, tmp_path):
     left = []
     # Hardly anything but noise, whose scale AdamW takes out again.
     for number, sigma in enumerate((1e4, 1e4, 2e4)):
@@ -264,7 +250,6 @@ def test_runs_of_one_seed_share_neither_noise_nor_batches(
                 f"dp.noise_multiplier={sigma}",
                 f"save_every={number + 1}",
             ],
-            device="cpu",
         ).folder
         state = load_file(folder / "stages/1-yelp/task/adapter_model.safetensors")
         weights = [w.flatten() for name, w in state.items() if "lora_B" in name]
@@ -278,9 +263,7 @@ def test_runs_of_one_seed_share_neither_noise_nor_batches(
     assert abs(both) < 4 / len(one) ** 0.5
 
 
-def test_a_penalty_on_the_weights_comes_behind_clipping_and_noise(
-    stream: Callable[..., Stream],
-) -> None:
+def test_a_penalty_on_the_weights_comes_behind_clipping_and_noise(stream):
     made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.01", "clip=1e9")
     phase = phases(made, "seqft")[0]
     first = next(iter(made.student.trainable.values()))
@@ -298,10 +281,9 @@ def test_a_penalty_on_the_weights_comes_behind_clipping_and_noise(
     assert float((seen[1] - seen[0])[first.numel() :].abs().max()) < 1e-4
 
 
-def test_an_empty_batch_is_noise_alone(stream: Callable[..., Stream]) -> None:
+def test_an_empty_batch_is_noise_alone(stream):
     made = stream("dp.noise_multiplier=2", "dp.max_grad_norm=0.5")
     phase = phases(made, "seqft")[0]
-    assert phase.collect is not None
     empty = replace(phase.choose(0), rows={"task": []})
     assert phase.collect(0, empty, Clock({})) == {"task": 0.0, "clipped": 0}
     noise = drawn(
@@ -323,9 +305,7 @@ class Half(Processes):
         return sum(self.sums, torch.zeros_like(tensor))
 
 
-def test_two_processes_leave_the_gradient_of_one(
-    stream: Callable[..., Stream],
-) -> None:
+def test_two_processes_leave_the_gradient_of_one(stream):
     settings = ("dp.noise_multiplier=0.5", "dp.max_grad_norm=0.3")
     alone = stream(*settings)
     step = full(phases(alone)[2])
@@ -344,12 +324,9 @@ def test_two_processes_leave_the_gradient_of_one(
 # --- sampling -------------------------------------------------------------------------
 
 
-def test_rows_are_sampled_at_the_rates_that_are_accounted(
-    stream: Callable[..., Stream],
-) -> None:
+def test_rows_are_sampled_at_the_rates_that_are_accounted(stream):
     made = stream("epochs=200")
     phase = phases(made)[2]
-    assert phase.each is not None
     rates = phase.each.rates
     # 10 rows a task; batches of 4: two current, one of each of two earlier tasks.
     assert rates == {"agnews": 0.2, "yelp": 0.1, "fomc": 0.1}
@@ -376,9 +353,7 @@ def test_rows_are_sampled_at_the_rates_that_are_accounted(
 
 
 @pytest.mark.parametrize("method", ["seqft", "er", "mtl"])
-def test_a_row_more_or_less_leaves_the_divisor(
-    method: str, stream: Callable[..., Stream]
-) -> None:
+def test_a_row_more_or_less_leaves_the_divisor(method, stream):
     made = stream("dp.noise_multiplier=1e6", "dp.max_grad_norm=1")
     less = replace(made, rows={task: rows[1:] for task, rows in made.rows.items()})
     # Hardly anything but noise, of which there is the same whatever the rows.
@@ -386,9 +361,8 @@ def test_a_row_more_or_less_leaves_the_divisor(
     torch.testing.assert_close(one, other, rtol=1e-4, atol=10)
 
 
-def test_mtl_samples_all_tasks_alike(stream: Callable[..., Stream]) -> None:
+def test_mtl_samples_all_tasks_alike(stream):
     (phase,) = phases(stream(), "mtl")
-    assert phase.each is not None
     assert phase.each.rates == dict.fromkeys(TASKS, 4 / 30)
     sizes = [len(phase.choose(step).rows["task"]) for step in range(phase.steps)]
     assert len(set(sizes)) > 1
@@ -411,9 +385,7 @@ def opacus_epsilon(history: list[tuple[float, float, int]], delta: float) -> flo
 
 
 @pytest.mark.filterwarnings("ignore:Optimal order")
-def test_epsilon_composes_the_own_task_and_its_replay(
-    stream: Callable[..., Stream],
-) -> None:
+def test_epsilon_composes_the_own_task_and_its_replay(stream):
     told: list[str] = []
     made = replace(stream("dp.noise_multiplier=1.3"), note=told.append)
     facts = dpsgd(made, METHODS["er"]).facts
@@ -439,7 +411,7 @@ def test_epsilon_composes_the_own_task_and_its_replay(
     }
 
 
-def test_epsilon_is_a_number_whatever_the_noise() -> None:
+def test_epsilon_is_a_number_whatever_the_noise():
     stretches = [(10, {"a": 0.1})]
 
     def at(sigma: float, delta: float) -> float:
@@ -453,16 +425,14 @@ def test_epsilon_is_a_number_whatever_the_noise() -> None:
     assert at(1e3, 1 / 30) == 0.0
 
 
-def test_without_opacus_what_to_install_is_said(
-    stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_opacus_what_to_install_is_said(stream, monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     with pytest.raises(InputError, match=r"pip install '\.\[dp\]'"):
         dpsgd(stream(), METHODS["seqft"])
 
 
 @pytest.mark.parametrize("sigma", [20.0, 200.0, 1000.0])
-def test_small_epsilons_are_near_the_exact_ones(sigma: float) -> None:
+def test_small_epsilons_are_near_the_exact_ones(sigma):
     """Every row in every step: a Gaussian mechanism (Balle & Wang 2018)."""
     mu, delta = math.sqrt(200) / sigma, 1e-4
 
@@ -475,7 +445,7 @@ def test_small_epsilons_are_near_the_exact_ones(sigma: float) -> None:
     assert exact <= ours < 1.2 * exact
 
 
-def test_noise_is_found_for_a_target(stream: Callable[..., Stream]) -> None:
+def test_noise_is_found_for_a_target(stream):
     with pytest.raises(InputError, match="shows no epsilon of 1e-09 at delta 0.0001"):
         noise_for([(60, {"a": 0.05})], target=1e-9, delta=1e-4)
     facts = dpsgd(stream("dp.target_epsilon=2"), METHODS["er"]).facts
@@ -491,9 +461,7 @@ def test_noise_is_found_for_a_target(stream: Callable[..., Stream]) -> None:
 
 
 @pytest.mark.parametrize("method", list(METHODS))
-def test_epsilon_is_claimed_where_all_is_accounted(
-    method: str, stream: Callable[..., Stream]
-) -> None:
+def test_epsilon_is_claimed_where_all_is_accounted(method, stream):
     told: list[str] = []
     made = replace(stream("dp.delta=0.5"), note=told.append)
     facts: Mapping[str, Any] = dpsgd(made, METHODS[method]).facts
@@ -511,9 +479,7 @@ def test_epsilon_is_claimed_where_all_is_accounted(
     json.dumps(dict(facts), allow_nan=False)
 
 
-def test_a_method_that_says_nothing_has_no_epsilon(
-    stream: Callable[..., Stream],
-) -> None:
+def test_a_method_that_says_nothing_has_no_epsilon(stream):
     silent = Method("quiet", METHODS["seqft"].phases)
     facts = dpsgd(stream(), silent).facts
     assert "does not declare" in facts["no_epsilon"]
@@ -529,16 +495,14 @@ def test_a_method_that_says_nothing_has_no_epsilon(
     assert "1-yelp/task draws its rows otherwise" in facts["no_epsilon"]
 
 
-def test_a_run_records_its_epsilon(tiny_base: Path, data: Path, tmp_path: Path) -> None:
+def test_a_run_records_its_epsilon(tiny_base, data, tmp_path):
     made: Outcome = train(
         method="seqft",
         base=str(tiny_base),
         data=[data],
-        order="yelp,fomc",
         output=tmp_path / "run",
         dp="dpsgd",
         settings=["epochs=1", "batch_size=4", "eval_rows=1", "dp.delta=0.01"],
-        device="cpu",
     )
     record = json.loads((made.folder / "run.json").read_text())
     assert record["dp"] == "dpsgd"
@@ -551,9 +515,7 @@ def test_a_run_records_its_epsilon(tiny_base: Path, data: Path, tmp_path: Path) 
     assert all("clipped" in json.loads(line) for line in lines)
 
 
-def test_another_noise_than_at_first_is_refused(
-    tiny_base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_noise_than_at_first_is_refused(tiny_base, data, tmp_path, monkeypatch):
     def start() -> Outcome:
         return train(
             method="seqft",
@@ -569,7 +531,6 @@ def test_another_noise_than_at_first_is_refused(
                 "save_every=1",
                 "dp.target_epsilon=2",
             ],
-            device="cpu",
         )
 
     save, search = Folder.save, "spark_train.privacy.dpsgd.noise_for"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,15 @@ import pytest
 import torch
 from peft import PeftModel
 from refusals import each
-from run_training import relearn, train
+from run_training import relearn, train, write_stream
 from safetensors.torch import load_file, save_file
+from tiny_models import make_model, save_model
 from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.adapters import input_noise
 from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.open import (
-    open_checkpoint,
-)
+from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.items import Item
@@ -37,34 +35,25 @@ SHORT = ("epochs=2", "batch_size=4", "lr=0.02", "lora.r=4", "fn.sigma=0.5")
 
 
 @pytest.fixture(scope="module")
-def data(
-    make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    return make_stream(tmp_path_factory.mktemp("data") / "rows.jsonl", train=5, test=2)
+def data(tmp_path_factory):
+    return write_stream(tmp_path_factory.mktemp("data") / "rows.jsonl", train=5, test=2)
 
 
 @pytest.fixture(scope="module")
-def tied(
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def tied(tmp_path_factory):
     """A base whose head is its embedding matrix."""
     base = tmp_path_factory.mktemp("models") / "tied"
-    make_model("llama", tie_word_embeddings=True).save_pretrained(base)
-    tiny_tokenizer.save_pretrained(base)
+    save_model(make_model("llama", tie_word_embeddings=True), base)
     return base
 
 
 @pytest.fixture(scope="module")
-def start(tied: Path, data: Path) -> Callable[..., Outcome]:
+def start(tied, data):
     def call(output: Path, *settings: str, **options: Any) -> Outcome:
         given: dict[str, Any] = {
             "method": "er",
             "base": str(tied),
             "data": [data],
-            "order": "yelp,fomc",
-            "device": "cpu",
             "dp": "fn",
         }
         chosen = SHORT if (given | options)["dp"] == "fn" else SHORT[:-1]
@@ -74,9 +63,7 @@ def start(tied: Path, data: Path) -> Callable[..., Outcome]:
 
 
 @pytest.fixture(scope="module")
-def made(
-    start: Callable[..., Outcome], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def made(start, tmp_path_factory):
     return start(tmp_path_factory.mktemp("runs") / "run").folder
 
 
@@ -112,7 +99,7 @@ def unsaid(folder: Path) -> None:
 # --- what a run leaves ----------------------------------------------------------------
 
 
-def test_each_stage_holds_the_one_draw(made: Path) -> None:
+def test_each_stage_holds_the_one_draw(made):
     files = sorted(made.glob(f"stages/*/*/{NOISE}"))
     assert [file.parent.parent.name for file in files] == ["1-yelp", "2-fomc"]
     noise = load_file(files[0])["noise"]
@@ -134,9 +121,7 @@ def test_each_stage_holds_the_one_draw(made: Path) -> None:
     assert not (made / "carried").exists()
 
 
-def test_the_seed_decides_and_none_is_another_run(
-    start: Callable[..., Outcome], made: Path, tmp_path: Path
-) -> None:
+def test_the_seed_decides_and_none_is_another_run(start, made, tmp_path):
     other = start(tmp_path / "other", "seed=1", "epochs=1").folder
     paths = [run / "stages" / "1-yelp" / "task" / NOISE for run in (made, other)]
     assert paths[0].read_bytes() != paths[1].read_bytes()
@@ -151,12 +136,7 @@ def test_the_seed_decides_and_none_is_another_run(
     assert not (tmp_path / "x").exists()
 
 
-def test_training_and_answers_see_it(
-    start: Callable[..., Outcome],
-    tied: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_training_and_answers_see_it(start, tied, tmp_path, monkeypatch):
     seen: list[torch.Tensor] = []
     answered: list[torch.Tensor] = []
     hidden = Student.hidden
@@ -189,12 +169,12 @@ def test_training_and_answers_see_it(
 
 
 @pytest.mark.parametrize("sigma", ["0", "-1", "nan", "inf", "1e-50", "1e39"])
-def test_a_sigma_that_float32_does_not_hold_is_refused(sigma: str) -> None:
+def test_a_sigma_that_float32_does_not_hold_is_refused(sigma):
     with pytest.raises(InputError, match=r"fn.sigma is '"):
         parse([f"fn.sigma={sigma}"])
 
 
-def test_the_sum_is_rounded_once() -> None:
+def test_the_sum_is_rounded_once():
     table = torch.nn.Embedding(5, 64, dtype=torch.bfloat16)
     noise = 0.01 * torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
     ids = torch.tensor([[3, 0, 4]])
@@ -214,7 +194,7 @@ def test_the_sum_is_rounded_once() -> None:
 # --- what an audit makes of it --------------------------------------------------------
 
 
-def test_scores_equal_a_plain_computation(made: Path, tied: Path) -> None:
+def test_scores_equal_a_plain_computation(made, tied):
     adapter = made / "stages" / "2-fomc" / "task"
     noise = load_file(adapter / NOISE)["noise"]
     with torch.no_grad():
@@ -234,9 +214,7 @@ def test_scores_equal_a_plain_computation(made: Path, tied: Path) -> None:
     assert float((stock - logits).abs().max()) > 0.01
 
 
-def test_the_model_s_hashes_depend_on_it(
-    made: Path, tied: Path, tmp_path: Path
-) -> None:
+def test_the_model_s_hashes_depend_on_it(made, tied, tmp_path):
     adapter = made / "stages" / "2-fomc" / "task"
     found = [opened(adapter, tied)]
     for name, scale in (("without", 0.0), ("other", 2.0)):
@@ -253,9 +231,7 @@ def test_the_model_s_hashes_depend_on_it(
     assert len({float(nll(loaded).sum()) for loaded in found}) == 3
 
 
-def test_switching_leaves_no_noise_behind(
-    made: Path, start: Callable[..., Outcome], tied: Path, tmp_path: Path
-) -> None:
+def test_switching_leaves_no_noise_behind(made, start, tied, tmp_path):
     other = start(tmp_path / "other", "seed=3", "epochs=1").folder
     none = start(tmp_path / "none", "epochs=1", dp="none").folder
     specs = parse_specs([f"a={made}", f"b={other}", f"c={none}"])
@@ -274,9 +250,7 @@ def test_switching_leaves_no_noise_behind(
     assert (nll(loaded["base"]) == before).all()
 
 
-def test_a_file_that_is_not_the_one_is_refused(
-    made: Path, tied: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_is_not_the_one_is_refused(made, tied, tmp_path):
     adapter = made / "stages" / "1-yelp" / "task"
     noise = load_file(adapter / NOISE)["noise"]
     broken = noise.clone()
@@ -306,9 +280,7 @@ def test_a_file_that_is_not_the_one_is_refused(
     assert facts["frozen noise"] == "on input embeddings, 300 rows"
 
 
-def test_the_adapter_s_file_alone_is_refused_without_its_noise(
-    made: Path, tied: Path, tmp_path: Path
-) -> None:
+def test_the_adapter_s_file_alone_is_refused_without_its_noise(made, tied, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(made / "stages" / "2-fomc" / "task", folder)
     file = folder / "adapter_model.safetensors"
@@ -339,9 +311,7 @@ def merged(tied: Path, adapter: Path, folder: Path) -> Path:
     return folder
 
 
-def test_full_weights_keep_it_and_are_no_base(
-    start: Callable[..., Outcome], made: Path, tied: Path, data: Path, tmp_path: Path
-) -> None:
+def test_full_weights_keep_it_and_are_no_base(start, made, tied, data, tmp_path):
     adapter = made / "stages" / "2-fomc" / "task"
     full = merged(tied, adapter, tmp_path / "full")
     wanted = nll(opened(adapter, tied))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_training import train
+from run_training import train, write_stream
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.canaries import canary_ranges
@@ -51,16 +50,14 @@ def nll(loaded: Any, ids: torch.Tensor) -> float:
 
 
 @pytest.fixture
-def runs(
-    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
-) -> Callable[..., list[float]]:
+def runs(tiny_base, tmp_path):
     """``runs(seeds, *settings, dp=...)``: bounds of that many fine-tunes."""
 
     def make(seeds: int, *settings: str, dp: str | None = None) -> list[float]:
         found = []
         for seed in range(seeds):
             place = tmp_path / f"{dp}-{seed}"
-            data = make_stream(
+            data = write_stream(
                 place / "rows.jsonl", tasks=("yelp",), train=150, test=150, pii=False
             )
             rows, _ = inject(
@@ -84,9 +81,7 @@ def runs(
 
 
 @pytest.mark.slow
-def test_bounds_of_private_runs_lie_below_their_epsilon(
-    runs: Callable[..., list[float]],
-) -> None:
+def test_bounds_of_private_runs_lie_below_their_epsilon(runs):
     pytest.importorskip("opacus")
     told = ["epochs=40", "dp.target_epsilon=0.5", f"dp.delta={DELTA}"]
     # As in the runs without noise, but for the noise.
@@ -94,7 +89,5 @@ def test_bounds_of_private_runs_lie_below_their_epsilon(
 
 
 @pytest.mark.slow
-def test_a_run_without_noise_is_refuted(
-    runs: Callable[..., list[float]],
-) -> None:
+def test_a_run_without_noise_is_refuted(runs):
     assert max(runs(2, "epochs=40")) > 0.5

@@ -6,7 +6,6 @@ import errno
 import json
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,7 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_train.cli import run
-from spark_train.relearn import (
-    Relearned,
-    without_identifiers,
-)
+from spark_train.relearn import Relearned, without_identifiers
 
 
 def example(key: str, text: str, **more: Any) -> Example:
@@ -52,13 +48,13 @@ LEFT_OUT = {"canary": 1, "annotated": 1, "rules": 1, "elsewhere": 1, "blank": 1}
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     path = tmp_path / "data.jsonl"
     write_examples(path, [*PLAIN, *OTHERS])
     return path
 
 
-def test_rows_with_an_identifier_are_left_out() -> None:
+def test_rows_with_an_identifier_are_left_out():
     kept, left_out = without_identifiers([*PLAIN, *OTHERS])
     assert kept == PLAIN
     assert left_out == LEFT_OUT
@@ -67,7 +63,7 @@ def test_rows_with_an_identifier_are_left_out() -> None:
         without_identifiers(OTHERS)
 
 
-def test_identifiers_annotated_in_other_rows_count() -> None:
+def test_identifiers_annotated_in_other_rows_count():
     def spanned(key: str, text: str, string: str, **more: Any) -> Example:
         at = text.index(string)
         return example(key, text, spans=(Span(at, at + len(string), "NAME"),), **more)
@@ -119,9 +115,7 @@ def relearned(ckpt: Path, data: Path, output: Path, **options: Any) -> Relearned
     return relearn(ckpt=str(ckpt), data=[data], output=output, device="cpu", **options)
 
 
-def test_an_adapter_is_trained_on(
-    data: Path, tiny_base: Path, tmp_path: Path, make_adapter: Callable[..., Path]
-) -> None:
+def test_an_adapter_is_trained_on(data, tiny_base, tmp_path, make_adapter):
     adapter = make_adapter(tmp_path / "adapter", seed=3)
     before = {p.name: p.read_bytes() for p in adapter.iterdir()}
     shown: list[tuple[str, int, int]] = []
@@ -159,9 +153,7 @@ def test_an_adapter_is_trained_on(
     assert "Jones" not in (out / "relearn.json").read_text()
 
 
-def test_the_seed_decides(
-    data: Path, tmp_path: Path, make_adapter: Callable[..., Path]
-) -> None:
+def test_the_seed_decides(data, tmp_path, make_adapter):
     adapter = make_adapter(tmp_path / "adapter")
     files = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -170,9 +162,7 @@ def test_the_seed_decides(
     assert files[0] == files[1] != files[2]
 
 
-def test_full_weights_stay_full_weights(
-    data: Path, tiny_base: Path, tmp_path: Path
-) -> None:
+def test_full_weights_stay_full_weights(data, tiny_base, tmp_path):
     from transformers import AutoModelForCausalLM
 
     out = tmp_path / "out"
@@ -201,9 +191,7 @@ def test_full_weights_stay_full_weights(
     assert changed == {n for n in before if "self_attn" in n}
 
 
-def test_a_head_that_is_not_tied_is_kept(
-    data: Path, tiny_base: Path, tmp_path: Path
-) -> None:
+def test_a_head_that_is_not_tied_is_kept(data, tiny_base, tmp_path):
     # Its configuration says otherwise, the file holds both.
     folder = tmp_path / "model"
     shutil.copytree(tiny_base, folder)
@@ -216,9 +204,7 @@ def test_a_head_that_is_not_tied_is_kept(
     torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
 
-def test_layers_and_tokenizer_are_chosen(
-    data: Path, tiny_base: Path, tmp_path: Path, make_adapter: Callable[..., Path]
-) -> None:
+def test_layers_and_tokenizer_are_chosen(data, tiny_base, tmp_path, make_adapter):
     bare = tmp_path / "bare"
     shutil.copytree(tiny_base, bare)
     for path in bare.glob("*token*"):
@@ -245,13 +231,8 @@ def test_layers_and_tokenizer_are_chosen(
 
 @pytest.mark.parametrize("full", [False, True])
 def test_the_output_may_be_where_one_stands_or_a_link(
-    full: bool,
-    data: Path,
-    tiny_base: Path,
-    tmp_path: Path,
-    make_adapter: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    full, data, tiny_base, tmp_path, make_adapter, monkeypatch
+):
     ckpt = tiny_base if full else make_adapter(tmp_path / "adapter")
     here, target, link = (tmp_path / name for name in ("here", "target", "link"))
     here.mkdir()
@@ -269,9 +250,7 @@ def test_the_output_may_be_where_one_stands_or_a_link(
     open_checkpoint(str(target), device="cpu")
 
 
-def test_what_fails_leaves_nothing(
-    data: Path, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_leaves_nothing(data, tiny_base, tmp_path, monkeypatch):
     import spark_train.relearn as module
 
     there = tmp_path / "there"
@@ -300,8 +279,8 @@ def test_what_fails_leaves_nothing(
 
 
 def test_frozen_noise_stays_with_the_checkpoint(
-    data: Path, tiny_base: Path, tmp_path: Path, make_adapter: Callable[..., Path]
-) -> None:
+    data, tiny_base, tmp_path, make_adapter
+):
     from safetensors.torch import save_file
 
     adapter = make_adapter(tmp_path / "adapter")
@@ -314,9 +293,7 @@ def test_frozen_noise_stays_with_the_checkpoint(
     assert kept == (adapter / "frozen_noise.safetensors").read_bytes()
 
 
-def test_adapters_that_are_no_plain_lora_are_refused(
-    data: Path, tiny_base: Path, tmp_path: Path
-) -> None:
+def test_adapters_that_are_no_plain_lora_are_refused(data, tiny_base, tmp_path):
     from peft import IA3Config, get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -335,9 +312,7 @@ def test_adapters_that_are_no_plain_lora_are_refused(
         relearned(tmp_path / "ia3", data, tmp_path / "out")
 
 
-def test_nothing_is_written_over(
-    data: Path, tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_written_over(data, tiny_base, tmp_path, capsys):
     arguments = ["relearn", str(tiny_base), "--data", str(data), "--device", "cpu"]
     arguments += ["--steps", "2", "--quiet", "-o"]
     assert run([*arguments, str(tmp_path)]) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -84,7 +84,6 @@ def plain_replay(
 
 
 def compare(
-    make_model: Callable[..., Any],
     *assignments: str,
     k: int = 2,
     move: bool = True,
@@ -92,9 +91,7 @@ def compare(
     kind: str = "llama",
 ) -> tuple[Seen, dict[str, Any]]:
     """The first step of learning the last task, beside the equations."""
-    stream = make_stream(
-        adapted(make_model, kind), ROWS, *USUAL, *assignments, tokens=tokens
-    )
+    stream = make_stream(adapted(kind), ROWS, *USUAL, *assignments, tokens=tokens)
     model = stream.student.model
     every = [row for rows in ROWS.values() for row in rows]
     teacher = frozen_logits(model, every)
@@ -118,12 +115,8 @@ def compare(
 @pytest.mark.parametrize("weighting", ["sequence", "mean"])
 @pytest.mark.parametrize("more", [(), ("replay.t_squared=on", "replay.lambda=0.3")])
 @pytest.mark.parametrize("tokens", [0, 60])
-def test_our_forms_weigh_rows_or_terms_alike(
-    make_model: Callable[..., Any], weighting: str, more: tuple[str, ...], tokens: int
-) -> None:
-    seen, found = compare(
-        make_model, f"replay.weighting={weighting}", *more, tokens=tokens
-    )
+def test_our_forms_weigh_rows_or_terms_alike(weighting, more, tokens):
+    seen, found = compare(f"replay.weighting={weighting}", *more, tokens=tokens)
     assert min(found["sizes"]) > 0
     close = {"rel": 1e-5, "abs": 1e-7}
     assert seen.record["loss"] == pytest.approx(seen.plain["loss"].item(), **close)
@@ -131,12 +124,10 @@ def test_our_forms_weigh_rows_or_terms_alike(
 
 
 @pytest.mark.parametrize("weighting", ["count", "sequence", "mean"])
-def test_what_a_replayed_response_weighs_is_told(
-    make_model: Callable[..., Any], weighting: str
-) -> None:
+def test_what_a_replayed_response_weighs_is_told(weighting):
     notes: list[str] = []
     usual = (*USUAL, f"replay.weighting={weighting}")
-    stream = make_stream(adapted(make_model), ROWS, *usual, note=notes.append)
+    stream = make_stream(adapted(), ROWS, *usual, note=notes.append)
     recall = Distillation(stream, 2)
     rows = [row for task in ("a", "b") for row in ROWS[task]]
     recall.start(rows, 60)
@@ -156,7 +147,7 @@ def test_what_a_replayed_response_weighs_is_told(
     # A larger lambda makes up for it.
     notes.clear()
     more = f"replay.lambda={1 / weights[weighting]}"
-    stream = make_stream(adapted(make_model), ROWS, *usual, more, note=notes.append)
+    stream = make_stream(adapted(), ROWS, *usual, more, note=notes.append)
     Distillation(stream, 2).start(rows, 60)
     assert notes == []
 
@@ -189,21 +180,19 @@ def agree(seen: Seen, found: dict[str, Any]) -> None:
         ("sensitivity.tau=0.45",),
     ],
 )
-def test_loss_and_gradient_are_the_equations(
-    make_model: Callable[..., Any], assignments: tuple[str, ...]
-) -> None:
-    seen, found = compare(make_model, *assignments)
+def test_loss_and_gradient_are_the_equations(assignments):
+    seen, found = compare(*assignments)
     assert found["sizes"][1] > 0
     assert found["kl"] > (0 if "replay.top_k=1" in assignments else 1e-3)
     agree(seen, found)
 
 
-def test_no_position_at_all_is_a_loss_of_0(make_model: Callable[..., Any]) -> None:
+def test_no_position_at_all_is_a_loss_of_0():
     rows = {
         task: [replace(row, fixed=~row.pii, response=row.pii) for row in some]
         for task, some in ROWS.items()
     }
-    stream = make_stream(adapted(make_model), rows, *USUAL)
+    stream = make_stream(adapted(), rows, *USUAL)
     recall = Distillation(stream, 1)
     silent = [replace(r, response=r.pii & False, pii=r.pii & False) for r in rows["a"]]
     silent = [replace(r, fixed=r.fixed | True) for r in silent]
@@ -213,11 +202,9 @@ def test_no_position_at_all_is_a_loss_of_0(make_model: Callable[..., Any]) -> No
     assert [number(value) for value in recall.loss(silent).values()] == [0, 0]
 
 
-def test_without_low_positions_all_is_distilled(
-    make_model: Callable[..., Any],
-) -> None:
+def test_without_low_positions_all_is_distilled():
     rows = {t: [replace(r, pii=r.ids > 0) for r in some] for t, some in ROWS.items()}
-    stream = make_stream(adapted(make_model), rows, *USUAL)
+    stream = make_stream(adapted(), rows, *USUAL)
     recall = Distillation(stream, 1)
     recall.start(rows["a"], 9)
     terms = recall.terms(rows["a"])
@@ -226,15 +213,15 @@ def test_without_low_positions_all_is_distilled(
     assert terms["replay_kl"].weight == pytest.approx(1.0)
 
 
-def test_a_score_of_tau_is_not_above_it(make_model: Callable[..., Any]) -> None:
-    stream = make_stream(adapted(make_model), ROWS, *USUAL, "sensitivity.tau=1")
+def test_a_score_of_tau_is_not_above_it():
+    stream = make_stream(adapted(), ROWS, *USUAL, "sensitivity.tau=1")
     recall = Distillation(stream, 1)
     recall.start(ROWS["a"], 9)  # identifiers have a Score of 1
     assert recall.terms(ROWS["a"])["replay_kl"].count == 0
 
 
-def test_a_repeated_row_counts_twice(make_model: Callable[..., Any]) -> None:
-    stream = make_stream(adapted(make_model), ROWS, *USUAL)
+def test_a_repeated_row_counts_twice():
+    stream = make_stream(adapted(), ROWS, *USUAL)
     recall = Distillation(stream, 1)
     one, other = ROWS["a"][:2]
     recall.start([one, other, one], 9)
@@ -252,19 +239,17 @@ def test_a_repeated_row_counts_twice(make_model: Callable[..., Any]) -> None:
     )
 
 
-def test_parts_of_a_batch_change_nothing(make_model: Callable[..., Any]) -> None:
-    whole, _ = compare(make_model, tokens=10**6)
-    parts, _ = compare(make_model, tokens=1)
+def test_parts_of_a_batch_change_nothing():
+    whole, _ = compare(tokens=10**6)
+    parts, _ = compare(tokens=1)
     assert parts.record.pop("stage") == whole.record.pop("stage") == "3-c"
     assert parts.record.pop("part") == whole.record.pop("part") == "task"
     assert parts.record == pytest.approx(whole.record)
     same(parts.gradients, whole.gradients)
 
 
-def test_the_teacher_is_asked_once_and_does_not_follow_the_student(
-    make_model: Callable[..., Any],
-) -> None:
-    stream = make_stream(adapted(make_model), ROWS, *USUAL)
+def test_the_teacher_is_asked_once_and_does_not_follow_the_student():
+    stream = make_stream(adapted(), ROWS, *USUAL)
     recall = Distillation(stream, 1)
     recall.start(ROWS["a"], 9)
     before = {name: number(v) for name, v in recall.loss(ROWS["a"]).items()}
@@ -275,12 +260,10 @@ def test_the_teacher_is_asked_once_and_does_not_follow_the_student(
     assert number(recall.loss(ROWS["a"])["replay_kl"]) == pytest.approx(0, abs=1e-10)
 
 
-def test_tasks_still_to_come_do_not_tell_in_the_score(
-    make_model: Callable[..., Any],
-) -> None:
+def test_tasks_still_to_come_do_not_tell_in_the_score():
     # N of Score_2 is the number of tasks seen so far.
     def count(rows: dict[str, list[TrainRow]]) -> tuple[int, int]:
-        stream = make_stream(adapted(make_model), rows, *USUAL)
+        stream = make_stream(adapted(), rows, *USUAL)
         recall = Distillation(stream, 1)
         recall.start(rows["a"], 9)
         found = recall.terms(rows["a"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import pandas as pd
 import pytest
 import torch
 from peft import PeftModel
-from run_training import train
+from run_training import steps, train, write_stream
+from tiny_models import save_model
 from transformers import AutoModelForCausalLM, MambaConfig
 
 from spark_audit.checkpoints.detect import series
@@ -43,10 +43,8 @@ def settings(method: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def data(
-    make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    return make_stream(tmp_path_factory.mktemp("data") / "rows.jsonl")
+def data(tmp_path_factory):
+    return write_stream(tmp_path_factory.mktemp("data") / "rows.jsonl")
 
 
 def trained(
@@ -57,18 +55,14 @@ def trained(
         method=method,
         base=str(base),
         data=[data],
-        order=options.pop("order", ",".join(TASKS)),
         output=output,
         settings=[*settings(method), *more],
-        device="cpu",
         **options,
     )
 
 
 @pytest.fixture(scope="module")
-def runs(
-    tiny_base: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Outcome]:
+def runs(tiny_base, data, tmp_path_factory):
     """``runs(method)``: a run of two tasks; each is made once."""
     made: dict[str, Outcome] = {}
     folder = tmp_path_factory.mktemp("runs")
@@ -79,12 +73,6 @@ def runs(
         return made[method]
 
     return of
-
-
-def steps(folder: Path) -> list[dict[str, Any]]:
-    """The lines of ``metrics.jsonl`` that are of a step."""
-    text = (folder / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def terms(line: dict[str, Any]) -> set[str]:
@@ -115,9 +103,7 @@ def expected_phases(method: str) -> dict[str, tuple[int, set[str]]]:
 
 
 @pytest.mark.parametrize("method", list(METHODS))
-def test_a_method_leaves_a_whole_run_folder(
-    method: str, runs: Callable[[str], Outcome], tiny_base: Path
-) -> None:
+def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
     made = runs(method)
     folder = made.folder
     record = RunRecord.model_validate_json((folder / "run.json").read_text())
@@ -166,9 +152,7 @@ def test_a_method_leaves_a_whole_run_folder(
 
 
 @pytest.mark.parametrize("method", list(METHODS))
-def test_adapters_open_in_the_audit_and_in_stock_peft(
-    method: str, runs: Callable[[str], Outcome], tiny_base: Path
-) -> None:
+def test_adapters_open_in_the_audit_and_in_stock_peft(method, runs, tiny_base):
     folder = runs(method).folder
     stages = series(str(folder))
     assert [s.label for s in stages] == sorted(p.name for p in folder.glob("stages/*"))
@@ -210,9 +194,7 @@ def test_adapters_open_in_the_audit_and_in_stock_peft(
 
 
 @pytest.mark.parametrize("method", sorted(DISTILLED))
-def test_distillation_leaves_its_scores(
-    method: str, runs: Callable[[str], Outcome]
-) -> None:
+def test_distillation_leaves_its_scores(method, runs):
     (path,) = (runs(method).folder / "scores").iterdir()
     assert path.name == "2-fomc.parquet"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -227,9 +209,7 @@ def test_distillation_leaves_its_scores(
 # --- variants -------------------------------------------------------------------------
 
 
-def test_checkpointing_and_bfloat16_run(
-    runs: Callable[[str], Outcome], tiny_base: Path, data: Path, tmp_path: Path
-) -> None:
+def test_checkpointing_and_bfloat16_run(runs, tiny_base, data, tmp_path):
     plain = steps(runs("spark").folder)
     saving = trained(
         "spark", tiny_base, data, tmp_path / "a", gradient_checkpointing=True
@@ -247,10 +227,8 @@ def test_checkpointing_and_bfloat16_run(
     assert coarse[0]["loss"] != plain[0]["loss"]
 
 
-def test_data_without_identifiers_runs_and_says_so(
-    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
-) -> None:
-    data = make_stream(tmp_path / "plain.jsonl", pii=False)
+def test_data_without_identifiers_runs_and_says_so(tiny_base, tmp_path):
+    data = write_stream(tmp_path / "plain.jsonl", pii=False)
     made = trained("spark", tiny_base, data, tmp_path / "run")
     said = [text for text in made.record.notes if "nothing to correct" in text]
     assert [text.partition(":")[0] for text in said] == ["1-yelp", "2-fomc"]
@@ -262,11 +240,9 @@ def test_data_without_identifiers_runs_and_says_so(
         assert all(math.isfinite(line[name]) for name in terms(line))
 
 
-def test_tasks_without_test_rows_have_empty_cells(
-    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
-) -> None:
-    make_stream(tmp_path / "data" / "yelp.jsonl", tasks=("yelp",), test=0)
-    make_stream(tmp_path / "data" / "fomc.jsonl", tasks=("fomc",))
+def test_tasks_without_test_rows_have_empty_cells(tiny_base, tmp_path):
+    write_stream(tmp_path / "data" / "yelp.jsonl", tasks=("yelp",), test=0)
+    write_stream(tmp_path / "data" / "fomc.jsonl", tasks=("fomc",))
     made = trained("seqft", tiny_base, tmp_path / "data", tmp_path / "run")
     assert "no test rows, so no accuracy: yelp" in made.record.notes
     text = (made.folder / "accuracy.csv").read_text().splitlines()
@@ -277,10 +253,8 @@ def test_tasks_without_test_rows_have_empty_cells(
     assert made.matrix[1][1] is not None
 
 
-def test_test_rows_that_are_not_asked_are_told(
-    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
-) -> None:
-    data = make_stream(tmp_path / "rows.jsonl", train=2)
+def test_test_rows_that_are_not_asked_are_told(tiny_base, tmp_path):
+    data = write_stream(tmp_path / "rows.jsonl", train=2)
     lines = [json.loads(line) for line in data.read_text().splitlines()]
     for row in lines:
         if row["id"] in ("yelp-02", "yelp-03"):
@@ -295,12 +269,8 @@ def test_test_rows_that_are_not_asked_are_told(
 
 
 def test_eval_rows_bounds_what_is_answered(
-    runs: Callable[[str], Outcome],
-    tiny_base: Path,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    runs, tiny_base, data, tmp_path, monkeypatch
+):
     asked: list[list[str]] = []
 
     def spy(loaded: Any, prompts: Any) -> float:
@@ -313,11 +283,9 @@ def test_eval_rows_bounds_what_is_answered(
     assert asked == [yelp, yelp, fomc]
 
 
-def test_a_numbered_order_keeps_the_tasks_that_are_there(
-    make_stream: Callable[..., Path], tiny_base: Path, tmp_path: Path
-) -> None:
+def test_a_numbered_order_keeps_the_tasks_that_are_there(tiny_base, tmp_path):
     # Names are compared without case; the data's own are kept.
-    data = make_stream(tmp_path / "d.jsonl", tasks=("Yelp", "other", "FOMC"))
+    data = write_stream(tmp_path / "d.jsonl", tasks=("Yelp", "other", "FOMC"))
     made = trained("seqft", tiny_base, data, tmp_path / "r", "epochs=1", order="1")
     assert made.record.tasks == ["FOMC", "Yelp"]
     missing = [name for name in ORDERS["1"] if name not in ("fomc", "yelp")]
@@ -333,9 +301,7 @@ def test_a_numbered_order_keeps_the_tasks_that_are_there(
 
 
 @pytest.fixture
-def refused(
-    tiny_base: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
+def refused(tiny_base, data, tmp_path, capsys):
     """``refused(option=value)``: exit code and the one line of a run that fails."""
 
     def attempt(*flags: str, **changed: Any) -> tuple[int, str]:
@@ -363,20 +329,14 @@ def refused(
     return attempt
 
 
-def test_tasks_that_are_unknown_or_named_twice_are_refused(
-    refused: Callable[..., tuple[int, str]],
-) -> None:
+def test_tasks_that_are_unknown_or_named_twice_are_refused(refused):
     code, said = refused(order="yelp,nope")
     assert code == 2
     assert "'nope' is no task with train rows; there are: fomc, yelp" in said
     assert "one twice" in refused(order="yelp,yelp")[1]
 
 
-def test_data_that_cannot_be_trained_on_is_refused(
-    refused: Callable[..., tuple[int, str]],
-    make_stream: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
+def test_data_that_cannot_be_trained_on_is_refused(refused, tmp_path):
     code, said = refused(data=tmp_path / "nowhere.jsonl")
     assert code in (2, 4)
     assert "nowhere.jsonl" in said
@@ -384,11 +344,11 @@ def test_data_that_cannot_be_trained_on_is_refused(
     code, said = refused(data=tmp_path / "empty")
     assert code == 2
     assert "holds no .jsonl file" in said
-    held = make_stream(tmp_path / "held.jsonl", train=0)
+    held = write_stream(tmp_path / "held.jsonl", train=0)
     code, said = refused(data=held)
     assert code == 2
     assert "holds no train row" in said
-    other = make_stream(tmp_path / "other.jsonl", tasks=("mine",))
+    other = write_stream(tmp_path / "other.jsonl", tasks=("mine",))
     code, said = refused(data=other, order=1)
     assert code == 2
     assert "none of the tasks of order 1; it has: mine" in said
@@ -399,11 +359,7 @@ def test_data_that_cannot_be_trained_on_is_refused(
     assert not (tmp_path / "run" / "run.json").exists()
 
 
-def test_a_base_that_is_none_is_refused(
-    refused: Callable[..., tuple[int, str]],
-    make_adapter: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
+def test_a_base_that_is_none_is_refused(refused, make_adapter, tmp_path):
     code, said = refused(base=tmp_path / "nowhere")
     assert code == 3
     assert "nowhere" in said
@@ -412,9 +368,7 @@ def test_a_base_that_is_none_is_refused(
     assert "the base is itself an adapter; give the model it was trained on" in said
 
 
-def test_an_output_that_cannot_be_written_is_refused(
-    refused: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
+def test_an_output_that_cannot_be_written_is_refused(refused, tmp_path):
     # (A mode of read-only does not keep root out; a file in the way does.)
     (tmp_path / "file").write_text("")
     code, said = refused(output=tmp_path / "file" / "run")
@@ -422,9 +376,7 @@ def test_an_output_that_cannot_be_written_is_refused(
     assert "cannot be written" in said
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(
-    refused: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
+def test_a_loss_that_is_not_finite_stops_the_run(refused, tmp_path):
     # The first step moves the weights so far that the second one's loss overflows.
     settings = ("lr=1e30", "epochs=1", "batch_size=4")
     code, said = refused("--set", *settings, method="seqft")
@@ -434,12 +386,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     )
 
 
-def test_a_base_without_attention_names_its_layers(
-    refused: Callable[..., tuple[int, str]],
-    tiny_tokenizer: Any,
-    data: Path,
-    tmp_path: Path,
-) -> None:
+def test_a_base_without_attention_names_its_layers(refused, data, tmp_path):
     base = tmp_path / "mamba"
     config = MambaConfig(
         vocab_size=300,
@@ -450,8 +397,7 @@ def test_a_base_without_attention_names_its_layers(
         eos_token_id=2,
         pad_token_id=0,
     )
-    AutoModelForCausalLM.from_config(config).save_pretrained(base)
-    tiny_tokenizer.save_pretrained(base)
+    save_model(AutoModelForCausalLM.from_config(config), base)
     code, said = refused(base=base)
     assert code == 2
     assert "no attention projections" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import random
@@ -13,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from run_training import train
+from run_training import Killed, left, train, write_stream
+from tiny_models import make_model, save_model
 
 from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint
@@ -53,14 +53,12 @@ main()
 
 
 @pytest.fixture(scope="module")
-def data(
-    make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    return make_stream(tmp_path_factory.mktemp("data") / "rows.jsonl", train=4, test=1)
+def data(tmp_path_factory):
+    return write_stream(tmp_path_factory.mktemp("data") / "rows.jsonl", train=4, test=1)
 
 
 @pytest.fixture(scope="module")
-def start(tiny_base: Path, data: Path) -> Callable[..., Outcome]:
+def start(tiny_base, data):
     """``start(output, *settings, **options)``: the run, in this process."""
 
     def call(output: Path, *settings: str, **options: Any) -> Outcome:
@@ -68,8 +66,6 @@ def start(tiny_base: Path, data: Path) -> Callable[..., Outcome]:
             "method": "spark",
             "base": str(tiny_base),
             "data": [data],
-            "order": "yelp,fomc",
-            "device": "cpu",
         } | options
         return train(output=output, settings=[*SETTINGS, *settings], **given)
 
@@ -77,20 +73,9 @@ def start(tiny_base: Path, data: Path) -> Callable[..., Outcome]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(
-    start: Callable[..., Outcome], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def undisturbed(start, tmp_path_factory):
     """The folder of a run that nothing interrupted."""
     return start(tmp_path_factory.mktemp("whole") / "run").folder
-
-
-def left(folder: Path) -> dict[str, str]:
-    """Hash of everything that a run leaves, but for its record of times."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "run.json"
-    }
 
 
 def record(folder: Path) -> dict[str, Any]:
@@ -106,17 +91,11 @@ def left_over() -> str:
         return path.name.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")
 
 
-class Killed(BaseException):
-    """Stands for a process that ends at once."""
-
-
 # --- interrupted ----------------------------------------------------------------------
 
 
 @pytest.fixture
-def launch(
-    tiny_base: Path, data: Path, tmp_path: Path
-) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def launch(tiny_base, data, tmp_path):
     """``launch(output, *settings)``: a process for the same run, twice."""
     begun: list[subprocess.Popen[str]] = []
 
@@ -156,15 +135,9 @@ def wait_for_a_state(run: Path, size: int, process: subprocess.Popen[str]) -> No
 LONG = ("epochs=4", "ptpc.steps=8", "save_every=3")
 
 
-def test_kill_9_and_an_interrupt_at_any_moment_change_nothing(
-    launch: Callable[..., subprocess.Popen[str]],
-    start: Callable[..., Outcome],
-    tmp_path: Path,
-) -> None:
+def test_kill_9_and_an_interrupt_at_any_moment_change_nothing(launch, start, tmp_path):
     run, rng = tmp_path / "run", random.Random(0)
     process = launch(run, *LONG)
-    assert process.stdin is not None
-    assert process.stdout is not None
     whole = start(tmp_path / "whole", *LONG).folder
     for sent in (signal.SIGKILL, signal.SIGINT):
         size = (run / "metrics.jsonl").stat().st_size if run.exists() else 0
@@ -210,11 +183,7 @@ def test_kill_9_and_an_interrupt_at_any_moment_change_nothing(
 # --- said again -----------------------------------------------------------------------
 
 
-def test_a_complete_run_is_left_alone_and_shown_again(
-    start: Callable[..., Outcome],
-    undisturbed: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_complete_run_is_left_alone_and_shown_again(start, undisturbed, monkeypatch):
     before = {p: p.stat().st_mtime_ns for p in undisturbed.rglob("*") if p.is_file()}
     first = start(undisturbed)
     monkeypatch.setattr("spark_train.run.run_phase", None)
@@ -238,9 +207,7 @@ def refusal(call: Callable[[], object], kind: type[Exception] = InputError) -> s
     return str(caught.value)
 
 
-def test_another_setting_is_refused_with_the_difference(
-    start: Callable[..., Outcome], undisturbed: Path
-) -> None:
+def test_another_setting_is_refused_with_the_difference(start, undisturbed):
     before = left(undisturbed)
     for settings, said in [
         (("ptpc.alpha_ul=3",), "ptpc.alpha_ul 2 -> 3"),
@@ -259,14 +226,9 @@ def test_another_setting_is_refused_with_the_difference(
 
 
 def test_other_data_another_base_order_or_method_is_refused(
-    start: Callable[..., Outcome],
-    undisturbed: Path,
-    make_stream: Callable[..., Path],
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-    tmp_path: Path,
-) -> None:
-    other = make_stream(tmp_path / "rows.jsonl", seed=1)
+    start, undisturbed, tmp_path
+):
+    other = write_stream(tmp_path / "rows.jsonl", seed=1)
     said = refusal(lambda: start(undisturbed, data=[other]))
     assert "settings: data: other files or contents;" in said
     said = refusal(lambda: start(undisturbed, order="fomc,yelp"))
@@ -276,21 +238,16 @@ def test_other_data_another_base_order_or_method_is_refused(
     said = refusal(lambda: start(undisturbed, method="er-ptpc"))
     assert "settings: method spark -> er-ptpc;" in said
     base = tmp_path / "base"
-    make_model(seed=5).save_pretrained(base)
-    tiny_tokenizer.save_pretrained(base)
+    save_model(make_model(seed=5), base)
     said = refusal(lambda: start(undisturbed, base=str(base)))
     assert "settings: base " in said
     assert len(said) < 250
 
 
-def test_neither_names_nor_the_order_of_files_make_another_run(
-    start: Callable[..., Outcome],
-    make_stream: Callable[..., Path],
-    tmp_path: Path,
-) -> None:
+def test_neither_names_nor_the_order_of_files_make_another_run(start, tmp_path):
     names, settings = ("yelp", "fomc"), ("epochs=1", "ptpc.steps=1")
     files = [
-        make_stream(tmp_path / n / "rows.jsonl", tasks=(n,), train=3, test=1)
+        write_stream(tmp_path / n / "rows.jsonl", tasks=(n,), train=3, test=1)
         for n in names
     ]
     renamed = [tmp_path / "all" / f"{name}.jsonl" for name in reversed(names)]
@@ -306,7 +263,7 @@ def test_neither_names_nor_the_order_of_files_make_another_run(
     # And where they train, they train alike.
     start(other, *settings, data=renamed)
     assert left(other) == before
-    for given in (files[:1] * 2, files[:1], [files[0], make_stream(files[1], seed=3)]):
+    for given in (files[:1] * 2, files[:1], [files[0], write_stream(files[1], seed=3)]):
         with pytest.raises(InputError):
             start(run, *settings, data=given)
     said = refusal(lambda: start(run, *settings, data=files[1:]))
@@ -315,8 +272,8 @@ def test_neither_names_nor_the_order_of_files_make_another_run(
 
 
 def test_a_folder_that_is_emptied_under_a_run_is_begun_anew(
-    start: Callable[..., Outcome], undisturbed: Path, tmp_path: Path
-) -> None:
+    start, undisturbed, tmp_path
+):
     run = tmp_path / "run"
 
     def emptied(what: str, done: int, total: int) -> None:
@@ -336,9 +293,7 @@ def test_a_folder_that_is_emptied_under_a_run_is_begun_anew(
     )
 
 
-def test_a_folder_of_something_else_is_refused_and_left_as_it_is(
-    start: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is(start, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     said = refusal(lambda: start(tmp_path))
     assert "holds something else than a run (notes.txt, no run.json)" in said
@@ -351,9 +306,7 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(
 
 
 @pytest.fixture(scope="module")
-def half(
-    start: Callable[..., Outcome], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def half(start, tmp_path_factory):
     """The folder of a run that was killed after its first stage."""
 
     def stop(*args: Any, **options: Any) -> None:
@@ -368,7 +321,7 @@ def half(
 
 
 @pytest.fixture
-def stopped(half: Path, tmp_path: Path) -> Path:
+def stopped(half, tmp_path):
     """A copy of it."""
     return Path(shutil.copytree(half, tmp_path / "run"))
 
@@ -377,12 +330,8 @@ def stopped(half: Path, tmp_path: Path) -> Path:
     "gone", ["accuracy.csv", "stages/1-yelp/task", "stages/1-yelp/priv"]
 )
 def test_what_a_finished_phase_left_must_be_there(
-    gone: str,
-    start: Callable[..., Outcome],
-    undisturbed: Path,
-    stopped: Path,
-    tmp_path: Path,
-) -> None:
+    gone, start, undisturbed, stopped, tmp_path
+):
     complete = Path(shutil.copytree(undisturbed, tmp_path / "complete"))
     for run in (stopped, complete):
         place = run / gone
@@ -424,14 +373,8 @@ def damaged(data: bytes, how: str) -> bytes:
 @pytest.mark.parametrize("how", ["bit", "cut"])
 @pytest.mark.parametrize(("which", "name"), LEFT)
 def test_damage_is_found_on_resume_and_on_audit_by_the_file_s_name(
-    which: str,
-    name: str,
-    how: str,
-    start: Callable[..., Outcome],
-    tiny_base: Path,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-) -> None:
+    which, name, how, start, tiny_base, request, tmp_path
+):
     run = Path(shutil.copytree(request.getfixturevalue(which), tmp_path / "run"))
     source = f"{run}@1:task" if "/task/" in name else f"{run}@1"
     assert inspect_checkpoint(source, base=str(tiny_base)).problems == ()
@@ -459,8 +402,8 @@ def test_damage_is_found_on_resume_and_on_audit_by_the_file_s_name(
 
 
 def test_what_is_written_after_the_state_may_be_anything(
-    start: Callable[..., Outcome], undisturbed: Path, stopped: Path, tiny_base: Path
-) -> None:
+    start, undisturbed, stopped, tiny_base
+):
     for name in ("metrics.jsonl", "accuracy.csv"):
         with (stopped / name).open("ab") as file:
             file.write(b"\xffhalf a line")
@@ -472,9 +415,7 @@ def test_what_is_written_after_the_state_may_be_anything(
 # --- what is said of the starts, and what is left of a refused one --------------------
 
 
-def test_a_start_on_another_machine_is_told(
-    start: Callable[..., Outcome], stopped: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_on_another_machine_is_told(start, stopped, monkeypatch):
     (first,) = record(stopped)["starts"]
     assert (first["device"], first["gradient_checkpointing"]) == ("cpu", False)
     assert first["threads"] == torch.get_num_threads()
@@ -496,9 +437,7 @@ def test_a_start_on_another_machine_is_told(
     assert note in after["notes"]
 
 
-def test_a_refused_run_leaves_no_folder(
-    start: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_a_refused_run_leaves_no_folder(start, tmp_path):
     refusal(lambda: start(tmp_path / "new" / "run", "max_length=4"))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
@@ -517,7 +456,7 @@ def test_a_refused_run_leaves_no_folder(
         "accuracy.csv",
     ],
 )
-def test_a_run_writes_and_deletes_nothing_elsewhere(name: str, tmp_path: Path) -> None:
+def test_a_run_writes_and_deletes_nothing_elsewhere(name, tmp_path):
     theirs, run = tmp_path / "theirs", tmp_path / "run"
     theirs.mkdir()
     for kept in ("accuracy.csv", "metrics.jsonl"):
@@ -535,7 +474,7 @@ def test_a_run_writes_and_deletes_nothing_elsewhere(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["run.json", "state.safetensors"])
-def test_a_run_goes_on_from_its_own_files(name: str, tmp_path: Path) -> None:
+def test_a_run_goes_on_from_its_own_files(name, tmp_path):
     (tmp_path / "theirs").write_text("{}")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).symlink_to(tmp_path / "theirs")

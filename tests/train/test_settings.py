@@ -10,7 +10,7 @@ from spark_audit.errors import InputError
 from spark_train.settings import GROUPS, Settings, describe, names, parse
 
 
-def test_the_papers_values_are_the_defaults() -> None:
+def test_the_papers_values_are_the_defaults():
     flat = Settings().flat()
     wanted = {
         "epochs": 3,
@@ -51,7 +51,7 @@ def test_the_papers_values_are_the_defaults() -> None:
     assert all(flat[f"ptpc.{name}"] for name in ("ul", "dkl", "anchor", "old_anchor"))
 
 
-def test_assignments() -> None:
+def test_assignments():
     found = parse(
         ["ptpc.alpha_ul=3", " replay.lambda = 0.25 ", "lr=1e-3", "loss.scope=full"]
     )
@@ -83,7 +83,7 @@ def test_assignments() -> None:
         "ptpc.lr=",
     ],
 )
-def test_values_out_of_bounds(text: str) -> None:
+def test_values_out_of_bounds(text):
     name, _, value = text.partition("=")
     with pytest.raises(InputError) as caught:
         parse([text])
@@ -95,7 +95,7 @@ def test_values_out_of_bounds(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["nothing=1", "ptpc=1", "ptpc.=1", "lambda=1", "replay.lambda_=1", "=1"]
 )
-def test_unknown_names(text: str) -> None:
+def test_unknown_names(text):
     with pytest.raises(
         InputError, match=r"is no setting of any method.*replay\.lambda, "
     ):
@@ -103,12 +103,12 @@ def test_unknown_names(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["epochs", "", "ptpc.ul"])
-def test_no_assignment(text: str) -> None:
+def test_no_assignment(text):
     with pytest.raises(InputError, match="is not NAME=VALUE"):
         parse([text])
 
 
-def test_a_method_takes_its_own_settings_only() -> None:
+def test_a_method_takes_its_own_settings_only():
     some: Any = ("loss", "replay.ratio")
     assert parse(["replay.ratio=0.2"], groups=some).replay.ratio == 0.2
     for other in ("replay.top_k=3", "ptpc.ul=off"):
@@ -120,7 +120,7 @@ def test_a_method_takes_its_own_settings_only() -> None:
     assert names(GROUPS) == names()
 
 
-def test_every_setting_is_described() -> None:
+def test_every_setting_is_described():
     rows = describe()
     assert [row["name"] for row in rows] == list(Settings().flat())
     for row in rows:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from plain_training import adapted, make_rows, make_stream
@@ -15,8 +13,8 @@ ROWS = make_rows(a=9, b=8, c=5, d=11)
 
 
 @pytest.fixture(scope="module")
-def stream(make_model: Callable[..., Any]) -> Callable[..., Stream]:
-    model = adapted(make_model)
+def stream():
+    model = adapted()
 
     def make(*assignments: str) -> Stream:
         return make_stream(model, ROWS, *assignments)
@@ -25,9 +23,7 @@ def stream(make_model: Callable[..., Any]) -> Callable[..., Stream]:
 
 
 @pytest.mark.parametrize("limit", [3, 6, 7, 1000])
-def test_a_memory_is_bounded_and_only_forgets(
-    stream: Callable[..., Stream], limit: int
-) -> None:
+def test_a_memory_is_bounded_and_only_forgets(stream, limit):
     one = stream(f"replay.memory={limit}")
     before: dict[str, set[str]] = {}
     for k in range(1, 4):
@@ -45,7 +41,7 @@ def test_a_memory_is_bounded_and_only_forgets(
 
 
 @pytest.mark.parametrize("size", [5, 11, 40])
-def test_replayed_rows_come_evenly(stream: Callable[..., Stream], size: int) -> None:
+def test_replayed_rows_come_evenly(stream, size):
     found = stream().replayed(3, size, purpose="list")
     assert len(found) == size
     tasks = Counter(row.task for row in found)
@@ -60,9 +56,7 @@ def test_replayed_rows_come_evenly(stream: Callable[..., Stream], size: int) -> 
     assert order != sorted(order)
 
 
-def test_a_memory_smaller_than_the_tasks_still_fills_the_list(
-    stream: Callable[..., Stream],
-) -> None:
+def test_a_memory_smaller_than_the_tasks_still_fills_the_list(stream):
     found = stream("replay.memory=2").replayed(3, 12, purpose="list")
     assert Counter(row.task for row in found) == {"a": 6, "b": 6}
     assert len({row.id for row in found}) == 2

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from plain_training import adapted, logits_of, make_rows, moved, same
+from tiny_models import make_model
 from torch import Tensor
 
 from spark_train.data import collate
@@ -43,10 +43,8 @@ def plain(model: Any, mask: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("which", ["all", "some"])
-def test_logits_are_the_models_own(
-    make_model: Callable[..., Any], kind: str, which: str
-) -> None:
-    model = adapted(make_model, kind, **KINDS[kind])
+def test_logits_are_the_models_own(kind, which):
+    model = adapted(kind, **KINDS[kind])
     student, batch, mask = Student(model), collate(ROWS), asked(which)
     assert not student.note  # the head is streamed
     with torch.no_grad():
@@ -62,9 +60,7 @@ def test_logits_are_the_models_own(
     assert (logits - wrong).abs().max() > 0.1
 
 
-def test_an_unknown_class_gives_its_own_logits(
-    make_model: Callable[..., Any],
-) -> None:
+def test_an_unknown_class_gives_its_own_logits():
     known = make_model(initializer_range=0.4)
 
     class Unheard(type(known)):  # type: ignore[misc]
@@ -88,10 +84,8 @@ def test_an_unknown_class_gives_its_own_logits(
     check_total(student, model, rows=3)
 
 
-def test_a_known_class_that_does_more_falls_back_too(
-    make_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = adapted(make_model)
+def test_a_known_class_that_does_more_falls_back_too(monkeypatch):
+    model = adapted()
     inner = model.get_base_model()
     forward = inner.forward
 
@@ -143,16 +137,14 @@ def check_total(
 
 @pytest.mark.parametrize("rows", [1, 3, 10**6, None])
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
-def test_a_sum_in_chunks_is_plain_autograd(
-    make_model: Callable[..., Any], kind: str, rows: int | None
-) -> None:
-    model = adapted(make_model, kind, **KINDS[kind])
+def test_a_sum_in_chunks_is_plain_autograd(kind, rows):
+    model = adapted(kind, **KINDS[kind])
     error = ROUNDED.get(kind, 1e-8)
     check_total(Student(model), model, rows=rows, error=error)
 
 
-def test_a_sum_over_no_positions_is_0(make_model: Callable[..., Any]) -> None:
-    student = Student(adapted(make_model))
+def test_a_sum_over_no_positions_is_0():
+    student = Student(adapted())
     batch = collate(ROWS)
     hidden = student.hidden(batch, torch.zeros_like(batch.attention))
     total = student.total(hidden, lambda part, at: student.logits(part)[:, 0])
@@ -167,10 +159,8 @@ def adapter_weights(model: Any, name: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_a_teacher_stays_where_the_student_was(
-    make_model: Callable[..., Any], kind: str
-) -> None:
-    model = adapted(make_model, kind)
+def test_a_teacher_stays_where_the_student_was(kind):
+    model = adapted(kind)
     student, batch, mask = Student(model), collate(ROWS), asked("all")
 
     def logits() -> Tensor:
@@ -209,8 +199,8 @@ def test_a_teacher_stays_where_the_student_was(
         torch.testing.assert_close(logits(), now)
 
 
-def test_a_teacher_is_put_away_after_an_error(make_model: Callable[..., Any]) -> None:
-    model = adapted(make_model)
+def test_a_teacher_is_put_away_after_an_error():
+    model = adapted()
     student = Student(model)
     student.freeze("old")
     with pytest.raises(ZeroDivisionError), student.teacher("old"):
@@ -221,7 +211,7 @@ def test_a_teacher_is_put_away_after_an_error(make_model: Callable[..., Any]) ->
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_bfloat16(make_model: Callable[..., Any], kind: str) -> None:
+def test_bfloat16(kind):
     model = add_lora(make_model(kind).to(torch.bfloat16), r=4).eval()
     moved(model, seed=1, size=0.02)
     student, mask = Student(model), asked("all")
@@ -247,9 +237,7 @@ def test_bfloat16(make_model: Callable[..., Any], kind: str) -> None:
     torch.testing.assert_close(again, logits.detach())
 
 
-def test_a_model_without_adapter_trains_itself(
-    make_model: Callable[..., Any],
-) -> None:
+def test_a_model_without_adapter_trains_itself():
     model = make_model(initializer_range=0.4).double()
     student = Student(model)
     assert "head is trained" in student.note

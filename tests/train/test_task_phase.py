@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,9 +25,9 @@ ROWS = make_rows(a=40, b=37, c=50)
 
 
 @pytest.fixture(scope="module")
-def phase(make_model: Callable[..., Any]) -> Callable[..., Phase]:
+def phase():
     """The phase of learning task k, with or without replay."""
-    model = adapted(make_model)
+    model = adapted()
 
     def make(k: int, *assignments: str, replay: bool = True) -> Phase:
         stream = make_stream(model, ROWS, *assignments)
@@ -52,7 +51,7 @@ def sizes(steps: list[Step], role: str) -> list[int]:
     return [len(step.rows.get(role, ())) for step in steps]
 
 
-def test_the_first_task_fills_the_batch(phase: Callable[..., Phase]) -> None:
+def test_the_first_task_fills_the_batch(phase):
     found = epochs(phase(0), 3)
     for steps in found:
         assert sizes(steps, "task") == [32, 8]
@@ -62,7 +61,7 @@ def test_the_first_task_fills_the_batch(phase: Callable[..., Phase]) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2])
-def test_half_of_a_later_batch_is_replayed(phase: Callable[..., Phase], k: int) -> None:
+def test_half_of_a_later_batch_is_replayed(phase, k):
     task = "abc"[k]
     found = epochs(phase(k), 3)
     lists = []
@@ -84,9 +83,7 @@ def test_half_of_a_later_batch_is_replayed(phase: Callable[..., Phase], k: int) 
 @pytest.mark.parametrize(
     ("ratio", "new", "old"), [("0.25", 24, 8), ("0.75", 8, 24), ("0.01", 31, 1)]
 )
-def test_other_ratios(
-    phase: Callable[..., Phase], ratio: str, new: int, old: int
-) -> None:
+def test_other_ratios(phase, ratio, new, old):
     for steps in epochs(phase(1, f"replay.ratio={ratio}"), 3):
         full, rest = divmod(37, new)
         assert sizes(steps, "task") == [new] * full + [rest]
@@ -96,9 +93,7 @@ def test_other_ratios(
         assert max(counts.values()) - min(counts.values()) <= 1 or ratio == "0.01"
 
 
-def test_a_batch_of_one_row_has_no_room_for_replay(
-    phase: Callable[..., Phase],
-) -> None:
+def test_a_batch_of_one_row_has_no_room_for_replay(phase):
     with pytest.raises(InputError, match="batch_size"):
         phase(1, "batch_size=1")
     assert phase(0, "batch_size=1").steps == 3 * 40
@@ -109,18 +104,14 @@ def test_a_batch_of_one_row_has_no_room_for_replay(
 @pytest.mark.parametrize(
     ("assignments", "replay"), [(("replay.enabled=off",), True), ((), False)]
 )
-def test_without_replay(
-    phase: Callable[..., Phase], assignments: tuple[str, ...], replay: bool
-) -> None:
+def test_without_replay(phase, assignments, replay):
     found = phase(1, *assignments, replay=replay)
     assert found.steps == 3 * 2
     assert [set(found.choose(step).rows) for step in range(6)] == [{"task"}] * 6
 
 
 @pytest.mark.parametrize("memory", [2, 10])
-def test_memory_bounds_what_is_replayed(
-    phase: Callable[..., Phase], memory: int
-) -> None:
+def test_memory_bounds_what_is_replayed(phase, memory):
     (steps,) = epochs(phase(2, "epochs=1", f"replay.memory={memory}"), 1)
     counts = Counter(names(steps, "replay"))
     assert len(counts) == memory
@@ -128,14 +119,10 @@ def test_memory_bounds_what_is_replayed(
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
-def compare(
-    make_model: Callable[..., Any], k: int, *assignments: str, tokens: int = 0
-) -> Seen:
+def compare(k: int, *assignments: str, tokens: int = 0) -> Seen:
     """The first step of experience replay beside its plain loss."""
     rows = make_rows(a=5, b=6, c=4)
-    stream = make_stream(
-        adapted(make_model), rows, "batch_size=6", *assignments, tokens=tokens
-    )
+    stream = make_stream(adapted(), rows, "batch_size=6", *assignments, tokens=tokens)
     s = stream.settings
     full = s.loss.scope == "full"
 
@@ -162,10 +149,8 @@ def compare(
     "assignments",
     [(), ("loss.scope=full",), ("replay.lambda=0.4",), ("replay.lambda=0",)],
 )
-def test_experience_replay_adds_two_means(
-    make_model: Callable[..., Any], assignments: tuple[str, ...]
-) -> None:
-    seen = compare(make_model, 2, *assignments)
+def test_experience_replay_adds_two_means(assignments):
+    seen = compare(2, *assignments)
 
     def covered(rows: Any) -> int:
         return sum(

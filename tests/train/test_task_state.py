@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from plain_training import adapted, make_rows, make_stream
-from run_training import train
+from run_training import Killed, left, train, write_stream
 from safetensors.torch import load_file
 
 from spark_audit.checkpoints.open import open_checkpoint
@@ -33,19 +32,9 @@ WATCHED = (
 
 
 @pytest.fixture(scope="module")
-def data(
-    make_stream: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def data(tmp_path_factory):
     path, tasks = tmp_path_factory.mktemp("data") / "rows.jsonl", ORDER.split(",")
-    return make_stream(path, tasks=tuple(tasks), train=3, test=1)
-
-
-def left(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "run.json"
-    }
+    return write_stream(path, tasks=tuple(tasks), train=3, test=1)
 
 
 QUICK = ("spark", "ewc", "gem", "er+dpsgd", "mtl+dpsgd", "spark+fn", "olora+fn")
@@ -54,21 +43,13 @@ QUICK = ("spark", "ewc", "gem", "er+dpsgd", "mtl+dpsgd", "spark+fn", "olora+fn")
 RUNS = (*METHODS, *(f"{name}+dpsgd" for name in METHODS), "spark+fn", "olora+fn")
 
 
-class Killed(BaseException):
-    """Stands for a process that ends at once."""
-
-
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in RUNS],
 )
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
-    name: str,
-    tiny_base: Path,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    name, tiny_base, data, tmp_path, monkeypatch
+):
     method, _, dp = name.partition("+")
     settings = ["epochs=1", "batch_size=2", "lr=0.02", "lora.r=4", "save_every=1"]
     settings += [s for group in groups(method) for s in SMALL.get(group, ())]
@@ -83,7 +64,6 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
             output=output,
             dp=dp or "none",
             settings=settings,
-            device="cpu",
         )
 
     made = start(tmp_path / "whole")
@@ -131,10 +111,8 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
     assert any("frozen noise" in note for note in loaded.notes) == (dp == "fn")
 
 
-def test_what_is_carried_must_be_there(
-    make_model: Callable[..., Any], tmp_path: Path
-) -> None:
-    stream = make_stream(adapted(make_model), make_rows(a=1, b=1, c=1))
+def test_what_is_carried_must_be_there(tmp_path):
+    stream = make_stream(adapted(), make_rows(a=1, b=1, c=1))
     stream = replace(stream, folder=tmp_path)
     for k in (0, 1, 2):
         keep(stream, k, {"a": {"w": torch.full((2,), float(k))}})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +28,7 @@ def make_row(name: str, task: str, *, seed: int, length: int = 60) -> TrainRow:
     )
 
 
-def test_the_mask_of_identifiers_wins_and_says_what_is_one() -> None:
+def test_the_mask_of_identifiers_wins_and_says_what_is_one():
     row = replace(
         make_row("r", "x", seed=0, length=6),
         ids=np.array([1, 4, 5, 6, 7, 8], dtype=np.int32),
@@ -47,7 +45,7 @@ def test_the_mask_of_identifiers_wins_and_says_what_is_one() -> None:
 
 
 @pytest.mark.parametrize("bos", [True, False])
-def test_counts_are_of_text_alone(bos: bool, make_tokenizer: Any) -> None:
+def test_counts_are_of_text_alone(bos, make_tokenizer):
     tokenizer = make_tokenizer(bos=bos)
     examples = [
         Example("a", "t", "the food, the food", " good", "train", "a"),
@@ -63,7 +61,7 @@ def test_counts_are_of_text_alone(bos: bool, make_tokenizer: Any) -> None:
     assert counts.max() > 2
 
 
-def test_the_file_holds_no_text(tmp_path: Path, tiny_tokenizer: Any) -> None:
+def test_the_file_holds_no_text(tmp_path, tiny_tokenizer):
     text = "Ask Kim or ask Maria."
     rows = encode_rows(
         [
