@@ -322,7 +322,7 @@ def test_a_change_of_each_type_and_of_the_same_model() -> None:
 
 
 def test_a_part_of_the_rows_is_judged_by_its_figures() -> None:
-    rows = [figure("er", 0.2, group="task:a"), figure("er", 0.9, group="task:b")]
+    rows = [rated("er", 0.2, group="task:a"), rated("er", 0.9, group="task:b")]
     for part, state in (("a", "ok"), ("b", "tripped"), ("*", "tripped"), ("c", "")):
         rule = parse_rule(f"mia.tpr_at_fpr_0.1.loss[task={part}].high > 0.55 for er")
         (one,) = [f for f in check(report(rows), [rule]) if f.checkpoint == "er"]
