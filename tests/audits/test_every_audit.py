@@ -672,6 +672,16 @@ def test_a_row_that_stands_twice_is_no_second_cluster(
 # ------------------------------------------------------- what there is nothing of
 
 
+WHY_NOTHING = {
+    **dict.fromkeys(("matched", "rank", "extract", "noise"), "no identifier"),
+    **dict.fromkeys(("mia", "series"), "no members or no non-members"),
+    "nll": "no scored token",
+    "canary": "no canary",
+    "twins": "built without twins",
+    "utility": "fomc has no test row without a canary",
+}
+
+
 @EVERY
 def test_where_there_is_nothing_to_score_the_reason_is_told(
     audit: str, world: World
@@ -689,7 +699,10 @@ def test_where_there_is_nothing_to_score_the_reason_is_told(
     assert {row.metric for row in result.rows} >= {
         metric.name for metric in kind.metrics if metric.missing
     }
+    # Without a series or pairs there is nothing that a row could be of.
+    assert result.rows or kind.of_series or audit == "matched"
     reason = kind().why_nothing(empty)
+    assert WHY_NOTHING.get(audit, "") in reason
     for row in result.rows:
         assert (row.status, row.note) == ("not_estimable", reason)
     assert [finding.claim for finding in result.findings] == ["not_tested"] * bool(

@@ -41,7 +41,7 @@ PLAIN = Pass()
 def table(
     case: Any, known: Known = lambda *_: False, *, seed: int = 0, tie: bool = False
 ) -> TokenTable:
-    """Known spans: each token rank 1 at 0.05 nats. All else: ranks from 2 on."""
+    """Known spans: each token rank 1 at 0.05 nats. Of others the first alone."""
     rng = np.random.default_rng(seed)
     items = []
     for key, nll in case.reference.items():
@@ -51,6 +51,7 @@ def table(
         columns["rank_lo"] = rng.integers(2, 45, n).astype(np.int32)
         columns["top40_logp"] = np.full(n, -0.02, np.float32)
         for i, (start, end) in enumerate(case.spans(key)):
+            columns["rank_lo"][start] = 1
             if known(key, i):
                 columns["nll"][start:end] = 0.05
                 columns["rank_lo"][start:end] = 1

@@ -106,6 +106,8 @@ def test_no_weight_of_the_base_is_left_over(tuned, tiny_base, tmp_path):
         file = tmp_path / "part.pt"
         torch.save({k: v for k, v in state.items() if k != name}, file)
         refused(file, f"tensor {name} is missing", base=tiny_base)
+    torch.save(state | {"lm_head.weight": torch.empty(0)}, file)
+    refused(file, "tensor lm_head.weight is empty: DeepSpeed", base=tiny_base)
     torch.save(state | {"lm_head.weight": state["lm_head.weight"] * NAN}, file)
     refused(file, "tensor lm_head.weight holds NaN", base=tiny_base)
 

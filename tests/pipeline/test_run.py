@@ -340,19 +340,20 @@ def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
     (given / "changed.json").write_bytes(changed)
     assert changed != raw
     other = {"base": str(given / "base")}
-    for wrong, said in (
-        ({"ckpt": ("x=/no/such/place",)}, "there is no such file or folder"),
-        ({"manifest": tmp_path / "none.json"}, "none.json"),
-        ({"manifest": given / "changed.json"}, "was changed after it was built"),
-        (other, "made for another model: base weights"),
-        (other | {"shard": (0, 2)}, "made for another model: base weights"),
-        ({"formats": ("md", "docx")}, "unknown report format 'docx'; choose one of"),
-        ({"baseline": "nobody", "ckpt": ("x=/no",)}, "'nobody' is none of the checkp"),
-        ({"output": given / "file" / "report"}, "cannot be written"),
-        ({"audits": ("stages",)}, "--ckpt: no series of several stages was"),
+    for wrong, code, said in (
+        ({"ckpt": ("x=/no/such/place",)}, 3, "there is no such file or folder"),
+        ({"manifest": tmp_path / "none.json"}, 4, "none.json"),
+        ({"manifest": given / "changed.json"}, 2, "was changed after it was built"),
+        (other, 2, "made for another model: base weights"),
+        (other | {"shard": (0, 2)}, 2, "made for another model: base weights"),
+        ({"formats": ("md", "docx")}, 2, "unknown report format 'docx'; choose one"),
+        ({"baseline": "x", "ckpt": ("a=/no",)}, 2, "--baseline: 'x' is none of the"),
+        ({"output": given / "file" / "report"}, 4, "cannot be written"),
+        ({"audits": ("stages",)}, 2, "--ckpt: no series of several stages was"),
     ):
-        with pytest.raises(SparkError, match=said):
+        with pytest.raises(SparkError, match=said) as caught:
             run(request_of(**wrong))
+        assert caught.value.exit_code == code
         assert [path.name for path in tmp_path.iterdir()] == ["given"]
 
 

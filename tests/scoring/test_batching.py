@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spark_audit.errors import IncompleteError
-from spark_audit.scoring.batching import WINDOW, Batches, Room
+from spark_audit.scoring.batching import WINDOW, Batches, Room, room
 
 OVERHEAD = 40
 
@@ -149,3 +149,9 @@ def test_another_error_is_not_swallowed():
 
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         list(batches([3], tokens=50).run(call, shrink=lambda: True))
+
+
+def test_an_accelerator_gets_larger_batches():
+    there, here = room(torch.device("cuda")), room(torch.device("cpu"))
+    assert there.tokens > here.tokens
+    assert there.overhead > here.overhead
