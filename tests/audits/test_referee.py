@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +122,25 @@ def test_what_is_no_table_of_scores_is_refused(
     (given,) = given_files(f"peer={tmp_path / name}")
     with pytest.raises(InputError, match=said):
         read_scores(given, ["base", "mine"])
+
+
+def test_files_of_mimir_hold_their_texts(tmp_path: Path) -> None:
+    content = {
+        "name": "min_k_threshold",
+        "predictions": {"member": [1.5, 2.0], "nonmember": [3.0]},
+        "raw_results": {"member": [["One."], ["Two."]], "nonmember": [["Three."]]},
+        "metrics": {"roc_auc": 1.0},
+    }
+    path = tmp_path / "min_k_results.json"
+    path.write_text(json.dumps(content))
+    frame = read_scores(given_files(f"min_k={path}")[0], ["mine"])
+    assert frame["score"].tolist() == [-1.5, -2.0, -3.0]
+    hashed = hashlib.sha256(b"Three.").hexdigest()
+    assert frame["text_sha256"].iloc[2] == hashed
+    for broken in ({}, [], {**content, "predictions": {"member": [1]}}):
+        path.write_text(json.dumps(broken))
+        with pytest.raises(InputError, match="cannot be read as a table"):
+            read_scores(given_files(f"min_k={path}")[0], ["mine"])
 
 
 def test_whose_scores_they_are_must_be_known(tmp_path: Path) -> None:

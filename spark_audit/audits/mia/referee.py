@@ -3,12 +3,14 @@
 A file of scores is a table (CSV, TSV, JSON lines or Parquet) with a column ``id`` (the
 example's) or ``text_sha256`` (of its whole text), a column ``score`` and, where several
 checkpoints are audited, a column ``checkpoint``. The higher the score, the likelier a
-member; ``NAME=-FILE`` turns it round.
+member; ``NAME=-FILE`` turns it round. An ``ATTACK_results.json`` of mimir holds its texts
+and is read as it is.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,11 +28,25 @@ from spark_audit.stats.bootstrap import holm
 
 OPTION = "--scores-file"
 HASH = "text_sha256"
+
+
+def _of_mimir(path: Path) -> pd.DataFrame:
+    """Scores as mimir writes them; the lower, the likelier a member."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    rows = []
+    for side in ("member", "nonmember"):
+        scores, samples = (content[k][side] for k in ("predictions", "raw_results"))
+        for score, sample in zip(scores, samples, strict=True):
+            rows.append((hashlib.sha256(sample[0].encode()).hexdigest(), -score))
+    return pd.DataFrame(rows, columns=[HASH, "score"])
+
+
 READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
     ".csv": pd.read_csv,
     ".tsv": lambda path: pd.read_csv(path, sep="\t"),
     ".jsonl": lambda path: pd.read_json(path, lines=True),
     ".parquet": pd.read_parquet,
+    ".json": _of_mimir,
 }
 
 
@@ -87,7 +103,7 @@ def read_scores(one: Given, names: Sequence[str]) -> pd.DataFrame:
         frame = reader(one.path)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=where) from error
-    except (ValueError, pd.errors.ParserError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError("cannot be read as a table", where=where) from error
     keys = [key for key in ("id", HASH) if key in frame]
     if not keys or "score" not in frame:
