@@ -3,8 +3,8 @@
 A file of scores is a table (CSV, TSV, JSON lines or Parquet) with a column ``id`` (the
 example's) or ``text_sha256`` (of its whole text), a column ``score`` and, where several
 checkpoints are audited, a column ``checkpoint``. The higher the score, the likelier a
-member; ``NAME=-FILE`` turns it round. An ``ATTACK_results.json`` of mimir holds its texts
-and is read as it is.
+member; ``NAME=-FILE`` turns it round. An ``ATTACK_results.json`` of mimir is read as it
+is: it holds the texts.
 """
 
 from __future__ import annotations
