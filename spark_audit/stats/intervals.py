@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import Blocks, Weights, cluster_sums, weighted_sums
+from spark_audit.stats.bootstrap import Weights, dealt_sums, weighted_sums
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""
@@ -256,12 +256,8 @@ def replicates_of(
     parts = {k: one for k, one in estimands.items() if isinstance(one, Estimand)}
     if not parts:
         return {}
-    sums = [one.sums for one in parts.values()]
-    if isinstance(weights, Blocks):
-        # Before columns are compared: so many rows take longer than all else.
-        size, block = weights.drawn.shape[1], weights.block
-        sums = [cluster_sums(each, block, size) for each in sums]
-        weights = weights.drawn
+    # Before columns are compared: many rows would take longer than all else.
+    weights, sums = dealt_sums(weights, [one.sums for one in parts.values()])
     ends = np.cumsum([each.shape[1] for each in sums])
     # Checkpoints share most columns: what is counted, and figures of the reference.
     distinct, places = np.unique(np.hstack(sums), axis=1, return_inverse=True)

@@ -21,7 +21,13 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import Blocks, Weights, cluster_sums, draw_in_strata
+from spark_audit.stats.bootstrap import (
+    Weights,
+    cluster_sums,
+    columns_of,
+    draw_in_strata,
+    row_chunks,
+)
 from spark_audit.stats.intervals import (
     FEW_EVENTS,
     NO_SPREAD,
@@ -34,7 +40,6 @@ from spark_audit.stats.intervals import (
 COARSE = 10
 """With fewer false positives than this allowed, a TPR says little."""
 ZERO = 1e-12
-_CHUNK = 1 << 20
 
 
 class Tpr(NamedTuple):
@@ -414,14 +419,9 @@ def _resamples(
     weights: Weights, used: np.ndarray, rows: int
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Slices of replicates with some clusters' weights, ``(C, b)`` in float64."""
-    step = max(1, _CHUNK // max(rows, 1))
-    for start in range(0, len(weights), step):
-        part = slice(start, min(start + step, len(weights)))
-        if isinstance(weights, Blocks):
-            drawn = weights.drawn[part][:, weights.block[used]]
-        else:
-            drawn = weights[part][:, used]
-        yield part, drawn.T.astype(np.float64, order="C")
+    drawn, columns = columns_of(weights, used)
+    for part in row_chunks(len(drawn), rows):
+        yield part, drawn[part][:, columns].T.astype(np.float64, order="C")
 
 
 def _influence(design: Design, scores: np.ndarray) -> tuple[float, np.ndarray]:
