@@ -89,8 +89,8 @@ def draw_weights(
     """Draw bootstrap weights: how often each cluster stands in each resample.
 
     Indices are drawn as ``rng.integers(0, C, (B, C))`` and counted by row, which is
-    how ``scipy.stats.bootstrap`` and ``arch`` draw: with the same generator the
-    resamples are the same.
+    how ``scipy.stats.bootstrap`` draws: with the same generator the resamples are the
+    same.
 
     Returns
     -------

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from arch.bootstrap import IIDBootstrap
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -117,13 +116,6 @@ class TestRatioReplicates:
             rtol=1e-14,
             atol=1e-15,
         )
-
-    def test_the_distribution_is_archs(self) -> None:
-        arch = IIDBootstrap(NUM, DEN, seed=np.random.default_rng(1))
-        expected = arch.apply(lambda a, b: a.sum() / b.sum(), 200)[:, 0]
-        weights = draw_weights(5, replicates=200, seed=1)
-        found = ratio_replicates(weights)
-        np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-15)
 
     def test_all_resamples_of_five_clusters(self) -> None:
         """Computed once by enumeration with plain numpy."""
