@@ -237,16 +237,11 @@ def median_replicates(
     for rows in row_chunks(len(weights), count + 2 * n_blocks + 2 * width):
         upto = weights[rows].astype(exact) @ before.astype(exact)
         drawn = np.pad(weights[rows], ((0, 0), (0, 1)))
-        size, each = upto[:, -1], np.arange(len(drawn))
-        block, within = np.full(len(drawn), -1), np.zeros((len(drawn), width), np.int32)
+        each, size = np.arange(len(drawn)), upto[:, -1]
         middle = []
         for target in (np.floor((size - 1) / 2), np.floor(size / 2)):
-            last = block
             block = np.count_nonzero(upto[:, 1:-1] <= target[:, None], axis=1)
-            # Two places next to one another mostly lie in one block.
-            (new,) = np.nonzero(block != last)
-            counts = drawn[new[:, None], inside[block[new]]]
-            within[new] = counts.cumsum(axis=1, dtype=np.int32)
+            within = drawn[each[:, None], inside[block]].cumsum(axis=1, dtype=np.int32)
             ahead = (target - upto[each, block]).astype(np.int32)
             place = np.count_nonzero(within <= ahead[:, None], axis=1)
             middle.append(pooled[np.minimum(block * width + place, n - 1)])

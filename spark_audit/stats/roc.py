@@ -274,8 +274,6 @@ def auc_estimate(
         return replace(plain, low=low, high=high, interval="clopper-pearson").noting(
             f"perfect order: exact bound for {pairs} disjoint pairs of clusters"
         )
-    if not 0 < value < 1:
-        raise NotEstimableError(NO_SPREAD)
     # On the logit scale: inside (0, 1) and around the value.
     centre, reach = scipy.special.logit(value), scipy.special.stdtrit(df, 0.975)
     width = float(reach) * np.sqrt(variance) / (value * (1 - value))
