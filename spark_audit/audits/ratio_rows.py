@@ -20,9 +20,9 @@ from spark_audit.audits.metric import Metric
 from spark_audit.names import BASE
 from spark_audit.results import Contrast, Row
 from spark_audit.stats.bootstrap import (
-    Blocks,
     Weights,
     cluster_sums,
+    dealt_sums,
     draw_weights,
     sign_flips,
     weighted_sums,
@@ -109,11 +109,7 @@ class Sums:
                 dens[key] = same if np.array_equal(same, sums[:, 1]) else sums[:, 1]
                 nums[key] = sums[:, 0].copy()
         columns = {id(one): one for one in (*nums.values(), *dens.values())}
-        weights, held = group.weights(context), [*columns.values()]
-        if isinstance(weights, Blocks):
-            size, block = weights.drawn.shape[1], weights.block
-            held = [cluster_sums(one, block, size) for one in held]
-            weights = weights.drawn
+        weights, held = dealt_sums(group.weights(context), [*columns.values()])
         drawn = np.zeros((0, 0))
         if held:
             drawn = weighted_sums(weights, np.stack(held, axis=1)).T.copy()

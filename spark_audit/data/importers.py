@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
-
-import numpy as np
 
 from spark_audit.data.examples import (
     EMPTY_FIX,
@@ -120,17 +117,15 @@ def import_rows(
     rows = _Import(str(source), task, format, split, template, dict(columns or {}))
     counts = Counter[Split]()
     rows.prepare(progress)
-    ids = array("q")
+    known = set[str]()
 
     def examples() -> Iterator[Example]:
         for _, example in _counted(rows.read(), "rows written", progress):
+            if example.id in known:
+                unique_ids(rows.read())  # it names both places
+            known.add(example.id)
             counts[example.split] += 1
-            ids.append(hash(example.id))
             yield rows.worded(example)
-        # Eight bytes a row instead of all ids; what is alike is looked at once more.
-        found, times = np.unique(np.frombuffer(ids, np.int64), return_counts=True)
-        if twice := set(found[times > 1].tolist()):
-            unique_ids(pair for pair in rows.read() if hash(pair[1].id) in twice)
 
     write_examples(output, examples())
     return dict(counts)

@@ -166,10 +166,9 @@ _PATTERNS: Mapping[str, str] = {
         (?<![\w$€£.,+-])(?P<pii>(?:(?:\+?1|001)[-. ]?)?
         (?:\([2-9]\d\d\)\s?[2-9]\d\d[-. ]|[2-9]\d\d(?P<s>[-. ])[2-9]\d\d(?P=s))\d{4}
         (?:\s?(?:x|ext\.?\s?)\d{1,5})?)(?![\w%-]|[.,]\d)
-        # China: in groups, beside Chinese letters, which plain() writes as full stops.
-        (?<![\w$€£.,+-])(?P<pii>1[3-9]\d(?P<s>[ -])\d{4}(?P=s)\d{4}
-        |(?<=\u3002)1[3-9]\d{9}|(?<=\u3002[ :])1[3-9]\d{9}
-        |1[3-9]\d{9}(?=[ ]?\u3002))(?![\w%-]|[.,]\d)
+        # China, mobile: in groups or bare, but no order's number.
+        (?<![\w$€£#.,+/-])(?<!(?i:\border[ ]))
+        (?P<pii>1[3-9]\d(?P<s>[ -]?)\d{4}(?P=s)\d{4})(?![\w%-]|[.,]\d)
         # "Call ..."
         (?i:\b(?:phone|telephone|tel|mobile|cell|fax|call|text|dial)\b)
         [^\d\n$€£]{0,25}(?<![\w.,-])(?P<pii>1?[2-9]\d{9}

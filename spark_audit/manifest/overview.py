@@ -14,6 +14,7 @@ from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
 from spark_audit.sentences import render
 from spark_audit.stats.balance import effective_clusters
+from spark_audit.stats.chance_ranks import chance_mde
 from spark_audit.stats.matching import NO_WINDOW
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
 
@@ -222,9 +223,9 @@ def _effects(manifest: Manifest, count: int) -> Iterator[Record]:
             if c.part == part and not c.held_out and c.true_index is not None
         ]
         if planted:
-            se = math.sqrt((planted[0] ** 2 - 1) / 12) / math.sqrt(len(planted))
-            figure, least = f"canary rank_mean {part}", mde_normal(se)
-            yield effect(figure, len(planted), "ranks", least, "uniform ranks")
+            figure, n = f"canary rank_mean {part}", len(planted)
+            least = chance_mde(n, n_candidates=planted[0]).ranks
+            yield effect(figure, n, "ranks", least, "uniform ranks")
     members = len(manifest.membership.members)
     others = len(manifest.membership.non_members)
     if members and others:

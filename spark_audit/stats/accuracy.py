@@ -12,17 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy
 
-from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
 from spark_audit.stats.intervals import (
     FEW_EVENTS,
     NO_SPREAD,
     clopper_pearson,
-    left_out,
-    t_estimate,
-    with_parity,
+    effective_trials,
+    estimate_of,
 )
 
 Metric = Callable[[np.ndarray], np.ndarray]
@@ -249,36 +246,10 @@ def _estimate(
         ]
         return found[0] if len(found) == 1 else np.subtract(*found)
 
-    sums = np.concatenate(parts, axis=1)
-    try:
-        fit = _jackknife(sums, sides[0].strata(), statistic)
-    except NotEstimableError as error:
-        return Estimate.missing(error.what, n=n, clusters=clusters)
-    estimate = t_estimate(*fit, n=n, clusters=clusters)
-    if drawn is None or estimate.note == NO_SPREAD:
-        return estimate
     with np.errstate(divide="ignore", invalid="ignore"):
-        values = statistic(drawn)
-    return with_parity(estimate, values)
-
-
-def _jackknife(
-    sums: np.ndarray,
-    strata: np.ndarray,
-    statistic: Callable[[np.ndarray], np.ndarray],
-) -> tuple[float, float, float]:
-    """``V = sum_h (C_h - 1) / C_h sum_{c in h} (value_(c) - value)^2``.
-
-    Degrees of freedom by Satterthwaite's approximation, as strata differ in spread.
-    """
-    held = sums.any(axis=1)
-    value, values = left_out(sums[held], statistic)
-    _, stratum, count = np.unique(strata[held], return_inverse=True, return_counts=True)
-    own = (count - 1) / count * np.bincount(stratum, (values - value) ** 2)
-    variance = float(own.sum())
-    weight = float((own**2 / np.maximum(count - 1, 1)).sum())
-    df = variance**2 / weight if weight else float(held.sum() - 1)
-    return value, float(np.sqrt(variance)), df
+        replicates = None if drawn is None else statistic(drawn)
+    sums, strata = np.concatenate(parts, axis=1), sides[0].strata()
+    return estimate_of(sums, statistic, n=n, replicates=replicates, strata=strata)
 
 
 def matrix_of(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -291,15 +262,9 @@ def matrix_of(totals: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 
 
 def _effective(answers: Answers, metric: str, estimate: Estimate) -> float:
-    """Independent questions that carry as much (Korn and Graubard 1998)."""
+    """Independent questions that tell as much."""
     shares = task_weights(metric, answers.shape[1])
-    share, se = estimate.value, estimate.se
-    assert share is not None
-    if se is None or not 0 < share < 1:
+    if estimate.se is None or not 0 < (estimate.value or 0.0) < 1:
         return float(1 / np.sum(shares**2 / (answers.trials > 0).sum(axis=0)))
     n = float(1 / np.sum(shares**2 / answers.trials.sum(axis=0)))
-    assert estimate.low is not None
-    tail = 0.5 + estimate.level / 2
-    # The t quantile that the interval was made with, against that of n questions.
-    df_ratio = scipy.special.stdtrit(n - 1, tail) * se / (share - estimate.low)
-    return float(min(n, share * (1 - share) / se**2 * df_ratio**2))
+    return effective_trials(estimate, n)

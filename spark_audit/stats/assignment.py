@@ -78,8 +78,6 @@ def assign_disjoint(choices: Sequence[Choices]) -> tuple[list[Pick | None], Solv
             too_large = 1 << len(members) > MAX_STATES
             solver = "milp" if too_large else solver
             solve = _integer_programme if too_large else _dynamic_programme
-            if len(members) == 1:
-                solve = _best_alone
             solution = solve([choices[i] for i in members])
             for i, window in zip(members, solution, strict=True):
                 picks[i] = window
@@ -105,13 +103,6 @@ def _first_clash(
         if start < end:
             return one, other
     return None
-
-
-def _best_alone(choices: Sequence[Choices]) -> list[Pick | None]:
-    """One span: the cheapest window, the earliest among equals."""
-    (choice,) = choices
-    best = int(choice.costs.argmin())
-    return [(int(choice.costs[best]), int(choice.starts[best]))]
 
 
 def _useful(choices: Sequence[Choices]) -> list[list[Pick]]:

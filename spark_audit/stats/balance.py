@@ -8,7 +8,6 @@ ratios, and distances between empirical distributions. This follows MatchIt's ad
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -110,25 +109,22 @@ def _balance_row(
     why: dict[str, list[str]] = {}
     row: dict[str, str | float | None] = {"covariate": name}
 
-    def smd_by_pii(a: np.ndarray, b: np.ndarray) -> float:
-        return smd(a, b, sd=_sd(_sample(pii)))
-
-    means = {"mean_pii": pii, "mean_pool": pool, "mean_control": control}
-    figures: dict[str, Callable[[], float]]
-    figures = {k: partial(_mean, values) for k, values in means.items()}
-    for when, *both in (("before", pii, pool), ("after", matched, control)):
-        figures |= {
-            f"smd_{when}": partial(smd_by_pii, *both),
-            f"variance_ratio_{when}": partial(variance_ratio, *both),
-            f"ecdf_max_{when}": partial(ecdf_max, *both),
-            f"ecdf_mean_{when}": partial(ecdf_mean, *both),
-        }
-    for figure, compute in figures.items():
+    def put(figure: str, compute: Callable[..., float], *samples: np.ndarray) -> None:
         try:
-            row[figure] = compute()
+            row[figure] = compute(*samples)
         except NotEstimableError as error:
             row[figure] = None
             why.setdefault(error.what, []).append(figure)
+
+    def smd_by_pii(a: np.ndarray, b: np.ndarray) -> float:
+        return smd(a, b, sd=_sd(_sample(pii)))
+
+    for side, values in (("pii", pii), ("pool", pool), ("control", control)):
+        put(f"mean_{side}", _mean, values)
+    for when, *both in (("before", pii, pool), ("after", matched, control)):
+        put(f"smd_{when}", smd_by_pii, *both)
+        for compute in (variance_ratio, ecdf_max, ecdf_mean):
+            put(f"{compute.__name__}_{when}", compute, *both)
     row["note"] = "; ".join(f"{reason}: {', '.join(f)}" for reason, f in why.items())
     return row
 

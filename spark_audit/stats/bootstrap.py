@@ -9,7 +9,7 @@ checkpoint and metric make their differences paired.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -26,9 +26,6 @@ BLOCKS = 8192
 
 EXACT_UP_TO = 20
 """Up to this many clusters the sign-flip tests enumerate every pattern."""
-
-SIGNS = 1 << 22
-"""Random signs that are drawn at once."""
 
 DRAWS = 1 << 16
 """Draws of correlated normals."""
@@ -63,13 +60,27 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.drawn)
 
-    def rows(self, part: slice) -> np.ndarray:
-        """Weights of clusters in some resamples."""
-        weights: np.ndarray = self.drawn[part][:, self.block]
-        return weights
-
 
 Weights: TypeAlias = "np.ndarray | Blocks"
+
+
+def columns_of(weights: Weights, clusters: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """What was drawn, shape ``(B, M)``, and the column of it that each cluster has."""
+    codes = np.asarray(clusters)
+    if isinstance(weights, Blocks):
+        return weights.drawn, weights.block[codes]
+    return weights, codes
+
+
+def dealt_sums(
+    weights: Weights, sums: Sequence[np.ndarray]
+) -> tuple[np.ndarray, Sequence[np.ndarray]]:
+    """What was drawn, and sums of clusters added up by its columns."""
+    if isinstance(weights, Blocks):
+        size = weights.drawn.shape[1]
+        sums = [cluster_sums(one, weights.block, size) for one in sums]
+        return weights.drawn, sums
+    return weights, sums
 
 
 def draw_weights(
@@ -78,8 +89,8 @@ def draw_weights(
     """Draw bootstrap weights: how often each cluster stands in each resample.
 
     Indices are drawn as ``rng.integers(0, C, (B, C))`` and counted by row, which is
-    how ``scipy.stats.bootstrap`` and ``arch`` draw: with the same generator the
-    resamples are the same.
+    how ``scipy.stats.bootstrap`` draws: with the same generator the resamples are the
+    same.
 
     Returns
     -------
@@ -111,21 +122,18 @@ def draw_in_strata(
         Shape ``(C,)``: codes.
     """
     rng = np.random.default_rng(seed)
-    held = [np.flatnonzero(strata == one) for one in np.unique(strata)]
-    parts = [draw_weights(len(at), replicates=replicates, seed=rng) for at in held]
-    matrices = [one.drawn if isinstance(one, Blocks) else one for one in parts]
-    # Where each cluster's weights stand.
     place = np.zeros(len(strata), dtype=np.int64)
-    first = 0
-    for at, one, matrix in zip(held, parts, matrices, strict=True):
-        columns = one.block if isinstance(one, Blocks) else np.arange(len(at))
-        place[at] = first + columns
-        first += matrix.shape[1]
-    if not matrices:
-        return np.zeros((replicates, 0), dtype=np.int16)
-    blocks = Blocks(np.concatenate(matrices, axis=1), place)
-    blocked = any(isinstance(one, Blocks) for one in parts)
-    return blocks if blocked else blocks.rows(slice(None))
+    parts, width, blocked = [np.zeros((replicates, 0), np.int16)], 0, False
+    for one in np.unique(strata):
+        at = np.flatnonzero(strata == one)
+        part = draw_weights(len(at), replicates=replicates, seed=rng)
+        drawn, columns = columns_of(part, np.arange(len(at)))
+        blocked |= isinstance(part, Blocks)
+        place[at] = width + columns
+        width += drawn.shape[1]
+        parts.append(drawn)
+    drawn = np.concatenate(parts, axis=1)
+    return Blocks(drawn, place) if blocked else drawn[:, place]
 
 
 def dealt(n_clusters: int) -> np.ndarray:
@@ -181,12 +189,10 @@ def weighted_sums(weights: Weights, sums: np.ndarray) -> np.ndarray:
     -------
     Shape ``(B,)`` or ``(B, K)``.
     """
-    if isinstance(weights, Blocks):
-        size = weights.drawn.shape[1]
-        return weighted_sums(weights.drawn, cluster_sums(sums, weights.block, size))
-    totals = np.empty((len(weights), *sums.shape[1:]))
-    for rows in row_chunks(*weights.shape):
-        totals[rows] = weights[rows].astype(np.float64) @ sums
+    drawn, (sums,) = dealt_sums(weights, [sums])
+    totals = np.empty((len(drawn), *sums.shape[1:]))
+    for rows in row_chunks(*drawn.shape):
+        totals[rows] = drawn[rows].astype(np.float64) @ sums
     return totals
 
 
@@ -210,9 +216,8 @@ def median_replicates(
     -------
     Shape ``(B,)``; NaN marks a resample without an observation.
     """
-    pooled, codes = np.asarray(values, dtype=np.float64), np.asarray(clusters)
-    if isinstance(weights, Blocks):
-        return median_replicates(weights.drawn, pooled, weights.block[codes])
+    pooled = np.asarray(values, dtype=np.float64)
+    weights, codes = columns_of(weights, clusters)
     medians = np.full(len(weights), np.nan)
     if not (n := len(pooled)):
         return medians
@@ -232,16 +237,11 @@ def median_replicates(
     for rows in row_chunks(len(weights), count + 2 * n_blocks + 2 * width):
         upto = weights[rows].astype(exact) @ before.astype(exact)
         drawn = np.pad(weights[rows], ((0, 0), (0, 1)))
-        size, each = upto[:, -1], np.arange(len(drawn))
-        block, within = np.full(len(drawn), -1), np.zeros((len(drawn), width), np.int32)
+        each, size = np.arange(len(drawn)), upto[:, -1]
         middle = []
         for target in (np.floor((size - 1) / 2), np.floor(size / 2)):
-            last = block
             block = np.count_nonzero(upto[:, 1:-1] <= target[:, None], axis=1)
-            # Two places next to one another mostly lie in one block.
-            (new,) = np.nonzero(block != last)
-            counts = drawn[new[:, None], inside[block[new]]]
-            within[new] = counts.cumsum(axis=1, dtype=np.int32)
+            within = drawn[each[:, None], inside[block]].cumsum(axis=1, dtype=np.int32)
             ahead = (target - upto[each, block]).astype(np.int32)
             place = np.count_nonzero(within <= ahead[:, None], axis=1)
             middle.append(pooled[np.minimum(block * width + place, n - 1)])
@@ -249,33 +249,18 @@ def median_replicates(
     return medians
 
 
-def random_signs(
-    n_clusters: int, *, replicates: int, seed: int | np.random.Generator
-) -> Iterator[np.ndarray]:
-    """Random signs to flip whole clusters by, some rows at a time: all may be 80 MB.
+@lru_cache(maxsize=16)
+def _random_bits(n_clusters: int, replicates: int, seed: int) -> np.ndarray:
+    """Signs to flip whole clusters by, 1 for -1, eight a byte: at most 10 MB.
 
-    Yields
-    ------
-    Shape ``(S, n_clusters)``, int8, entries -1 and +1.
+    The same ones for all contrasts of so many clusters.
     """
     rng = np.random.default_rng(seed)
-    # Four bytes are one draw: by multiples of four rows the signs are those of one go.
-    step = max(4, SIGNS // n_clusters // 4 * 4)
-    for start in range(0, replicates, step):
-        shape = min(step, replicates - start), n_clusters
-        yield 1 - 2 * rng.integers(0, 2, shape, dtype=np.int8)
+    bits = rng.integers(0, 2, (replicates, n_clusters), dtype=np.int8)
+    return np.packbits(bits, axis=1)
 
 
-@lru_cache(maxsize=64)
-def _random_bits(n_clusters: int, replicates: int, seed: int) -> np.ndarray:
-    """Random signs as bits: the same ones for all contrasts of so many clusters."""
-    signs = random_signs(n_clusters, replicates=replicates, seed=seed)
-    return np.concatenate([np.packbits(part < 0, axis=1) for part in signs])
-
-
-def sign_flip(
-    num: ArrayLike, *, replicates: int = 9999, seed: int | np.random.Generator
-) -> float:
+def sign_flip(num: ArrayLike, *, replicates: int = 9999, seed: int) -> float:
     """Two-sided sign-flip test that per-cluster sums are symmetric about zero.
 
     The statistic is ``|sum_c s_c num_c|``. The p value is exact (the share of all
@@ -291,9 +276,7 @@ def sign_flip(
     return float(sign_flips(np.c_[num], replicates=replicates, seed=seed)[0])
 
 
-def sign_flips(
-    num: ArrayLike, *, replicates: int = 9999, seed: int | np.random.Generator
-) -> np.ndarray:
+def sign_flips(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
     """:func:`sign_flip` of each column ``(C, K)``, shape ``(K,)``."""
     num = _finite(num)
     p = np.ones(num.shape[1])
@@ -339,9 +322,7 @@ def _bar(num: np.ndarray) -> np.ndarray:
     return np.asarray(np.abs(num.sum(axis=0)) - _TIE * np.abs(num).sum(axis=0))
 
 
-def max_t(
-    num: ArrayLike, *, replicates: int = 9999, seed: int | np.random.Generator
-) -> np.ndarray:
+def max_t(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
     """Family-wise adjusted sign-flip p values (Westfall and Young's max-T).
 
     ``T_k = |sum_c s_c num_ck| / sqrt(sum_c num_ck^2)`` under signs that all columns
@@ -372,7 +353,7 @@ def max_t(
 def _flip_p(
     num: np.ndarray,
     replicates: int,
-    seed: int | np.random.Generator,
+    seed: int,
     *,
     family: bool,
 ) -> np.ndarray:
@@ -400,20 +381,12 @@ def _flip_p(
     return adjusted
 
 
-def _random_sums(
-    num: np.ndarray, replicates: int, seed: int | np.random.Generator
-) -> Iterator[np.ndarray]:
+def _random_sums(num: np.ndarray, replicates: int, seed: int) -> Iterator[np.ndarray]:
     """Sums of columns ``(C, K)`` under random signs, shape ``(S, K)``, in parts."""
-    size = len(num)
-    if isinstance(seed, int) and (size == BLOCKS or size * replicates <= SIGNS):
-        bits = _random_bits(size, replicates, seed)
-        for rows in row_chunks(replicates, max(num.shape)):
-            flipped = np.unpackbits(bits[rows], axis=1, count=size)
-            yield weighted_sums(1 - 2 * flipped.view(np.int8), num)
-    else:
-        for part in random_signs(size, replicates=replicates, seed=seed):
-            for rows in row_chunks(len(part), max(num.shape)):
-                yield weighted_sums(part[rows], num)
+    bits = _random_bits(len(num), replicates, seed)
+    for rows in row_chunks(replicates, max(num.shape)):
+        flipped = np.unpackbits(bits[rows], axis=1, count=len(num))
+        yield weighted_sums(1 - 2 * flipped.view(np.int8), num)
 
 
 def holm(p: ArrayLike) -> np.ndarray:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import unicodedata
 from array import array
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from itertools import chain
 
 import numpy as np
+import pandas as pd
 import scipy
 
 _BLOCK = 1 << 22
@@ -161,7 +161,7 @@ def _similar(
     for i, text in enumerate(texts):
         groups.setdefault(normalise_text(text), []).append(i)
     # A shorter text is its own only n-gram: it is like equal texts and no other.
-    lengths = np.array([len(text.split()) for text in groups], dtype=np.int64)
+    lengths = np.array([len(text.split()) for text in groups], np.int32)
     long = np.flatnonzero(lengths >= n)
     words = (text.split() for text in groups)
     sets = _ngram_sets((row for row in words if len(row) >= n), lengths[long], n)
@@ -173,7 +173,7 @@ def _similar(
 
 
 def _ngram_sets(
-    words: Iterable[Sequence[str]], lengths: np.ndarray, n: int
+    texts: Iterable[Sequence[str]], lengths: np.ndarray, n: int
 ) -> scipy.sparse.csr_array:
     """The set of n-grams of each text as a row of 0 and 1; columns are n-grams.
 
@@ -183,48 +183,20 @@ def _ngram_sets(
     different n-grams never share one.
     """
     number: dict[str, int] = {}
-    word = np.fromiter(
-        (number.setdefault(w, len(number)) for w in chain.from_iterable(words)),
-        dtype=np.int32,
-    )
-    gram = word
+    words = (number.setdefault(word, len(number)) for text in texts for word in text)
+    gram = word = np.fromiter(words, np.int32)
     for m in range(1, n):
         # Those that cross into the next text are dropped below.
-        keys = gram[:-1].astype(np.int64)
-        keys *= len(number)
-        keys += word[m:]
-        gram = _numbered(keys)
+        keys = gram[:-1] * np.int64(len(number)) + word[m:]
+        gram = pd.factorize(keys)[0].astype(np.int32)
+    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(word))
     # An n-gram belongs to the text that its first word stands in.
-    keys = np.repeat(np.arange(len(lengths)), np.maximum(lengths - n + 1, 0))
-    columns = int(gram.max(initial=-1)) + 1
-    keys *= columns
-    starts = np.cumsum(lengths) - lengths
-    for start, size, at in zip(
-        starts, lengths - n + 1, np.cumsum(lengths - n + 1), strict=True
-    ):
-        keys[at - size : at] += gram[start : start + size]
-    keys.sort()
-    keys = keys[np.diff(keys, prepend=-1) > 0]
-    rows, grams = np.divmod(keys, max(columns, 1))
-    ends = np.cumsum(np.bincount(rows, minlength=len(lengths)))
-    return scipy.sparse.csr_array(
-        (
-            np.ones(len(keys), np.int32),
-            grams.astype(np.int32),
-            np.concatenate([[0], ends]),
-        ),
-        (len(lengths), columns),
-    )
-
-
-def _numbered(keys: np.ndarray) -> np.ndarray:
-    """Equal keys get equal numbers from 0 on, smaller ones smaller: int32."""
-    distinct = np.unique(keys)
-    found = np.empty(len(keys), np.int32)
-    for at in range(0, len(keys), _BLOCK):
-        part = slice(at, at + _BLOCK)
-        found[part] = np.searchsorted(distinct, keys[part])
-    return found
+    row = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[left >= n]
+    gram = gram[left[: len(gram)] >= n]
+    size = len(lengths), int(gram.max(initial=-1)) + 1
+    sets = scipy.sparse.csr_array((np.ones(len(gram), np.int32), (row, gram)), size)
+    sets.data[:] = 1  # however often it stands there
+    return sets
 
 
 def _join(
@@ -241,8 +213,12 @@ def _join(
     size = np.diff(sets.indptr).astype(np.int64)
     by_size = np.argsort(size, kind="stable")
     sets, size = sets[by_size], size[by_size]
-    shares = (threshold, 2 * threshold / (1 + threshold))
-    probe, index = _prefixes(sets, shares)
+    frequency = np.bincount(sets.indices, minlength=sets.shape[1])
+    rare = np.argsort(frequency, kind="stable")
+    sets.indices = np.argsort(rare).astype(sets.indices.dtype)[sets.indices]
+    sets.sort_indices()
+    probe = _prefixes(sets, threshold, frequency[rare])
+    index = _prefixes(sets, 2 * threshold / (1 + threshold), frequency[rare])
     postings = np.bincount(index.indices, minlength=sets.shape[1])
     work = np.concatenate([[0], np.cumsum(probe @ postings)])
     low = 0
@@ -266,31 +242,12 @@ def _join(
 
 
 def _prefixes(
-    sets: scipy.sparse.csr_array, shares: Sequence[float]
-) -> list[scipy.sparse.csr_array]:
-    """The rarest columns of each row that another row has too, by how many count."""
-    frequency = np.bincount(sets.indices, minlength=sets.shape[1]).astype(np.int32)
-    rarity = np.empty_like(frequency)
-    rarity[np.argsort(frequency, kind="stable")] = np.arange(len(frequency))
-    parts: list[list[np.ndarray]] = [[] for _ in shares]
-    ends = sets.indptr.astype(np.int64)
-    low = 0
-    while low < sets.shape[0]:
-        high = int(np.searchsorted(ends, ends[low] + _BLOCK, side="right")) - 1
-        high = max(high, low + 1)
-        columns = sets.indices[ends[low] : ends[high]]
-        size = np.diff(ends[low : high + 1])
-        row = np.repeat(np.arange(high - low), size)
-        columns = columns[np.lexsort((rarity[columns], row))]
-        place = np.arange(len(columns)) - np.repeat(np.cumsum(size) - size, size)
-        for share, found in zip(shares, parts, strict=True):
-            length = size - np.ceil(share * size - _ROUND_OFF) + 1
-            use = (place < length[row]) & (frequency[columns] > 1)
-            found.append(np.stack([row[use] + low, columns[use]]))
-        low = high
-    return [
-        scipy.sparse.csr_array(
-            (np.ones(joined.shape[1], np.int32), (joined[0], joined[1])), sets.shape
-        )
-        for joined in (np.concatenate([np.zeros((2, 0), int), *p], 1) for p in parts)
-    ]
+    sets: scipy.sparse.csr_array, share: float, frequency: np.ndarray
+) -> scipy.sparse.csr_array:
+    """The first columns of each row, which are the rarest, that another row has too."""
+    size = np.diff(sets.indptr)
+    length = size - np.ceil(share * size - _ROUND_OFF) + 1
+    place = np.arange(sets.nnz) - np.repeat(sets.indptr[:-1], size)
+    use = (place < np.repeat(length, size)) & (frequency[sets.indices] > 1)
+    ends = np.concatenate([[0], np.cumsum(use)])[sets.indptr]
+    return scipy.sparse.csr_array((sets.data[use], sets.indices[use], ends), sets.shape)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import Blocks, Weights, cluster_sums, weighted_sums
+from spark_audit.stats.bootstrap import Weights, dealt_sums, weighted_sums
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""
@@ -112,15 +112,26 @@ def clopper_pearson(
     return low, high
 
 
-def korn_graubard(
-    events: ArrayLike, trials: ArrayLike, *, level: float = 0.95
-) -> tuple[float, float]:
+def effective_trials(rate: Estimate, n: float) -> float:
+    """Independent trials that tell as much of a rate as ``n`` clustered ones do.
+
+    Korn and Graubard (1998) with the degrees-of-freedom adjustment that survey
+    software uses: ``min(n, p(1-p)/V (t_{n-1}/t)^2)`` with V the jackknife variance and
+    t the quantile of the rate's own interval, ``t_{C-1}`` where nothing is stratified.
+    """
+    share, low, se = rate.value, rate.low, rate.se
+    assert share is not None
+    assert low is not None
+    assert se is not None
+    reach = scipy.special.stdtrit(n - 1, 0.5 + rate.level / 2) * se
+    return float(min(n, share * (1 - share) / se**2 * (reach / (share - low)) ** 2))
+
+
+def korn_graubard(events: ArrayLike, trials: ArrayLike) -> tuple[float, float]:
     """Clopper-Pearson interval at the effective number of trials.
 
-    The interval of Korn and Graubard (1998) with the degrees-of-freedom adjustment
-    that survey software uses: ``min(n, p(1-p)/V (t_{n-1}/t_{C-1})^2)`` trials with V
-    the jackknife variance, and as many as clusters when all or no trials are events,
-    since V is then 0 for want of events. Conservative, and never of zero width.
+    That is as many as clusters when all or no trials are events, since their variance
+    is then 0 for want of events. Conservative, and never of zero width.
 
     Parameters
     ----------
@@ -134,28 +145,8 @@ def korn_graubard(
     if share in (0.0, 1.0):
         n = float(found.clusters)
     elif found.se:
-        t_n, t_c = scipy.special.stdtrit([n - 1, found.clusters - 1], 0.5 + level / 2)
-        n = min(n, float(share * (1 - share) / found.se**2 * (t_n / t_c) ** 2))
-    return clopper_pearson(share * n, n, level=level)
-
-
-def t_estimate(
-    value: float, se: float, df: float, *, n: int, clusters: int, level: float = 0.95
-) -> Estimate:
-    """``value +- t_df se``; where there is no spread it has no interval and says so."""
-    if se <= _ZERO * max(1.0, abs(value)):
-        return Estimate(value, level=level, n=n, clusters=clusters, note=NO_SPREAD)
-    reach = float(scipy.special.stdtrit(df, 0.5 + level / 2)) * se
-    return Estimate(
-        value,
-        low=value - reach,
-        high=value + reach,
-        interval="jackknife-t",
-        level=level,
-        se=se,
-        n=n,
-        clusters=clusters,
-    )
+        n = effective_trials(found, n)
+    return clopper_pearson(share * n, n)
 
 
 def estimate_of(
@@ -167,6 +158,7 @@ def estimate_of(
     bounds: tuple[float, float] | None = None,
     df: float | None = None,
     scale: np.ndarray | None = None,
+    strata: np.ndarray | None = None,
 ) -> Estimate:
     """Estimate of a smooth function of summed columns.
 
@@ -187,6 +179,10 @@ def estimate_of(
     scale
         Shape ``(C,)``: weight of each cluster with data in the jackknife variance;
         default: ``(C - 1) / C``.
+    strata
+        Shape ``(C,)``: stratum of each cluster, for ``V = sum_h (C_h - 1) / C_h
+        sum_{c in h} (value_(c) - value)^2`` with degrees of freedom by Satterthwaite's
+        approximation, as strata differ in spread.
 
     Returns
     -------
@@ -201,19 +197,23 @@ def estimate_of(
         return Estimate.missing(error.what, n=n, clusters=clusters)
     squares = (values - value) ** 2
     # The cluster jackknife, centred at the value (CV3).
-    variance = (clusters - 1) / clusters * np.sum(squares)
-    if scale is not None:
-        variance = np.sum(scale * squares)
-    freedom = clusters - 1 if df is None else df
-    estimate = t_estimate(
-        value, float(np.sqrt(variance)), freedom, n=n, clusters=clusters
-    )
-    if bounds is not None and estimate.low is not None and estimate.high is not None:
-        low, high = max(estimate.low, bounds[0]), min(estimate.high, bounds[1])
-        estimate = replace(estimate, low=low, high=high)
-    if replicates is None or estimate.note == NO_SPREAD:
-        return estimate
-    return with_parity(estimate, replicates)
+    factor = (clusters - 1) / clusters if scale is None else scale
+    variance, freedom = np.sum(factor * squares), clusters - 1 if df is None else df
+    if strata is not None:
+        _, stratum, count = np.unique(
+            strata[sums.any(axis=1)], return_inverse=True, return_counts=True
+        )
+        own = (count - 1) / count * np.bincount(stratum, squares)
+        variance, weight = own.sum(), np.sum(own**2 / np.maximum(count - 1, 1))
+        freedom = variance**2 / weight if weight else freedom
+    se, plain = float(np.sqrt(variance)), Estimate(value, n=n, clusters=clusters)
+    if se <= _ZERO * max(1.0, abs(value)):
+        return plain.noting(NO_SPREAD)
+    reach = float(scipy.special.stdtrit(freedom, 0.5 + plain.level / 2)) * se
+    low, high = bounds or (-np.inf, np.inf)
+    low, high = max(value - reach, low), min(value + reach, high)
+    estimate = replace(plain, low=low, high=high, interval="jackknife-t", se=se)
+    return estimate if replicates is None else with_parity(estimate, replicates)
 
 
 class Estimand(NamedTuple):
@@ -256,12 +256,8 @@ def replicates_of(
     parts = {k: one for k, one in estimands.items() if isinstance(one, Estimand)}
     if not parts:
         return {}
-    sums = [one.sums for one in parts.values()]
-    if isinstance(weights, Blocks):
-        # Before columns are compared: so many rows take longer than all else.
-        size, block = weights.drawn.shape[1], weights.block
-        sums = [cluster_sums(each, block, size) for each in sums]
-        weights = weights.drawn
+    # Before columns are compared: many rows would take longer than all else.
+    weights, sums = dealt_sums(weights, [one.sums for one in parts.values()])
     ends = np.cumsum([each.shape[1] for each in sums])
     # Checkpoints share most columns: what is counted, and figures of the reference.
     distinct, places = np.unique(np.hstack(sums), axis=1, return_inverse=True)

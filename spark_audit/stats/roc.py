@@ -21,7 +21,13 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import Blocks, Weights, cluster_sums, draw_in_strata
+from spark_audit.stats.bootstrap import (
+    Weights,
+    cluster_sums,
+    columns_of,
+    draw_in_strata,
+    row_chunks,
+)
 from spark_audit.stats.intervals import (
     FEW_EVENTS,
     NO_SPREAD,
@@ -34,7 +40,6 @@ from spark_audit.stats.intervals import (
 COARSE = 10
 """With fewer false positives than this allowed, a TPR says little."""
 ZERO = 1e-12
-_CHUNK = 1 << 20
 
 
 class Tpr(NamedTuple):
@@ -269,8 +274,6 @@ def auc_estimate(
         return replace(plain, low=low, high=high, interval="clopper-pearson").noting(
             f"perfect order: exact bound for {pairs} disjoint pairs of clusters"
         )
-    if not 0 < value < 1:
-        raise NotEstimableError(NO_SPREAD)
     # On the logit scale: inside (0, 1) and around the value.
     centre, reach = scipy.special.logit(value), scipy.special.stdtrit(df, 0.975)
     width = float(reach) * np.sqrt(variance) / (value * (1 - value))
@@ -384,16 +387,15 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
             np.searchsorted(values[y], values[x], side=side)
             for side in ("left", "right")
         ]
-        used, of_x, of_y = _renumbered(design, x, y)
-        # Cell (j, c): members of cluster c with j non-members below, ties half each.
+        # Cell (j, i): member i has j non-members below, half of it for either tie.
+        rows = np.tile(np.arange(len(x)), 2)
         place = scipy.sparse.csr_array(
-            (np.full(2 * len(x), 0.5), (np.concatenate(ends), np.tile(of_x, 2))),
-            (len(y) + 1, len(used)),
+            (np.full(2 * len(x), 0.5), (np.concatenate(ends), rows)),
+            (len(y) + 1, len(x)),
         )
-        for columns, part in _resamples(weights, used, len(y)):
-            below = np.zeros((len(y) + 1, part.shape[1]))
-            np.cumsum(part[of_y], axis=0, out=below[1:])
-            above = place @ part
+        for columns, members, others in _resamples(design, weights, x, y):
+            below = np.pad(np.cumsum(others, axis=0), ((1, 0), (0, 0)))
+            above = place @ members
             with np.errstate(invalid="ignore"):
                 total[columns] += np.einsum("jb,jb->b", below, above) / (
                     below[-1] * above.sum(axis=0)
@@ -401,27 +403,17 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
     return total / len(design.tasks)
 
 
-def _renumbered(
-    design: Design, x: np.ndarray, y: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Clusters that some rows come from, and the rows' places among them."""
-    both = design.cluster[np.concatenate([x, y])]
-    used, place = np.unique(both, return_inverse=True)
-    return used, place[: len(x)], place[len(x) :]
-
-
 def _resamples(
-    weights: Weights, used: np.ndarray, rows: int
-) -> Iterator[tuple[slice, np.ndarray]]:
-    """Slices of replicates with some clusters' weights, ``(C, b)`` in float64."""
-    step = max(1, _CHUNK // max(rows, 1))
-    for start in range(0, len(weights), step):
-        part = slice(start, min(start + step, len(weights)))
-        if isinstance(weights, Blocks):
-            drawn = weights.drawn[part][:, weights.block[used]]
-        else:
-            drawn = weights[part][:, used]
-        yield part, drawn.T.astype(np.float64, order="C")
+    design: Design, weights: Weights, x: np.ndarray, y: np.ndarray
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Slices of replicates with the weights of some rows and others, ``(rows, b)``."""
+    drawn, columns = columns_of(weights, design.cluster)
+    for part in row_chunks(len(drawn), len(x) + len(y)):
+        own, others = (
+            drawn[part][:, columns[rows]].T.astype(np.float64, order="C")
+            for rows in (x, y)
+        )
+        yield part, own, others
 
 
 def _influence(design: Design, scores: np.ndarray) -> tuple[float, np.ndarray]:
@@ -569,16 +561,14 @@ def tpr_replicates(
         x, y = (side[np.argsort(-values[side], kind="stable")] for side in (x, y))
         # Members strictly above each non-member, both from the largest score down.
         over = np.searchsorted(-values[x], -values[y], side="left")
-        used, of_x, of_y = _renumbered(design, x, y)
-        for columns, part in _resamples(weights, used, len(x) + len(y)):
-            false = np.cumsum(part[of_y], axis=0)
-            true = np.zeros((len(x) + 1, part.shape[1]))
-            np.cumsum(part[of_x], axis=0, out=true[1:])
+        for columns, members, others in _resamples(design, weights, x, y):
+            false = np.cumsum(others, axis=0)
+            true = np.pad(np.cumsum(members, axis=0), ((1, 0), (0, 0)))
             lacking = (false[-1] == 0) | (true[-1] == 0)
             for row, fpr in enumerate(fprs):
                 budget = np.floor(fpr * false[-1] + 1e-9)
                 at = np.minimum((false <= budget).sum(axis=0), len(y) - 1)
-                hits = true[over[at], np.arange(part.shape[1])]
+                hits = true[over[at], np.arange(len(at))]
                 total[row, columns] += np.where(
                     lacking, np.nan, hits / np.maximum(true[-1], 1)
                 )

@@ -140,12 +140,6 @@ def test_the_seed_decides():
     assert [r.prompt for r in one] != [r.prompt for r in two]
 
 
-def test_injected_data_survives_a_file(injected, tmp_path):
-    _, after, _ = injected
-    write_examples(tmp_path / "x.jsonl", after)
-    assert read_examples(tmp_path / "x.jsonl") == after
-
-
 # --- identifiers ----------------------------------------------------------------------
 
 

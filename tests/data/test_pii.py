@@ -117,6 +117,9 @@ HITS = [
     # Chinese mobile numbers
     ("PHONE", "\u7535\u8bdd13812345678\u8c22\u8c22", "13812345678"),
     ("PHONE", "138 1234 5678", "138 1234 5678"),
+    ("PHONE", "to 138-1234-5678.", "138-1234-5678"),
+    ("PHONE", "13812345678 is his", "13812345678"),
+    ("PHONE", "ask Li (19912345678), now", "19912345678"),
     ("PHONE", "tel. 13812345678", "13812345678"),
     # a name in capitals ends where ordinary words begin
     ("NAME", "MY NAME IS JOHN SMITH AND I", "JOHN SMITH"),
@@ -152,7 +155,11 @@ MISSES = [
     "212-555-0147%",
     "EUR 4.500.000",
     "2125550147",  # ten digits without a cue
-    "order 13812345678",  # no cue, and no Chinese letter beside it
+    "order 13812345678",
+    "12812345678 and #13812345678",  # 12 begins no mobile number
+    "138123456789 or 1381234567",
+    "at 13812345678.50 or 1,3812345678",
+    "138 1234-5678",
     "850/900/1800/1900 MHz",
     "about 555 1234 of them",
     # no North American number
@@ -224,14 +231,6 @@ MISSES = [
 @pytest.mark.parametrize("text", MISSES)
 def test_must_not_hit(text):
     assert found(text) == []
-
-
-def test_luhn_against_a_plain_transcription():
-    for number in range(4_000_000, 4_000_300):
-        digits = [int(c) for c in str(number)][::-1]
-        total = sum(digits[0::2])
-        total += sum(sum(divmod(2 * d, 10)) for d in digits[1::2])
-        assert pii.luhn(str(number)) == (total % 10 == 0)
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def make_corpus() -> Callable[[Sequence[Layout], TokenTable], Corpus]:
             for name in SCORES.names or ():
                 scores[name][start + table.position[own]] = table.columns[name][own]
         counts = np.asarray(sum(counts_by_task(rows, 300).values()))
-        return Corpus(rows, scores, counts=counts, before={})
+        return Corpus(rows, scores, counts=counts)
 
     return make
 

@@ -66,13 +66,6 @@ def test_excluded_are_identifiers_with_a_buffer_specials_and_template(
     assert both.tolist() == (expected | row.fixed).tolist()
 
 
-def test_explicit_template_ranges_win(make_example: Make, tiny_tokenizer: Any) -> None:
-    example = make_example("e", "Text: cold food", template=((0, 5),))
-    other = make_example("f", "Text: cold news")
-    row = laid_out([example, other], tiny_tokenizer, max_length=None)[0]
-    assert shown(row, row.fixed) == "Text:" + "." * 15
-
-
 def test_a_long_text_is_cut_and_says_so(
     make_example: Make, tiny_tokenizer: Any
 ) -> None:
@@ -101,12 +94,6 @@ def test_the_response_begins_with_its_first_token(
     )
     assert row.encoding.start[row.response_token] == len("The food was ")
     assert empty.response_token == len(empty.encoding)
-
-
-def test_a_blank_span_has_no_tokens(make_example: Make, tiny_tokenizer: Any) -> None:
-    example = make_example("e", "The  food", pii={"  ": "OTHER"})
-    (row,) = laid_out([example], tiny_tokenizer, max_length=None)
-    assert row.spans == (None,)
 
 
 def test_no_room_names_the_example(make_example: Make, tiny_tokenizer: Any) -> None:

@@ -50,11 +50,6 @@ def test_it_is_a_manifest_like_any_other(
     assert made.counts["tokens_scored"] == 0
 
 
-def test_nothing_is_scored(rows: list[Example], reference: Any) -> None:
-    assert not hasattr(reference, "model"), "this reference cannot score"
-    task_manifest(rows, reference, name="tasks")
-
-
 def test_other_data_have_another_digest(
     tmp_path: Path, rows: list[Example], reference: Any
 ) -> None:
@@ -77,25 +72,6 @@ def test_adapters_of_another_base_are_refused(
     assert check_fit(made, loaded, base_sha256="a" * 64) == []
     with pytest.raises(InputError, match="base weights"):
         check_fit(made, loaded, base_sha256="f" * 64)
-
-
-def test_no_data_and_ids_that_stand_twice_are_refused(
-    rows: list[Example], reference: Any
-) -> None:
-    with pytest.raises(InputError, match="no examples"):
-        task_manifest([], reference, name="tasks")
-    with pytest.raises(InputError, match="'fomc-00', field 'id'"):
-        task_manifest([*rows, rows[0]], reference, name="tasks")
-
-
-def test_clusters_join_sources_canaries_and_near_duplicates(
-    rows: list[Example], reference: Any
-) -> None:
-    made = task_manifest(rows, reference, name="tasks")
-    assert made.by_id["canary-a"].cluster == made.by_id["canary-b"].cluster
-    twin = replace(rows[0], id="twin", source_id="twin")
-    again = task_manifest([*rows, twin], reference, name="tasks")
-    assert again.by_id["twin"].cluster == again.by_id["fomc-00"].cluster
 
 
 @pytest.mark.parametrize("audit", [a for a in all_audits() if a != "utility"])

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from arch.bootstrap import IIDBootstrap
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -19,7 +18,6 @@ from spark_audit.stats.bootstrap import (
     holm,
     max_t,
     median_replicates,
-    random_signs,
     sign_flip,
     sign_flips,
     weighted_sums,
@@ -119,13 +117,6 @@ class TestRatioReplicates:
             atol=1e-15,
         )
 
-    def test_the_distribution_is_archs(self) -> None:
-        arch = IIDBootstrap(NUM, DEN, seed=np.random.default_rng(1))
-        expected = arch.apply(lambda a, b: a.sum() / b.sum(), 200)[:, 0]
-        weights = draw_weights(5, replicates=200, seed=1)
-        found = ratio_replicates(weights)
-        np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-15)
-
     def test_all_resamples_of_five_clusters(self) -> None:
         """Computed once by enumeration with plain numpy."""
         found = ratio_replicates(every_resample(5))
@@ -219,16 +210,6 @@ class TestSignFlip:
             with pytest.raises(ValueError, match="^num holds NaN or an infinity$"):
                 max_t([[value]], seed=0)
 
-    @pytest.mark.parametrize("clusters", [21, 38, 1001])
-    def test_signs_are_the_same_however_many_are_drawn_at_once(
-        self, clusters: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        drawn = np.random.default_rng(5).integers(0, 2, (203, clusters), dtype=np.int8)
-        for at_once in (1, 4096, 1 << 22):
-            monkeypatch.setattr(bootstrap, "SIGNS", at_once)
-            signs = [*random_signs(clusters, replicates=203, seed=5)]
-            np.testing.assert_array_equal(np.concatenate(signs), 1 - 2 * drawn)
-
 
 def brute_max_t(num: np.ndarray) -> np.ndarray:
     """Westfall and Young's procedure, written with loops."""
@@ -312,7 +293,8 @@ class TestSize:
         hits = 0
         for _ in range(self.SIMULATIONS):
             num = rng.standard_t(4, 51) * sizes
-            hits += sign_flip(num, seed=rng, replicates=999) <= 0.05
+            seed = int(rng.integers(2**32))
+            hits += sign_flip(num, seed=seed, replicates=999) <= 0.05
         record_property("size", float(hits / self.SIMULATIONS))
         assert stats.binomtest(hits, self.SIMULATIONS, 0.05).pvalue > 1e-3
 

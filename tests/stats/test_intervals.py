@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from arch.bootstrap import IIDBootstrap
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
@@ -174,16 +172,6 @@ class TestBootstrapIntervals:
         expected = tuple(result.confidence_interval)
         found = percentile_interval(self.REPLICATES, level=level)
         assert found == pytest.approx(expected, rel=1e-12)
-
-    def test_limits_are_archs(self) -> None:
-        rng = np.random.default_rng(0)
-        num, den = rng.gamma(1.0, size=14), rng.uniform(1, 5, 14)
-        arch = IIDBootstrap(num, den, seed=np.random.default_rng(1))
-        limits = arch.conf_int(lambda a, b: a.sum() / b.sum(), 999, method="percentile")
-        found = ratio_replicates(draw_weights(14, replicates=999, seed=1), num, den)
-        assert percentile_interval(found) == pytest.approx(
-            tuple(limits[:, 0]), rel=1e-12
-        )
 
     def test_undefined_replicates_are_dropped(self) -> None:
         wider = np.append(self.REPLICATES, [np.nan] * 7)
@@ -513,18 +501,3 @@ class TestCoverage:
         )
         assert least.pvalue > 1e-3
         assert hits["jackknife-t"] < 0.93 * self.SIMULATIONS
-
-
-def test_the_layout_is_the_papers() -> None:
-    tokens = paper_layout(np.random.default_rng(0))
-    assert len(tokens) == 51
-    assert tokens.sum() == 261
-    assert min(tokens) >= 1
-
-
-def test_all_resamples_of_two_clusters_bound_the_percentile_interval() -> None:
-    every = np.array(list(itertools.product([0, 1, 2], repeat=2)))
-    every = every[every.sum(axis=1) == 2]
-    found = resampled(every, [1.0, 4.0], [1.0, 2.0])
-    low, high = np.quantile([2.0, 5 / 3, 1.0], [0.025, 0.975])
-    assert (found.parity_low, found.parity_high) == pytest.approx((low, high))

@@ -128,12 +128,6 @@ def test_every_reason() -> None:
     assert found.unmatched == {1: OUTSIDE_CALIPER, 2: LOST}
 
 
-def test_reasons_in_words() -> None:
-    assert NOT_SCORED == "span not fully scored"
-    assert OUTSIDE_CALIPER == "none within caliper"
-    assert LOST == "lost to another span"
-
-
 @pytest.mark.parametrize("base", [0, 10**12])
 @pytest.mark.parametrize("length", [1, 3, 7])
 def test_caliper_is_inclusive_to_the_last_micro_nat(base: int, length: int) -> None:

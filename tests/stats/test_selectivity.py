@@ -318,13 +318,6 @@ class TestRegressionToTheMean:
         found = rtm_bias_estimate(as_windows(x, cells=True), y[:, 1:].ravel())
         assert found.value == pytest.approx(predicted, abs=0.01)
 
-    def test_no_gap_no_bias(self) -> None:
-        rng = np.random.default_rng(1)
-        _, kept, control, (y,) = matched_examples(rng, [0.8], examples=20_000, gap=0)
-        difference = (y[:, 0] - y[np.arange(len(y)), control])[kept]
-        se = difference.std() / np.sqrt(len(difference))
-        assert difference.mean() == pytest.approx(0, abs=3 * se)
-
     @pytest.mark.parametrize(
         ("a", "b", "bias"), [(0.8, 0.9, 0.089), (0.6, 0.85, 0.2225)]
     )

@@ -22,7 +22,6 @@ CLUSTERS = 2000
 @pytest.fixture
 def blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_audit.stats.bootstrap.BLOCKS", 400)
-    monkeypatch.setattr("spark_audit.stats.bootstrap.BLOCKS", 400)
 
 
 def sums() -> np.ndarray:
@@ -36,7 +35,7 @@ def test_a_block_stands_for_all_of_its_clusters(blocked: None) -> None:
     assert isinstance(weights, Blocks)
     assert weights.shape == (50, CLUSTERS)
     assert np.bincount(weights.block).tolist() == [CLUSTERS // 400] * 400
-    whole = weights.rows(slice(None))
+    whole = weights.drawn[:, weights.block]
     assert set(whole.sum(axis=1)) == {CLUSTERS}
     np.testing.assert_allclose(weighted_sums(weights, sums()), whole @ sums())
     values, codes = np.arange(4000.0), np.arange(4000) % CLUSTERS
@@ -66,7 +65,7 @@ def test_strata_keep_their_sizes_whether_or_not_they_are_blocked(
     strata = np.repeat([2, 5, 7], [30, 1200, 500])[np.argsort(np.arange(1730) % 7)]
     weights = draw_in_strata(strata, replicates=20, seed=1)
     assert isinstance(weights, Blocks)
-    whole = weights.rows(slice(None))
+    whole = weights.drawn[:, weights.block]
     for stratum, size in ((2, 30), (5, 1200), (7, 500)):
         drawn = whole[:, strata == stratum].sum(axis=1)
         # Blocks differ by one cluster at most.
@@ -87,7 +86,7 @@ def test_resampled_areas_are_those_of_the_whole_matrix(blocked: None) -> None:
     scores = rng.normal(member * 0.2)
     np.testing.assert_allclose(
         auc_replicates(design, scores, weights),
-        auc_replicates(design, scores, weights.rows(slice(None))),
+        auc_replicates(design, scores, weights.drawn[:, weights.block]),
     )
 
 
