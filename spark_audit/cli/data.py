@@ -247,6 +247,9 @@ def inject(
     )
     for note in report.notes:
         say(note)
+    pairs = min(sum(report.planted.values()), report.held_out)
+    if for_epsilon is not None and pairs < canaries:
+        say(f"{pairs} pairs are too few to contradict the claim: give more rows")
 
 
 def _planned(epsilon: float, delta: float) -> int:
