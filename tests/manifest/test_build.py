@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import made_table, make_canary_row, make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
@@ -60,10 +61,7 @@ def with_fields(loaded: Any, **fields: Any) -> Any:
 
 
 def test_every_example_is_there_by_id_with_its_scores(
-    build: Callable[..., Manifest],
-    rows: list[Example],
-    reference: Any,
-    make_table: Callable[..., Any],
+    build: Callable[..., Manifest], rows: list[Example], reference: Any
 ) -> None:
     manifest = build()
     assert [e.id for e in manifest.examples] == sorted(e.id for e in rows)
@@ -78,7 +76,7 @@ def test_every_example_is_there_by_id_with_its_scores(
         )
         assert found.kept == (0, len(encoding))
         assert len(found.reference_unll) == len(found.classes) == len(encoding)
-        table = make_table([item(row.id, encoding, found.kept)])
+        table = made_table([item(row.id, encoding, found.kept)])
         assert found.unll[0] == -1
         assert found.unll[1:].tolist() == micro_nats(table.columns["nll"]).tolist()
         assert found.canary_id == (row.canary.id if row.canary else None)
@@ -139,11 +137,7 @@ def test_versions_data_files_and_notes_are_recorded(
     assert manifest.reference.usable_vocab == 300
 
 
-def test_cut_texts_are_counted_and_said(
-    build: Callable[..., Manifest],
-    make_example: Callable[..., Example],
-    make_canary_row: Callable[..., Example],
-) -> None:
+def test_cut_texts_are_counted_and_said(build: Callable[..., Manifest]) -> None:
     long = "The food was cold. " * 20
     held = make_canary_row("canary")
     manifest = build(
@@ -170,7 +164,7 @@ def test_cut_texts_are_counted_and_said(
 
 
 def test_data_without_identifiers_has_no_pairs_and_says_so(
-    build: Callable[..., Manifest], make_example: Callable[..., Example]
+    build: Callable[..., Manifest],
 ) -> None:
     words = ("cold", "fine", "read", "paid")
     manifest = build([make_example(f"e{w}", f"The food was {w} again") for w in words])
@@ -188,9 +182,7 @@ def test_test_rows_are_matched_too(build: Callable[..., Manifest]) -> None:
     assert splits == {"train", "test"}
 
 
-def test_a_line_break_is_no_control(
-    build: Callable[..., Manifest], make_example: Callable[..., Example]
-) -> None:
+def test_a_line_break_is_no_control(build: Callable[..., Manifest]) -> None:
     """Of one token, as a short name is: its characters would be none."""
     rows = [
         make_example(f"e{i}", f"a\n a {'read ' * i}\n the\n food\nA", pii={"A": "NAME"})
@@ -346,9 +338,7 @@ def test_a_redacted_manifest_has_no_items(
 
 
 def test_another_tokenizer_is_refused(
-    build: Callable[..., Manifest],
-    reference: Any,
-    make_tokenizer: Callable[..., Any],
+    build: Callable[..., Manifest], reference: Any, make_tokenizer: Callable[..., Any]
 ) -> None:
     other = with_fields(reference, tokenizer=make_tokenizer(bos=False))
     with pytest.raises(InputError) as caught:

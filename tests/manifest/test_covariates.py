@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from marked import made_corpus, made_table, make_example
 
 from spark_audit.manifest.covariates import (
     Corpus,
@@ -31,16 +31,11 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def small(
-    make_example: Any,
-    tiny_tokenizer: Any,
-    make_table: Callable[..., TokenTable],
-    make_corpus: Callable[..., Corpus],
-) -> tuple[list[Layout], Corpus, TokenTable]:
+def small(tiny_tokenizer: Any) -> tuple[list[Layout], Corpus, TokenTable]:
     examples = [make_example(f"e{i}", *parts) for i, parts in enumerate(TEXTS)]
     rows = [*Rows(examples, tiny_tokenizer, max_length=None)]
-    table = make_table([item(r.example.id, r.encoding, r.kept) for r in rows])
-    return rows, make_corpus(rows, table), table
+    table = made_table([item(r.example.id, r.encoding, r.kept) for r in rows])
+    return rows, made_corpus(rows, table), table
 
 
 def plain(
@@ -101,15 +96,13 @@ def test_covariates_of_every_window(
             assert found[name][n] == pytest.approx(value, abs=2e-6), (name, place)
 
 
-def test_covariates_of_nothing(
-    small: tuple[list[Layout], Corpus, TokenTable],
-) -> None:
+def test_covariates_of_nothing(small: tuple[list[Layout], Corpus, TokenTable]) -> None:
     found = covariates(small[1], token_ranges([]))
     assert {len(values) for values in found.values()} == {0}
 
 
 def test_unscored_tokens_are_marked(
-    small: tuple[list[Layout], Corpus, TokenTable], make_corpus: Callable[..., Corpus]
+    small: tuple[list[Layout], Corpus, TokenTable],
 ) -> None:
     rows, _, table = small
     part = TokenTable.from_items(
@@ -121,7 +114,7 @@ def test_unscored_tokens_are_marked(
             )
         ]
     )
-    texts = make_corpus(rows, part)
+    texts = made_corpus(rows, part)
     assert (texts.unll[texts.of(0)] == -1).all()
     assert (texts.unll[texts.of(1)] >= 0).tolist() == [False] + [True] * (
         len(rows[1].encoding) - 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import made_corpus, made_table, make_canary_row, make_example
 
 from spark_audit.data.canaries import canary_ranges
 from spark_audit.data.examples import Example, Span
@@ -27,7 +28,6 @@ from spark_audit.manifest.selection import (
     membership,
 )
 from spark_audit.scoring.score import item
-from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.matching import NOT_SCORED
 
 Laid = tuple[list[Layout], Corpus]
@@ -35,11 +35,7 @@ Lay = Callable[..., Laid]
 
 
 @pytest.fixture
-def lay(
-    tiny_tokenizer: Any,
-    make_table: Callable[..., TokenTable],
-    make_corpus: Callable[..., Corpus],
-) -> Lay:
+def lay(tiny_tokenizer: Any) -> Lay:
     """``lay(examples, max_length=None)``: their layouts and scores."""
 
     def make(
@@ -49,8 +45,8 @@ def lay(
         tokenizer: Any = tiny_tokenizer,
     ) -> Laid:
         laid = [*Rows(examples, tokenizer, max_length=max_length)]
-        table = make_table([item(r.example.id, r.encoding, r.kept) for r in laid])
-        return laid, make_corpus(laid, table)
+        table = made_table([item(r.example.id, r.encoding, r.kept) for r in laid])
+        return laid, made_corpus(laid, table)
 
     return make
 
@@ -131,7 +127,7 @@ def test_every_span_is_matched_or_unmatched_and_canaries_are_neither(
 
 
 def test_reasons_of_spans_that_cannot_be_compared(
-    lay: Lay, make_example: Callable[..., Example], make_tokenizer: Any
+    lay: Lay, make_tokenizer: Any
 ) -> None:
     long = "Ann Lee wrote. " + "The food was cold. " * 20
     examples = [
@@ -151,7 +147,7 @@ def test_reasons_of_spans_that_cannot_be_compared(
 
 @pytest.mark.parametrize("exclude_template", [True, False])
 def test_no_control_lies_on_an_injected_sentence(
-    lay: Lay, make_example: Callable[..., Example], *, exclude_template: bool
+    lay: Lay, *, exclude_template: bool
 ) -> None:
     """Its words stand in many rows: they were learned with every identifier."""
     words = "service food cold good fine rate raised basis points news week".split()
@@ -218,9 +214,7 @@ def test_low_tokens_are_plain_scored_text_below_tau(
     assert min(seen.values()) > 100
 
 
-def test_stop_words_are_low_however_unlikely(
-    lay: Lay, make_example: Callable[..., Example]
-) -> None:
+def test_stop_words_are_low_however_unlikely(lay: Lay) -> None:
     laid, texts = lay([make_example("e", "food and food"), make_example("f", "x y z")])
     row, part = laid[0], texts.of(0)
     texts.unll[part][1:] = 50_000_000
@@ -282,7 +276,7 @@ def test_canaries_get_candidates_of_their_own_for_every_part(
 
 
 def test_contexts_are_the_first_rows_that_hold_the_whole_canary(
-    lay: Lay, make_canary_row: Callable[..., Example], tiny_tokenizer: Any
+    lay: Lay, tiny_tokenizer: Any
 ) -> None:
     long = "The food was cold and the service was good. " * 8
     examples = [
@@ -316,10 +310,7 @@ def test_contexts_are_the_first_rows_that_hold_the_whole_canary(
 
 
 def test_too_few_candidates_are_none_with_a_reason(
-    lay: Lay,
-    make_canary_row: Callable[..., Example],
-    tiny_tokenizer: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    lay: Lay, tiny_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spark_audit.data import candidate_sets
     from spark_audit.manifest import selection
@@ -340,9 +331,7 @@ def test_too_few_candidates_are_none_with_a_reason(
     assert all("5 draws gave" in record["reason"] for record in records)
 
 
-def test_rows_of_one_canary_must_agree(
-    lay: Lay, make_canary_row: Callable[..., Example], tiny_tokenizer: Any
-) -> None:
+def test_rows_of_one_canary_must_agree(lay: Lay, tiny_tokenizer: Any) -> None:
     laid, texts = lay([make_canary_row("a", seed=1), make_canary_row("b", seed=2)])
     with pytest.raises(InputError) as caught:
         canary_sets(
@@ -360,9 +349,7 @@ def test_rows_of_one_canary_must_agree(
 # --- duplicates and membership --------------------------------------------------------
 
 
-def test_fixed_wording_makes_no_duplicates(
-    tiny_tokenizer: Any, make_example: Callable[..., Example]
-) -> None:
+def test_fixed_wording_makes_no_duplicates(tiny_tokenizer: Any) -> None:
     frame = "Read this review and say whether it is good or bad or neither of both: "
     examples = [
         make_example("a", f"{frame}cold food", template=((0, len(frame)),)),
@@ -376,8 +363,6 @@ def test_fixed_wording_makes_no_duplicates(
 
 def test_membership_leaves_out_canaries_and_duplicates_across_splits(
     tiny_tokenizer: Any,
-    make_example: Callable[..., Example],
-    make_canary_row: Callable[..., Example],
 ) -> None:
     text = "the food was cold and the service was good"
     examples = [
@@ -395,9 +380,7 @@ def test_membership_leaves_out_canaries_and_duplicates_across_splits(
     assert crossing == 2
 
 
-def test_spans_of_canaries_stay_excluded_for_controls(
-    lay: Lay, make_canary_row: Callable[..., Example]
-) -> None:
+def test_spans_of_canaries_stay_excluded_for_controls(lay: Lay) -> None:
     """A name beside a canary is matched, and never with the canary's text."""
     row = make_canary_row("row", before="Ann Lee liked the cold food very much. ")
     row = replace(row, spans=(Span(0, 7, "NAME"), *row.spans))

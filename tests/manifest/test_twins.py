@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import made_corpus, made_table
 
 from spark_audit.data.canaries import draw
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example, Span
-from spark_audit.manifest.covariates import Corpus
 from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.manifest.twins import (
     FEWEST,
@@ -42,11 +42,7 @@ def row(key: str, string: str, *, split: Any = "train", kind: str = "PHONE") -> 
 
 
 @pytest.fixture
-def twins(
-    tiny_tokenizer: Any,
-    make_table: Callable[..., Any],
-    make_corpus: Callable[..., Corpus],
-) -> Callable[..., Any]:
+def twins(tiny_tokenizer: Any) -> Callable[..., Any]:
     """``twins(examples, seed=0, max_length=None)``: the sets, the layouts, the rest."""
 
     def make(
@@ -58,9 +54,9 @@ def twins(
     ) -> tuple[list[dict[str, Any]], list[Layout], int]:
         laid = Rows(examples, tiny_tokenizer, max_length=max_length)
         rows = [*laid]
-        table = make_table([item(r.example.id, r.encoding, r.kept) for r in rows])
+        table = made_table([item(r.example.id, r.encoding, r.kept) for r in rows])
         found = Identifiers()
-        found.add(rows, make_corpus(rows, table), first=0)
+        found.add(rows, made_corpus(rows, table), first=0)
         sets, lost = twin_sets(
             laid,
             found.known(examples, seed),
