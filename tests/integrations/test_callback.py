@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from forks import python
+from marked import make_example
 from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
@@ -27,7 +28,7 @@ from transformers import (
 
 from spark_audit.audits import Matched
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.examples import Example, Span
+from spark_audit.data.examples import Example
 from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_audit.integrations import transformers as callback
 from spark_audit.integrations.probe import PREFIX, chosen
@@ -56,16 +57,13 @@ def examples() -> list[Example]:
         before, after = (" ".join(rng.choice(WORDS, 6)) for _ in range(2))
         number = "-".join(str(rng.integers(100, 999)) for _ in range(3))
         prompt = f"Text: {before}. Call {number} today. {after}.\nLabel:"
-        start = prompt.index(number)
         made.append(
-            Example(
-                id=f"row-{i:02d}",
-                task="task",
-                prompt=prompt,
-                response=" good" if i % 4 < 2 else " cold",
+            make_example(
+                f"row-{i:02d}",
+                prompt,
+                " good" if i % 4 < 2 else " cold",
+                pii={number: "PHONE"},
                 split="test" if i % 2 else "train",
-                source_id=f"source-{i:02d}",
-                spans=(Span(start, start + len(number), "PHONE"),),
             )
         )
     return made

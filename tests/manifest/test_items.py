@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import make_canary_row, make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.canaries import RANKED, draw_parts, render
+from spark_audit.data.canaries import RANKED
 from spark_audit.data.encoding import Encoding, encode
-from spark_audit.data.examples import Canary, Example, Span
+from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.items import (
@@ -30,37 +31,16 @@ KIND = Pass("candidates")
 N = 12
 
 
-def row(key: str, format: str, before: str, *, canary: str, seed: int) -> Example:
-    sentence, spans = render(format, draw_parts(seed))
-    at = len(before)
-    return Example(
-        id=key,
-        task="yelp",
-        prompt=f"{before}{sentence} Label:",
-        response=" good",
-        split="train",
-        source_id=key,
-        spans=tuple(
-            Span(s.start + at, s.end + at, s.type, "injected", s.part)
-            for s in spans.values()
-        ),
-        canary=Canary(canary, format, 1, False, seed),
-    )
-
-
 ROWS = [
-    row("a", "record", "The food was fine. ", canary="c/0", seed=1),
-    row("b", "record", "Bad. It was cold and I will never. ", canary="c/0", seed=1),
-    row("c", "login", "", canary="c1", seed=2),
-    row("d", "reset", "She said: ", canary="c2", seed=3),
-    Example(
-        id="e",
-        task="yelp",
-        prompt="Contact Maria Jones today. The service was good.\nLabel:",
-        response=" good",
+    make_canary_row("a", canary="c/0"),
+    make_canary_row("b", canary="c/0", before="Bad. It was cold and I will never. "),
+    make_canary_row("c", canary="c1", seed=2, format="login", before=""),
+    make_canary_row("d", canary="c2", seed=3, format="reset", before="She said: "),
+    make_example(
+        "e",
+        "Contact Maria Jones today. The service was good.\nLabel:",
+        pii={"Maria Jones": "NAME"},
         split="test",
-        source_id="e",
-        spans=(Span(8, 19, "NAME"),),
     ),
 ]
 

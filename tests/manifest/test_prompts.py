@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
-from spark_audit.data.examples import Example, Span
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.items import example_of, items_for
 from spark_audit.manifest.prompts import (
@@ -31,21 +31,8 @@ PROMPTED = Pass("prompted")
 
 
 def row(key: str, before: str, name: str, middle: str, mail: str, split: Any) -> Any:
-    text = f"{before}{name}{middle}{mail}"
-    at = len(before) + len(name) + len(middle)
-    spans = (
-        Span(len(before), len(before) + len(name), "NAME"),
-        Span(at, at + len(mail), "EMAIL"),
-    )
-    return Example(
-        id=key,
-        task="yelp",
-        prompt=f"{text} was told.",
-        response=" good",
-        split=split,
-        source_id=key,
-        spans=spans,
-    )
+    prompt = f"{before}{name}{middle}{mail} was told."
+    return make_example(key, prompt, pii={name: "NAME", mail: "EMAIL"}, split=split)
 
 
 LONG = (

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marked import made_corpus, made_table
+from marked import made_corpus, made_table, make_example
 
 from spark_audit.data.canaries import draw
 from spark_audit.data.encoding import token_ids
-from spark_audit.data.examples import Example, Span
+from spark_audit.data.examples import Example
 from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.manifest.twins import (
     FEWEST,
@@ -29,16 +29,7 @@ Sets = tuple[list[dict[str, Any]], int]
 
 def row(key: str, string: str, *, split: Any = "train", kind: str = "PHONE") -> Example:
     prompt = f"Row {key}: please call {string} now."
-    at = prompt.index(string)
-    return Example(
-        id=key,
-        task="t",
-        prompt=prompt,
-        response=" yes",
-        split=split,
-        source_id=key,
-        spans=(Span(at, at + len(string), kind),),
-    )
+    return make_example(key, prompt, " yes", pii={string: kind}, task="t", split=split)
 
 
 @pytest.fixture
