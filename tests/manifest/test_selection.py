@@ -20,6 +20,7 @@ from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.manifest.selection import (
     CUT_OFF,
     NO_TOKEN,
+    Pairs,
     canary_sets,
     counts_by_task,
     duplicates,
@@ -51,19 +52,30 @@ def lay(tiny_tokenizer: Any) -> Lay:
     return make
 
 
-def encoder(tokenizer: Any) -> Callable[[list[str]], list[list[int]]]:
-    return lambda strings: tokenizer(strings)["input_ids"]
-
-
-def with_scores(
-    rows: Sequence[Layout], texts: Corpus
-) -> list[tuple[Layout, np.ndarray]]:
-    return [(row, texts.unll[texts.of(i)]) for i, row in enumerate(rows)]
-
-
 def free(rows: Sequence[Layout], texts: Corpus, buffer: int = 1) -> np.ndarray:
     excluded = [row.excluded(buffer=buffer, exclude_template=True) for row in rows]
     return (texts.unll >= 0) & ~np.concatenate(excluded)
+
+
+def matched(rows: Sequence[Layout], texts: Corpus, *, caliper: float = 9.0) -> Pairs:
+    eligible = free(rows, texts)
+    return match(
+        rows, texts, eligible, caliper=caliper, distance="mean", controls="any"
+    )
+
+
+def sets_of(
+    laid: Laid, tokenizer: Any, *, contexts: int | None = 1, n: int = 4, **options: Any
+) -> tuple[list[dict[str, Any]], int]:
+    rows, texts = laid
+    return canary_sets(
+        [(row, texts.unll[texts.of(i)]) for i, row in enumerate(rows)],
+        encode=lambda strings: tokenizer(strings)["input_ids"],
+        contexts=contexts,
+        n=n,
+        seed=3,
+        **options,
+    )
 
 
 # --- pairs ----------------------------------------------------------------------------
@@ -108,9 +120,7 @@ def test_every_span_is_matched_or_unmatched_and_canaries_are_neither(
     lay: Lay, rows: list[Example]
 ) -> None:
     laid, texts = lay(rows)
-    found = match(
-        laid, texts, free(laid, texts), caliper=0.2, distance="mean", controls="any"
-    )
+    found = matched(laid, texts, caliper=0.2)
     assert found.pairs
     assert found.unmatched
     told = [
@@ -136,9 +146,7 @@ def test_reasons_of_spans_that_cannot_be_compared(
         make_example("first", "Ann Lee wrote it", pii={"Ann Lee": "NAME"}),
     ]
     laid, texts = lay(examples, max_length=50, tokenizer=make_tokenizer(bos=False))
-    found = match(
-        laid, texts, free(laid, texts), caliper=9.0, distance="mean", controls="any"
-    )
+    found = matched(laid, texts)
     reasons = {u["example"]: u["reason"] for u in found.unmatched}
     assert reasons == {"cut": CUT_OFF, "blank": NO_TOKEN, "first": NOT_SCORED}
     assert found.pairs == []
@@ -234,12 +242,11 @@ def test_canaries_get_candidates_of_their_own_for_every_part(
 ) -> None:
     laid, texts = lay(rows)
     told: list[tuple[int, int]] = []
-    records, cut = canary_sets(
-        with_scores(laid, texts),
-        encode=encoder(tiny_tokenizer),
+    records, cut = sets_of(
+        (laid, texts),
+        tiny_tokenizer,
         contexts=None,
         n=8,
-        seed=3,
         progress=lambda done, total: told.append((done, total)),
     )
     assert cut == 0
@@ -290,13 +297,7 @@ def test_contexts_are_the_first_rows_that_hold_the_whole_canary(
         behind = f"{examples[i].prompt[:-6]}{long}Label:"
         examples[i] = replace(examples[i], prompt=behind)
     laid, texts = lay(examples, max_length=200)
-    records, cut = canary_sets(
-        with_scores(laid, texts),
-        encode=encoder(tiny_tokenizer),
-        contexts=1,
-        n=4,
-        seed=0,
-    )
+    records, cut = sets_of((laid, texts), tiny_tokenizer)
     assert cut == 2
     for record in records:
         keys = [context["example"] for context in record["contexts"]]
@@ -320,13 +321,7 @@ def test_too_few_candidates_are_none_with_a_reason(
 
     monkeypatch.setattr(selection, "candidates", few)
     laid, texts = lay([make_canary_row("row")])
-    records, _ = canary_sets(
-        with_scores(laid, texts),
-        encode=encoder(tiny_tokenizer),
-        contexts=1,
-        n=64,
-        seed=0,
-    )
+    records, _ = sets_of((laid, texts), tiny_tokenizer, n=64)
     assert all(record["candidates"] == [] for record in records)
     assert all("5 draws gave" in record["reason"] for record in records)
 
@@ -334,13 +329,7 @@ def test_too_few_candidates_are_none_with_a_reason(
 def test_rows_of_one_canary_must_agree(lay: Lay, tiny_tokenizer: Any) -> None:
     laid, texts = lay([make_canary_row("a", seed=1), make_canary_row("b", seed=2)])
     with pytest.raises(InputError) as caught:
-        canary_sets(
-            with_scores(laid, texts),
-            encode=encoder(tiny_tokenizer),
-            contexts=1,
-            n=4,
-            seed=0,
-        )
+        sets_of((laid, texts), tiny_tokenizer)
     assert str(caught.value) == (
         "canary 'c0': rows of one canary hold different strings or facts; inject again"
     )
@@ -385,9 +374,7 @@ def test_spans_of_canaries_stay_excluded_for_controls(lay: Lay) -> None:
     row = make_canary_row("row", before="Ann Lee liked the cold food very much. ")
     row = replace(row, spans=(Span(0, 7, "NAME"), *row.spans))
     laid, texts = lay([row])
-    found = match(
-        laid, texts, free(laid, texts), caliper=9.0, distance="mean", controls="any"
-    )
+    found = matched(laid, texts)
     assert [p["pii"]["char_start"] for p in found.pairs] == [0]
     control = found.pairs[0]["control"]
     for name, (start, end) in canary_ranges(row).items():

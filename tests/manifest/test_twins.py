@@ -24,7 +24,7 @@ from spark_audit.manifest.twins import (
 )
 from spark_audit.scoring.score import item
 
-Sets = tuple[list[dict[str, Any]], int]
+Make = Callable[..., Any]
 
 
 def row(key: str, string: str, *, split: Any = "train", kind: str = "PHONE") -> Example:
@@ -33,7 +33,7 @@ def row(key: str, string: str, *, split: Any = "train", kind: str = "PHONE") -> 
 
 
 @pytest.fixture
-def twins(tiny_tokenizer: Any) -> Callable[..., Any]:
+def twins(tiny_tokenizer: Any) -> Make:
     """``twins(examples, seed=0, max_length=None)``: the sets, the layouts, the rest."""
 
     def make(
@@ -66,7 +66,7 @@ def numbers(n: int) -> list[str]:
 
 
 def test_twins_change_no_token_but_the_identifiers_own(
-    twins: Callable[..., Any], tiny_tokenizer: Any
+    twins: Make, tiny_tokenizer: Any
 ) -> None:
     strings = numbers(12)
     examples = [row(f"{i}{j}", x) for i, x in enumerate(strings) for j in "abc"]
@@ -95,7 +95,7 @@ def test_twins_change_no_token_but_the_identifiers_own(
     assert len(set(places)) > 4
 
 
-def test_what_stands_in_a_train_row_is_not_held_out(twins: Callable[..., Any]) -> None:
+def test_what_stands_in_a_train_row_is_not_held_out(twins: Make) -> None:
     known, never, unmarked = numbers(3)
     bare = row("c", "x", kind="OTHER")
     text = f"Somebody wrote {unmarked} here."
@@ -116,7 +116,7 @@ def test_what_stands_in_a_train_row_is_not_held_out(twins: Callable[..., Any]) -
     assert unmarked not in found
 
 
-def test_no_dose_is_lost_and_both_sides_have_room(twins: Callable[..., Any]) -> None:
+def test_no_dose_is_lost_and_both_sides_have_room(twins: Make) -> None:
     strings = numbers(330)
     examples = [row(f"t{i}", x) for i, x in enumerate(strings[:260])]
     for i, dose in ((0, 16), (1, 5), (2, 2), (3, 2)):
@@ -134,9 +134,7 @@ def test_no_dose_is_lost_and_both_sides_have_room(twins: Callable[..., Any]) -> 
     assert sum(one["dose"] == 0 for one in sets) == 70
 
 
-def test_another_seed_draws_others_and_the_order_of_rows_none(
-    twins: Callable[..., Any],
-) -> None:
+def test_another_seed_draws_others_and_the_order_of_rows_none(twins: Make) -> None:
     examples = [row(f"t{i:03d}", x) for i, x in enumerate(numbers(230))]
     sets, _, _ = twins(examples)
     assert twins(examples[::-1])[0] == sets
@@ -145,9 +143,7 @@ def test_another_seed_draws_others_and_the_order_of_rows_none(
     assert len(true[0] - true[1]) > 5
 
 
-def test_what_was_cut_off_or_finds_no_twins_is_left_out(
-    twins: Callable[..., Any],
-) -> None:
+def test_what_was_cut_off_or_finds_no_twins_is_left_out(twins: Make) -> None:
     strange = "Zzyzx-Qwrtpsdf-Ghjklmnb"
     sets, _, lost = twins([row("a", strange, kind="NAME"), row("b", "x", kind="OTHER")])
     assert not any(strange in one["candidates"] for one in sets)
@@ -159,7 +155,7 @@ def test_what_was_cut_off_or_finds_no_twins_is_left_out(
 
 
 def test_the_end_is_told_once_however_many_are_lost(
-    twins: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    twins: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_audit.manifest.twins.MOST", 2)
     monkeypatch.setattr("spark_audit.manifest.twins.FEWEST", 32)
