@@ -102,4 +102,4 @@ def made_corpus(rows: Sequence[Layout], table: TokenTable) -> Corpus:
         for name in SCORES.names or ():
             scores[name][start + table.position[own]] = table.columns[name][own]
     counts = np.asarray(sum(counts_by_task(rows, 300).values()))
-    return Corpus(rows, scores, counts=counts)
+    return Corpus(rows, scores, counts=counts, before={})
