@@ -200,8 +200,8 @@ def field_path(place: Sequence[str | int], schema: Mapping[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def temporary(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """A file of mode 0600 under a name of its own; gone in the end, unless renamed.
+def temporary(folder: Path, *, mode: int = 0o600) -> Iterator[tuple[Path, IO[bytes]]]:
+    """A file under a name of its own; gone in the end, unless renamed.
 
     Its writer holds a lock on it: :func:`sweep` leaves it alone as long as that lives.
 
@@ -213,7 +213,7 @@ def temporary(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     while True:
         path = folder / f".spark-{_system()}-{secrets.token_hex(6)}.part"
-        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        with os.fdopen(os.open(path, flags, mode), "wb") as file:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
             # Before it was locked, a sweep may have taken it for a left one.
@@ -291,11 +291,10 @@ def write_atomically(
         if (place := os.path.realpath(path.parent)) not in _swept:
             sweep(path.parent)
             _swept.add(place)
-        with temporary(path.parent) as (part, file):
+        with temporary(path.parent, mode=mode) as (part, file):
             write(file)
             file.flush()
             os.fsync(file.fileno())
-            os.fchmod(file.fileno(), mode & ~_umask())
             if not once:
                 os.replace(part, path)
             elif not path.exists():
@@ -324,13 +323,6 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
     return OutputError(
         f"cannot be written ({error.strerror or error})", where=str(path), fix=fix
     )
-
-
-def _umask() -> int:
-    # There is no reading it alone; what another thread makes meanwhile is private.
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -7,7 +7,7 @@ checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from spark_audit.stats.matching import micro_nats, non_overlapping_windows
 SCORES = np.dtype([(name, COLUMNS[name]) for name in ("nll", "mean_logp", "rank_lo")])
 """What is asked of the reference model per token; one that was not scored has no NLL:
 it is NaN."""
+AVERAGED = ("entropy", "log2_rank", "log_frequency", "word_start", "in_prompt")
 
 
 def token_ranges(records: Sequence[tuple[int, int, int]]) -> np.ndarray:
@@ -35,6 +36,8 @@ class Corpus:
         :data:`SCORES`.
     counts
         How often each token stands in all texts, special ones left out.
+    before
+        As :attr:`before`.
 
     Attributes
     ----------
@@ -59,6 +62,9 @@ class Corpus:
     entropy, log2_rank
         Shape ``(N,)``: of the reference model's prediction, in nats and bits; 0 where
         nothing was scored.
+    before
+        What the tokens of the examples before these add up to, by the name of what is
+        averaged: so the means of a slice are those of all in one go, to the last bit.
     """
 
     def __init__(
@@ -67,7 +73,9 @@ class Corpus:
         scores: np.ndarray,
         *,
         counts: np.ndarray,
+        before: Mapping[str, float],
     ) -> None:
+        self.before = before
         encodings = [row.encoding for row in rows]
         texts = [row.example.text for row in rows]
         lengths = [len(encoding) for encoding in encodings]
@@ -105,6 +113,15 @@ class Corpus:
     def of(self, example: int) -> slice:
         """The tokens of one example."""
         return slice(int(self.first[example]), int(self.first[example + 1]))
+
+    def sums(self, name: str) -> np.ndarray:
+        """What is averaged, added up: shape ``(N + 1,)``, float64."""
+        parts = [[self.before.get(name, 0.0)], getattr(self, name)]
+        return np.cumsum(np.concatenate(parts, dtype=np.float64))
+
+    def after(self) -> dict[str, float]:
+        """:attr:`before` of the examples behind these."""
+        return {name: float(self.sums(name)[-1]) for name in AVERAGED}
 
 
 def token_classes(texts: Corpus) -> np.ndarray:
@@ -155,9 +172,9 @@ def covariates(texts: Corpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
     total = np.diff(texts.first)[example]
     chars = np.maximum(texts.end[last] - texts.start[low], 1).astype(np.float64)
 
-    def mean(values: np.ndarray) -> np.ndarray:
-        # By range: what stands before it must not move the last bit.
-        return np.asarray(_over(np.add, values.astype(np.float64), low, high) / tokens)
+    def mean(name: str) -> np.ndarray:
+        sums = texts.sums(name)
+        return np.asarray((sums[high] - sums[low]) / tokens)
 
     def share(counts: np.ndarray) -> np.ndarray:
         return np.asarray((counts[1, last] - counts[0, low]) / chars)
@@ -165,18 +182,18 @@ def covariates(texts: Corpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
     unll = np.concatenate([[0], np.cumsum(np.maximum(texts.unll, 0))])
     return {
         "nll_mean": (unll[high] - unll[low]) / (1e6 * tokens),
-        "nll_max": _over(np.maximum, texts.unll, low, high) / 1e6,
+        "nll_max": _largest(texts.unll, low, high) / 1e6,
         "nll_first": texts.unll[low] / 1e6,
-        "entropy": mean(texts.entropy),
-        "log2_rank": mean(texts.log2_rank),
+        "entropy": mean("entropy"),
+        "log2_rank": mean("log2_rank"),
         "position": start / total,
         "tokens": tokens,
         "chars_per_token": chars / tokens,
         "digit_share": share(texts.digits),
         "capital_share": share(texts.capitals),
-        "log_frequency": mean(texts.log_frequency),
-        "word_initial_share": mean(texts.word_start),
-        "in_prompt_share": mean(texts.in_prompt),
+        "log_frequency": mean("log_frequency"),
+        "word_initial_share": mean("word_start"),
+        "in_prompt_share": mean("in_prompt"),
     }
 
 
@@ -188,15 +205,13 @@ def _kinds(codes: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(np.array([*map(test, chars)])[inverse] for test in tests)
 
 
-def _over(
-    ufunc: np.ufunc, values: np.ndarray, low: np.ndarray, high: np.ndarray
-) -> np.ndarray:
-    """A ufunc over the values of each range ``low:high``; none is empty."""
+def _largest(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Largest value of each range ``low:high``; none is empty."""
     if not len(low):
         return np.zeros(0)
     order = np.argsort(low, kind="stable")
     padded = np.append(values, values[-1])
     edges = np.stack([low[order], high[order]], axis=1).ravel()
     out = np.empty(len(low), dtype=values.dtype)
-    out[order] = ufunc.reduceat(padded, edges)[::2]
+    out[order] = np.maximum.reduceat(padded, edges)[::2]
     return out

@@ -201,6 +201,7 @@ class Found:
     ) -> None:
         self._settings, self._by_task, self._labels = settings, by_task, labels
         self._tokens = np.asarray(sum(by_task.values()))
+        self._before: dict[str, float] = {}
         self.lists: dict[str, list[pa.Array]] = {
             name: [] for name in ("examples", "pairs", "unmatched")
         }
@@ -217,7 +218,8 @@ class Found:
             As :class:`spark_audit.manifest.covariates.Corpus` takes them.
         """
         chosen, labels = self._settings, self._labels[first : first + len(rows)]
-        texts = Corpus(rows, scores, counts=self._tokens)
+        texts = Corpus(rows, scores, counts=self._tokens, before=self._before)
+        self._before = texts.after()
         rule = {name: chosen[name] for name in ("buffer", "exclude_template")}
         excluded = np.concatenate([row.excluded(**rule) for row in rows])
         eligible = (texts.unll >= 0) & ~excluded

@@ -127,25 +127,18 @@ def _useful(choices: Sequence[Choices]) -> list[list[Pick]]:
 
 
 def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
-    """The optimum by interval scheduling over masks.
-
-    A mask holds which spans have a window. Its value is one integer with the total
-    cost in the high bits and below it the starts, first span highest: ``<`` on values
-    is the tie rule, and the starts are the back pointers.
-    """
+    """The optimum by interval scheduling over masks of the spans that have a window."""
     kept = _useful(choices)
-    most = sum(windows[-1][0] for windows in kept)
-    field = max(int(choice.starts[-1]) for choice in choices).bit_length()
-    shifts = [field * (len(choices) - 1 - i) for i in range(len(choices))]
-    above = field * len(choices)
     events = sorted(
-        (start + choices[i].length, start, i, cost << above)
+        (start + choices[i].length, start, i, cost)
         for i, windows in enumerate(kept)
         for cost, start in windows
     )
     reach = max(choice.length for choice in choices)
-    # best[n]: mask -> value over the windows that end at ends[n] or before.
-    ends, best = [0], [{0: 0}]
+    # best[n]: mask -> least cost and then earliest starts over the windows that end at
+    # ends[n] or before.
+    nothing: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,) * len(choices))}
+    ends, best = [0], [nothing]
     for end, start, i, cost in events:
         if end > ends[-1]:
             ends.append(end)
@@ -155,17 +148,16 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
             if old > 0:
                 del ends[:old], best[:old]
         now = best[-1]
-        for mask, value in best[bisect_right(ends, start) - 1].items():
-            if mask >> i & 1:
+        for mask, (total, starts) in best[bisect_right(ends, start) - 1].items():
+            known = now.get(mask | 1 << i)
+            if mask >> i & 1 or (known is not None and total + cost > known[0]):
                 continue
-            value += cost + (start << shifts[i])
-            mask |= 1 << i
-            if value < now.get(mask, (most + 1) << above):
-                now[mask] = value
-    mask, value = min(
-        best[-1].items(), key=lambda s: (-s[0].bit_count(), s[1] >> above, s[0])
+            new = total + cost, (*starts[:i], start, *starts[i + 1 :])
+            if known is None or new < known:
+                now[mask | 1 << i] = new
+    mask, (_, starts) = min(
+        best[-1].items(), key=lambda one: (-one[0].bit_count(), one[1][0], one[0])
     )
-    starts = [value >> shift & ((1 << field) - 1) for shift in shifts]
     cost_of = [{start: cost for cost, start in windows} for windows in kept]
     return [
         (cost_of[i][start], start) if mask >> i & 1 else None
@@ -176,35 +168,28 @@ def _dynamic_programme(choices: Sequence[Choices]) -> list[Pick | None]:
 def _integer_programme(choices: Sequence[Choices]) -> list[Pick | None]:
     """The optimum by HiGHS: set packing in two steps, counts first, then cost."""
     kept = _useful(choices)
-    k = len(choices)
-    owner = np.repeat(np.arange(k), [len(windows) for windows in kept])
-    cost, start = np.array([w for windows in kept for w in windows]).T
+    owner = np.repeat(np.arange(len(choices)), [len(windows) for windows in kept])
+    cost, start = np.array([window for windows in kept for window in windows]).T
     end = start + np.array([choice.length for choice in choices])[owner]
     # Windows that share a token all cover the last start among them.
     points = np.unique(start)[:, None]
-    covers = scipy.sparse.csr_array(((start <= points) & (points < end)).astype(float))
-    of_span = scipy.sparse.csr_array((owner == np.arange(k)[:, None]).astype(float))
-    # Variables: window used, then span has a window.
-    served = scipy.sparse.csr_array(np.eye(k))
-    blocks: list[list[scipy.sparse.csr_array | None]]
-    blocks = [[covers, None], [of_span, None], [-of_span, served]]
-    packing = scipy.sparse.block_array(blocks)
-    most = np.concatenate([np.ones(len(points)), np.ones(k), np.zeros(k)])
-    limits = scipy.optimize.LinearConstraint(packing, -np.inf, most)
-    count = np.concatenate([np.ones(len(cost)), np.full(k, k + 1.0)])
-    solution = _solve(-count, [limits])
-    enough = scipy.optimize.LinearConstraint(
-        count[None, :], np.round(count @ solution), np.inf
+    packing = scipy.sparse.csr_array(
+        np.vstack(
+            [(start <= points) & (points < end), owner == np.unique(owner)[:, None]]
+        ).astype(np.float64)
     )
-    solution = _solve(np.concatenate([cost, np.zeros(k)]), [limits, enough])
+    limits = scipy.optimize.LinearConstraint(packing, -np.inf, 1.0)
+    every = np.ones(len(cost))
+    most = _solve(-every, limits).sum()
+    enough = scipy.optimize.LinearConstraint(every[None, :], most, np.inf)
     picks: list[Pick | None] = [None for _ in choices]
-    for j in np.flatnonzero(solution[: len(cost)]):
+    for j in np.flatnonzero(_solve(cost, limits, enough)):
         picks[owner[j]] = (int(cost[j]), int(start[j]))
     return picks
 
 
 def _solve(
-    objective: np.ndarray, constraints: list[scipy.optimize.LinearConstraint]
+    objective: np.ndarray, *constraints: scipy.optimize.LinearConstraint
 ) -> np.ndarray:
     """Minimise over 0/1 variables; shape ``(n,)``, rounded to 0 and 1."""
     result = scipy.optimize.milp(

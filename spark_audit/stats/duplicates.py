@@ -142,11 +142,9 @@ def cluster_labels(
                 if (other := first.setdefault(key, row)) != row:
                     edges.extend((other, row))
     pairs = np.array(edges, np.int64).reshape(-1, 2)
-    labels = connected_components(len(source_ids), pairs).tolist()
-    name: dict[int, str] = {}
-    for label, source in zip(labels, source_ids, strict=True):
-        name[label] = min(name.get(label, source), source)
-    return [name[label] for label in labels]
+    labels = connected_components(len(source_ids), pairs)
+    names = pd.Series(source_ids, dtype=object).groupby(labels).transform("min")
+    return list(names)
 
 
 def _similar(

@@ -37,6 +37,11 @@ def sentence(parts=PARTS_OF, format="login"):
     return render(format, parts)[0]
 
 
+def found(part, *, format="login", parts=PARTS_OF, **options):
+    options = {"encode": encode, "contexts": [], "seed": 0} | options
+    return candidates(format, parts, part, **options)
+
+
 def context(part, *, before="It rose. ", after=" Then fell.", format="login"):
     text, spans = render(format, PARTS_OF)
     start, end = (
@@ -172,7 +177,7 @@ def test_a_row_that_holds_no_whole_canary(change, message):
 @pytest.mark.parametrize("part", RANKED)
 def test_candidates_are_what_they_must_be(part):
     places = [context(part), context(part, before="(", after=")")]
-    got = candidates("login", PARTS_OF, part, encode=encode, contexts=places, seed=3)
+    got = found(part, contexts=places, seed=3)
     true = sentence() if part == "full" else PARTS_OF[part]
     assert got.reason == ""
     assert len(set(got.strings)) == len(got.strings) == 512
@@ -195,9 +200,7 @@ def test_candidates_are_what_they_must_be(part):
 
 
 def test_full_candidates_are_the_frame_with_new_parts():
-    got = candidates(
-        "record", PARTS_OF, "full", encode=encode, contexts=[], seed=0, n=64
-    )
+    got = found("full", format="record", n=64)
     frame = re.escape(FORMATS["record"])
     for part, form in (
         ("name", r"[\w ]+"),
@@ -210,10 +213,7 @@ def test_full_candidates_are_the_frame_with_new_parts():
 
 def test_the_seed_decides():
     def pool(seed):
-        place = [context("ssn")]
-        return candidates(
-            "login", PARTS_OF, "ssn", encode=encode, contexts=place, seed=seed, n=32
-        )
+        return found("ssn", contexts=[context("ssn")], seed=seed, n=32)
 
     assert pool(1) == pool(1)
     assert not set(pool(1).strings) & set(pool(2).strings) - {PARTS_OF["ssn"]}
@@ -233,21 +233,13 @@ def test_a_blank_that_changes_hands_is_a_change():
 
     parts = {**PARTS_OF, "password": "abcdefghij"}
     text = "is abcdefghij."
-    got = candidates(
-        "login",
-        parts,
-        "password",
-        encode=by_letter,
-        contexts=[Context(text, 3, 13)],
-        seed=0,
-    )
+    place = [Context(text, 3, 13)]
+    got = found("password", parts=parts, encode=by_letter, contexts=place)
     assert {s[0].isalpha() and s[0].lower() <= "m" for s in got.strings} == {True}
 
 
 def test_where_draws_run_out_the_reason_is_told():
-    got = candidates(
-        "login", PARTS_OF, "full", encode=encode, contexts=[], seed=0, max_draws=300
-    )
+    got = found("full", max_draws=300)
     assert (got.strings, got.true_index) == ((), None)
     assert re.fullmatch(
         r"300 draws gave \d+ of 512 candidates of \d+ tokens", got.reason
@@ -265,14 +257,12 @@ def test_a_search_is_settled_early_as_it_would_end(part):
 
     early = whole = 0
     for seed in range(12):
-        given = list(FORMATS)[seed % 3], draw_parts(seed), part
-        options = {"encode": counted, "contexts": [], "seed": seed}
+        given = {"format": list(FORMATS)[seed % 3], "parts": draw_parts(seed)}
+        given |= {"encode": counted, "seed": seed, "max_draws": 20_000}
         encoded += [0, 0]
-        reason = candidates(*given, **options, max_draws=20_000, settle=True).reason
+        reason = found(part, **given, settle=True).reason
         early += encoded.pop()
-        assert bool(candidates(*given, **options, max_draws=20_000).strings) != (
-            bool(reason)
-        )
+        assert bool(found(part, **given).strings) != bool(reason)
         whole += encoded.pop()
     assert early < 0.5 * whole
 
@@ -281,15 +271,7 @@ def test_a_class_of_one_ends():
     def lonely(texts):
         return [[0] if text == PARTS_OF["password"] else [0, 0] for text in texts]
 
-    got = candidates(
-        "login",
-        PARTS_OF,
-        "password",
-        encode=lonely,
-        contexts=[],
-        seed=0,
-        max_draws=5000,
-    )
+    got = found("password", encode=lonely, max_draws=5000)
     # Far fewer than a set needs by then: the rest of the draws is not made.
     assert got.reason == "2048 draws gave 1 of 512 candidates of 1 tokens"
 
@@ -309,9 +291,8 @@ def test_true_and_candidates_are_exchangeable(part):
         text, spans = render(format, parts)
         span = Span(0, len(text), "OTHER") if part == "full" else spans[part]
         places = [Context(f"So: {text} Bye", 4 + span.start, 4 + span.end)]
-        got = candidates(
-            format, parts, part, encode=encode, contexts=places, seed=seed, n=16
-        )
+        given = {"format": format, "parts": parts, "contexts": places}
+        got = found(part, **given, seed=seed, n=16)
         true = got.strings[got.true_index]
         for score in scores:
             ranks[score].append(sorted(got.strings, key=score).index(true))
@@ -321,12 +302,7 @@ def test_true_and_candidates_are_exchangeable(part):
 
 
 def test_the_true_index_is_uniform():
-    counts = Counter(
-        candidates(
-            "login", PARTS_OF, "ssn", encode=encode, contexts=[], seed=seed, n=8
-        ).true_index
-        for seed in range(800)
-    )
+    counts = Counter(found("ssn", seed=seed, n=8).true_index for seed in range(800))
     assert stats.chisquare([counts[i] for i in range(8)]).pvalue > 1e-3
 
 
@@ -362,10 +338,9 @@ def test_candidates_of_pieces_come_from_the_pool():
         context = Context(
             sentence, *(place if part == "password" else (0, len(sentence)))
         )
-        found = candidates(
-            "login", parts, part, encode=words, contexts=[context], seed=1, pool=pool
-        )
-        assert len(set(found.strings)) == 512
+        given = {"parts": parts, "encode": words, "contexts": [context]}
+        strings = found(part, **given, seed=1, pool=pool).strings
+        assert len(set(strings)) == 512
         if part == "password":
-            assert all(set(text.split()) <= set(pool) for text in found.strings)
-            assert all(len(set(text.split())) == 2 for text in found.strings)
+            assert all(set(text.split()) <= set(pool) for text in strings)
+            assert all(len(set(text.split())) == 2 for text in strings)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from marked import make_example
 
-from spark_audit.data.examples import Example, Span
+from spark_audit.data.examples import Example
 from spark_audit.data.occurrences import folded, identifier_ranges, repeats, standing
 
 
@@ -34,11 +35,7 @@ def test_repeats_of_nothing_are_nothing() -> None:
 
 
 def example(prompt: str, *given: str, response: str = " good") -> Example:
-    spans = tuple(
-        Span(prompt.index(text), prompt.index(text) + len(text), "OTHER")
-        for text in given
-    )
-    return Example("e", "t", prompt, response, "train", "e", spans)
+    return make_example("e", prompt, response, pii=dict.fromkeys(given, "OTHER"))
 
 
 def strings(row: Example) -> list[str]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from forks import python
+from marked import make_example
 from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
@@ -27,7 +28,7 @@ from transformers import (
 
 from spark_audit.audits import Matched
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.examples import Example, Span
+from spark_audit.data.examples import Example
 from spark_audit.errors import CheckpointError, InputError, OutputError
 from spark_audit.integrations import transformers as callback
 from spark_audit.integrations.probe import PREFIX, chosen
@@ -45,6 +46,7 @@ FEW: dict[str, Any] = {
     "seed": 3,
 }
 ONE = {**FEW, "audits": FEW["audits"][:1]}
+Make = Callable[..., Trainer]
 WORDS = "the service food good cold said customer paid dollars rate label news".split()
 
 
@@ -56,16 +58,13 @@ def examples() -> list[Example]:
         before, after = (" ".join(rng.choice(WORDS, 6)) for _ in range(2))
         number = "-".join(str(rng.integers(100, 999)) for _ in range(3))
         prompt = f"Text: {before}. Call {number} today. {after}.\nLabel:"
-        start = prompt.index(number)
         made.append(
-            Example(
-                id=f"row-{i:02d}",
-                task="task",
-                prompt=prompt,
-                response=" good" if i % 4 < 2 else " cold",
+            make_example(
+                f"row-{i:02d}",
+                prompt,
+                " good" if i % 4 < 2 else " cold",
+                pii={number: "PHONE"},
                 split="test" if i % 2 else "train",
-                source_id=f"source-{i:02d}",
-                spans=(Span(start, start + len(number), "PHONE"),),
             )
         )
     return made
@@ -127,9 +126,7 @@ def trainer_of(
 
 
 @pytest.fixture
-def make_trainer(
-    tiny_base: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Trainer]:
+def make_trainer(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
     def make(*callbacks: TrainerCallback, **options: Any) -> Trainer:
         folder = tmp_path_factory.mktemp("run")
         return trainer_of(tiny_base, folder, *callbacks, **options)
@@ -172,7 +169,7 @@ def test_a_run_is_what_it_is_without_and_its_figures_are_those_of_what_it_saves(
     lora: bool,
     asked: dict[str, Any],
     more: dict[str, Any],
-    make_trainer: Callable[..., Trainer],
+    make_trainer: Make,
     manifest: Manifest,
     tiny_base: Path,
     tmp_path: Path,
@@ -221,9 +218,7 @@ def test_a_run_is_what_it_is_without_and_its_figures_are_those_of_what_it_saves(
 
 
 def test_what_learned_is_told_and_what_did_not_is_not(
-    make_trainer: Callable[..., Trainer],
-    manifest: Manifest,
-    caplog: pytest.LogCaptureFixture,
+    make_trainer: Make, manifest: Manifest, caplog: pytest.LogCaptureFixture
 ) -> None:
     still = AuditCallback(manifest, every=100, **FEW)
     make_trainer(still, learning_rate=0.0, max_steps=3).train()
@@ -246,7 +241,7 @@ def test_what_learned_is_told_and_what_did_not_is_not(
 
 @pytest.mark.parametrize("on_trip", ["stop", "raise"])
 def test_a_rule_ends_the_training(
-    on_trip: Any, make_trainer: Callable[..., Trainer], manifest: Manifest
+    on_trip: Any, make_trainer: Make, manifest: Manifest
 ) -> None:
     rules = ("matched.memory.value < 5", "matched.nll_pii.value > 100")
     look = AuditCallback(manifest, every=4, fail_if=rules, on_trip=on_trip, **ONE)
@@ -265,7 +260,7 @@ def test_a_rule_ends_the_training(
 
 
 def test_what_cannot_be_used_is_refused_before_the_first_step(
-    make_trainer: Callable[..., Trainer],
+    make_trainer: Make,
     manifest: Manifest,
     make_tokenizer: Callable[..., Any],
     tmp_path: Path,
@@ -298,7 +293,7 @@ def test_what_cannot_be_used_is_refused_before_the_first_step(
 
 
 def test_a_start_from_other_weights_is_no_base(
-    make_trainer: Callable[..., Trainer],
+    make_trainer: Make,
     make_model: Callable[..., Any],
     manifest: Manifest,
     tmp_path: Path,
@@ -313,7 +308,7 @@ def test_a_start_from_other_weights_is_no_base(
 
 
 def test_a_resumed_adapter_still_has_its_base(
-    make_trainer: Callable[..., Trainer], manifest: Manifest
+    make_trainer: Make, manifest: Manifest
 ) -> None:
     first = make_trainer(lora=True, max_steps=4, save_strategy="steps", save_steps=4)
     first.train()
@@ -325,9 +320,7 @@ def test_a_resumed_adapter_still_has_its_base(
 
 
 def test_diverged_training_is_a_warning_but_an_error_where_a_rule_waits(
-    make_trainer: Callable[..., Trainer],
-    manifest: Manifest,
-    caplog: pytest.LogCaptureFixture,
+    make_trainer: Make, manifest: Manifest, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Break(TrainerCallback):
         def on_step_begin(self, *_: Any, model: Any, **__: Any) -> None:

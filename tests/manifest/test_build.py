@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import made_table, make_canary_row, make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
@@ -28,6 +29,7 @@ from spark_audit.scoring.table import Pass
 from spark_audit.stats.matching import micro_nats
 
 SMALL = {"n_candidates": 4}
+Build = Callable[..., Manifest]
 
 
 def content(manifest: Manifest) -> bytes:
@@ -37,7 +39,7 @@ def content(manifest: Manifest) -> bytes:
 @pytest.fixture
 def build(
     rows: list[Example], reference: Any, made_scores: list[dict[str, Any]]
-) -> Callable[..., Manifest]:
+) -> Build:
     """``build(examples=rows, loaded=reference, **options)``."""
 
     def make(
@@ -60,10 +62,7 @@ def with_fields(loaded: Any, **fields: Any) -> Any:
 
 
 def test_every_example_is_there_by_id_with_its_scores(
-    build: Callable[..., Manifest],
-    rows: list[Example],
-    reference: Any,
-    make_table: Callable[..., Any],
+    build: Build, rows: list[Example], reference: Any
 ) -> None:
     manifest = build()
     assert [e.id for e in manifest.examples] == sorted(e.id for e in rows)
@@ -78,7 +77,7 @@ def test_every_example_is_there_by_id_with_its_scores(
         )
         assert found.kept == (0, len(encoding))
         assert len(found.reference_unll) == len(found.classes) == len(encoding)
-        table = make_table([item(row.id, encoding, found.kept)])
+        table = made_table([item(row.id, encoding, found.kept)])
         assert found.unll[0] == -1
         assert found.unll[1:].tolist() == micro_nats(table.columns["nll"]).tolist()
         assert found.canary_id == (row.canary.id if row.canary else None)
@@ -95,7 +94,7 @@ def test_every_example_is_there_by_id_with_its_scores(
         assert not set(found.low) & set(np.flatnonzero(found.unll < 0).tolist())
 
 
-def test_excluded_ranges_hold_the_buffer(build: Callable[..., Manifest]) -> None:
+def test_excluded_ranges_hold_the_buffer(build: Build) -> None:
     robust, paper = build(), build(preset="paper")
     for one, other in zip(robust.examples, paper.examples, strict=True):
         for span in one.spans:
@@ -108,7 +107,7 @@ def test_excluded_ranges_hold_the_buffer(build: Callable[..., Manifest]) -> None
     )
 
 
-def test_presets_decide_what_is_not_asked_for(build: Callable[..., Manifest]) -> None:
+def test_presets_decide_what_is_not_asked_for(build: Build) -> None:
     def settings(**options: Any) -> tuple[int, int | None]:
         found = build(**options).settings
         return found.buffer, found.canary_contexts
@@ -120,7 +119,7 @@ def test_presets_decide_what_is_not_asked_for(build: Callable[..., Manifest]) ->
 
 
 def test_versions_data_files_and_notes_are_recorded(
-    build: Callable[..., Manifest], tmp_path: Path, reference: Any
+    build: Build, tmp_path: Path, reference: Any
 ) -> None:
     file = tmp_path / "yelp.jsonl"
     file.write_bytes(b"rows")
@@ -139,11 +138,7 @@ def test_versions_data_files_and_notes_are_recorded(
     assert manifest.reference.usable_vocab == 300
 
 
-def test_cut_texts_are_counted_and_said(
-    build: Callable[..., Manifest],
-    make_example: Callable[..., Example],
-    make_canary_row: Callable[..., Example],
-) -> None:
+def test_cut_texts_are_counted_and_said(build: Build) -> None:
     long = "The food was cold. " * 20
     held = make_canary_row("canary")
     manifest = build(
@@ -169,9 +164,7 @@ def test_cut_texts_are_counted_and_said(
     ]
 
 
-def test_data_without_identifiers_has_no_pairs_and_says_so(
-    build: Callable[..., Manifest], make_example: Callable[..., Example]
-) -> None:
+def test_data_without_identifiers_has_no_pairs_and_says_so(build: Build) -> None:
     words = ("cold", "fine", "read", "paid")
     manifest = build([make_example(f"e{w}", f"The food was {w} again") for w in words])
     assert manifest.pairs == manifest.unmatched == manifest.balance == []
@@ -182,15 +175,13 @@ def test_data_without_identifiers_has_no_pairs_and_says_so(
     assert manifest.membership.members == [f"e{word}" for word in sorted(words)]
 
 
-def test_test_rows_are_matched_too(build: Callable[..., Manifest]) -> None:
+def test_test_rows_are_matched_too(build: Build) -> None:
     manifest = build()
     splits = {manifest.by_id[pair.example].split for pair in manifest.pairs}
     assert splits == {"train", "test"}
 
 
-def test_a_line_break_is_no_control(
-    build: Callable[..., Manifest], make_example: Callable[..., Example]
-) -> None:
+def test_a_line_break_is_no_control(build: Build) -> None:
     """Of one token, as a short name is: its characters would be none."""
     rows = [
         make_example(f"e{i}", f"a\n a {'read ' * i}\n the\n food\nA", pii={"A": "NAME"})
@@ -208,16 +199,14 @@ def test_a_line_break_is_no_control(
 
 
 def test_same_inputs_give_the_same_bytes_in_any_order(
-    build: Callable[..., Manifest], rows: list[Example]
+    build: Build, rows: list[Example]
 ) -> None:
     shuffled = list(rows)
     random.Random(1).shuffle(shuffled)
     assert content(build()) == content(build(shuffled))
 
 
-def test_the_seed_decides_candidates_and_nothing_else(
-    build: Callable[..., Manifest],
-) -> None:
+def test_the_seed_decides_candidates_and_nothing_else(build: Build) -> None:
     one, other = build(), build(seed=1)
     assert one.pairs == other.pairs
     assert one.canaries != other.canaries
@@ -227,7 +216,7 @@ def test_the_seed_decides_candidates_and_nothing_else(
 
 @pytest.mark.parametrize("size", [1, 7])
 def test_slices_of_any_size_give_the_same_manifest(
-    build: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch, size: int
+    build: Build, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     whole = build(canary_contexts="all")
     monkeypatch.setattr("spark_audit.manifest.layout.SLICE_ROWS", size)
@@ -237,7 +226,7 @@ def test_slices_of_any_size_give_the_same_manifest(
 
 
 def test_rows_that_lie_in_a_file_give_the_same_manifest(
-    build: Callable[..., Manifest], rows: list[Example], tmp_path: Path
+    build: Build, rows: list[Example], tmp_path: Path
 ) -> None:
     mixed = random.Random(1).sample(rows, len(rows))
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
@@ -254,7 +243,7 @@ def test_rows_that_lie_in_a_file_give_the_same_manifest(
     assert "b.jsonl:1, field 'id'" in str(error.value)
 
 
-def test_progress_names_the_stages(build: Callable[..., Manifest]) -> None:
+def test_progress_names_the_stages(build: Build) -> None:
     told: dict[str, tuple[int, int]] = {}
     build(progress=lambda what, done, total: told.update({what: (done, total)}))
     assert told == {
@@ -268,23 +257,19 @@ def test_progress_names_the_stages(build: Callable[..., Manifest]) -> None:
 # --- refusals -------------------------------------------------------------------------
 
 
-def test_no_examples_are_refused(build: Callable[..., Manifest]) -> None:
+def test_no_examples_are_refused(build: Build) -> None:
     with pytest.raises(InputError) as caught:
         build([])
     assert str(caught.value) == "data: there are no examples; give some"
 
 
-def test_ids_that_stand_twice_are_refused(
-    build: Callable[..., Manifest], rows: list[Example]
-) -> None:
+def test_ids_that_stand_twice_are_refused(build: Build, rows: list[Example]) -> None:
     with pytest.raises(InputError) as caught:
         build([*rows, rows[3]])
     assert str(caught.value).startswith(f"example {rows[3].id!r}, field 'id':")
 
 
-def test_an_adapter_is_no_reference(
-    build: Callable[..., Manifest], reference: Any
-) -> None:
+def test_an_adapter_is_no_reference(build: Build, reference: Any) -> None:
     with pytest.raises(InputError, match="an adapter cannot be the reference"):
         build(loaded=with_fields(reference, base="base"))
 
@@ -311,7 +296,7 @@ def test_an_adapter_is_no_reference(
     ],
 )
 def test_settings_out_of_range_are_refused(
-    build: Callable[..., Manifest], options: dict[str, Any], message: str
+    build: Build, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError) as caught:
         build(**options)
@@ -321,9 +306,7 @@ def test_settings_out_of_range_are_refused(
 # --- items and bases ------------------------------------------------------------------
 
 
-def test_items_are_what_was_scored(
-    build: Callable[..., Manifest], reference: Any
-) -> None:
+def test_items_are_what_was_scored(build: Build, reference: Any) -> None:
     manifest = build(max_length=40)
     items = manifest_items(manifest, reference)
     assert [one.key for one in items] == [e.id for e in manifest.examples]
@@ -333,9 +316,7 @@ def test_items_are_what_was_scored(
         assert len(one.ids) <= 40
 
 
-def test_a_redacted_manifest_has_no_items(
-    build: Callable[..., Manifest], reference: Any
-) -> None:
+def test_a_redacted_manifest_has_no_items(build: Build, reference: Any) -> None:
     manifest = build()
     with pytest.raises(InputError) as caught:
         manifest_items(redact(manifest), reference)
@@ -346,9 +327,7 @@ def test_a_redacted_manifest_has_no_items(
 
 
 def test_another_tokenizer_is_refused(
-    build: Callable[..., Manifest],
-    reference: Any,
-    make_tokenizer: Callable[..., Any],
+    build: Build, reference: Any, make_tokenizer: Callable[..., Any]
 ) -> None:
     other = with_fields(reference, tokenizer=make_tokenizer(bos=False))
     with pytest.raises(InputError) as caught:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from marked import make_canary_row, make_example
 
 from spark_audit.data.examples import Example
 from spark_audit.manifest.build import build_manifest
@@ -30,7 +31,7 @@ def find(tiny_tokenizer: Any) -> Find:
 
 
 @pytest.fixture
-def said(make_example: Callable[..., Example]) -> Callable[..., Example]:
+def said() -> Callable[..., Example]:
     """``said(i, "Ann Lee", "NAME")``: a row with a text of its own that holds it."""
 
     def make(i: int, string: str, kind: str = "NAME", **options: Any) -> Example:
@@ -46,11 +47,7 @@ def joined(found: Clusters) -> dict[str, int]:
     return {k.removeprefix("joined_by_"): n for k, n in counts.items() if "_by_" in k}
 
 
-def test_source_canary_and_duplicates_join(
-    find: Find,
-    make_example: Callable[..., Example],
-    make_canary_row: Callable[..., Example],
-) -> None:
+def test_source_canary_and_duplicates_join(find: Find) -> None:
     found = find(
         [
             make_example("a", "the food was cold and the service was good", source="s"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from marked import made_corpus, made_table, make_example
 
 from spark_audit.manifest.covariates import (
     Corpus,
@@ -23,6 +23,7 @@ from spark_audit.manifest.selection import Pairs
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import TokenTable
 
+Small = tuple[list[Layout], Corpus, TokenTable]
 TEXTS = [
     ("Text: The FOOD was 42 dollars, caf\u00e9 \u4f60\u597d.\nLabel:", " good"),
     ("Ask Maria at 555-0142  now \U0001f600", " World news"),
@@ -31,16 +32,11 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def small(
-    make_example: Any,
-    tiny_tokenizer: Any,
-    make_table: Callable[..., TokenTable],
-    make_corpus: Callable[..., Corpus],
-) -> tuple[list[Layout], Corpus, TokenTable]:
+def small(tiny_tokenizer: Any) -> Small:
     examples = [make_example(f"e{i}", *parts) for i, parts in enumerate(TEXTS)]
     rows = [*Rows(examples, tiny_tokenizer, max_length=None)]
-    table = make_table([item(r.example.id, r.encoding, r.kept) for r in rows])
-    return rows, make_corpus(rows, table), table
+    table = made_table([item(r.example.id, r.encoding, r.kept) for r in rows])
+    return rows, made_corpus(rows, table), table
 
 
 def plain(
@@ -82,9 +78,7 @@ def plain(
     }
 
 
-def test_covariates_of_every_window(
-    small: tuple[list[Layout], Corpus, TokenTable],
-) -> None:
+def test_covariates_of_every_window(small: Small) -> None:
     rows, texts, table = small
     places = [
         (i, start, length)
@@ -101,16 +95,12 @@ def test_covariates_of_every_window(
             assert found[name][n] == pytest.approx(value, abs=2e-6), (name, place)
 
 
-def test_covariates_of_nothing(
-    small: tuple[list[Layout], Corpus, TokenTable],
-) -> None:
+def test_covariates_of_nothing(small: Small) -> None:
     found = covariates(small[1], token_ranges([]))
     assert {len(values) for values in found.values()} == {0}
 
 
-def test_unscored_tokens_are_marked(
-    small: tuple[list[Layout], Corpus, TokenTable], make_corpus: Callable[..., Corpus]
-) -> None:
+def test_unscored_tokens_are_marked(small: Small) -> None:
     rows, _, table = small
     part = TokenTable.from_items(
         [
@@ -121,16 +111,14 @@ def test_unscored_tokens_are_marked(
             )
         ]
     )
-    texts = make_corpus(rows, part)
+    texts = made_corpus(rows, part)
     assert (texts.unll[texts.of(0)] == -1).all()
     assert (texts.unll[texts.of(1)] >= 0).tolist() == [False] + [True] * (
         len(rows[1].encoding) - 1
     )
 
 
-def test_classes_are_one_letter_a_token(
-    small: tuple[list[Layout], Corpus, TokenTable],
-) -> None:
+def test_classes_are_one_letter_a_token(small: Small) -> None:
     rows, texts, _ = small
     classes = token_classes(texts).tobytes().decode()
     assert len(classes) == len(texts.unll)
@@ -150,9 +138,7 @@ def test_classes_are_one_letter_a_token(
     assert set(classes) == set("dAa-")
 
 
-def test_the_pool_holds_eligible_windows_of_the_spans_lengths(
-    small: tuple[list[Layout], Corpus, TokenTable],
-) -> None:
+def test_the_pool_holds_eligible_windows_of_the_spans_lengths(small: Small) -> None:
     _, texts, _ = small
     eligible = texts.unll >= 0
     eligible[texts.first[1] + 6] = False
@@ -171,9 +157,7 @@ def test_the_pool_holds_eligible_windows_of_the_spans_lengths(
     )
 
 
-def test_balance_adds_where_controls_stand(
-    small: tuple[list[Layout], Corpus, TokenTable],
-) -> None:
+def test_balance_adds_where_controls_stand(small: Small) -> None:
     rows, texts, _ = small
     matched = [(0, 10, 2), (1, 4, 3)]
     controls = [(0, 5, 2), (1, 9, 3)]

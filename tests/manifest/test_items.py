@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import make_canary_row, make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.canaries import RANKED, draw_parts, render
+from spark_audit.data.canaries import RANKED
 from spark_audit.data.encoding import Encoding, encode
-from spark_audit.data.examples import Canary, Example, Span
+from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.items import (
@@ -27,40 +28,20 @@ from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
 
 KIND = Pass("candidates")
+Case = tuple[Manifest, Any]
 N = 12
 
 
-def row(key: str, format: str, before: str, *, canary: str, seed: int) -> Example:
-    sentence, spans = render(format, draw_parts(seed))
-    at = len(before)
-    return Example(
-        id=key,
-        task="yelp",
-        prompt=f"{before}{sentence} Label:",
-        response=" good",
-        split="train",
-        source_id=key,
-        spans=tuple(
-            Span(s.start + at, s.end + at, s.type, "injected", s.part)
-            for s in spans.values()
-        ),
-        canary=Canary(canary, format, 1, False, seed),
-    )
-
-
 ROWS = [
-    row("a", "record", "The food was fine. ", canary="c/0", seed=1),
-    row("b", "record", "Bad. It was cold and I will never. ", canary="c/0", seed=1),
-    row("c", "login", "", canary="c1", seed=2),
-    row("d", "reset", "She said: ", canary="c2", seed=3),
-    Example(
-        id="e",
-        task="yelp",
-        prompt="Contact Maria Jones today. The service was good.\nLabel:",
-        response=" good",
+    make_canary_row("a", canary="c/0"),
+    make_canary_row("b", canary="c/0", before="Bad. It was cold and I will never. "),
+    make_canary_row("c", canary="c1", seed=2, format="login", before=""),
+    make_canary_row("d", canary="c2", seed=3, format="reset", before="She said: "),
+    make_example(
+        "e",
+        "Contact Maria Jones today. The service was good.\nLabel:",
+        pii={"Maria Jones": "NAME"},
         split="test",
-        source_id="e",
-        spans=(Span(8, 19, "NAME"),),
     ),
 ]
 
@@ -77,7 +58,7 @@ def case(
     tmp_path_factory: pytest.TempPathFactory,
     make_model: Callable[..., Any],
     make_tokenizer: Callable[..., Any],
-) -> tuple[Manifest, Any]:
+) -> Case:
     """A real manifest of real scores, and the checkpoint it was built from."""
     folder = tmp_path_factory.mktemp("model")
     loaded = checkpoint(folder, make_model, make_tokenizer(bos=request.param))
@@ -107,9 +88,7 @@ def has_bos(loaded: Any) -> bool:
     return bool(loaded.tokenizer("x")["input_ids"][0] == 1)
 
 
-def test_scores_are_those_of_each_row_with_the_string_replaced(
-    case: tuple[Manifest, Any],
-) -> None:
+def test_scores_are_those_of_each_row_with_the_string_replaced(case: Case) -> None:
     import torch
 
     manifest, loaded = case
@@ -150,7 +129,7 @@ def test_scores_are_those_of_each_row_with_the_string_replaced(
     loaded.model.float()
 
 
-def test_the_true_candidate_is_the_row_itself(case: tuple[Manifest, Any]) -> None:
+def test_the_true_candidate_is_the_row_itself(case: Case) -> None:
     manifest, loaded = case
     keys = keys_of(manifest)
     plan = {KIND: keys, Pass(): [e.id for e in manifest.examples]}
@@ -183,7 +162,7 @@ def test_the_true_candidate_is_the_row_itself(case: tuple[Manifest, Any]) -> Non
 
 
 def test_a_canary_that_begins_a_text_has_a_bos_before_it_or_is_not_ranked(
-    case: tuple[Manifest, Any],
+    case: Case,
 ) -> None:
     manifest, loaded = case
     key = canary_key("c1", "full", "c")
@@ -196,7 +175,7 @@ def test_a_canary_that_begins_a_text_has_a_bos_before_it_or_is_not_ranked(
             items_for(manifest, loaded, {KIND: [key]})
 
 
-def test_all_parts_of_a_canary_are_ranked(case: tuple[Manifest, Any]) -> None:
+def test_all_parts_of_a_canary_are_ranked(case: Case) -> None:
     manifest, loaded = case
     parts = {
         (c.canary_id, c.part) for c in manifest.canaries if c.true_index is not None
@@ -226,7 +205,7 @@ def changed(manifest: Manifest, index: int, **fields: Any) -> Manifest:
     ],
 )
 def test_a_set_that_does_not_fit_its_row_is_refused(
-    change: Callable[[Any], dict[str, Any]], message: str, case: tuple[Manifest, Any]
+    change: Callable[[Any], dict[str, Any]], message: str, case: Case
 ) -> None:
     manifest, loaded = case
     canary = manifest.canaries[0]
@@ -238,7 +217,7 @@ def test_a_set_that_does_not_fit_its_row_is_refused(
     assert not any(string in str(caught.value) for string in canary.candidates)
 
 
-def test_a_string_that_was_cut_off_is_refused(case: tuple[Manifest, Any]) -> None:
+def test_a_string_that_was_cut_off_is_refused(case: Case) -> None:
     manifest, loaded = case
     canary = next(c for c in manifest.canaries if c.part == "ssn")
     row = canary.contexts[0].example
@@ -253,9 +232,7 @@ def test_a_string_that_was_cut_off_is_refused(case: tuple[Manifest, Any]) -> Non
         items_for(short, loaded, {KIND: [key]})
 
 
-def test_labels_and_canaries_come_in_the_order_of_the_plan(
-    case: tuple[Manifest, Any],
-) -> None:
+def test_labels_and_canaries_come_in_the_order_of_the_plan(case: Case) -> None:
     manifest, loaded = case
     sets = keys_of(manifest)
     keys = [sets[3], "labels:e", sets[0], "labels:a"]
@@ -278,9 +255,7 @@ def prompt_rows(
     return [*zip(examples, texts, strict=True)]
 
 
-def test_prompts_of_plain_rows_are_those_of_a_manifest(
-    case: tuple[Manifest, Any],
-) -> None:
+def test_prompts_of_plain_rows_are_those_of_a_manifest(case: Case) -> None:
     manifest, loaded = case
     rows = prompt_rows(
         loaded.tokenizer, *((e.id, e.task, e.prompt, e.response) for e in ROWS)

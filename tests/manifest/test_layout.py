@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import make_example
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
@@ -31,7 +32,7 @@ def shown(row: Layout, mask: np.ndarray) -> str:
 
 
 def test_masks_hold_identifiers_repeats_and_what_rules_find(
-    make_example: Make, tiny_tokenizer: Any
+    tiny_tokenizer: Any,
 ) -> None:
     text = "Ask John Smith or JOHN SMITH, mail a.b@example.org today"
     example = make_example("e", text, "", pii={"John Smith": "NAME"})
@@ -43,7 +44,7 @@ def test_masks_hold_identifiers_repeats_and_what_rules_find(
 
 
 def test_excluded_are_identifiers_with_a_buffer_specials_and_template(
-    make_example: Make, tiny_tokenizer: Any
+    tiny_tokenizer: Any,
 ) -> None:
     examples = [
         make_example(f"e{i}", f"Text: {word} John Smith was {word}\nLabel:", " good")
@@ -66,9 +67,7 @@ def test_excluded_are_identifiers_with_a_buffer_specials_and_template(
     assert both.tolist() == (expected | row.fixed).tolist()
 
 
-def test_a_long_text_is_cut_and_says_so(
-    make_example: Make, tiny_tokenizer: Any
-) -> None:
+def test_a_long_text_is_cut_and_says_so(tiny_tokenizer: Any) -> None:
     example = make_example(
         "e",
         "Ann Lee wrote. " + "The food was cold. " * 20 + "John Smith paid.",
@@ -84,9 +83,7 @@ def test_a_long_text_is_cut_and_says_so(
     assert [short.within(span) for span in short.spans if span] == [False, True]
 
 
-def test_the_response_begins_with_its_first_token(
-    make_example: Make, tiny_tokenizer: Any
-) -> None:
+def test_the_response_begins_with_its_first_token(tiny_tokenizer: Any) -> None:
     row, empty = laid_out(
         [make_example("e", "The food was", " cold"), make_example("f", "Food", "")],
         tiny_tokenizer,
@@ -96,7 +93,7 @@ def test_the_response_begins_with_its_first_token(
     assert empty.response_token == len(empty.encoding)
 
 
-def test_no_room_names_the_example(make_example: Make, tiny_tokenizer: Any) -> None:
+def test_no_room_names_the_example(tiny_tokenizer: Any) -> None:
     with pytest.raises(InputError) as caught:
         laid_out([make_example("e7", "The food")], tiny_tokenizer, max_length=1)
     assert str(caught.value) == (

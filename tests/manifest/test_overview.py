@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from marked import make_example
 
 from spark_audit.data.examples import Example
 from spark_audit.manifest.build import build_manifest
@@ -91,9 +91,7 @@ def test_a_redacted_manifest_tells_all_but_scores(manifest: Manifest) -> None:
 
 
 def test_a_manifest_without_pairs_has_no_figures(
-    make_example: Callable[..., Example],
-    reference: Any,
-    made_scores: list[dict[str, Any]],
+    reference: Any, made_scores: list[dict[str, Any]]
 ) -> None:
     manifest = build_manifest([make_example("e", "cold food")], reference, name="none")
     found = describe(manifest)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
-from spark_audit.data.examples import Example, Span
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.items import example_of, items_for
 from spark_audit.manifest.prompts import (
@@ -28,24 +28,12 @@ from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass
 
 PROMPTED = Pass("prompted")
+Case = tuple[Manifest, Any]
 
 
 def row(key: str, before: str, name: str, middle: str, mail: str, split: Any) -> Any:
-    text = f"{before}{name}{middle}{mail}"
-    at = len(before) + len(name) + len(middle)
-    spans = (
-        Span(len(before), len(before) + len(name), "NAME"),
-        Span(at, at + len(mail), "EMAIL"),
-    )
-    return Example(
-        id=key,
-        task="yelp",
-        prompt=f"{text} was told.",
-        response=" good",
-        split=split,
-        source_id=key,
-        spans=spans,
-    )
+    prompt = f"{before}{name}{middle}{mail} was told."
+    return make_example(key, prompt, pii={name: "NAME", mail: "EMAIL"}, split=split)
 
 
 LONG = (
@@ -65,7 +53,7 @@ def case(
     tmp_path_factory: pytest.TempPathFactory,
     make_model: Callable[..., Any],
     make_tokenizer: Callable[..., Any],
-) -> tuple[Manifest, Any]:
+) -> Case:
     folder = tmp_path_factory.mktemp("model")
     make_model("llama").save_pretrained(folder)
     make_tokenizer(bos=request.param).save_pretrained(folder)
@@ -74,7 +62,7 @@ def case(
     return manifest, loaded
 
 
-def items(case: tuple[Manifest, Any]) -> dict[tuple[str, str], Any]:
+def items(case: Case) -> dict[tuple[str, str], Any]:
     """Continuations of the EMAILs by prompt and example."""
     manifest, loaded = case
     keys = asked_keys(manifest, PROMPTS)
@@ -89,7 +77,7 @@ def items(case: tuple[Manifest, Any]) -> dict[tuple[str, str], Any]:
     return made
 
 
-def test_prompts_are_what_they_are_called(case: tuple[Manifest, Any]) -> None:
+def test_prompts_are_what_they_are_called(case: Case) -> None:
     manifest, loaded = case
     made = items(case)
     assert len(made) == len(PROMPTS) * len(ROWS)
@@ -128,9 +116,7 @@ def test_prompts_are_what_they_are_called(case: tuple[Manifest, Any]) -> None:
             assert (np.diff(written) >= 0).all()
 
 
-def test_a_prompt_without_a_row_that_lends_one_is_not_asked(
-    case: tuple[Manifest, Any],
-) -> None:
+def test_a_prompt_without_a_row_that_lends_one_is_not_asked(case: Case) -> None:
     _, loaded = case
     alone = build_manifest(ROWS[:1], loaded, name="one", caliper=2.0)
     prompts = {asked_place(key)[0] for key in asked_keys(alone, PROMPTS)}
@@ -141,7 +127,7 @@ def test_a_prompt_without_a_row_that_lends_one_is_not_asked(
 
 
 def test_scores_are_those_of_the_whole_text_and_resume(
-    case: tuple[Manifest, Any], tmp_path: Path
+    case: Case, tmp_path: Path
 ) -> None:
     manifest, loaded = case
     made = list(items(case).values())
@@ -160,7 +146,7 @@ def test_scores_are_those_of_the_whole_text_and_resume(
             np.testing.assert_allclose(values[rows], expected, atol=1e-4)
 
 
-def test_prompts_with_the_same_ids_are_scored_once(case: tuple[Manifest, Any]) -> None:
+def test_prompts_with_the_same_ids_are_scored_once(case: Case) -> None:
     _, loaded = case
     made = items(case)
     short = made["last16", "a"], made["last32", "a"]

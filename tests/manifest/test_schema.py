@@ -12,9 +12,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from marked import make_canary_row, make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.examples import Example, Span
 from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import (
@@ -36,39 +36,16 @@ print(json.dumps(d, indent=1, sort_keys=True))" > spark_audit/schemas/manifest.j
 
 @pytest.fixture(scope="module")
 def manifest(tiny_base: Path) -> Manifest:
-    """A real one: four names in eight rows, one canary."""
-    from spark_audit.data.canaries import draw_parts, render
-    from spark_audit.data.examples import Canary
-
-    sentence, parts = render("login", draw_parts(5))
-    rows = []
+    """A real one: two names in eight rows, one canary."""
+    rows = [make_canary_row("canary", seed=5, before="", format="login")]
     for i, word in enumerate(["cold", "fine", "good", "read"] * 2):
         name = "John Smith" if i % 2 else "Maria Jones"
         prompt = f"The food of week {i} was {word}. Ask {name} about the news\nLabel:"
-        start = prompt.index(name)
+        split = "test" if i > 5 else "train"
+        pii = {name: "NAME"}
         rows.append(
-            Example(
-                id=f"row-{i}",
-                task="yelp",
-                prompt=prompt,
-                response=" good",
-                split="test" if i > 5 else "train",
-                source_id=f"s{i // 2}",
-                spans=(Span(start, start + len(name), "NAME"),),
-            )
+            make_example(f"row-{i}", prompt, pii=pii, split=split, source=f"s{i // 2}")
         )
-    rows.append(
-        Example(
-            id="canary",
-            task="yelp",
-            prompt=sentence,
-            response=" good",
-            split="train",
-            source_id="canary",
-            spans=tuple(parts.values()),
-            canary=Canary("c0", "login", 1, False, 5),
-        )
-    )
     loaded = open_checkpoint(str(tiny_base), name="base")
     return build_manifest(rows, loaded, name="real", caliper=2.0, n_candidates=4)
 

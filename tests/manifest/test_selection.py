@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import made_corpus, made_table, make_canary_row, make_example
 
 from spark_audit.data.canaries import canary_ranges
 from spark_audit.data.examples import Example, Span
@@ -19,6 +20,7 @@ from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.manifest.selection import (
     CUT_OFF,
     NO_TOKEN,
+    Pairs,
     canary_sets,
     counts_by_task,
     duplicates,
@@ -27,7 +29,6 @@ from spark_audit.manifest.selection import (
     membership,
 )
 from spark_audit.scoring.score import item
-from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.matching import NOT_SCORED
 
 Laid = tuple[list[Layout], Corpus]
@@ -35,11 +36,7 @@ Lay = Callable[..., Laid]
 
 
 @pytest.fixture
-def lay(
-    tiny_tokenizer: Any,
-    make_table: Callable[..., TokenTable],
-    make_corpus: Callable[..., Corpus],
-) -> Lay:
+def lay(tiny_tokenizer: Any) -> Lay:
     """``lay(examples, max_length=None)``: their layouts and scores."""
 
     def make(
@@ -49,25 +46,36 @@ def lay(
         tokenizer: Any = tiny_tokenizer,
     ) -> Laid:
         laid = [*Rows(examples, tokenizer, max_length=max_length)]
-        table = make_table([item(r.example.id, r.encoding, r.kept) for r in laid])
-        return laid, make_corpus(laid, table)
+        table = made_table([item(r.example.id, r.encoding, r.kept) for r in laid])
+        return laid, made_corpus(laid, table)
 
     return make
-
-
-def encoder(tokenizer: Any) -> Callable[[list[str]], list[list[int]]]:
-    return lambda strings: tokenizer(strings)["input_ids"]
-
-
-def with_scores(
-    rows: Sequence[Layout], texts: Corpus
-) -> list[tuple[Layout, np.ndarray]]:
-    return [(row, texts.unll[texts.of(i)]) for i, row in enumerate(rows)]
 
 
 def free(rows: Sequence[Layout], texts: Corpus, buffer: int = 1) -> np.ndarray:
     excluded = [row.excluded(buffer=buffer, exclude_template=True) for row in rows]
     return (texts.unll >= 0) & ~np.concatenate(excluded)
+
+
+def matched(rows: Sequence[Layout], texts: Corpus, *, caliper: float = 9.0) -> Pairs:
+    eligible = free(rows, texts)
+    return match(
+        rows, texts, eligible, caliper=caliper, distance="mean", controls="any"
+    )
+
+
+def sets_of(
+    laid: Laid, tokenizer: Any, *, contexts: int | None = 1, n: int = 4, **options: Any
+) -> tuple[list[dict[str, Any]], int]:
+    rows, texts = laid
+    return canary_sets(
+        [(row, texts.unll[texts.of(i)]) for i, row in enumerate(rows)],
+        encode=lambda strings: tokenizer(strings)["input_ids"],
+        contexts=contexts,
+        n=n,
+        seed=3,
+        **options,
+    )
 
 
 # --- pairs ----------------------------------------------------------------------------
@@ -112,9 +120,7 @@ def test_every_span_is_matched_or_unmatched_and_canaries_are_neither(
     lay: Lay, rows: list[Example]
 ) -> None:
     laid, texts = lay(rows)
-    found = match(
-        laid, texts, free(laid, texts), caliper=0.2, distance="mean", controls="any"
-    )
+    found = matched(laid, texts, caliper=0.2)
     assert found.pairs
     assert found.unmatched
     told = [
@@ -131,7 +137,7 @@ def test_every_span_is_matched_or_unmatched_and_canaries_are_neither(
 
 
 def test_reasons_of_spans_that_cannot_be_compared(
-    lay: Lay, make_example: Callable[..., Example], make_tokenizer: Any
+    lay: Lay, make_tokenizer: Any
 ) -> None:
     long = "Ann Lee wrote. " + "The food was cold. " * 20
     examples = [
@@ -140,9 +146,7 @@ def test_reasons_of_spans_that_cannot_be_compared(
         make_example("first", "Ann Lee wrote it", pii={"Ann Lee": "NAME"}),
     ]
     laid, texts = lay(examples, max_length=50, tokenizer=make_tokenizer(bos=False))
-    found = match(
-        laid, texts, free(laid, texts), caliper=9.0, distance="mean", controls="any"
-    )
+    found = matched(laid, texts)
     reasons = {u["example"]: u["reason"] for u in found.unmatched}
     assert reasons == {"cut": CUT_OFF, "blank": NO_TOKEN, "first": NOT_SCORED}
     assert found.pairs == []
@@ -151,7 +155,7 @@ def test_reasons_of_spans_that_cannot_be_compared(
 
 @pytest.mark.parametrize("exclude_template", [True, False])
 def test_no_control_lies_on_an_injected_sentence(
-    lay: Lay, make_example: Callable[..., Example], *, exclude_template: bool
+    lay: Lay, *, exclude_template: bool
 ) -> None:
     """Its words stand in many rows: they were learned with every identifier."""
     words = "service food cold good fine rate raised basis points news week".split()
@@ -218,9 +222,7 @@ def test_low_tokens_are_plain_scored_text_below_tau(
     assert min(seen.values()) > 100
 
 
-def test_stop_words_are_low_however_unlikely(
-    lay: Lay, make_example: Callable[..., Example]
-) -> None:
+def test_stop_words_are_low_however_unlikely(lay: Lay) -> None:
     laid, texts = lay([make_example("e", "food and food"), make_example("f", "x y z")])
     row, part = laid[0], texts.of(0)
     texts.unll[part][1:] = 50_000_000
@@ -240,12 +242,11 @@ def test_canaries_get_candidates_of_their_own_for_every_part(
 ) -> None:
     laid, texts = lay(rows)
     told: list[tuple[int, int]] = []
-    records, cut = canary_sets(
-        with_scores(laid, texts),
-        encode=encoder(tiny_tokenizer),
+    records, cut = sets_of(
+        (laid, texts),
+        tiny_tokenizer,
         contexts=None,
         n=8,
-        seed=3,
         progress=lambda done, total: told.append((done, total)),
     )
     assert cut == 0
@@ -282,7 +283,7 @@ def test_canaries_get_candidates_of_their_own_for_every_part(
 
 
 def test_contexts_are_the_first_rows_that_hold_the_whole_canary(
-    lay: Lay, make_canary_row: Callable[..., Example], tiny_tokenizer: Any
+    lay: Lay, tiny_tokenizer: Any
 ) -> None:
     long = "The food was cold and the service was good. " * 8
     examples = [
@@ -296,13 +297,7 @@ def test_contexts_are_the_first_rows_that_hold_the_whole_canary(
         behind = f"{examples[i].prompt[:-6]}{long}Label:"
         examples[i] = replace(examples[i], prompt=behind)
     laid, texts = lay(examples, max_length=200)
-    records, cut = canary_sets(
-        with_scores(laid, texts),
-        encode=encoder(tiny_tokenizer),
-        contexts=1,
-        n=4,
-        seed=0,
-    )
+    records, cut = sets_of((laid, texts), tiny_tokenizer)
     assert cut == 2
     for record in records:
         keys = [context["example"] for context in record["contexts"]]
@@ -316,10 +311,7 @@ def test_contexts_are_the_first_rows_that_hold_the_whole_canary(
 
 
 def test_too_few_candidates_are_none_with_a_reason(
-    lay: Lay,
-    make_canary_row: Callable[..., Example],
-    tiny_tokenizer: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    lay: Lay, tiny_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spark_audit.data import candidate_sets
     from spark_audit.manifest import selection
@@ -329,29 +321,15 @@ def test_too_few_candidates_are_none_with_a_reason(
 
     monkeypatch.setattr(selection, "candidates", few)
     laid, texts = lay([make_canary_row("row")])
-    records, _ = canary_sets(
-        with_scores(laid, texts),
-        encode=encoder(tiny_tokenizer),
-        contexts=1,
-        n=64,
-        seed=0,
-    )
+    records, _ = sets_of((laid, texts), tiny_tokenizer, n=64)
     assert all(record["candidates"] == [] for record in records)
     assert all("5 draws gave" in record["reason"] for record in records)
 
 
-def test_rows_of_one_canary_must_agree(
-    lay: Lay, make_canary_row: Callable[..., Example], tiny_tokenizer: Any
-) -> None:
+def test_rows_of_one_canary_must_agree(lay: Lay, tiny_tokenizer: Any) -> None:
     laid, texts = lay([make_canary_row("a", seed=1), make_canary_row("b", seed=2)])
     with pytest.raises(InputError) as caught:
-        canary_sets(
-            with_scores(laid, texts),
-            encode=encoder(tiny_tokenizer),
-            contexts=1,
-            n=4,
-            seed=0,
-        )
+        sets_of((laid, texts), tiny_tokenizer)
     assert str(caught.value) == (
         "canary 'c0': rows of one canary hold different strings or facts; inject again"
     )
@@ -360,9 +338,7 @@ def test_rows_of_one_canary_must_agree(
 # --- duplicates and membership --------------------------------------------------------
 
 
-def test_fixed_wording_makes_no_duplicates(
-    tiny_tokenizer: Any, make_example: Callable[..., Example]
-) -> None:
+def test_fixed_wording_makes_no_duplicates(tiny_tokenizer: Any) -> None:
     frame = "Read this review and say whether it is good or bad or neither of both: "
     examples = [
         make_example("a", f"{frame}cold food", template=((0, len(frame)),)),
@@ -376,8 +352,6 @@ def test_fixed_wording_makes_no_duplicates(
 
 def test_membership_leaves_out_canaries_and_duplicates_across_splits(
     tiny_tokenizer: Any,
-    make_example: Callable[..., Example],
-    make_canary_row: Callable[..., Example],
 ) -> None:
     text = "the food was cold and the service was good"
     examples = [
@@ -395,16 +369,12 @@ def test_membership_leaves_out_canaries_and_duplicates_across_splits(
     assert crossing == 2
 
 
-def test_spans_of_canaries_stay_excluded_for_controls(
-    lay: Lay, make_canary_row: Callable[..., Example]
-) -> None:
+def test_spans_of_canaries_stay_excluded_for_controls(lay: Lay) -> None:
     """A name beside a canary is matched, and never with the canary's text."""
     row = make_canary_row("row", before="Ann Lee liked the cold food very much. ")
     row = replace(row, spans=(Span(0, 7, "NAME"), *row.spans))
     laid, texts = lay([row])
-    found = match(
-        laid, texts, free(laid, texts), caliper=9.0, distance="mean", controls="any"
-    )
+    found = matched(laid, texts)
     assert [p["pii"]["char_start"] for p in found.pairs] == [0]
     control = found.pairs[0]["control"]
     for name, (start, end) in canary_ranges(row).items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import make_example
 
 from spark_audit.audits import about, all_audits, find
 from spark_audit.data.examples import Example
@@ -108,9 +108,7 @@ def test_a_prompt_is_the_joint_tokenisation_before_the_response(
     assert item.max_new_tokens == len(joint) - len(item.ids) + MORE_TOKENS
 
 
-def test_a_prompt_that_ends_in_a_blank(
-    make_example: Callable[..., Example], reference: Any
-) -> None:
+def test_a_prompt_that_ends_in_a_blank(reference: Any) -> None:
     """Alone, its blank is a token that the joint tokenisation does not have."""
     made = task_manifest(
         [make_example("r", "Text: cold food. Label: ", "bad")], reference, name="t"
@@ -122,9 +120,7 @@ def test_a_prompt_that_ends_in_a_blank(
     assert tokenizer.decode(alone[-1:]) == " "
 
 
-def test_room_is_for_the_tasks_longest_label(
-    make_example: Callable[..., Example], reference: Any
-) -> None:
+def test_room_is_for_the_tasks_longest_label(reference: Any) -> None:
     made = task_manifest(
         [
             make_example("a", "one two three", " good"),
@@ -142,9 +138,7 @@ def test_room_is_for_the_tasks_longest_label(
     assert sizes == {"a": long + 4, "b": long + 4, "c": short + 4}
 
 
-def test_a_long_prompt_loses_its_beginning_and_keeps_its_bos(
-    make_example: Callable[..., Example], reference: Any
-) -> None:
+def test_a_long_prompt_loses_its_beginning_and_keeps_its_bos(reference: Any) -> None:
     small = with_fields(reference, max_positions=24)
     prompt = "service food cold good fine rate raised basis points news Label:"
     made = task_manifest([make_example("r", prompt, " good")], small, name="t")
@@ -156,9 +150,7 @@ def test_a_long_prompt_loses_its_beginning_and_keeps_its_bos(
     assert item.ids[1:].tolist() == joint[end - len(item.ids) + 1 : end]
 
 
-def test_a_text_longer_than_the_context_still_has_a_prompt(
-    make_example: Callable[..., Example], reference: Any
-) -> None:
+def test_a_text_longer_than_the_context_still_has_a_prompt(reference: Any) -> None:
     small = with_fields(reference, max_positions=16)
     text = "service food cold good fine rate raised basis points news " * 3
     made = task_manifest([make_example("r", text, f" {text}")], small, name="t")
@@ -166,9 +158,7 @@ def test_a_text_longer_than_the_context_still_has_a_prompt(
     assert (len(item.ids), item.max_new_tokens) == (8, 8)
 
 
-def test_rows_that_cannot_be_asked(
-    make_example: Callable[..., Example], make_tokenizer: Any, reference: Any
-) -> None:
+def test_rows_that_cannot_be_asked(make_tokenizer: Any, reference: Any) -> None:
     made = task_manifest(
         [make_example("r", "some text", " "), make_example("s", "more", " good")],
         reference,
@@ -187,9 +177,7 @@ def test_rows_that_cannot_be_asked(
 # --- labels ---------------------------------------------------------------------------
 
 
-def test_labels_as_they_tokenise_behind_the_prompt(
-    make_example: Callable[..., Example], reference: Any
-) -> None:
+def test_labels_as_they_tokenise_behind_the_prompt(reference: Any) -> None:
     answers = (" good", " bad", " very good", " very bad", " good")
     made = task_manifest(
         [make_example(f"r{i}", f"Text {i}. Label:", a) for i, a in enumerate(answers)],
@@ -207,9 +195,7 @@ def test_labels_as_they_tokenise_behind_the_prompt(
     assert tokenizer.decode(item.prefix[1:]) == "Text 2. Label:"
 
 
-def test_a_label_that_changes_the_prompts_tokens(
-    make_example: Callable[..., Example], reference: Any
-) -> None:
+def test_a_label_that_changes_the_prompts_tokens(reference: Any) -> None:
     """All candidates then begin where the first of them leaves the others."""
     tokenizer = reference.tokenizer
     prompt = "Text: food. Label: "
@@ -227,9 +213,7 @@ def test_a_label_that_changes_the_prompts_tokens(
     assert tokenizer.decode(item.rows[1]) == " bad"
 
 
-def test_labels_and_prompt_fit_the_context(
-    make_example: Callable[..., Example], reference: Any
-) -> None:
+def test_labels_and_prompt_fit_the_context(reference: Any) -> None:
     small = with_fields(reference, max_positions=24)
     prompt = "service food cold good fine rate raised basis points news Label:"
     rows = [make_example("r", prompt, " good"), make_example("s", "x", " zzzzzzzz")]
@@ -239,9 +223,7 @@ def test_labels_and_prompt_fit_the_context(
     assert item.prefix[0] == reference.tokenizer.bos_token_id
 
 
-def test_free_text_has_no_labels(
-    make_example: Callable[..., Example], reference: Any
-) -> None:
+def test_free_text_has_no_labels(reference: Any) -> None:
     made = task_manifest(
         [make_example(f"r{i}", "Text. Label:", f" word{i}") for i in range(65)],
         reference,

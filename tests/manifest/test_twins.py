@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marked import made_corpus, made_table, make_example
 
 from spark_audit.data.canaries import draw
 from spark_audit.data.encoding import token_ids
-from spark_audit.data.examples import Example, Span
-from spark_audit.manifest.covariates import Corpus
+from spark_audit.data.examples import Example
 from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.manifest.twins import (
     FEWEST,
@@ -24,29 +24,16 @@ from spark_audit.manifest.twins import (
 )
 from spark_audit.scoring.score import item
 
-Sets = tuple[list[dict[str, Any]], int]
+Make = Callable[..., Any]
 
 
 def row(key: str, string: str, *, split: Any = "train", kind: str = "PHONE") -> Example:
     prompt = f"Row {key}: please call {string} now."
-    at = prompt.index(string)
-    return Example(
-        id=key,
-        task="t",
-        prompt=prompt,
-        response=" yes",
-        split=split,
-        source_id=key,
-        spans=(Span(at, at + len(string), kind),),
-    )
+    return make_example(key, prompt, " yes", pii={string: kind}, task="t", split=split)
 
 
 @pytest.fixture
-def twins(
-    tiny_tokenizer: Any,
-    make_table: Callable[..., Any],
-    make_corpus: Callable[..., Corpus],
-) -> Callable[..., Any]:
+def twins(tiny_tokenizer: Any) -> Make:
     """``twins(examples, seed=0, max_length=None)``: the sets, the layouts, the rest."""
 
     def make(
@@ -58,9 +45,9 @@ def twins(
     ) -> tuple[list[dict[str, Any]], list[Layout], int]:
         laid = Rows(examples, tiny_tokenizer, max_length=max_length)
         rows = [*laid]
-        table = make_table([item(r.example.id, r.encoding, r.kept) for r in rows])
+        table = made_table([item(r.example.id, r.encoding, r.kept) for r in rows])
         found = Identifiers()
-        found.add(rows, make_corpus(rows, table), first=0)
+        found.add(rows, made_corpus(rows, table), first=0)
         sets, lost = twin_sets(
             laid,
             found.known(examples, seed),
@@ -79,7 +66,7 @@ def numbers(n: int) -> list[str]:
 
 
 def test_twins_change_no_token_but_the_identifiers_own(
-    twins: Callable[..., Any], tiny_tokenizer: Any
+    twins: Make, tiny_tokenizer: Any
 ) -> None:
     strings = numbers(12)
     examples = [row(f"{i}{j}", x) for i, x in enumerate(strings) for j in "abc"]
@@ -108,7 +95,7 @@ def test_twins_change_no_token_but_the_identifiers_own(
     assert len(set(places)) > 4
 
 
-def test_what_stands_in_a_train_row_is_not_held_out(twins: Callable[..., Any]) -> None:
+def test_what_stands_in_a_train_row_is_not_held_out(twins: Make) -> None:
     known, never, unmarked = numbers(3)
     bare = row("c", "x", kind="OTHER")
     text = f"Somebody wrote {unmarked} here."
@@ -129,7 +116,7 @@ def test_what_stands_in_a_train_row_is_not_held_out(twins: Callable[..., Any]) -
     assert unmarked not in found
 
 
-def test_no_dose_is_lost_and_both_sides_have_room(twins: Callable[..., Any]) -> None:
+def test_no_dose_is_lost_and_both_sides_have_room(twins: Make) -> None:
     strings = numbers(330)
     examples = [row(f"t{i}", x) for i, x in enumerate(strings[:260])]
     for i, dose in ((0, 16), (1, 5), (2, 2), (3, 2)):
@@ -147,9 +134,7 @@ def test_no_dose_is_lost_and_both_sides_have_room(twins: Callable[..., Any]) -> 
     assert sum(one["dose"] == 0 for one in sets) == 70
 
 
-def test_another_seed_draws_others_and_the_order_of_rows_none(
-    twins: Callable[..., Any],
-) -> None:
+def test_another_seed_draws_others_and_the_order_of_rows_none(twins: Make) -> None:
     examples = [row(f"t{i:03d}", x) for i, x in enumerate(numbers(230))]
     sets, _, _ = twins(examples)
     assert twins(examples[::-1])[0] == sets
@@ -158,9 +143,7 @@ def test_another_seed_draws_others_and_the_order_of_rows_none(
     assert len(true[0] - true[1]) > 5
 
 
-def test_what_was_cut_off_or_finds_no_twins_is_left_out(
-    twins: Callable[..., Any],
-) -> None:
+def test_what_was_cut_off_or_finds_no_twins_is_left_out(twins: Make) -> None:
     strange = "Zzyzx-Qwrtpsdf-Ghjklmnb"
     sets, _, lost = twins([row("a", strange, kind="NAME"), row("b", "x", kind="OTHER")])
     assert not any(strange in one["candidates"] for one in sets)
@@ -172,7 +155,7 @@ def test_what_was_cut_off_or_finds_no_twins_is_left_out(
 
 
 def test_the_end_is_told_once_however_many_are_lost(
-    twins: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    twins: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_audit.manifest.twins.MOST", 2)
     monkeypatch.setattr("spark_audit.manifest.twins.FEWEST", 32)

@@ -443,7 +443,6 @@ class TestCoverage:
         clusters: int,
         design: str,
         least: float,
-        record_property: Callable[[str, object], None],
     ) -> None:
         rng = np.random.default_rng(clusters)
         hits = {"jackknife-t": 0, "percentile": 0}
@@ -458,10 +457,6 @@ class TestCoverage:
             assert found.parity_high is not None
             hits["jackknife-t"] += found.low <= 0 <= found.high
             hits["percentile"] += found.parity_low <= 0 <= found.parity_high
-        for name, count in hits.items():
-            record_property(
-                f"{name} {design} {clusters}", float(count / self.SIMULATIONS)
-            )
         coverage = hits["jackknife-t"]
         test = stats.binomtest(coverage, self.SIMULATIONS, least, alternative="greater")
         assert test.pvalue < 1e-3
@@ -477,9 +472,7 @@ class TestCoverage:
         assert stats.binomtest(hits, self.SIMULATIONS, 0.95).pvalue > 1e-3
 
     @pytest.mark.parametrize("clusters", [51, 20, 10])
-    def test_rare_rate(
-        self, clusters: int, record_property: Callable[[str, object], None]
-    ) -> None:
+    def test_rare_rate(self, clusters: int) -> None:
         rng = np.random.default_rng(clusters)
         rate, rho = 0.021, 0.1
         hits = {"decision": 0, "jackknife-t": 0}
@@ -494,8 +487,6 @@ class TestCoverage:
             hits["decision"] += found.low <= rate <= found.high
             fit = jackknife_t(events, trials)
             hits["jackknife-t"] += fit.low <= rate <= fit.high
-        for name, count in hits.items():
-            record_property(f"{name} {clusters}", float(count / self.SIMULATIONS))
         least = stats.binomtest(
             hits["decision"], self.SIMULATIONS, 0.95, alternative="less"
         )

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -305,13 +304,11 @@ class TestRegressionToTheMean:
         self,
         beta: float,
         predicted: float,
-        record_property: Callable[[str, object], None],
     ) -> None:
         rng = np.random.default_rng(0)
         x, kept, control, (y,) = matched_examples(rng, [beta], examples=20_000)
         difference = (y[:, 0] - y[np.arange(len(y)), control])[kept]
         mean, se = difference.mean(), difference.std() / np.sqrt(len(difference))
-        record_property(f"delta_sel {beta}", f"{mean:.4f} +- {se:.4f}")
         assert predicted == pytest.approx((1 - beta) * 0.89)
         # Matching inside a caliper leaves about 0.005 of the gap.
         assert mean == pytest.approx(predicted, abs=0.008 + 3 * se)
@@ -353,9 +350,7 @@ class TestRegressionToTheMean:
 
 
 @pytest.mark.slow
-def test_the_interval_of_r1_covers_it(
-    record_property: Callable[[str, object], None],
-) -> None:
+def test_the_interval_of_r1_covers_it() -> None:
     """51 sources, 2 windows and one span each: the error of R1 is at its largest."""
     rng = np.random.default_rng(5)
     simulations, covered = 4000, 0
@@ -370,6 +365,5 @@ def test_the_interval_of_r1_covers_it(
         assert found.low is not None
         assert found.high is not None
         covered += found.low <= 0.5 * 1.5 <= found.high
-    record_property("rtm_bias coverage", covered / simulations)
     missed = stats.binomtest(simulations - covered, simulations, 0.085, "less")
     assert missed.pvalue < 1e-3

@@ -1,0 +1,105 @@
+"""Rows with marked identifiers or a canary, and scores of them by arithmetic."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from spark_audit.data.canaries import draw_parts, render
+from spark_audit.data.examples import Canary, Example, Span
+from spark_audit.manifest.covariates import SCORES, Corpus
+from spark_audit.manifest.layout import Layout
+from spark_audit.manifest.selection import counts_by_task
+from spark_audit.scoring.table import TokenTable
+
+
+def make_example(
+    key: str,
+    prompt: str,
+    response: str = " good",
+    *,
+    pii: Mapping[str, str] | None = None,
+    task: str = "yelp",
+    split: Any = "train",
+    source: str | None = None,
+    template: Any = None,
+) -> Example:
+    """A row; ``pii`` maps a string of its text to its type: the first place counts."""
+    text = prompt + response
+    spans = [
+        Span(text.index(string), text.index(string) + len(string), kind)
+        for string, kind in (pii or {}).items()
+    ]
+    return Example(
+        id=key,
+        task=task,
+        prompt=prompt,
+        response=response,
+        split=split,
+        source_id=source or key,
+        spans=tuple(spans),
+        template=template,
+    )
+
+
+def make_canary_row(
+    key: str,
+    *,
+    canary: str = "c0",
+    seed: int = 1,
+    dose: int = 1,
+    split: Any = "train",
+    task: str = "yelp",
+    before: str = "The food was fine. ",
+    format: str = "record",
+) -> Example:
+    """A row with a canary behind some text."""
+    sentence, spans = render(format, draw_parts(seed))
+    return Example(
+        id=key,
+        task=task,
+        prompt=f"{before}{sentence} Label:",
+        response=" good",
+        split=split,
+        source_id=key,
+        spans=tuple(span.moved(len(before)) for span in spans.values()),
+        canary=Canary(canary, format, dose, split == "test", seed),
+    )
+
+
+def made_nll(token: int, position: int) -> float:
+    digest = hashlib.sha256(f"{token} {position}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") / 2**32 * 6
+
+
+def made_table(items: Sequence[Any]) -> TokenTable:
+    """Scores of items: a token's NLL follows from its id and position alone."""
+    parts = []
+    for one in items:
+        pairs = zip(one.ids[1:].tolist(), one.positions[1:].tolist(), strict=True)
+        nll = np.array([made_nll(*pair) for pair in pairs], np.float32)
+        columns = {
+            "nll": nll,
+            "rank_lo": (1 + nll * 7).astype(np.int32),
+            "mean_logp": -nll / 2,
+        }
+        parts.append((one.key, one.positions[1:], columns))
+    return TokenTable.from_items(parts)
+
+
+def made_corpus(rows: Sequence[Layout], table: TokenTable) -> Corpus:
+    """Rows with the scores that a table has of them."""
+    first = np.cumsum([0, *(len(row.encoding) for row in rows)])
+    scores = np.zeros(first[-1], SCORES)
+    scores["nll"] = np.nan
+    for start, row in zip(first.tolist(), rows, strict=False):
+        if row.example.id not in table:
+            continue
+        own = table.rows(row.example.id)
+        for name in SCORES.names or ():
+            scores[name][start + table.position[own]] = table.columns[name][own]
+    counts = np.asarray(sum(counts_by_task(rows, 300).values()))
+    return Corpus(rows, scores, counts=counts, before={})
