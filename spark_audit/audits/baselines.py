@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from spark_audit.names import BASE, CheckpointName, entry_of
@@ -33,6 +33,18 @@ def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
         if entry not in (baseline, BASE) and other in known:
             chosen[name] = other
     return chosen
+
+
+def with_base(
+    names: Sequence[str], baselines: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Each checkpoint with its baseline, and with the untrained model."""
+    return [
+        (name, other)
+        for name in names
+        for other in dict.fromkeys((baselines.get(name, BASE), BASE))
+        if other in names and other != name
+    ]
 
 
 def originals(checkpoints: Iterable[CheckpointFacts]) -> dict[str, str]:

@@ -8,12 +8,12 @@ from typing import Any
 
 from spark_audit.audits.base import Audit, registered
 from spark_audit.audits.canary.exposure import CanaryRank
+from spark_audit.audits.embedding_noise import Noise
 from spark_audit.audits.extract.extraction import Extraction
 from spark_audit.audits.matched.selectivity import Matched
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.membership import Membership
 from spark_audit.audits.nll import NLL
-from spark_audit.audits.noise.embedding_noise import Noise
 from spark_audit.audits.series.series_attack import SeriesAttack
 from spark_audit.audits.stages.stage_memory import Stages
 from spark_audit.audits.twins.rise import Twins

@@ -90,17 +90,17 @@ class NLL(Audit):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         from spark_audit.audits.ratio_rows import (
             beside_base,
+            cells_of_units,
             groups_of,
             ratio_figures,
-            sums_of_units,
         )
 
         units, names = evidence.units, evidence.checkpoints
         den, of = units["den"].to_numpy(), units["of"].to_numpy()
         scores = dict(zip(names, evidence.values["num"], strict=True))
-        sums = partial(sums_of_units, groups_of(units), scores, context)
+        cells = partial(cells_of_units, groups_of(units), scores)
         rows, contrasts = ratio_figures(
-            sums(metrics={"nll": np.asarray}, of=of, den=den),
+            cells(metrics={"nll": np.asarray}, of=of, den=den),
             context,
             audit="nll",
             metrics=METRICS,

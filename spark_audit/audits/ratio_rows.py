@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -18,23 +18,17 @@ import pandas as pd
 from spark_audit.audits.base import Context
 from spark_audit.audits.metric import Metric
 from spark_audit.names import BASE
-from spark_audit.results import Contrast, Row
-from spark_audit.stats.bootstrap import (
-    Weights,
-    cluster_sums,
-    dealt_sums,
-    draw_weights,
-    sign_flips,
-    weighted_sums,
-)
+from spark_audit.results import Contrast, Estimate, Row
+from spark_audit.stats.bootstrap import Weights, cluster_sums, draw_weights, sign_flips
 from spark_audit.stats.intervals import (
-    estimate_of,
-    rate_estimate,
+    Estimand,
+    estimates_of,
     ratio,
-    ratio_estimate,
+    replicates_of,
 )
 from spark_audit.stats.power import with_mde
 
+K = TypeVar("K")
 Key: TypeAlias = tuple[str, str, str]
 """Checkpoint, metric and variant of a figure."""
 
@@ -76,59 +70,19 @@ def groups_of(units: pd.DataFrame) -> Iterator[Group]:
             yield Group(name, np.flatnonzero(chosen), codes, len(clusters))
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Figures of one group: sums over clusters, and ratios of the resamples.
-
-    ``num`` and ``den`` have the shape ``(C,)``, ``drawn`` has ``(B,)``.
-    """
-
-    group: str
-    num: Mapping[Key, np.ndarray]
-    den: Mapping[Key, np.ndarray]
-    drawn: Mapping[Key, np.ndarray]
-
-    @classmethod
-    def of(
-        cls,
-        group: Group,
-        cells: Iterable[tuple[Key, np.ndarray, np.ndarray]],
-        context: Context,
-    ) -> Sums:
-        """From numerators (NaN: not scored) and denominators of the group's units."""
-        nums: dict[Key, np.ndarray] = {}
-        dens: dict[Key, np.ndarray] = {}
-        shared: dict[str, np.ndarray] = {}
-        for key, num, den in cells:
-            used = ~np.isnan(num)
-            if used.any():
-                pair = np.stack([num, den], axis=1)[used]
-                sums = cluster_sums(pair, group.codes[used], group.size)
-                # Checkpoints count the same: of many rows, copies would not fit.
-                same = shared.setdefault(key[2], sums[:, 1].copy())
-                dens[key] = same if np.array_equal(same, sums[:, 1]) else sums[:, 1]
-                nums[key] = sums[:, 0].copy()
-        columns = {id(one): one for one in (*nums.values(), *dens.values())}
-        weights, held = dealt_sums(group.weights(context), [*columns.values()])
-        drawn = np.zeros((0, 0))
-        if held:
-            drawn = weighted_sums(weights, np.stack(held, axis=1)).T.copy()
-        totals = dict(zip(columns, drawn, strict=True))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = {k: totals[id(nums[k])] / totals[id(dens[k])] for k in nums}
-        return cls(group.name, nums, dens, ratios)
+Cells: TypeAlias = tuple[Group, Iterable[tuple[Key, np.ndarray, np.ndarray]]]
+"""A group with the numerators (NaN: not scored) and denominators of its units."""
 
 
-def sums_of_units(
+def cells_of_units(
     groups: Iterable[Group],
     scores: Mapping[str, np.ndarray],
-    context: Context,
     *,
     metrics: Mapping[str, Callable[[np.ndarray], np.ndarray]],
     of: np.ndarray,
     den: np.ndarray | None = None,
-) -> Iterator[Sums]:
-    """Sums of scores of all units, group by group: of many units all would not fit.
+) -> Iterator[Cells]:
+    """Cells of scores of all units, group by group: of many units all would not fit.
 
     Parameters
     ----------
@@ -150,13 +104,13 @@ def sums_of_units(
                     yield (name, metric, kind), chosen, counts
 
     for group in groups:
-        yield Sums.of(group, cells(group.units), context)
+        yield group, cells(group.units)
 
 
-def sums_of_frame(
-    group: str, frame: pd.DataFrame, metrics: Mapping[str, str], context: Context
-) -> Sums:
-    """Sums of a frame with ``checkpoint``, ``of``, ``cluster`` and values.
+def cells_of_frame(
+    group: str, frame: pd.DataFrame, metrics: Mapping[str, str]
+) -> Cells:
+    """Cells of a frame with ``checkpoint``, ``of``, ``cluster`` and values.
 
     Parameters
     ----------
@@ -172,25 +126,63 @@ def sums_of_frame(
         for metric, column in metrics.items()
         for i, (name, of) in enumerate(names.itertuples(index=False, name=None))
     )
-    whole = Group(group, np.arange(len(frame)), codes, len(clusters))
-    return Sums.of(whole, cells, context)
+    return Group(group, np.arange(len(frame)), codes, len(clusters)), cells
 
 
 def ratio_figures(
-    groups: Iterable[Sums],
+    groups: Iterable[Cells],
+    context: Context,
+    *,
+    metrics: Iterable[Metric],
+    **options: Any,
+) -> tuple[list[Row], list[Contrast]]:
+    """Rows and contrasts of ratios of sums, group by group, see :func:`figures`."""
+    rows, contrasts = list[Row](), list[Contrast]()
+    known = {metric.name: metric for metric in metrics}
+    for group, cells in groups:
+        sums = {}
+        for key, num, den in cells:
+            used, metric = ~np.isnan(num), known[key[1]]
+            if used.any():
+                pair = np.stack([num, den], axis=1)[used]
+                pair = cluster_sums(pair, group.codes[used], group.size)
+                count = round(float(pair[:, 1].sum()))
+                limits = metric.bounds, metric.rate
+                sums[key] = Estimand(pair, ratio, count, *limits)
+        more = figures(group, sums, context, metrics=known.values(), **options)
+        rows += more[0]
+        contrasts += more[1]
+    return rows, contrasts
+
+
+def sums_apart(apart: Estimand) -> np.ndarray:
+    """What each cluster adds to a difference of ratios; 0 if they count otherwise."""
+    num, den, other, count = apart.sums.T
+    return num - other if np.array_equal(den, count) else np.zeros(len(num))
+
+
+def figures(
+    group: Group,
+    sums: Mapping[Key, Estimand | Estimate],
     context: Context,
     *,
     audit: str,
     metrics: Iterable[Metric],
+    pairs: Iterable[tuple[str, str]] | None = None,
+    flipped: Callable[[Estimand], np.ndarray] = sums_apart,
     heavy: Collection[str] = (),
     alone: Collection[str] = (),
 ) -> tuple[list[Row], list[Contrast]]:
-    """Rows, and contrasts with baselines paired by cluster, group by group.
+    """Rows, and contrasts with baselines paired by cluster, of one group.
 
     Parameters
     ----------
     metrics
         How they are estimated.
+    pairs
+        Checkpoints with what they are compared with; by default their baselines.
+    flipped
+        What each cluster adds to a difference, whose signs the test flips.
     heavy, alone
         Metrics whose percentile intervals never decide, and those without contrasts.
 
@@ -199,69 +191,63 @@ def ratio_figures(
     ``p`` is the sign-flip test over clusters of the differences of sums. It needs both
     sides to count the same, as they do on one manifest.
     """
-    rows, contrasts = list[Row](), list[Contrast]()
     known = {metric.name: metric for metric in metrics}
-    for sums in groups:
-        for key, num in sums.num.items():
-            metric, pair, drawn = known[key[1]], (num, sums.den[key]), sums.drawn[key]
-            if metric.rate:
-                estimate = rate_estimate(*pair, replicates=drawn)
-            else:
-                estimate = ratio_estimate(*pair, replicates=drawn, bounds=metric.bounds)
-            estimate = with_mde(estimate)
-            if metric.note:
-                estimate = estimate.noting(metric.note)
-            paper = context.paper and metric.name not in heavy
-            columns = _columns(audit, sums.group, key, metric)
-            shown = estimate.decided(paper=paper)
-            rows.append(Row.of_estimate(shown, **columns, null=metric.null))
-        others = {
-            key: (baseline, *key[1:])
-            for key in sums.num
-            if key[1] not in alone
-            and (baseline := context.baselines.get(key[0])) is not None
-            and (baseline, *key[1:]) in sums.num
-        }
-        ps = _sign_flips(sums, others, context.seed)
-        for key, other in others.items():
-            both = [side[one] for one in (key, other) for side in (sums.num, sums.den)]
-            estimate = estimate_of(
-                np.stack(both, axis=1),
-                lambda both: np.asarray(ratio(both[..., :2]) - ratio(both[..., 2:])),
-                n=round(float(sums.den[key].sum())),
-                replicates=sums.drawn[key] - sums.drawn[other],
-            )
-            paper = context.paper and key[1] not in heavy
-            contrasts.append(
-                Contrast.of_estimate(
-                    with_mde(estimate, null=0.0).decided(paper=paper),
-                    **_columns(audit, sums.group, key, known[key[1]]),
-                    baseline=other[0],
-                    null=0.0,
-                    p=None if estimate.value is None else ps.get(key),
-                )
-            )
+    drawn = replicates_of(sums, group.weights(context))
+
+    def columns(key: Key) -> dict[str, Any]:
+        names = dict(zip(("checkpoint", "metric", "of"), key, strict=True))
+        names |= {"audit": audit, "group": group.name, "unit": known[key[1]].unit}
+        return names
+
+    def decided(estimate: Estimate, key: Key) -> Estimate:
+        return estimate.decided(paper=context.paper and key[1] not in heavy)
+
+    rows = []
+    for key, one in estimates_of(sums, drawn).items():
+        metric, estimate = known[key[1]], with_mde(one)
+        if metric.note:
+            estimate = estimate.noting(metric.note)
+        shown = decided(estimate, key)
+        rows.append(Row.of_estimate(shown, **columns(key), null=metric.null))
+    pairs = list(context.baselines.items() if pairs is None else pairs)
+    others = [
+        (key, (other, *key[1:]))
+        for key in sums
+        for name, other in pairs
+        if name == key[0] and key[1] not in alone and (other, *key[1:]) in sums
+    ]
+    apart = {both: _apart(*(sums[key] for key in both)) for both in others}
+    known_apart = {k: one for k, one in apart.items() if isinstance(one, Estimand)}
+    moved = {(one, other): drawn[one] - drawn[other] for one, other in known_apart}
+    added = {both: flipped(one) for both, one in known_apart.items()}
+    ps = _sign_flips(added, context.seed)
+    contrasts = [
+        Contrast.of_estimate(
+            decided(with_mde(estimate, null=0.0), both[0]),
+            **columns(both[0]),
+            baseline=both[1][0],
+            null=0.0,
+            p=None if estimate.value is None else ps.get(both),
+        )
+        for both, estimate in estimates_of(apart, moved).items()
+    ]
     return rows, contrasts
 
 
-def _columns(audit: str, group: str, key: Key, metric: Metric) -> dict[str, Any]:
-    checkpoint, name, of = key
-    columns = {"audit": audit, "checkpoint": checkpoint, "group": group}
-    return {**columns, "metric": name, "of": of, "unit": metric.unit}
+def _apart(one: Estimand | Estimate, other: Estimand | Estimate) -> Estimand | Estimate:
+    """One side minus the other; or why there is no difference."""
+    if isinstance(one, Estimate) or isinstance(other, Estimate):
+        return one if isinstance(one, Estimate) else other
+    return one.minus(other)
 
 
-def _sign_flips(sums: Sums, others: Mapping[Key, Key], seed: int) -> dict[Key, float]:
-    """P of each contrast whose sides count the same and differ in some clusters."""
-    apart = {
-        key: sums.num[key] - sums.num[other]
-        for key, other in others.items()
-        if np.array_equal(sums.den[key], sums.den[other])
-    }
-    apart = {key: num for key, num in apart.items() if np.count_nonzero(num) > 1}
-    if not apart:
+def _sign_flips(values: Mapping[K, np.ndarray], seed: int) -> dict[K, float]:
+    """P of each difference that several clusters add to."""
+    known = {key: one for key, one in values.items() if np.count_nonzero(one) > 1}
+    if not known:
         return {}
-    ps = sign_flips(np.stack([*apart.values()], axis=1), seed=seed)
-    return dict(zip(apart, ps.tolist(), strict=True))
+    ps = sign_flips(np.stack([*known.values()], axis=1), seed=seed)
+    return dict(zip(known, ps.tolist(), strict=True))
 
 
 Place: TypeAlias = tuple[str, str, str, str]

@@ -126,9 +126,9 @@ class Rank(Audit):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         from spark_audit.audits.ratio_rows import (
+            cells_of_units,
             groups_of,
             ratio_figures,
-            sums_of_units,
             with_nulls,
         )
 
@@ -136,7 +136,7 @@ class Rank(Audit):
         ranks = dict(zip(names, evidence.values["rank"], strict=True))
         groups = [*groups_of(evidence.units)]
         rows, contrasts = ratio_figures(
-            sums_of_units(groups, ranks, context, metrics=PER_TOKEN, of=which),
+            cells_of_units(groups, ranks, metrics=PER_TOKEN, of=which),
             context,
             audit="rank",
             metrics=METRICS,

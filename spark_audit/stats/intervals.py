@@ -217,20 +217,36 @@ def estimate_of(
 
 
 class Estimand(NamedTuple):
-    """A smooth function of per-cluster sums: what :func:`estimate_of` takes."""
+    """A smooth function of per-cluster sums: what :func:`estimate_of` takes.
+
+    Of a ``rate`` they are events and trials.
+    """
 
     sums: np.ndarray
     statistic: Statistic
     n: int
     bounds: tuple[float, float] | None = None
+    rate: bool = False
 
     def plus(self, constant: float) -> Estimand:
         """The same function and a constant."""
         statistic = self.statistic
         return self._replace(statistic=lambda sums: statistic(sums) + constant)
 
+    def minus(self, other: Estimand) -> Estimand:
+        """Its difference from another one, paired by cluster."""
+        width = self.sums.shape[1]
+
+        def statistic(sums: np.ndarray) -> np.ndarray:
+            own, others = sums[..., :width], sums[..., width:]
+            return np.asarray(self.statistic(own) - other.statistic(others))
+
+        return Estimand(np.hstack([self.sums, other.sums]), statistic, self.n)
+
     def estimate(self, replicates: np.ndarray | None = None) -> Estimate:
         """Its estimate; ``replicates`` give the percentile interval."""
+        if self.rate:
+            return rate_estimate(*self.sums.T, replicates=replicates)
         return estimate_of(
             self.sums,
             self.statistic,

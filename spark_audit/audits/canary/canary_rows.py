@@ -20,7 +20,7 @@ from spark_audit.audits.canary.rank_tests import (
     tied,
 )
 from spark_audit.audits.metric import Metric
-from spark_audit.audits.ratio_rows import bounded, ratio_figures, sums_of_frame
+from spark_audit.audits.ratio_rows import bounded, cells_of_frame, ratio_figures
 from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest, ManifestCanary
 from spark_audit.results import Contrast, Row
@@ -178,7 +178,7 @@ def canary_figures(
     columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
     columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
     rows, contrasts = ratio_figures(
-        [sums_of_frame("pooled", frame, columns, context)],
+        [cells_of_frame("pooled", frame, columns)],
         context,
         audit="canary",
         metrics=metrics,

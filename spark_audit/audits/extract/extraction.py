@@ -101,9 +101,9 @@ class Extraction(Audit):
         from spark_audit.audits.ratio_rows import (
             beside_base,
             bounded,
+            cells_of_units,
             groups_of,
             ratio_figures,
-            sums_of_units,
         )
 
         whole = dict.fromkeys(("n_tokens", "parts", "parts_right"), np.int64)
@@ -136,7 +136,7 @@ class Extraction(Audit):
         greedy = {name: evidence.row(name, "greedy")[units.index] for name in names}
         metrics, alike = {"greedy_rate": np.asarray}, np.full(len(units), "")
         rows, contrasts = ratio_figures(
-            sums_of_units(groups, greedy, context, metrics=metrics, of=alike),
+            cells_of_units(groups, greedy, metrics=metrics, of=alike),
             context,
             audit="extract",
             metrics=METRICS,

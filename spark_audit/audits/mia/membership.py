@@ -18,6 +18,7 @@ from typing import Annotated
 import numpy as np
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables, guard
+from spark_audit.audits.baselines import with_base
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     BESIDE,
@@ -137,7 +138,7 @@ class Membership(Audit):
         named = listed(self.reference, scored, where=REFERENCE)
         others = {name: tables[name][Pass()] for name in named if name != BASE}
         texts = [scored_text(manifest.by_id[key]) for key in ids]
-        units, facts, blind = without_model(
+        units, alone, blind = without_model(
             manifest,
             texts,
             ids,
@@ -175,7 +176,7 @@ class Membership(Audit):
                 yield name, {**scores, **beside, **outside[name]}
 
         lacking = [name for name in tables if name not in scored]
-        told = {"alone": facts, "borrowed": borrowed, "unscored": lacking}
+        told = {"alone": alone, "borrowed": borrowed, "unscored": lacking}
         if attacks:
             told["outside"] = [one.name for one in attacks]
         return Evidence.of(units, measured(), told)
@@ -200,7 +201,6 @@ class Membership(Audit):
             all_rows_table,
             contrasts_of,
             curve_table,
-            pairs_of,
             rows_of,
         )
         from spark_audit.audits.mia.referee import judged_scores
@@ -208,7 +208,7 @@ class Membership(Audit):
         from spark_audit.provenance import seed_for
 
         names = list(evidence.checkpoints)
-        facts = evidence.units.assign(**evidence.facts["alone"])
+        facts = evidence.units
         beside = {of: evidence.row(BASE, of) for of in BESIDE}
         outside = evidence.facts.get("outside", [])
         every = (*ATTACKS, *outside)
@@ -226,7 +226,7 @@ class Membership(Audit):
         used = facts.iloc[pooled.rows]
         if BASE in names:
             base = {attack: pooled.auc(BASE, attack) for attack in DECLARED}
-        judged = findings(used, base, seed=context.seed)
+        judged = findings(used, evidence.facts["alone"], base, seed=context.seed)
         rows = [
             row
             for group in groups.values()
@@ -237,7 +237,7 @@ class Membership(Audit):
         contrasts = [
             row
             for group in groups.values()
-            for name, other in pairs_of(names, context.baselines)
+            for name, other in with_base(names, context.baselines)
             for attack in DECLARED
             if other != BASE or attack not in RELATIVE
             for row in contrasts_of(group, name, other, attack, judged)

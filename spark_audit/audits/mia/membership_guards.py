@@ -49,8 +49,10 @@ class Findings:
     ``apart`` are scores a change of which is no clean evidence of membership
     (:data:`APART`): those whose AUC of the untrained model is not 0.5, and all of them
     where that is so of ``loss``. A score of few tokens passes where the sides differ.
+    ``alone`` is what the texts alone tell.
     """
 
+    alone: Mapping[str, float]
     guards: list[Guard] = field(default_factory=list)
     void: dict[str, tuple[Status, str]] = field(default_factory=dict)
     beside: dict[str, str] = field(default_factory=dict)
@@ -73,7 +75,11 @@ class Findings:
 
 
 def findings(
-    facts: pd.DataFrame, base: Mapping[str, Estimate] | None, *, seed: int
+    facts: pd.DataFrame,
+    alone: Mapping[str, float],
+    base: Mapping[str, Estimate] | None,
+    *,
+    seed: int,
 ) -> Findings:
     """Judge the sets and the untrained model.
 
@@ -81,13 +87,15 @@ def findings(
     ----------
     facts
         One checkpoint's evidence: a row an example of the estimated tasks.
+    alone
+        What the texts alone tell.
     base
         Attack -> pooled AUC of the untrained model; ``None`` where it was not scored.
     """
-    found = Findings()
+    found = Findings(alone if len(facts) else {})
     _rows(found, facts)
     _blind(found, facts)
-    _duplicates(found, facts)
+    _duplicates(found, len(facts))
     _labels(found, facts, seed)
     _covariates(found, facts)
     _untrained(found, base)
@@ -127,11 +135,11 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
 
 
 def _blind(found: Findings, facts: pd.DataFrame) -> None:
-    value, p = (_fact(facts, name) for name in ("blind_auc", "blind_p"))
-    name = "blind text classifier"
-    if value is None or p is None:
+    name, alone = "blind text classifier", found.alone
+    if "blind_p" not in alone:
         found.guards.append(guard(name, "mia.blind_missing", {}))
         return
+    value, p = alone["blind_value"], alone["blind_p"]
     passed: bool | None = True
     says = "alike"
     if p < 0.05:
@@ -141,26 +149,25 @@ def _blind(found: Findings, facts: pd.DataFrame) -> None:
     elif value > 0.55:
         passed, says = None, "unsure"
     columns: dict[str, Any] = {"audit": "mia", "checkpoint": "", "metric": "auc"}
-    ends = {name: _fact(facts, f"blind_{name}") for name in ("null_low", "null_high")}
+    ends = {name: alone[f"blind_{name}"] for name in ("null_low", "null_high")}
     columns |= {"of": "blind", "clusters": facts["cluster"].nunique(), **ends}
     auc = Row(value=value, **columns)
     values: dict[str, Fact] = {"p": p, "auc": auc}
-    for of in ("permutations", "rows"):
-        values[of] = int(_fact(facts, f"blind_{of}") or 0)
+    values |= {of: alone[f"blind_{of}"] for of in ("permutations", "rows")}
     found.guards.append(guard(name, f"mia.blind_{says}", values, passed=passed))
 
 
-def _duplicates(found: Findings, facts: pd.DataFrame) -> None:
-    name, known = "near-duplicates", _fact(facts, "duplicates_left")
+def _duplicates(found: Findings, rows: int) -> None:
+    name, known = "near-duplicates", found.alone.get("duplicates_left")
     if known is None:
         found.guards.append(guard(name, "mia.duplicates_missing", {}))
         return
-    left = Hits(count=int(known), of=len(facts))
-    blurred = known > BLURRED * len(facts)
+    left = Hits(count=int(known), of=rows)
+    blurred = known > BLURRED * rows
     if blurred:
-        void: Status = "invalid" if known > UNUSABLE * len(facts) else "insensitive"
+        void: Status = "invalid" if known > UNUSABLE * rows else "insensitive"
         found.void[ALL] = (void, DUPLICATES)
-    removed = int(_fact(facts, "duplicates_removed") or 0)
+    removed = found.alone["duplicates_removed"]
     passed = False if blurred else None if known else True
     values: dict[str, Fact] = {"removed": removed, "left": left, "blurred": blurred}
     found.guards.append(guard(name, "mia.duplicates", values, passed=passed))
@@ -223,11 +230,3 @@ def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
         found.apart |= set(base)
         for attack in alone:
             found.beside[attack] = UNGUARDED
-
-
-def _fact(facts: pd.DataFrame, name: str) -> float | None:
-    """A fact of the sets, the same on every row."""
-    if not len(facts):
-        return None
-    value = float(facts[name].iloc[0])
-    return None if np.isnan(value) else value

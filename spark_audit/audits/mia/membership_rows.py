@@ -12,7 +12,6 @@ import scipy
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.membership_guards import Findings
 from spark_audit.audits.mia.scores import DECLARED, FPRS
-from spark_audit.names import BASE
 from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.sentences import p_value
 from spark_audit.stats.power import NOT_DETECTED
@@ -36,7 +35,7 @@ def rows_of(group: Group, name: str, attack: str, judged: Findings) -> Iterator[
             if estimate.value is not None:
                 null |= group.chance(name, attack, metric)
         if attack == "blind":
-            estimate, null = _blind(group, estimate, null, metric)
+            estimate, null = _blind(group, estimate, null, metric, judged.alone)
         else:
             estimate = _voided(estimate, judged, attack)
             if metric == "auc":
@@ -74,7 +73,11 @@ def _voided(
 
 
 def _blind(
-    group: Group, estimate: Estimate, null: dict[str, float | None], metric: str
+    group: Group,
+    estimate: Estimate,
+    null: dict[str, float | None],
+    metric: str,
+    alone: Mapping[str, float],
 ) -> tuple[Estimate, dict[str, float | None]]:
     """The blind classifier's figure, compared with permutations, without interval.
 
@@ -87,22 +90,11 @@ def _blind(
     bare = bare.noting("cross-validated, without a model")
     if metric != "auc" or group.name != "pooled":
         return bare, null
-    fact = group.known.facts.iloc[0]
     band: dict[str, float | None] = {
-        name: float(fact[f"blind_{name}"]) for name in ("null", "null_low", "null_high")
+        name: alone[f"blind_{name}"] for name in ("null", "null_low", "null_high")
     }
-    p, drawn = p_value(fact["blind_p"]), int(fact["blind_permutations"])
+    p, drawn = p_value(alone["blind_p"]), alone["blind_permutations"]
     return bare.noting(f"permutation {p}, {drawn} permutations"), band
-
-
-def pairs_of(
-    names: list[str], baselines: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    """Each checkpoint with its baseline, and with the untrained model."""
-    for name in names:
-        for other in dict.fromkeys((baselines.get(name, BASE), BASE)):
-            if other in names and other != name:
-                yield name, other
 
 
 def contrasts_of(

@@ -26,19 +26,6 @@ FEATURES = 1 << 14
 ENOUGH = 20
 """Permutations that reach the observed AUC after which no more are drawn."""
 
-FACTS = (
-    "blind_auc",
-    "blind_p",
-    "blind_null",
-    "blind_null_low",
-    "blind_null_high",
-    "blind_permutations",
-    "blind_rows",
-    "duplicates_left",
-    "duplicates_removed",
-)
-"""Columns of the evidence that are the same on every row: first those of Blind."""
-
 R = TypeVar("R")
 Record: TypeAlias = "dict[str, Any]"
 Features: TypeAlias = "scipy.sparse.csr_matrix | np.ndarray"
@@ -361,10 +348,14 @@ def without_model(
     seed: int,
     permutations: int,
 ) -> tuple[pd.DataFrame, dict[str, float], np.ndarray]:
-    """The examples, what their texts alone tell, and the blind classifier's scores."""
+    """The examples, what their texts alone tell, and the blind classifier's scores.
+
+    What is told are ``duplicates_left`` and ``duplicates_removed``, and :class:`Blind`
+    as ``blind_*``: what was found out.
+    """
     members, known = set(manifest.membership.members), manifest.by_id
-    facts = dict.fromkeys(FACTS, np.nan)
-    blind_scores = np.full(len(ids), np.nan)
+    alone: dict[str, float] = {}
+    scores = np.full(len(ids), np.nan)
     units = pd.DataFrame(
         {
             "example": ids,
@@ -377,22 +368,21 @@ def without_model(
             "dose": np.nan,
         }
     )
-    blind = None
     if all(texts):
         same = duplicate_groups([own_text(known[key]) for key in ids])
         member = units["member"].to_numpy(bool)
         units["dose"] = doses(same, member)
-        facts["duplicates_left"] = crossing_duplicates(same, member)
-        facts["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
-        if permutations:
-            blind = blind_classifier(
-                texts,
-                units["label"].to_numpy(np.int64),
-                Design.of(units["member"], units["cluster"], units["task"]),
-                seed=seed_for(seed, "mia", "blind"),
-                permutations=permutations,
-            )
-    if blind is not None:
-        blind_scores, *told = blind
-        facts |= dict(zip(FACTS, told, strict=False))
-    return units, facts, blind_scores
+        alone["duplicates_left"] = crossing_duplicates(same, member)
+        alone["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
+        blind = permutations and blind_classifier(
+            texts,
+            units["label"].to_numpy(np.int64),
+            Design.of(units["member"], units["cluster"], units["task"]),
+            seed=seed_for(seed, "mia", "blind"),
+            permutations=permutations,
+        )
+        if blind:
+            scores, *_ = blind
+            told = blind._asdict().items()
+            alone |= {f"blind_{name}": one for name, one in told if name != "scores"}
+    return units, alone, scores

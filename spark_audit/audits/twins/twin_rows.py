@@ -18,7 +18,7 @@ from spark_audit.audits.base import Context, Tables, missing_rows
 from spark_audit.audits.canary.rank_tests import COLLAPSED, marked, resolved
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.metric import Metric
-from spark_audit.audits.ratio_rows import beside_base, ratio_figures, sums_of_frame
+from spark_audit.audits.ratio_rows import beside_base, cells_of_frame, ratio_figures
 from spark_audit.data.occurrences import DOSES, dose_group
 from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest, ManifestTwins
@@ -164,7 +164,7 @@ def figures(
         columns["rise"] = "rise"
         cells["rise"] = cells["rise"].where(cells["checkpoint"] != BASE)
     rows, contrasts = ratio_figures(
-        (sums_of_frame(*group, columns, context) for group in groups(cells)),
+        (cells_of_frame(*group, columns) for group in groups(cells)),
         context,
         audit="twins",
         metrics=metrics,

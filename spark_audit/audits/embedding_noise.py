@@ -1,0 +1,367 @@
+"""How noise on input embeddings changes identifiers' probability.
+
+SPARK's table of embedding perturbation: the relative change of the mean probability of
+identifier tokens and of low-sensitivity tokens, and the gap between the two, here with
+its sign (SPARK prints the absolute value).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, missing_rows
+from spark_audit.audits.baselines import with_base
+from spark_audit.audits.metric import Metric
+from spark_audit.audits.ratio_rows import Group, Key, beside_base, figures
+from spark_audit.audits.spans import Places
+from spark_audit.errors import InputError
+from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.names import ANY, BASE
+from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Guard, Row
+from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.bootstrap import cluster_sums
+from spark_audit.stats.intervals import Estimand, left_out
+
+R = TypeVar("R", bound=Row)
+
+SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
+METRICS = (
+    Metric("dp_pii", "%", variants=(ANY,)),
+    Metric("dp_nonpii", "%", variants=(ANY,)),
+    Metric("gap", "points", learned=1, variants=(ANY,), headline=("0.1",)),
+)
+WIPED_OUT = -99.0
+"""Below this change of both groups, in percent, no gap can show."""
+INSENSITIVE = "both groups lose nearly all probability, so no gap could be detected"
+SAME_SIZE = 1.1
+"""Ratio of relative noise above which checkpoints were not disturbed alike."""
+
+
+NOTHING = "the manifest has no identifier and no low-sensitivity token in a train row"
+NOT_SCORED = "the texts were not scored both with and without noise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise(Audit):
+    """Identifiers' probability under noise on the input embeddings.
+
+    The evidence is one row per checkpoint, example, kind of token, scale and draw.
+    Probabilities under noise are averaged over draws, token by token. Tokens are those
+    of train rows without a canary: annotated identifiers, and low-sensitivity tokens
+    as the manifest lists them.
+    """
+
+    name = "noise"
+    metrics = METRICS
+    nothing = NOTHING
+    unscored = NOT_SCORED
+    on_request = True
+
+    sigmas: Annotated[str, "scales of the noise (sigma), separated by commas"] = SIGMAS
+    draws: Annotated[int, "random draws of noise per scale"] = DRAWS
+
+    def __post_init__(self) -> None:
+        self._scales()
+        if self.draws < 1:
+            raise InputError(
+                f"{self.draws} draws are too few",
+                where="--draws",
+                fix="give at least 1",
+            )
+
+    def _scales(self) -> list[float]:
+        """The scales, each once, in their order."""
+        try:
+            found = [float(part) for part in self.sigmas.split(",")]
+        except ValueError:
+            found = []
+        if not found or not all(math.isfinite(s) and s > 0 for s in found):
+            raise InputError(
+                "must be positive numbers separated by commas",
+                where="--sigmas",
+                fix=f"write, for example, {SIGMAS}",
+            )
+        return list(dict.fromkeys(found))
+
+    def _passes(self) -> list[Pass]:
+        """The passes that score every scale with every draw."""
+        draws = range(self.draws)
+        return [Pass("noise", s, d) for s in self._scales() for d in draws]
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Train rows without a canary that hold a token of either kind."""
+        ids = sorted({example.id for example, *_ in _token_sets(manifest)})
+        return dict.fromkeys((Pass(), *self._passes()), ids) if ids else {}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Evidence:
+        """One unit per example, kind, scale and draw.
+
+        ``clean`` and ``noisy`` are the summed probabilities of the ``n`` tokens without
+        and with noise, ``relative`` is sigma over the RMS of the embedding matrix.
+        """
+        sets, passes = [*_token_sets(manifest)], self._passes()
+        if not sets:
+            return Evidence()
+        places = Places([one.id for one, *_ in sets], [tokens for *_, tokens in sets])
+        facts = pd.DataFrame(
+            {
+                "kind": [kind for _, kind, _ in sets],
+                "task": [example.task for example, *_ in sets],
+                "cluster": [example.cluster for example, *_ in sets],
+                "n": places.sizes,
+            }
+        )
+        units = pd.concat(
+            [facts.assign(sigma=one.sigma, draw=one.draw) for one in passes],
+            ignore_index=True,
+        )
+
+        def measured() -> Measured:
+            for name, scored in tables.items():
+                if Pass() not in scored or not any(one in scored for one in passes):
+                    continue
+                clean = _summed(places, scored[Pass()])
+                values = np.full((3, len(passes), len(sets)), np.nan)
+                for i, wanted in enumerate(passes):
+                    if (table := scored.get(wanted)) is not None:
+                        relative = table.columns["relative"][places.first(table)]
+                        values[:, i] = clean, _summed(places, table), relative
+                names = ("clean", "noisy", "relative")
+                yield name, dict(zip(names, values.reshape(3, -1), strict=True))
+
+        return Evidence.of(units, measured())
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        rows: list[Row] = []
+        contrasts: list[Contrast] = []
+        tasks, names = evidence.units["task"], evidence.checkpoints
+        groups = {"pooled": np.ones(len(tasks), bool)}
+        groups |= {f"task:{x}": (tasks == x).to_numpy() for x in sorted(set(tasks))}
+        pairs = with_base(names, context.baselines)
+        for group, chosen in groups.items():
+            more = figures(
+                *_sums(evidence, chosen, group),
+                context,
+                audit="noise",
+                metrics=METRICS,
+                pairs=pairs,
+                flipped=_pseudo_values,
+                alone=("dp_pii", "dp_nonpii"),
+            )
+            rows += more[0]
+            contrasts += more[1]
+        rows, contrasts = _marked(beside_base(rows), contrasts)
+        draws = _draws_table(evidence)
+        findings = [one for name in names for one in _findings(name, rows)]
+        findings += _contrast_findings(contrasts)
+        if BASE not in names:
+            findings.append(Finding.not_tested("noise", "noise.no_null"))
+        scored = {(row.checkpoint, row.of) for row in rows}
+        scales = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
+        for name in names:
+            lost = [of for of in scales if (name, of) not in scored]
+            missing = (METRICS, NOT_SCORED)
+            rows += missing_rows("noise", [name], *missing, variants=lost)
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            guards=_guards(draws),
+            findings=findings,
+            tables={"noise_draws": draws},
+        )
+
+    def unmeasured(
+        self, result: AuditResult, names: Sequence[str], reason: str
+    ) -> AuditResult:
+        """The result with a row per scale for checkpoints that have no figure."""
+        every = [f"{sigma:g}" for sigma in self._scales()]
+        rows = missing_rows("noise", names, METRICS, reason, variants=every)
+        return replace(result, rows=[*result.rows, *rows])
+
+
+def _token_sets(
+    manifest: Manifest,
+) -> Iterator[tuple[ManifestExample, str, np.ndarray]]:
+    """Example, kind and tokens of all that is averaged."""
+    for example in manifest.examples:
+        if example.split != "train" or example.canary_id is not None:
+            continue
+        if example.identifiers:
+            yield example, "pii", example.identifier_tokens()
+        if example.low:
+            yield example, "low", np.asarray(example.low)
+
+
+def _summed(places: Places, table: TokenTable) -> np.ndarray:
+    """Summed probability of each set."""
+    nll = table.columns["nll"][places.of(table)].astype(np.float64)
+    return places.summed(np.exp(-nll))
+
+
+def _change(sums: np.ndarray) -> np.ndarray:
+    """Relative change of the mean probability in percent."""
+    return np.asarray(100 * (sums[..., 0] / sums[..., 1] - 1))
+
+
+def _gap(sums: np.ndarray) -> np.ndarray:
+    return np.asarray(_change(sums[..., 2:]) - _change(sums[..., :2]))
+
+
+def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
+    """What each metric of a checkpoint and scale rests on, or why it has no value.
+
+    Sums are over ``size`` clusters of noisy and clean probabilities, of identifiers and
+    of low-sensitivity tokens; under noise they are means over draws.
+    """
+    draws = part["draw"].nunique()
+    sums, counts, missing = [], [], dict[str, Estimate]()
+    for kind, metric, name in (
+        ("pii", "dp_pii", "identifier"),
+        ("low", "dp_nonpii", "low-sensitivity"),
+    ):
+        kept = part[part["kind"] == kind]
+        sums.append(cluster_sums(kept[["noisy", "clean"]] / draws, kept["code"], size))
+        counts.append(round(kept["n"].sum() / draws))
+        if not counts[-1]:
+            lost = Estimate.missing(f"there is no {name} token in this group")
+            missing = {"gap": lost, **missing, metric: lost}
+    both, bounds = np.concatenate(sums, axis=1), (-100.0, np.inf)
+    return {
+        "dp_pii": Estimand(sums[0], _change, counts[0], bounds),
+        "dp_nonpii": Estimand(sums[1], _change, counts[1], bounds),
+        "gap": Estimand(both, _gap, sum(counts)),
+        **missing,
+    }
+
+
+def _sums(
+    evidence: Evidence, chosen: np.ndarray, group: str
+) -> tuple[Group, dict[Key, Estimand | Estimate]]:
+    """What the figures of some units rest on."""
+    noisy = evidence.values["noisy"][:, chosen]
+    clusters = evidence.units["cluster"][chosen].where(~np.isnan(noisy).all(axis=0))
+    codes, labels = pd.factorize(clusters, sort=True)
+    return Group(group, np.flatnonzero(chosen), codes, len(labels)), {
+        (name, metric, f"{sigma:g}"): one
+        for name in evidence.checkpoints
+        for sigma, part in _by_scale(evidence.whole(name)[chosen].assign(code=codes))
+        for metric, one in _estimands(part, len(labels)).items()
+    }
+
+
+def _pseudo_values(gaps: Estimand) -> np.ndarray:
+    """The jackknife's pseudo-values of a difference: a gap is no sum over clusters."""
+    found, held = np.zeros(len(gaps.sums)), gaps.sums.any(axis=1)
+    if gaps.estimate().low is not None:
+        value, values = left_out(gaps.sums[held], gaps.statistic)
+        found[held] = held.sum() * value - (held.sum() - 1) * values
+    return found
+
+
+def _marked(
+    rows: Sequence[Row], contrasts: Sequence[Contrast]
+) -> tuple[list[Row], list[Contrast]]:
+    """The same; gaps where both groups lose nearly all probability can show nothing."""
+    wiped = Counter(
+        (row.checkpoint, row.group, row.of)
+        for row in rows
+        if row.metric != "gap" and row.value is not None and row.value <= WIPED_OUT
+    )
+
+    def marked(row: R) -> R:
+        sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
+        blind = any(wiped[side, row.group, row.of] > 1 for side in sides)
+        if row.metric != "gap" or row.value is None or not blind:
+            return row
+        note = "; ".join(filter(None, (INSENSITIVE, row.note)))
+        return row.model_copy(update={"status": "insensitive", "note": note})
+
+    # The untrained model's own gap is no effect of training.
+    own = {"null": 0.0}
+    rows = [
+        row.model_copy(update=own)
+        if row.checkpoint == BASE and row.value is not None
+        else row
+        for row in rows
+    ]
+    return [*map(marked, rows)], [*map(marked, contrasts)]
+
+
+def _by_scale(units: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
+    """The scored units of one checkpoint by scale, in their order."""
+    scored = units.dropna(subset="noisy")
+    for sigma in scored["sigma"].unique().tolist():
+        yield sigma, scored[scored["sigma"] == sigma]
+
+
+def _draws_table(evidence: Evidence) -> list[dict[str, Any]]:
+    """How much the figures vary over draws: the standard deviation of single draws."""
+    records = []
+    for name in evidence.checkpoints:
+        for sigma, part in _by_scale(evidence.whole(name).assign(code=0)):
+            single = [_estimands(one, 1) for _, one in part.groupby("draw")]
+            record: dict[str, Any] = {
+                "checkpoint": name,
+                "sigma": sigma,
+                "relative": float(part["relative"].iloc[0]),
+                "draws": len(single),
+            }
+            for metric in (one.name for one in METRICS):
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    values = [
+                        one.statistic(one.sums[0])
+                        for one in (each[metric] for each in single)
+                        if isinstance(one, Estimand)
+                    ]
+                spread = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+                record[f"{metric}_sd"] = spread if math.isfinite(spread) else None
+            records.append(record)
+    return records
+
+
+def _guards(draws: Sequence[Mapping[str, Any]]) -> list[Guard]:
+    """Whether the same sigma is the same disturbance for all checkpoints."""
+    relative = pd.DataFrame.from_records(list(draws)).groupby("sigma")["relative"]
+    worst = float((relative.max() / relative.min()).max())
+    if worst <= SAME_SIZE:
+        return []
+    return [guard("same noise", "same_noise", {"ratio": worst})]
+
+
+def _findings(name: str, rows: Sequence[Row]) -> Iterator[Finding]:
+    pooled = [r for r in rows if r.checkpoint == name and r.group == "pooled"]
+    pii, other, gaps = (
+        [row for row in pooled if row.metric == metric and row.value is not None]
+        for metric in (one.name for one in METRICS)
+    )
+    if not (pii or other):
+        lost = {"checkpoint": name, "reason": pooled[0].note}
+        yield Finding.not_tested("noise", "noise.missing", **lost)
+        return
+    scales = list(dict.fromkeys(row.of for row in pooled))
+    facts: dict[str, Any] = {"pii": pii, "other": other, "sigmas": scales}
+    yield Finding.on(pooled[0], "moved", "noise.probabilities", facts=facts)
+    if gaps:
+        facts = {"gaps": gaps, "trained": name != BASE}
+        yield Finding.on(gaps[0], "moved", "noise.gaps", facts=facts)
+
+
+def _contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
+    changes: dict[tuple[str, str], list[Contrast]] = defaultdict(list)
+    for row in contrasts:
+        if row.group == "pooled":
+            changes[row.checkpoint, row.baseline].append(row)
+    for (name, baseline), rows in changes.items():
+        facts: dict[str, Any] = {"baseline": baseline, "changes": rows}
+        where: dict[str, Any] = {"audit": "noise", "checkpoint": name}
+        yield Finding.on(None, "moved", "noise.changes", facts=facts, **where)
