@@ -273,8 +273,18 @@ def missing_rows(
     reason: str,
     *,
     variants: Collection[str] | None = None,
+    beside: Iterable[Row] = (),
 ) -> list[Row]:
-    """Pooled rows without a figure, with the reason; by default each metric's own."""
+    """Pooled rows without a figure, with the reason.
+
+    Parameters
+    ----------
+    variants
+        By default each metric's own.
+    beside
+        Rows that there are: a checkpoint's variants among these need no others.
+    """
+    known = {(row.checkpoint, row.of) for row in beside if row.group == "pooled"}
     return [
         Row(
             audit=audit,
@@ -289,4 +299,5 @@ def missing_rows(
         for name in names
         for metric in metrics
         for of in (metric.missing if variants is None else variants)
+        if (name, of) not in known
     ]

@@ -28,9 +28,6 @@ AUDITS: tuple[type[Audit], ...] = (
     SeriesAttack,
 )
 """The audits as reports have them; those of other packages follow."""
-# Whatever runs, reports ask all audits for their words and metrics. So the file of an
-# audit's class imports what measures and concludes inside these methods: describing ten
-# audits reads ten small files.
 
 
 def _no_audit(name: str, audit: Any) -> str:

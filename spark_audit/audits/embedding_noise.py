@@ -166,12 +166,9 @@ class Noise(Audit):
         findings += _contrast_findings(contrasts)
         if BASE not in names:
             findings.append(Finding.not_tested("noise", "noise.no_null"))
-        scored = {(row.checkpoint, row.of) for row in rows}
         scales = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
-        for name in names:
-            lost = [of for of in scales if (name, of) not in scored]
-            missing = (METRICS, NOT_SCORED)
-            rows += missing_rows("noise", [name], *missing, variants=lost)
+        lost = ("noise", names, METRICS, NOT_SCORED)
+        rows += missing_rows(*lost, variants=scales, beside=rows)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,

@@ -105,12 +105,10 @@ class NLL(Audit):
             audit="nll",
             metrics=METRICS,
         )
-        kinds = {*of[(units["split"] == "train").to_numpy()]}
-        absent = [which for which in KINDS if which not in kinds]
         return AuditResult(
             rows=[
                 *beside_base(rows),
-                *missing_rows("nll", names, METRICS, NOTHING, variants=absent),
+                *missing_rows("nll", names, METRICS, NOTHING, beside=rows),
             ],
             contrasts=contrasts,
             findings=_findings(rows, contrasts),

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from audited import canary, claims, evidence, plan, said, the_one
 
-from spark_audit.audits.canary.canary_rows import canary_frame
 from spark_audit.audits.canary.canary_tables import one_run_table
+from spark_audit.audits.canary.exposure import canary_frame
 from spark_audit.audits.canary.rank_tests import COLLAPSED, Judged, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal

@@ -9,15 +9,54 @@ occur in most rows are detected in any checkpoint, nothing can be concluded.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
 
+import numpy as np
+import pandas as pd
+
+from spark_audit import sentences
 from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, missing_rows
+from spark_audit.audits.canary import canary_findings
+from spark_audit.audits.canary.canary_tables import tables_of
+from spark_audit.audits.canary.rank_tests import (
+    Judged,
+    hits_of,
+    marked,
+    ranked,
+    resolved,
+    tied,
+    trained,
+)
 from spark_audit.audits.metric import Metric
+from spark_audit.audits.ratio_rows import bounded, cells_of_frame, ratio_figures
 from spark_audit.data.canaries import RANKED
-from spark_audit.manifest.schema import Manifest
-from spark_audit.results import AuditResult, Finding
-from spark_audit.results.evidence import Evidence
+from spark_audit.manifest.prompts import canary_key
+from spark_audit.manifest.schema import Manifest, ManifestCanary
+from spark_audit.results import AuditResult, Contrast, Finding, Row
+from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.chance_ranks import (
+    chance_mde,
+    null_mean,
+    null_moments,
+    top_k_mde,
+)
+from spark_audit.stats.ranks_among import (
+    candidate_ranks,
+    extrapolated_exposure,
+    posterior_bits,
+    top_k_credit,
+)
+
+CANDIDATES = Pass("candidates")
+TOP = {"top1_rate": 1, "top10_rate": 10}
+VALUES = (
+    *("rank", "ties", "nll_sum", "nll_mean", "posterior_bits"),
+    *("extrapolated", "extrapolated_ks", "extrapolated_clipped"),
+)
 
 OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
 
@@ -77,8 +116,6 @@ class CanaryRank(Audit):
         A canary is ranked in its first row by id, with ``paper`` in all that the
         manifest lists.
         """
-        from spark_audit.audits.canary.canary_rows import CANDIDATES, candidate_keys
-
         every = (candidate_keys(one, paper=paper) for one in manifest.canaries)
         keys = sorted(key for keys in every for key in keys.values())
         return {CANDIDATES: keys} if keys else {}
@@ -86,21 +123,39 @@ class CanaryRank(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        from spark_audit.audits.canary.canary_rows import rank_evidence
+        """One unit per canary, part and context, and one over its contexts.
 
-        return rank_evidence(tables, manifest, paper=context.paper)
+        ``kind`` is ``context``; ``canary``, ranked once by each candidate's NLL
+        averaged over contexts; or ``unrankable``. ``rank`` is strict; ``nll_mean``
+        (nats per token), ``nll_sum`` and ``posterior_bits`` are the true string's;
+        ``extrapolated`` is given to canaries at rank 1.
+        """
+        keyed = [
+            (one, candidate_keys(one, paper=context.paper)) for one in manifest.canaries
+        ]
+        units = pd.DataFrame.from_records(
+            [unit for canary, keys in keyed for unit in _units(canary, keys)]
+        )
+
+        def measured() -> Measured:
+            for name, passes in tables.items():
+                table = passes.get(CANDIDATES)
+                rows = [
+                    x for canary, keys in keyed for x in _scores(canary, keys, table)
+                ]
+                scores = np.array(rows, np.float64).reshape(-1, len(VALUES))
+                yield name, dict(zip(VALUES, scores.T, strict=True))
+
+        kept = manifest.settings.canary_contexts if context.paper else None
+        return Evidence.of(units, measured(), {"kept_contexts": kept})
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        from spark_audit.audits.canary import canary_findings, rank_tests
-        from spark_audit.audits.canary.canary_rows import canary_figures, canary_frame
-        from spark_audit.audits.canary.canary_tables import tables_of
-
         names, every = list(evidence.checkpoints), canary_frame(evidence)
         guards = canary_findings.rankable(every)
         if (kept := evidence.facts["kept_contexts"]) is not None:
             guards.append(guard("canary contexts", "canary_contexts", {"kept": kept}))
-        frame = rank_tests.ranked(every)
-        ours = rank_tests.trained(frame)
+        frame = ranked(every)
+        ours = trained(frame)
         if ours.empty:
             kinds = set(every["kind"])
             reason = NONE if every.empty else UNRANKED
@@ -114,29 +169,18 @@ class CanaryRank(Audit):
                 guards=guards,
                 findings=[Finding.not_tested(*unknown, reason=reason)],
             )
-        judged = rank_tests.Judged.of(frame)
-        in_contexts = rank_tests.trained(rank_tests.ranked(every, "context"))
+        judged = Judged.of(frame)
+        in_contexts = trained(ranked(every, "context"))
         rows, contrasts = canary_figures(ours, in_contexts, judged, context, METRICS)
         tables = tables_of(frame, judged, context)
-        known = set(zip(ours["checkpoint"], ours["part"], strict=True))
-        unscored = [name for name in names if name not in {name for name, _ in known}]
-        absent = [
-            row
-            for name in names
-            for part in RANKED
-            if (name, part) not in known
-            for row in missing_rows(
-                "canary",
-                [name],
-                METRICS,
-                UNSCORED if name in unscored else UNRANKED,
-                variants=[part],
-            )
-        ]
+        unscored = [name for name in names if name not in {*ours["checkpoint"]}]
+        for name in names:
+            reason = UNSCORED if name in unscored else UNRANKED
+            rows += missing_rows("canary", [name], METRICS, reason, beside=rows)
         lacking = {"says": "canary.unscored", "reason": UNSCORED}
         paired = tables["canary_paired"]
         return AuditResult(
-            rows=[*rows, *absent],
+            rows=rows,
             contrasts=contrasts,
             guards=[*canary_findings.guards(judged, every), *guards],
             findings=[
@@ -149,3 +193,208 @@ class CanaryRank(Audit):
             ],
             tables={name: table for name, table in tables.items() if table},
         )
+
+
+def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
+    """Key of the candidates in each context; none if it cannot be ranked."""
+    if not canary.candidates or canary.true_index is None:
+        return {}
+    rows = sorted(context.example for context in canary.contexts)
+    return {
+        row: canary_key(canary.canary_id, canary.part, row)
+        for row in (rows if paper else rows[:1])
+    }
+
+
+def canary_frame(evidence: Evidence) -> pd.DataFrame:
+    """One row per checkpoint and unit; canaries without ranks are ``unscored``."""
+    parts = []
+    for name in evidence.checkpoints:
+        part = evidence.whole(name)
+        lost = part["rank"].isna()
+        unscored = lost & (part["kind"] == "canary")
+        part.loc[unscored, "kind"] = "unscored"
+        part = part[~(lost & (part["kind"] == "context"))]
+        parts.append(part.fillna({"rank": 0, "ties": 0, "extrapolated_clipped": 0}))
+    frame = pd.concat(parts, ignore_index=True)
+    kinds = {"rank": np.int64, "ties": np.int64, "extrapolated_clipped": bool}
+    return frame.astype(kinds)
+
+
+def _units(canary: ManifestCanary, keys: dict[str, str]) -> Iterator[dict[str, Any]]:
+    head = {
+        "canary_id": canary.canary_id,
+        "part": canary.part,
+        "example": "",
+        "format": canary.format,
+        "dose": canary.dose,
+        "held_out": canary.held_out,
+        "pair": canary.pair or "",
+        "contexts": len(keys),
+        "n_candidates": len(canary.candidates),
+    }
+    for example in keys:
+        yield head | {"kind": "context", "example": example, "contexts": 1}
+    yield head | {"kind": "canary" if keys else "unrankable"}
+
+
+def _scores(
+    canary: ManifestCanary, keys: dict[str, str], table: TokenTable | None
+) -> Iterator[list[float]]:
+    """:data:`VALUES` of the units of one canary part; NaN if it was not scored."""
+    true = canary.true_index
+    if (
+        not keys
+        or true is None
+        or table is None
+        or not all(k in table for k in keys.values())
+    ):
+        yield from [[np.nan] * len(VALUES)] * (len(keys) + 1)
+        return
+    sums, means = (
+        np.stack([table.columns[column][table.rows(key)] for key in keys.values()])
+        for column in ("nll_sum", "nll_mean")
+    )
+    sums, means = sums.astype(np.float64), means.astype(np.float64)
+    for total, mean in zip(sums, means, strict=True):
+        yield [*_figures(total, mean, true), np.nan, np.nan, 0.0]
+    mean = means.mean(axis=0)
+    whole = _figures(sums.mean(axis=0), mean, true)
+    others = np.delete(mean, true)
+    tail = [np.nan, np.nan, 0.0]
+    if whole[:2] == [1, 0] and len(others) >= 20 and np.ptp(others) > 0:
+        found = extrapolated_exposure(mean[true], others)
+        tail = [found.exposure, found.ks, found.clipped]
+    yield [*whole, *tail]
+
+
+def _figures(total: np.ndarray, mean: np.ndarray, true: int) -> list[float]:
+    ranks = candidate_ranks(mean, true)
+    low, high = int(ranks.low[0]), int(ranks.high[0])
+    bits = float(posterior_bits(total, true)[0])
+    return [low, high - low, float(total[true]), float(mean[true]), bits]
+
+
+def canary_figures(
+    once: pd.DataFrame,
+    often: pd.DataFrame,
+    judged: Judged,
+    context: Context,
+    kinds: Iterable[Metric],
+) -> tuple[list[Row], list[Contrast]]:
+    """Rows with their values by chance, and contrasts.
+
+    ``once`` holds a rank a canary, ``often`` one a context. ``kinds`` are the audit's
+    metrics. Top-1 has no contrast: so few canaries cannot show its change.
+    """
+    size = int(once["n_candidates"].iloc[0])
+    tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
+    metrics = [replace(each, bounds=tops.get(each.name, each.bounds)) for each in kinds]
+    ofs = [once["part"], often["part"] + "/annotation"]
+    frame = pd.concat([once, often], ignore_index=True)
+    credits = {
+        metric: top_k_credit(frame["rank"], k=k, ties=frame["ties"])
+        for metric, k in TOP.items()
+    }
+    frame = frame.assign(
+        of=pd.concat(ofs, ignore_index=True), cluster=frame["canary_id"], **credits
+    )
+    columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
+    columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
+    rows, contrasts = ratio_figures(
+        [cells_of_frame("pooled", frame, columns)],
+        context,
+        audit="canary",
+        metrics=metrics,
+        # A percentile interval of a mean rank covers far too rarely: never a decision.
+        heavy=("rank_mean",),
+        alone=("top1_rate",),
+    )
+    order = {metric.name: i for i, metric in enumerate(metrics)}
+    # Cut once for the rows of all metrics.
+    first, each = (cache(partial(_of_part, ranks)) for ranks in (once, often))
+    rows = [
+        _beside_chance(row, first(*place), each(*place))
+        for row in rows
+        for place in [(row.checkpoint, row.of.partition("/")[0])]
+    ]
+    names = list(dict.fromkeys(once["checkpoint"]))
+    rows.sort(key=lambda r: (names.index(r.checkpoint), r.of, order[r.metric]))
+    return _marked(rows, judged), _marked(bounded(contrasts, TOP), judged)
+
+
+def _of_part(frame: pd.DataFrame, checkpoint: str, part: str) -> pd.DataFrame:
+    """The ranks of a checkpoint's part."""
+    return frame[(frame["checkpoint"] == checkpoint) & (frame["part"] == part)]
+
+
+def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
+    """The row with its chance value, band, and the smallest effect it could show.
+
+    ``once`` holds a rank a canary, ``often`` one a context.
+    """
+    if row.metric == "nll" or row.value is None:
+        return row
+    n, size = len(once), int(once["n_candidates"].iloc[0])
+    change = dict[str, Any]()
+    annotation = "/" in row.of
+    # Others show nothing, however large the effect.
+    able = max(1, int(resolved(once).sum()))
+    note = "the chance band assumes that all rows of a canary have the same rank"
+    if row.metric in TOP:
+        if (k := TOP[row.metric]) >= size:
+            return row
+        hits = hits_of(once, k=k)
+        least = top_k_mde(able, k=k, n_candidates=size)
+        change = {
+            "null": hits.null,
+            "null_low": hits.null_low / n,
+            "null_high": hits.null_high / n,
+            "mde": least and least.rate - hits.null,
+        }
+        if not annotation:
+            change |= {
+                "low": hits.low,
+                "high": hits.high,
+                "interval": "clopper-pearson",
+                "note": "",
+            }
+    else:
+        of, moments = row.metric.removesuffix("_mean"), null_moments(size)
+        null = null_mean([size] * n, of="rank" if of == "rank" else "exposure")
+        least_shift = chance_mde(able, n_candidates=size)
+        low, high = null.band(row.level)
+        change = {
+            "null": moments.rank_mean if of == "rank" else moments.exposure_mean,
+            "null_low": low,
+            "null_high": high,
+            "mde": least_shift.ranks if of == "rank" else least_shift.bits,
+        }
+    if annotation:
+        change["note"] = "; ".join(text for text in (row.note, note) if text)
+    ranks = often if annotation else once
+    if count := tied(ranks):
+        facts = {"tied": count, "canaries": len(ranks)}
+        remark = sentences.render("canary.ties", **facts)
+        before = change.get("note", row.note)
+        change["note"] = f"{before}; {remark}" if before else remark
+    return row.model_copy(update=change)
+
+
+def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
+    """The rows, with the status that what holds of all canaries gives them."""
+
+    def uncontrolled(row: Row) -> str | None:
+        # A change of likelihood itself needs no positive control.
+        change = isinstance(row, Contrast) and row.metric == "nll"
+        known = change or row.of.partition("/")[0] in judged.sensitive
+        return None if known else row.note
+
+    def unranked(row: Row) -> str | None:
+        part = row.of.partition("/")[0]
+        sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
+        why = (judged.tied.get((name, part)) for name in sides)
+        return None if row.metric == "nll" else next(filter(None, why), None)
+
+    rows = marked(rows, "insensitive", uncontrolled)
+    return marked(rows, "not_resolvable", unranked)

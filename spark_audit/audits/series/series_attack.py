@@ -20,7 +20,7 @@ from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
 from spark_audit.audits.series.series_scores import FPRS, OFS, SERIES
 from spark_audit.audits.spans import plan_of_identifiers
-from spark_audit.audits.utility.series import check_order, places_of_tasks
+from spark_audit.audits.utility.task_accuracy import check_order, places_of_tasks
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.utility.series import UNORDERED
+from spark_audit.audits.utility.task_accuracy import UNORDERED
 from spark_audit.names import BASE, CheckpointName, series_of
 from spark_audit.results.evidence import Evidence
 from spark_audit.stats.roc import Design

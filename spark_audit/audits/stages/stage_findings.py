@@ -16,7 +16,7 @@ from spark_audit.audits.stages.cells import (
     all_series,
     cells_of,
 )
-from spark_audit.audits.utility.series import UNORDERED
+from spark_audit.audits.utility.task_accuracy import UNORDERED
 from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence
 

@@ -18,7 +18,7 @@ from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.identifier_facts import identifier_facts, string_of
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.spans import Sums, audited_spans, plan_of_identifiers
-from spark_audit.audits.utility.series import check_order, places_of_tasks
+from spark_audit.audits.utility.task_accuracy import check_order, places_of_tasks
 from spark_audit.data.occurrences import standing
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY

@@ -10,23 +10,25 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.twins.twin_rows import (
-    CONTROL,
-    TIED,
-    beyond,
-    by_dose,
-    collapsed,
-    compared,
-    held_out,
-)
+from spark_audit.audits.canary.rank_tests import COLLAPSED, resolved
+from spark_audit.data.occurrences import DOSES, dose_group
 from spark_audit.data.twins import WORDED
 from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import Claim, Finding, Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.memory_contrast import Memory, Sides, least_p, permutation_p
+from spark_audit.stats.memory_contrast import (
+    Memory,
+    Sides,
+    least_p,
+    memory,
+    permutation_p,
+)
 
+CONTROL = 5
+"""Clusters never trained on that a comparison needs; fewer show nothing."""
+TIED = f"nearly all strings are tied: {COLLAPSED}"
 LEVEL = 0.05
 FINEST = 1e-4
 """The smallest p of a test by 9,999 random draws."""
@@ -104,6 +106,50 @@ def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Fin
         ]
         found.append(_verdict(tests, _still(tests[0].row, own, len(tests))))
     return found
+
+
+def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Trained identifiers by group of doses, the lowest first."""
+    names = ours["dose"].map(dose_group)
+    for name in map(dose_group, DOSES):
+        if (names == name).any():
+            yield name, ours[names == name]
+
+
+def beyond(ours: pd.DataFrame, others: pd.DataFrame) -> tuple[Memory, Sides] | None:
+    """Trained minus never trained within strata, of one checkpoint; what is held so.
+
+    Of rises, or of exposures where the base was not scored. ``None`` where too few were
+    never trained on.
+    """
+    if others["cluster"].nunique() < CONTROL or ours.empty:
+        return None
+    both = pd.concat([ours, others])
+    sides = Sides(
+        trained=(both["side"] == TRAINED).to_numpy(),
+        tokens=np.ones(len(both)),
+        clusters=pd.factorize(both["cluster"])[0],
+        strata=both.groupby(["type", both["stratum"].abs()])
+        .ngroup()
+        .to_numpy()[:, None],
+    )
+    return memory(both[compared(both)].to_numpy(), sides), sides
+
+
+def held_out(frame: pd.DataFrame) -> pd.DataFrame:
+    """Identifiers never trained on that text does not tell from trained ones."""
+    return frame[(frame["side"] == NEVER) & (frame["stratum"] >= 0)]
+
+
+def compared(frame: pd.DataFrame) -> str:
+    """The column by which the two sides are compared."""
+    return "rise" if "rise" in frame else "exposure"
+
+
+def collapsed(frame: pd.DataFrame) -> set[str]:
+    """Checkpoints none of whose identifiers is resolved among its twins."""
+    able = resolved(frame).groupby(frame["checkpoint"]).any()
+    return set(able.index[~able])
 
 
 def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
