@@ -10,7 +10,7 @@ from spark_audit.audits.base import Audit, registered
 from spark_audit.audits.canary.exposure import CanaryRank
 from spark_audit.audits.embedding_noise import Noise
 from spark_audit.audits.extract.extraction import Extraction
-from spark_audit.audits.matched.selectivity import Matched
+from spark_audit.audits.matched.matched_selectivity import Matched
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.membership import Membership
 from spark_audit.audits.nll import NLL

@@ -25,7 +25,7 @@ from scipy import stats
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.extract.rate_difference import Spans
-from spark_audit.audits.extract.span_scores import VALUES
+from spark_audit.audits.extract.verbatim_spans import VALUES
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult

@@ -20,8 +20,8 @@ from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.utility.accuracy_rows import conclude
 from spark_audit.errors import InputError, choose
-from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.sequences import labels_key, task_labels
 from spark_audit.names import ANY, CheckpointName, series_of
 from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence, Measured
