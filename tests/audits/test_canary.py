@@ -74,7 +74,7 @@ class Planted:
 def quick_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fit beyond rank 1 takes most of the time; the golden report has it."""
     found = Extrapolated(7.0, 0.01, clipped=False)
-    where = "spark_audit.audits.canary.canary_rows.extrapolated_exposure"
+    where = "spark_audit.audits.canary.exposure.extrapolated_exposure"
     monkeypatch.setattr(where, lambda *_: found)
 
 

@@ -18,13 +18,13 @@ from spark_audit.audits.base import Context
 from spark_audit.audits.mia import membership_guards
 from spark_audit.audits.mia import texts as mia_texts
 from spark_audit.audits.mia.estimates import Group, Known
+from spark_audit.audits.mia.membership import all_rows_table
 from spark_audit.audits.mia.membership_guards import (
     APART,
     TEXTS,
     UNGUARDED,
     UNTRAINED,
 )
-from spark_audit.audits.mia.membership_rows import all_rows_table
 from spark_audit.audits.mia.scores import ATTACKS
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
