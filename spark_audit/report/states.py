@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from spark_audit import sentences
 from spark_audit.audits.claims import LEVEL, REMAINS, TESTS, faults
-from spark_audit.audits.matched.matched_guards import BALANCE
+from spark_audit.audits.matched.matched_selectivity import BALANCE
 from spark_audit.names import BASE, entry_of
 from spark_audit.report.coverage import attacks_of_audits, method_of, remembers, unclear
 from spark_audit.report.summary_tables import entries

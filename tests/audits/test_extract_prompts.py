@@ -15,9 +15,9 @@ from spark_audit.audits.extract.prompt_evidence import (
     PROMPTED,
     graded,
     listed,
+    prompt_table,
     shown_prompts,
 )
-from spark_audit.audits.extract.prompt_table import prompt_table
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import asked_place
 from spark_audit.manifest.schema import Manifest
