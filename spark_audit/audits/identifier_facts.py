@@ -145,13 +145,8 @@ def sides_of(spans: pd.DataFrame) -> Sides:
     """
     kinds = spans[["type", "stratum"]].assign(stratum=spans["stratum"].abs())
     strata = [kinds.groupby([*kinds]).ngroup(), *(spans[k] for k in ("form", "cue"))]
-    tokens = spans.get("n_tokens")
-    return Sides(
-        trained=(spans["split"] == "train").to_numpy(),
-        tokens=np.ones(len(spans)) if tokens is None else tokens.to_numpy(),
-        clusters=pd.factorize(spans["cluster"])[0],
-        strata=np.stack([pd.factorize(each)[0] for each in strata], axis=1),
-    )
+    trained, tokens = spans["split"] == "train", spans.get("n_tokens")
+    return Sides.of(trained, spans["cluster"], strata, tokens)
 
 
 def _cue(text: str, span: ManifestSpan) -> int:

@@ -315,12 +315,8 @@ def _learned_the_others(part: pd.DataFrame) -> bool:
     """
     if part["split"].nunique() < 2:
         return False
-    sides = Sides(
-        trained=(part["split"] == "train").to_numpy(),
-        tokens=part["n_tokens"].to_numpy(np.float64),
-        clusters=pd.factorize(part["cluster"])[0],
-        strata=pd.factorize(part["type"])[0][:, None],
-    )
+    trained, tokens = part["split"] == "train", part["n_tokens"]
+    sides = Sides.of(trained, part["cluster"], [part["type"]], tokens)
     own = memory(part["change"].to_numpy(np.float64), sides)
     fell = own.held_out.high is not None and own.held_out.high < 0
     p, both = own.t_p(), (own.trained.value or 0.0) + (own.held_out.value or 0.0)

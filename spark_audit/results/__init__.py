@@ -17,4 +17,5 @@ from spark_audit.results.rows import Contrast as Contrast
 from spark_audit.results.rows import Family as Family
 from spark_audit.results.rows import Over as Over
 from spark_audit.results.rows import Row as Row
+from spark_audit.results.rows import side_of as side_of
 from spark_audit.sentences import number as number

@@ -158,6 +158,13 @@ class Row(Strict):
         return cls(**{**shared, **columns, "note": note})
 
 
+def side_of(figure: Estimate | Row, null: float = 0.0) -> int | None:
+    """1, -1: its interval is above, below a value; 0: around it; None: it has none."""
+    if figure.low is None or figure.high is None:
+        return None
+    return int(figure.low > null) - int(figure.high < null)
+
+
 class Contrast(Row):
     """A paired comparison of a checkpoint with a baseline over the same manifest."""
 
@@ -170,14 +177,9 @@ class Contrast(Row):
 
     def direction(self, *, up: str, down: str) -> str:
         """Where its interval lies: ``missing``, ``still``, or either side of 0."""
-        if self.value is None or self.ends is None:
-            return "missing"
-        if self.ends[0] <= 0 <= self.ends[1]:
-            return "still"
-        return up if self.value > 0 else down
+        return {None: "missing", 0: "still", 1: up, -1: down}[side_of(self)]
 
     @property
     def moved(self) -> bool:
         """Whether a change may be claimed: its interval and its test agree on one."""
-        apart = self.ends is not None and not self.ends[0] <= 0 <= self.ends[1]
-        return apart and self.p is not None and self.p <= 1 - self.level
+        return bool(side_of(self)) and self.p is not None and self.p <= 1 - self.level

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
@@ -53,6 +54,20 @@ class Sides:
     tokens: np.ndarray
     clusters: np.ndarray
     strata: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        trained: ArrayLike,
+        clusters: ArrayLike,
+        strata: Sequence[ArrayLike],
+        tokens: ArrayLike | None = None,
+    ) -> Sides:
+        """From labels; without tokens all occurrences weigh alike."""
+        ours = np.asarray(trained, bool)
+        n = np.ones(len(ours)) if tokens is None else np.asarray(tokens, np.float64)
+        held, *codes = (pd.factorize(np.asarray(x))[0] for x in (clusters, *strata))
+        return cls(ours, n, held, np.stack(codes, axis=1))
 
     @cached_property
     def cells(self) -> np.ndarray:

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from spark_audit.results import Estimate
+from spark_audit.results import Estimate, side_of
 from spark_audit.results.findings import Power
 
 NOT_DETECTED = "not detected; effects below MDE cannot be excluded"
@@ -133,9 +133,8 @@ def with_mde(estimate: Estimate, *, null: float | None = None) -> Estimate:
         return estimate
     least = mde(estimate.se, clusters=estimate.clusters, level=estimate.level)
     found = replace(estimate, mde=least)
-    if null is None or found.low is None or found.high is None:
-        return found
-    return found.noting(NOT_DETECTED) if found.low <= null <= found.high else found
+    around = null is not None and side_of(found, null) == 0
+    return found.noting(NOT_DETECTED) if around else found
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -199,19 +200,35 @@ def by_p(tests: list[Tested]) -> list[Tested]:
     return sorted(adjusted(tests), key=attrgetter("p"))
 
 
-def base_tests(frame: pd.DataFrame) -> list[Tested]:
-    """Tests that the base model's ranks are uniform, over parts by Holm.
+def tests_of(
+    frame: pd.DataFrame, column: str, p_of: Callable[[pd.DataFrame], float]
+) -> list[Tested]:
+    """A test of each checkpoint and part, on the mean of a column."""
+    return [
+        Tested(name, part, len(chosen), float(chosen[column].mean()), p_of(chosen))
+        for name, part, chosen in by_part(frame)
+    ]
 
-    The base saw none of the canaries, held out or not. Parts in which it ranks nothing
-    (:func:`unresolved`) are not tested.
+
+def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
+    """Tests that ranks are uniform, over all parts by Holm.
+
+    Parts in which nothing is ranked (:func:`unresolved`) are not tested.
     """
-    return _uniform_tests(frame[frame["checkpoint"] == BASE])
+
+    def p(chosen: pd.DataFrame) -> float:
+        test = rank_uniformity(chosen)
+        # Two looks at the same ranks: Bonferroni.
+        return min(1.0, 2 * min(test.z_p, test.ks_p))
+
+    lost, tests = unresolved(frame), tests_of(frame, "mid", p)
+    return by_p([one for one in tests if (one.checkpoint, one.part) not in lost])
 
 
 def kinds_moved(frame: pd.DataFrame) -> dict[str, set[str]]:
     """Checkpoint -> ``ahead``, ``behind``: where its held-out canaries left chance.
 
-    By the test of :func:`base_tests`, over a checkpoint's parts by Holm. No model was
+    By :func:`uniform_tests`, over a checkpoint's parts by Holm. No model was
     trained on them, so that strings of their kind moved, and chance is no null there.
     """
     found: dict[str, set[str]] = {}
@@ -220,23 +237,10 @@ def kinds_moved(frame: pd.DataFrame) -> dict[str, set[str]]:
         chosen = never[never["checkpoint"] == name]
         found[str(name)] = {
             "ahead" if t.value < (chosen["n_candidates"].iloc[0] + 1) / 2 else "behind"
-            for t in _uniform_tests(chosen)
+            for t in uniform_tests(chosen)
             if t.detected
         }
     return found
-
-
-def _uniform_tests(frame: pd.DataFrame) -> list[Tested]:
-    found = []
-    lost = unresolved(frame)
-    for name, part, chosen in by_part(frame):
-        if (name, part) in lost:
-            continue
-        test = rank_uniformity(chosen)
-        # Two looks at the same ranks: Bonferroni.
-        p = min(1.0, 2 * min(test.z_p, test.ks_p))
-        found.append(Tested(name, part, len(chosen), float(chosen["mid"].mean()), p))
-    return by_p(found)
 
 
 def rank_uniformity(frame: pd.DataFrame) -> Uniformity:
@@ -252,22 +256,17 @@ def control_tests(frame: pd.DataFrame, *, uniform_base: bool) -> list[Tested]:
     part (and for that part alone). Where the base's own ranks are not uniform, the
     rise since the base is tested instead.
     """
-    found = []
     whole = trained(frame)
-    if not len(whole):
-        return []
     most = whole[whole["dose"] == whole["dose"].max()]
     base = {part: chosen for name, part, chosen in by_part(most) if name == BASE}
-    for name, part, chosen in by_part(most):
-        if name == BASE:
-            continue
-        value = float(chosen["exposure"].mean())
-        if uniform_base or part not in base:
-            p = p_by_chance(chosen, "exposure")
-        else:
-            p = p_risen(chosen, base[part])
-        found.append(Tested(name, part, len(chosen), value, p))
-    return by_p(found)
+
+    def p(chosen: pd.DataFrame) -> float:
+        before = base.get(chosen["part"].iloc[0])
+        if uniform_base or before is None:
+            return p_by_chance(chosen, "exposure")
+        return p_risen(chosen, before)
+
+    return by_p(tests_of(most[most["checkpoint"] != BASE], "exposure", p))
 
 
 def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
@@ -275,22 +274,13 @@ def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
 
     The remembered end, then the suppressed one, the smallest p value first.
     """
-    chosen = list(by_part(trained(frame)))
-    tests = [
-        Tested(
-            checkpoint=name,
-            part=part,
-            n=len(some),
-            value=float(some[column].mean()),
-            p=p_by_chance(some, column),
-        )
+    ends = [
+        one
         for column in ("exposure", "lower_tail")
-        for name, part, some in chosen
+        for one in tests_of(trained(frame), column, partial(p_by_chance, column=column))
     ]
-    ends = adjusted(tests)
-    remembered, suppressed = ends[: len(chosen)], ends[len(chosen) :]
-    smallest = attrgetter("p", "part")
-    return sorted(remembered, key=smallest), sorted(suppressed, key=smallest)
+    ends, half, smallest = adjusted(ends), len(ends) // 2, attrgetter("p", "part")
+    return sorted(ends[:half], key=smallest), sorted(ends[half:], key=smallest)
 
 
 def risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
@@ -330,7 +320,8 @@ class Judged:
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Judged:
         """From the ranks of all checkpoints."""
-        base = base_tests(frame)
+        # The base saw none of the canaries, held out or not.
+        base = uniform_tests(frame[frame["checkpoint"] == BASE])
         uniform = not (base and base[0].detected)
         control = control_tests(frame, uniform_base=uniform)
         tied = unresolved(trained(frame))

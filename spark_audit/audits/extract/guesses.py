@@ -276,12 +276,7 @@ def dose_p(pii: pd.DataFrame, name: str, *, seed: int) -> float:
     hit = (train["hit"] & ~train["cue"]).to_numpy(np.float64)
     if several.all() or not several.any() or not hit.any():
         return 1.0
-    sides = Sides(
-        trained=several,
-        tokens=np.ones(len(train)),
-        clusters=pd.factorize(train["cluster"])[0],
-        strata=pd.factorize(train["type"])[0][:, None],
-    )
+    sides = Sides.of(several, train["cluster"], [train["type"]])
     p = permutation_p(hit, sides, seed=seed)
     return 1.0 if p is None or hit[several].mean() <= hit[~several].mean() else p
 

@@ -189,17 +189,13 @@ def _counts(name: str, spans: Spans) -> dict[str, Any]:
     """What came back, and of how many: trained, held out, and of the base."""
     train, test, hits = spans.train, spans.test, spans.hits
     base = spans if name == BASE else spans.base
-
-    def tried(spans: pd.DataFrame) -> int:
-        return int(spans[hits.trials].sum()) if hits.trials else len(spans)
-
     return {
         "spans": len(train),
         "clusters": int(train["cluster"].nunique()),
-        "tried": tried(train),
+        "tried": int(train[hits.trials].sum()),
         "found": int(train[hits.sure].sum()),
         "base_found": None if base is None else int(base.train[hits.won].sum()),
-        "held_out": tried(test),
+        "held_out": int(test[hits.trials].sum()),
         "held_out_found": int(test[hits.sure].sum()),
     }
 

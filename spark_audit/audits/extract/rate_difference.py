@@ -50,7 +50,7 @@ class Hits(NamedTuple):
     trials: str
 
 
-EXACT = Hits("greedy_sure", "greedy", "")
+EXACT = Hits("greedy_sure", "greedy", "one")
 """Whole identifiers; each span is one trial."""
 PARTS = Hits("parts_right", "parts_right", "parts")
 """Parts of identifiers: digits, or local parts of addresses."""
@@ -70,7 +70,7 @@ class Spans:
     @classmethod
     def by_checkpoint(cls, pii: pd.DataFrame, hits: Hits = EXACT) -> dict[str, Spans]:
         """Those of each checkpoint, in the order of the evidence."""
-        groups = pii.groupby("checkpoint", sort=False)
+        groups = pii.assign(one=1).groupby("checkpoint", sort=False)
         parts = {str(name): part for name, part in groups}
         base = cls(parts[BASE], None, hits) if BASE in parts else None
         return {
@@ -120,20 +120,12 @@ class Spans:
         with Wilson's, which keeps it honest where next to nothing comes back.
         """
         chosen = self.comparable[0]
-        won, weight = chosen[self.hits.sure], chosen["weight"]
-        tried = chosen[self.hits.trials] if self.hits.trials else 1.0
-        weighed = chosen.assign(won=won * weight, tried=tried * weight)
-        train, test = (
-            rate(*part.groupby("cluster")[["won", "tried"]].sum().to_numpy(float).T)
-            for part in (weighed[weighed["split"] == split] for split in SPLITS)
-        )
+        counts = chosen[[self.hits.sure, self.hits.trials]]
+        weighed = counts.mul(chosen["weight"], axis=0)
+        sums = weighed.groupby([chosen["split"], chosen["cluster"]]).sum()
+        held = sums.index.get_level_values("split")
+        train, test = (rate(*sums[held == split].to_numpy(float).T) for split in SPLITS)
         return minus(train, test)
-
-
-def _sums(part: pd.DataFrame, column: str) -> pd.Series:
-    """Sums of a column by cluster; without one the number of rows."""
-    groups = part.groupby("cluster")
-    return groups[column].sum() if column else groups.size()
 
 
 def exact_p(chosen: pd.DataFrame) -> float:
@@ -227,10 +219,11 @@ def against_base(
     neither side's ties make a finding. ``None`` where the rows are not the same.
     """
     hits = spans.hits
-    ours, theirs = _sums(spans.train, hits.sure), _sums(base.train, hits.won)
+    own, others = (one.train.groupby("cluster") for one in (spans, base))
+    ours, theirs = own[hits.sure].sum(), others[hits.won].sum()
     if not ours.index.equals(theirs.index):
         return None
-    apart = paired(ours, theirs, _sums(spans.train, hits.trials))
+    apart = paired(ours, theirs, own[hits.trials].sum())
     if apart is None:
         return None, None
     # An interval of few events is too narrow by itself: the exact test must agree.

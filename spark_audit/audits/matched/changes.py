@@ -12,7 +12,7 @@ import pandas as pd
 from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
 from spark_audit.audits.matched.contrasts import REFERENCE, contrast_of, row_of
 from spark_audit.data.occurrences import dose_group
-from spark_audit.results import Contrast, Estimate, Hits, Row
+from spark_audit.results import Contrast, Estimate, Hits, Row, side_of
 from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import ratio_estimate
@@ -121,11 +121,7 @@ class Occurrences:
 
 def unequal(before: Estimate) -> float:
     """Nats by which one side was clearly harder on the reference already; else 0."""
-    if before.value is None:
-        return 0.0
-    if before.low is not None and before.high is not None:
-        return 0.0 if before.low <= 0 <= before.high else abs(before.value)
-    return abs(before.value)
+    return 0.0 if side_of(before) == 0 else abs(before.value or 0.0)
 
 
 def groups_of(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -14,7 +14,7 @@ from spark_audit.audits.identifier_facts import Moved
 from spark_audit.audits.matched.changes import Occurrences, pooled_change
 from spark_audit.audits.matched.contrasts import has_sentence, row_of
 from spark_audit.names import entry_of
-from spark_audit.results import Claim, Contrast, Estimate, Finding, Row
+from spark_audit.results import Claim, Contrast, Estimate, Finding, Row, side_of
 from spark_audit.stats.memory_contrast import claim_of
 from spark_audit.stats.selectivity import unlike_drift
 
@@ -117,11 +117,11 @@ def _memory(
     ]
     if claim in ("memory", "betrays"):
         says = f"matched.{claim}"
-    elif row.low is None or row.high is None:
+    elif row.ends is None:
         says = "matched.no_interval"
-    elif not row.low <= 0 <= row.high:
+    elif side_of(row):
         says = "matched.unequal"
-    elif _clear(never)[1] and _clear(kind)[1]:
+    elif _clear(never) < 0 and _clear(kind) < 0:
         claim, says = "formats", "matched.formats"
         facts["kind"] = kind
     else:
@@ -176,21 +176,18 @@ def _selectivity_finding(
         "regression": rows["rtm_bias", "change", "pooled"],
         "own": row_of(moved, checkpoint=row.checkpoint, metric="own_change"),
     }
-    up, down = _clear(change)
-    says = "up" if up else "down" if down else "still"
-    if down and _clear(moved)[0]:
+    side = _clear(change)
+    says = {1: "up", 0: "still", -1: "down"}[side]
+    if side < 0 < _clear(moved):
         says = "both_up"
-    claim: Claim = "moved" if up or down else "nothing_shown"
+    claim: Claim = "moved" if side else "nothing_shown"
     return Finding.on(change, claim, f"matched.delta_sel_{says}", facts=facts)
 
 
-def _clear(moved: Row | Estimate) -> tuple[bool, bool]:
-    """Whether a change is clearly above, and clearly below 0."""
-    if moved.value is None:
-        return False, False
-    if moved.low is None or moved.high is None:  # all clusters agree
-        return moved.value > 0, moved.value < 0
-    return moved.low > 0, moved.high < 0
+def _clear(moved: Row | Estimate) -> int:
+    """1, -1: a change is clearly above, below 0; where all clusters agree it is."""
+    side = side_of(moved)
+    return int(np.sign(moved.value or 0.0)) if side is None else side
 
 
 def contrast_findings(
@@ -266,13 +263,13 @@ def _against(
         return "nothing_shown", "drift_unknown"
     elif unlike_drift(row.value or 0.0, drift.value, drift.low, drift.high):
         return "nothing_shown", "drift_unequal"
-    up, down = _clear(row)
-    if down:
+    side = _clear(row)
+    if side < 0:
         return "moved", "likelier"
-    by_itself, beyond = _clear(own)[0], _clear(alike)[0]
+    by_itself, beyond = _clear(own) > 0, _clear(alike) > 0
     if not by_itself:
         return "moved", f"less_likely_{'not_own' if beyond else 'only'}"
-    if not beyond or not up:
+    if not beyond or not side:
         return "moved", "less_likely_not_alike"
     return "suppressed_kind", "suppressed"
 

@@ -52,7 +52,7 @@ from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, listed
 from spark_audit.provenance import seed_for
-from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
+from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, side_of
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value
@@ -293,11 +293,8 @@ def _noted(estimate: Estimate, group: Group) -> Estimate:
         estimate = estimate.noting(
             f"mean over {count} tasks" if count > 1 else "1 task"
         )
-    if estimate.status != "ok" or estimate.low is None or estimate.high is None:
-        return estimate
-    if estimate.low <= 0.5 <= estimate.high and estimate.mde is not None:
-        return estimate.noting(NOT_DETECTED)
-    return estimate
+    within = estimate.status == "ok" and side_of(estimate, 0.5) == 0
+    return estimate.noting(NOT_DETECTED) if within and estimate.mde else estimate
 
 
 def _voided(

@@ -14,7 +14,7 @@ from spark_audit.audits.mia.scores import FEWEST
 from spark_audit.audits.mia.texts import label_test, shift
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
-from spark_audit.results import Estimate, Guard, Hits, Row, Status, number
+from spark_audit.results import Estimate, Guard, Hits, Row, Status, number, side_of
 from spark_audit.results.findings import Fact
 from spark_audit.stats.roc import Design
 
@@ -52,7 +52,7 @@ class Findings:
     ``alone`` is what the texts alone tell.
     """
 
-    alone: Mapping[str, float]
+    alone: Mapping[str, float] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     void: dict[str, tuple[Status, str]] = field(default_factory=dict)
     beside: dict[str, str] = field(default_factory=dict)
@@ -212,10 +212,10 @@ def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
         return
     alone = []
     for attack, estimate in base.items():
-        if estimate.value is None or estimate.low is None or estimate.high is None:
+        if (side := side_of(estimate, 0.5)) is None:
             alone.append(attack)
             continue
-        holds = estimate.low <= 0.5 <= estimate.high
+        holds = side == 0
         if not holds:
             found.apart.add(attack)
             found.beside[attack] = UNTRAINED

@@ -14,7 +14,7 @@ from spark_audit.audits.canary.rank_tests import COLLAPSED, resolved
 from spark_audit.data.occurrences import DOSES, dose_group
 from spark_audit.data.twins import WORDED
 from spark_audit.names import BASE, NEVER, TRAINED
-from spark_audit.results import Claim, Finding, Row
+from spark_audit.results import Claim, Finding, Row, side_of
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
 from spark_audit.stats.intervals import ratio_estimate
@@ -125,14 +125,8 @@ def beyond(ours: pd.DataFrame, others: pd.DataFrame) -> tuple[Memory, Sides] | N
     if others["cluster"].nunique() < CONTROL or ours.empty:
         return None
     both = pd.concat([ours, others])
-    sides = Sides(
-        trained=(both["side"] == TRAINED).to_numpy(),
-        tokens=np.ones(len(both)),
-        clusters=pd.factorize(both["cluster"])[0],
-        strata=both.groupby(["type", both["stratum"].abs()])
-        .ngroup()
-        .to_numpy()[:, None],
-    )
+    strata = both.groupby(["type", both["stratum"].abs()]).ngroup()
+    sides = Sides.of(both["side"] == TRAINED, both["cluster"], [strata])
     return memory(both[compared(both)].to_numpy(), sides), sides
 
 
@@ -257,7 +251,7 @@ def _beyond_the_kind(
 
 def _verdict(tests: Sequence[Test], still: dict[str, Any]) -> Finding:
     best, whole = min(tests, key=lambda test: test.p), tests[0]
-    detected = best.p <= LEVEL and best.way and _clear(best.row, best.way)
+    detected = best.p <= LEVEL and best.way and side_of(best.row) == best.way
     clearest = best if detected else whole
     facts: dict[str, Any] = {"ahead": clearest.row, "ahead_all": whole.row}
     facts["trained"], facts["never"] = clearest.groups
@@ -269,7 +263,7 @@ def _verdict(tests: Sequence[Test], still: dict[str, Any]) -> Finding:
         # its interval may hold 0 where the test, by permutations, does not.
         held = best.p_beyond is not None and best.row is not best.apart
         facts["beyond"] = best.apart if held else None
-        facts["beyond_clear"] = bool(best.apart and _clear(best.apart, best.way))
+        facts["beyond_clear"] = bool(best.apart and side_of(best.apart) == best.way)
     elif detected:
         claim, says = "moved", "fell"
         if best.p_beyond is not None:
@@ -308,10 +302,3 @@ def _still(row: Row, own: pd.DataFrame, over: float) -> dict[str, Any]:
     ps = [max(2.0 ** (1 - k), FINEST, p) for k, p in zip(few, apart, strict=True)]
     power = Power(test="hits", n=n, most=n, ps=ps, over=over)
     return {"unit": "clusters", "power": [power]}
-
-
-def _clear(row: Row, sign: int) -> bool:
-    """Whether the interval agrees with the test."""
-    if row.low is None or row.high is None:
-        return False
-    return row.low > 0 if sign > 0 else row.high < 0

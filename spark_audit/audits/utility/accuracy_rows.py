@@ -13,7 +13,15 @@ import pandas as pd
 from spark_audit.audits.base import Context, guard
 from spark_audit.audits.metric import Metric
 from spark_audit.names import CheckpointName, series_of
-from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Guard, Row
+from spark_audit.results import (
+    AuditResult,
+    Contrast,
+    Estimate,
+    Finding,
+    Guard,
+    Row,
+    side_of,
+)
 from spark_audit.results.evidence import Evidence
 from spark_audit.stats.accuracy import (
     LEVELS,
@@ -161,17 +169,12 @@ def finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
     if last.value is None:
         facts: dict[str, Any] = {"reason": last.note}
         return Finding.on(last, "not_tested", "utility.missing", facts=facts)
-    against_null = "known"
-    if last.null is None or last.low is None or last.high is None:
-        against_null = "unknown"
-    elif last.high < last.null:
-        against_null = "worse"
-    elif last.low <= last.null:
-        against_null = "not_shown"
+    side = None if last.null is None else side_of(last, last.null)
+    against = {None: "unknown", -1: "worse", 0: "not_shown", 1: "known"}
     facts = {
         "accuracy": last,
         "tasks": len(series.tasks),
-        "against_null": against_null,
+        "against_null": against[side],
         "transfer": bwt,
         "transfer_is": _transfer(bwt),
     }
@@ -181,11 +184,8 @@ def finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
 def _transfer(row: Row) -> str:
     if row.value is None:
         return "missing"
-    if row.low is None or row.high is None:
-        return "no_interval"
-    if row.low <= 0 <= row.high:
-        return "not_detected"
-    return "forgotten" if row.value < 0 else "gained"
+    ways = {None: "no_interval", 0: "not_detected", -1: "forgotten", 1: "gained"}
+    return ways[side_of(row)]
 
 
 def contrast_finding(row: Contrast) -> Finding:
