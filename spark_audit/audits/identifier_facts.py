@@ -145,8 +145,9 @@ def sides_of(spans: pd.DataFrame) -> Sides:
     """
     kinds = spans[["type", "stratum"]].assign(stratum=spans["stratum"].abs())
     strata = [kinds.groupby([*kinds]).ngroup(), *(spans[k] for k in ("form", "cue"))]
+    codes = [pd.factorize(each)[0] for each in strata]
     trained, tokens = spans["split"] == "train", spans.get("n_tokens")
-    return Sides.of(trained, spans["cluster"], strata, tokens)
+    return Sides.of(trained, spans["cluster"], codes, tokens)
 
 
 def _cue(text: str, span: ManifestSpan) -> int:

@@ -316,7 +316,7 @@ def _learned_the_others(part: pd.DataFrame) -> bool:
     if part["split"].nunique() < 2:
         return False
     trained, tokens = part["split"] == "train", part["n_tokens"]
-    sides = Sides.of(trained, part["cluster"], [part["type"]], tokens)
+    sides = Sides.of(trained, part["cluster"], [pd.factorize(part["type"])[0]], tokens)
     own = memory(part["change"].to_numpy(np.float64), sides)
     fell = own.held_out.high is not None and own.held_out.high < 0
     p, both = own.t_p(), (own.trained.value or 0.0) + (own.held_out.value or 0.0)

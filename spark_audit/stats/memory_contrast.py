@@ -63,11 +63,11 @@ class Sides:
         strata: Sequence[ArrayLike],
         tokens: ArrayLike | None = None,
     ) -> Sides:
-        """From labels; without tokens all occurrences weigh alike."""
+        """From labels of clusters, and codes; without tokens all weigh alike."""
         ours = np.asarray(trained, bool)
         n = np.ones(len(ours)) if tokens is None else np.asarray(tokens, np.float64)
-        held, *codes = (pd.factorize(np.asarray(x))[0] for x in (clusters, *strata))
-        return cls(ours, n, held, np.stack(codes, axis=1))
+        held = pd.factorize(np.asarray(clusters))[0]
+        return cls(ours, n, held, np.stack([*map(np.asarray, strata)], axis=1))
 
     @cached_property
     def cells(self) -> np.ndarray:

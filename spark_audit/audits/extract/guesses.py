@@ -276,7 +276,7 @@ def dose_p(pii: pd.DataFrame, name: str, *, seed: int) -> float:
     hit = (train["hit"] & ~train["cue"]).to_numpy(np.float64)
     if several.all() or not several.any() or not hit.any():
         return 1.0
-    sides = Sides.of(several, train["cluster"], [train["type"]])
+    sides = Sides.of(several, train["cluster"], [pd.factorize(train["type"])[0]])
     p = permutation_p(hit, sides, seed=seed)
     return 1.0 if p is None or hit[several].mean() <= hit[~several].mean() else p
 
