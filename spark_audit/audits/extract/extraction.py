@@ -115,11 +115,9 @@ class Extraction(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-
         return span_evidence(tables, manifest, listed(self.prompts))
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-
         whole = dict.fromkeys(("n_tokens", "parts", "parts_right"), np.int64)
         flags = dict.fromkeys(("greedy", "greedy_sure"), bool)
         spans = evidence.frame().astype({**whole, **flags})

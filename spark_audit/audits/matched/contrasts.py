@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ OF_REFERENCE = (
 )
 OF_PAIRS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
 """Metrics that a group without a matched span lacks."""
+AGAINST = ("did", "rtm_bias")
 
 
 @dataclass
@@ -72,12 +74,26 @@ def by_group(
         if not len(group.pii):
             made.rows += missing_rows(nll, group.name)
             missing = Estimate.missing(NO_PAIRS)
-            for pair in context.baselines.items():
-                made.contrasts += _contrasts(pair, group.name, missing, missing)
+            for pair, metric in product(context.baselines.items(), AGAINST):
+                made.contrasts.append(_contrast(missing, pair, group.name, metric))
             continue
         weights = weights_of(group.windows.n_clusters)
         made.rows += _pair_rows(group, nll, references, weights, context)
-        _add_contrasts(made, group, nll, references, weights, context)
+        sums = dict(_against(group, nll, context.baselines))
+        for key, estimate in estimates_of(sums, replicates_of(sums, weights)).items():
+            (name, baseline, metric), own = key, sums[key]
+            more: dict[str, Any] = {}
+            if metric == "did" and isinstance(own, Estimand):
+                estimate, scores = with_mde(estimate), own.sums[:, 0]
+                note = OF_REFERENCE if baseline in references else ""
+                more = {"null": 0.0, "note": note}
+                if estimate.value is not None:
+                    more["p"] = sign_flip(scores, seed=context.seed)
+                    if _family(name, baseline, group.name) == "primary":
+                        made.tests[name] = scores
+            shown = estimate.decided(paper=context.paper)
+            pair = name, baseline
+            made.contrasts.append(_contrast(shown, pair, group.name, metric, **more))
     return made
 
 
@@ -138,53 +154,24 @@ def _pair_rows(
         )
 
 
-def _add_contrasts(
-    made: OfPairs,
-    group: Group,
-    nll: Mapping[str, np.ndarray],
-    references: Collection[str],
-    weights: Weights,
-    context: Context,
-) -> None:
-    """Add DiD and its R1, and the per-cluster sums that its test rests on."""
-    dids: dict[tuple[str, str], Estimand] = {}
-    sums: dict[tuple[str, str], Estimand | Estimate] = {}
-    for name, baseline in context.baselines.items():
+def _against(
+    group: Group, nll: Mapping[str, np.ndarray], baselines: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, str, str], Estimand | Estimate]]:
+    """DiD and its R1 of each checkpoint and baseline."""
+    for name, baseline in baselines.items():
         moved = nll[name] - nll[baseline]
-        dids[name, "did"] = group.mean(moved[group.pii] - moved[group.control])
+        did = group.mean(moved[group.pii] - moved[group.control])
+        yield (name, baseline, "did"), did
         means = group.means(nll[name]), group.means(nll[baseline])
-        sums[name, "rtm_bias"] = rtm_bias(group.windows, *means)
-    sums |= dids
-    estimates = estimates_of(sums, replicates_of(sums, weights))
-    for name, baseline in context.baselines.items():
-        did, bias = (estimates[name, metric] for metric in ("did", "rtm_bias"))
-        scores, p = dids[name, "did"].sums[:, 0], None
-        if did.value is not None:
-            p = sign_flip(scores, seed=context.seed)
-            if _family(name, baseline, group.name) == "primary":
-                made.tests[name] = scores
-        note = OF_REFERENCE if baseline in references else ""
-        made.contrasts += _contrasts(
-            (name, baseline),
-            group.name,
-            with_mde(did).decided(paper=context.paper),
-            bias.decided(paper=context.paper),
-            p=p,
-            null=0.0,
-            note=note,
-        )
+        yield (name, baseline, "rtm_bias"), rtm_bias(group.windows, *means)
 
 
-def _contrasts(
-    pair: tuple[str, str], group: str, did: Estimate, bias: Estimate, **more: Any
-) -> list[Contrast]:
-    """DiD, which the further columns are of, and its R1."""
+def _contrast(
+    estimate: Estimate, pair: tuple[str, str], group: str, metric: str, **more: Any
+) -> Contrast:
     columns = {"checkpoint": pair[0], "baseline": pair[1], "group": group}
-    columns["family"] = _family(*pair, group)
-    return [
-        contrast_of(did, metric="did", **columns, **more),
-        contrast_of(bias, metric="rtm_bias", **columns),
-    ]
+    family = _family(*pair, group)
+    return contrast_of(estimate, metric=metric, family=family, **columns, **more)
 
 
 def is_rounded(name: str, baseline: str) -> bool:
