@@ -12,7 +12,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from spark_audit.audits.claims import corrected
-from spark_audit.audits.extract.rate_difference import Apart
+from spark_audit.audits.extract.extraction_findings import Apart
 from spark_audit.audits.seeds import with_entries
 from spark_audit.report.assemble import assemble, results_of
 from spark_audit.report.coverage import remembers, untested

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from spark_audit.audits.extract.rate_difference import (
+from spark_audit.audits.extract.extraction_findings import (
     Spans,
     exact_p,
     hits_power,
@@ -155,7 +155,7 @@ def extract(rng: np.random.Generator, effect: float, level: float) -> Iterator[f
     """Identifiers that come back: both the interval and Fisher's test."""
     yield smallest(none_of_few(), level) or np.inf
     frame = hits(int(rng.binomial(60, min(effect / 100, 1.0))), 0)
-    apart = Spans(frame).apart
+    apart = Spans(frame.assign(one=1)).apart
     assert apart is not None
     yield max(apart.p, exact_p(frame))
 

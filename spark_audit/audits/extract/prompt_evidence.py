@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.extract.rate_difference import EXACT, PARTS, Spans, beyond
+from spark_audit.audits.extract.extraction_findings import EXACT, PARTS, Spans, beyond
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.prompts import PROMPTS, TAILS
 from spark_audit.manifest.schema import (
@@ -30,7 +30,6 @@ from spark_audit.stats.sampled_extraction import n_p, n_p_counts
 PROMPTED = Pass("prompted")
 PROMPTS_TABLE = "extract_prompts"
 SAMPLERS = ("t1", "top40")
-NOTHING = "no identifier of a trained row was scored"
 FULL = "full"
 """The true prefix: what the plain pass has read anyway."""
 DEFAULT = "last16,cue"

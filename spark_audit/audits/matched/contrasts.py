@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.matched.matched_spans import CLASSES
 from spark_audit.audits.spans import Group
 from spark_audit.names import entry_of, original_of
 from spark_audit.results import Contrast, Estimate, Family, Row
@@ -29,6 +28,8 @@ from spark_audit.stats.selectivity import reweighted, rtm_bias, slope
 
 row_of = partial(Row.of_estimate, audit="matched", unit="nats")
 contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")
+CLASSES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
+"""Classes of tokens, and the columns that count an identifier's tokens of each."""
 NO_PAIRS = "this group has no matched identifier"
 REFERENCE = "the checkpoint is the matching reference itself, so there is no change"
 OF_REFERENCE = (

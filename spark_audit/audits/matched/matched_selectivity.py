@@ -11,16 +11,17 @@ in rows never trained on, which formats and drift move alike.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables, guard
-from spark_audit.audits.identifier_facts import Moved, sides_of
+from spark_audit.audits.identifier_facts import Moved, identifier_facts, sides_of
 from spark_audit.audits.matched.changes import (
     Occurrences,
     all_occurrences,
@@ -29,6 +30,7 @@ from spark_audit.audits.matched.changes import (
     memory_rows,
 )
 from spark_audit.audits.matched.contrasts import (
+    CLASSES,
     REFERENCE,
     adjusted,
     by_group,
@@ -38,21 +40,30 @@ from spark_audit.audits.matched.contrasts import (
     row_of,
 )
 from spark_audit.audits.matched.matched_claims import contrast_findings, findings
-from spark_audit.audits.matched.matched_spans import span_evidence
 from spark_audit.audits.matched.rematch import (
+    affordable,
     diagnostics,
+    other_pairs,
     placebo_table,
     sensitivity_table,
 )
 from spark_audit.audits.metric import Metric
-from spark_audit.audits.spans import REPRODUCED, groups, plan_of_identifiers
+from spark_audit.audits.spans import (
+    REPRODUCED,
+    Sums,
+    audited_spans,
+    groups,
+    plan_of_identifiers,
+)
 from spark_audit.errors import InputError
-from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.schema import Manifest, TokenRange
 from spark_audit.names import BASE, entry_of, listed
 from spark_audit.results import AuditResult, Estimate, Guard, Row
-from spark_audit.results.evidence import Evidence
+from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact
+from spark_audit.scoring.table import Pass
 from spark_audit.stats.balance import effective_clusters, smd
+from spark_audit.stats.matching import non_overlapping_windows
 
 _change = partial(Metric, unit="nats", panel="changes")
 _level = partial(Metric, unit="nats", bounds=(0.0, np.inf), learned=-1)
@@ -151,13 +162,62 @@ class Matched(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        return span_evidence(
-            manifest,
-            tables,
-            rematched=self.rematched,
-            draws=self.placebo_draws,
-            seed=context.seed,
+        """What the matched audit concludes from.
+
+        Roles: ``pii`` and ``control`` (the two sides of ``pair``), ``unmatched`` (PII
+        without a control), ``window`` (eligible non-PII text of a span's length, the
+        pool that regression to the mean is estimated on) and ``low`` (the tokens of low
+        sensitivity of an example, one row an example). ``nll_sum`` is the checkpoint's,
+        ``ref_sum`` the reference's, both in nats. ``dose`` is the number of trained
+        rows that the identifier's string stands in, whichever row it is read in, and
+        ``trained`` 1 where that is any; ``form``, ``cue``, ``stratum`` and ``text_auc``
+        are those of :class:`~spark_audit.audits.identifier_facts.Facts`, 0 for any
+        other text. ``alike`` rows hold the eligible tokens of one class (``type``: see
+        :class:`~spark_audit.manifest.schema.ManifestExample`) of an example, and
+        columns :data:`CLASSES` how many tokens of each an identifier has. Without a
+        ``split`` are the roles of
+        :func:`~spark_audit.audits.matched.rematch.other_pairs`.
+        """
+        scores = {n: passes[Pass()] for n, passes in tables.items() if Pass() in passes}
+        skeleton = _frame(_spans(manifest)) if scores else pd.DataFrame()
+        if skeleton.empty:
+            return Evidence()
+        at = tuple(skeleton[name].to_numpy() for name in ("index", "start", "n_tokens"))
+        others = _frame(_texts(manifest), "places")
+        of, places = others["index"].to_numpy(), others.pop("places").to_list()
+        drawn = affordable(manifest, self.placebo_draws)
+        more = [
+            *other_pairs(
+                manifest, rematched=self.rematched, draws=drawn, seed=context.seed
+            )
+        ]
+
+        def scored(found: Sums) -> np.ndarray:
+            rows = map(found.of_tokens, of, places)
+            return np.concatenate(
+                [
+                    found(*at),
+                    np.fromiter(rows, float),
+                    *(summed(found) for _, summed in more),
+                ]
+            )
+
+        units = pd.concat(
+            [skeleton, others, *(_frame(units) for units, _ in more)], ignore_index=True
         )
+        units = units.drop(columns="index")
+        units["ref_sum"] = scored(Sums.of_reference(manifest))
+
+        def measured() -> Measured:
+            for name, table in scores.items():
+                yield name, {"nll_sum": scored(Sums.of_table(manifest, table))}
+
+        facts = {
+            "rematched": self.rematched,
+            "placebo": self.placebo_draws > 0,
+            "draws": drawn,
+        }
+        return Evidence.of(units, measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         every = evidence.units
@@ -326,3 +386,83 @@ def reproduced_guard(units: pd.DataFrame, change: np.ndarray) -> Guard:
     facts: dict[str, Fact] = {"worst": shown, "reproduced": worst <= REPRODUCED}
     name, told = "reference reproduced", {"checkpoint": BASE}
     return guard(name, "reproduced", facts, passed=worst <= REPRODUCED, **told)
+
+
+def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """The spans of every role, without scores."""
+    index = {example.id: i for i, example in enumerate(manifest.examples)}
+    facts = identifier_facts(manifest)
+
+    def identifier(i: int, role: str, tokens: TokenRange, pair: int) -> dict[str, Any]:
+        example = manifest.examples[i]
+        span = next(s for s in example.spans if s.tokens == tokens)
+        known = facts[example.id, span.start, span.end]
+        told = {"trained": int(known.dose > 0), **vars(known)}
+        held = Counter(example.classes[slice(*tokens)])
+        told |= {name: held[letter] for letter, name in CLASSES.items()}
+        size = tokens[1] - tokens[0]
+        own = _unit(manifest, i, role, tokens[0], size, type=span.type)
+        return {**own, "pair": pair, **told}
+
+    paired = set()
+    for number, pair in enumerate(manifest.pairs):
+        i, pii, control = index[pair.example], pair.pii, pair.control
+        place = (pii.token_start, pii.token_end)
+        paired.add((i, *place))
+        yield identifier(i, "pii", place, number)
+        size = control.token_end - control.token_start
+        own = {"type": pii.type, "pair": number}
+        yield _unit(manifest, i, "control", control.token_start, size, **own)
+    for split in ("train", "test"):
+        for i, example, ranges in audited_spans(manifest, split=split):
+            for place in ranges:
+                if (i, *place) not in paired:
+                    yield identifier(i, "unmatched", place, -1)
+            for size in sorted({end - start for start, end in ranges}):
+                for start in non_overlapping_windows(example.eligible, size):
+                    yield _unit(manifest, i, "window", int(start), size)
+
+
+def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """``low`` and ``alike`` rows, with their tokens, which are no range: ``places``."""
+    for split in ("train", "test"):
+        for i, example, _ in audited_spans(manifest, split=split):
+            if example.low:
+                low = _unit(manifest, i, "low", 0, len(example.low))
+                yield {**low, "places": example.low}
+            letters = np.array(list(example.classes))
+            for letter in CLASSES:
+                at = np.flatnonzero(example.eligible & (letters == letter))
+                if len(at):
+                    alike = _unit(manifest, i, "alike", 0, len(at), type=letter)
+                    yield {**alike, "places": at.astype(np.int32)}
+
+
+def _unit(
+    manifest: Manifest, i: int, role: str, start: int, n_tokens: int, **more: Any
+) -> dict[str, Any]:
+    example = manifest.examples[i]
+    return {
+        "index": i,
+        "example": example.id,
+        "cluster": example.cluster,
+        "task": example.task,
+        "split": example.split,
+        "role": role,
+        "start": start,
+        "n_tokens": n_tokens,
+        **more,
+    }
+
+
+def _frame(
+    records: Iterator[dict[str, Any]] | pd.DataFrame, *further: str
+) -> pd.DataFrame:
+    words = dict.fromkeys(("example", "cluster", "task", "split", "role", "type"), "")
+    counts = dict.fromkeys(("trained", "dose", "form", "cue", "stratum"), 0)
+    counts |= dict.fromkeys(CLASSES.values(), 0)
+    whole = {"pair": -1, "start": 0, "n_tokens": 0, **counts}
+    names = ["index", *words, *whole, "text_auc", *further]
+    frame = pd.DataFrame(records).reindex(columns=names)
+    filled = frame.astype(dict.fromkeys(words, object)).fillna({**words, **whole})
+    return filled.astype({**dict.fromkeys(whole, np.int64), "text_auc": np.float64})
