@@ -142,12 +142,10 @@ class Audit(ABC):
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, contrasts, guards and findings."""
 
-    def unmeasured(
-        self, result: AuditResult, names: Sequence[str], reason: str
-    ) -> AuditResult:
-        """The result with rows for checkpoints that have no figure."""
-        rows = [*result.rows, *missing_rows(self.name, names, self.metrics, reason)]
-        return replace(result, rows=rows)
+    @property
+    def variants(self) -> Sequence[str] | None:
+        """Variants that a checkpoint without figures lacks; None: as metrics say."""
+        return None
 
     def check_names(self, names: Sequence[str]) -> None:
         """Reject options that name an unknown checkpoint."""
@@ -213,7 +211,9 @@ class Audit(ABC):
             if reason and not len(evidence):
                 unknown = Finding.not_tested(self.name, "not_estimable", reason=reason)
                 result = replace(result, findings=[unknown])
-            result = self.unmeasured(result, absent, reason)
+            lost = (self.name, absent, self.metrics, reason)
+            rows = [*result.rows, *missing_rows(*lost, variants=self.variants)]
+            result = replace(result, rows=rows)
         options = asdict(self)
         if "replicates" in options:
             options["replicates"] = count

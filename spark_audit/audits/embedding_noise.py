@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ import pandas as pd
 from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, missing_rows
 from spark_audit.audits.baselines import with_base
 from spark_audit.audits.metric import Metric
-from spark_audit.audits.ratio_rows import Group, Key, beside_base, figures
+from spark_audit.audits.ratio_rows import Group, Key, beside_base, figures, marked
 from spark_audit.audits.spans import Places
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
@@ -29,8 +30,6 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import Estimand, left_out
-
-R = TypeVar("R", bound=Row)
 
 SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
 METRICS = (
@@ -160,7 +159,17 @@ class Noise(Audit):
             )
             rows += more[0]
             contrasts += more[1]
-        rows, contrasts = _marked(beside_base(rows), contrasts)
+        # The untrained model's own gap is no effect of training.
+        rows = [
+            row.model_copy(update={"null": 0.0})
+            if row.checkpoint == BASE and row.value is not None
+            else row
+            for row in beside_base(rows)
+        ]
+        blind = partial(_blind, _wiped_out(rows))
+        rows, contrasts = (
+            marked(side, "insensitive", blind) for side in (rows, contrasts)
+        )
         draws = _draws_table(evidence)
         findings = [one for name in names for one in _findings(name, rows)]
         findings += _contrast_findings(contrasts)
@@ -177,13 +186,10 @@ class Noise(Audit):
             tables={"noise_draws": draws},
         )
 
-    def unmeasured(
-        self, result: AuditResult, names: Sequence[str], reason: str
-    ) -> AuditResult:
-        """The result with a row per scale for checkpoints that have no figure."""
-        every = [f"{sigma:g}" for sigma in self._scales()]
-        rows = missing_rows("noise", names, METRICS, reason, variants=every)
-        return replace(result, rows=[*result.rows, *rows])
+    @property
+    def variants(self) -> Sequence[str]:
+        """The scales."""
+        return [f"{sigma:g}" for sigma in self._scales()]
 
 
 def _token_sets(
@@ -210,10 +216,6 @@ def _change(sums: np.ndarray) -> np.ndarray:
     return np.asarray(100 * (sums[..., 0] / sums[..., 1] - 1))
 
 
-def _gap(sums: np.ndarray) -> np.ndarray:
-    return np.asarray(_change(sums[..., 2:]) - _change(sums[..., :2]))
-
-
 def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
     """What each metric of a checkpoint and scale rests on, or why it has no value.
 
@@ -221,24 +223,21 @@ def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
     of low-sensitivity tokens; under noise they are means over draws.
     """
     draws = part["draw"].nunique()
-    sums, counts, missing = [], [], dict[str, Estimate]()
+    found, missing = dict[str, Estimand](), dict[str, Estimate]()
     for kind, metric, name in (
         ("pii", "dp_pii", "identifier"),
         ("low", "dp_nonpii", "low-sensitivity"),
     ):
         kept = part[part["kind"] == kind]
-        sums.append(cluster_sums(kept[["noisy", "clean"]] / draws, kept["code"], size))
-        counts.append(round(kept["n"].sum() / draws))
-        if not counts[-1]:
+        sums = cluster_sums(kept[["noisy", "clean"]] / draws, kept["code"], size)
+        count = round(kept["n"].sum() / draws)
+        found[metric] = Estimand(sums, _change, count, (-100.0, np.inf))
+        if not count:
             lost = Estimate.missing(f"there is no {name} token in this group")
             missing = {"gap": lost, **missing, metric: lost}
-    both, bounds = np.concatenate(sums, axis=1), (-100.0, np.inf)
-    return {
-        "dp_pii": Estimand(sums[0], _change, counts[0], bounds),
-        "dp_nonpii": Estimand(sums[1], _change, counts[1], bounds),
-        "gap": Estimand(both, _gap, sum(counts)),
-        **missing,
-    }
+    gap = found["dp_nonpii"].minus(found["dp_pii"])
+    both = sum(one.n for one in found.values())
+    return {**found, "gap": gap._replace(n=both), **missing}
 
 
 def _sums(
@@ -265,33 +264,21 @@ def _pseudo_values(gaps: Estimand) -> np.ndarray:
     return found
 
 
-def _marked(
-    rows: Sequence[Row], contrasts: Sequence[Contrast]
-) -> tuple[list[Row], list[Contrast]]:
-    """The same; gaps where both groups lose nearly all probability can show nothing."""
-    wiped = Counter(
+def _wiped_out(rows: Sequence[Row]) -> Counter[tuple[str, str, str]]:
+    """How many kinds of tokens lose nearly all probability at a scale."""
+    return Counter(
         (row.checkpoint, row.group, row.of)
         for row in rows
         if row.metric != "gap" and row.value is not None and row.value <= WIPED_OUT
     )
 
-    def marked(row: R) -> R:
-        sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
-        blind = any(wiped[side, row.group, row.of] > 1 for side in sides)
-        if row.metric != "gap" or row.value is None or not blind:
-            return row
-        note = "; ".join(filter(None, (INSENSITIVE, row.note)))
-        return row.model_copy(update={"status": "insensitive", "note": note})
 
-    # The untrained model's own gap is no effect of training.
-    own = {"null": 0.0}
-    rows = [
-        row.model_copy(update=own)
-        if row.checkpoint == BASE and row.value is not None
-        else row
-        for row in rows
-    ]
-    return [*map(marked, rows)], [*map(marked, contrasts)]
+def _blind(wiped: Mapping[tuple[str, str, str], int], row: Row) -> str | None:
+    """Why a gap can show nothing: on some side both groups lose nearly all."""
+    sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
+    if row.metric != "gap" or all(wiped[s, row.group, row.of] < 2 for s in sides):
+        return None
+    return "; ".join(filter(None, (INSENSITIVE, row.note)))
 
 
 def _by_scale(units: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:

@@ -18,7 +18,7 @@ import pandas as pd
 from spark_audit.audits.base import Context
 from spark_audit.audits.metric import Metric
 from spark_audit.names import BASE
-from spark_audit.results import Contrast, Estimate, Row
+from spark_audit.results import Contrast, Estimate, Row, Status
 from spark_audit.stats.bootstrap import Weights, cluster_sums, draw_weights, sign_flips
 from spark_audit.stats.intervals import (
     Estimand,
@@ -295,3 +295,14 @@ def bounded(contrasts: Sequence[Contrast], rates: Collection[str]) -> list[Contr
             row = row.model_copy(update=change)
         found.append(row)
     return found
+
+
+def marked(
+    rows: Sequence[Any], status: Status, why: Callable[[Any], str | None]
+) -> list[Any]:
+    """The rows; those with a value and a reason get it as note, and the status."""
+    notes = [None if row.value is None else why(row) for row in rows]
+    return [
+        row if note is None else row.model_copy(update={"status": status, "note": note})
+        for row, note in zip(rows, notes, strict=True)
+    ]

@@ -128,12 +128,8 @@ def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
 
 def _t_p(rows: Sequence[Row]) -> float | None:
     """P of the t test of a contrast's null over seeds."""
-    apart = np.array([(row.value or 0.0) - (row.null or 0.0) for row in rows])
-    spread = float(np.std(apart, ddof=1)) / np.sqrt(len(apart))
-    if not spread > 0:
-        return None
-    t = abs(float(np.mean(apart))) / spread
-    return float(2 * scipy.special.stdtr(len(apart) - 1, -t))
+    apart = [(row.value or 0.0) - (row.null or 0.0) for row in rows]
+    return float(scipy.stats.ttest_1samp(apart, 0).pvalue) if np.ptp(apart) else None
 
 
 def _over_sources(

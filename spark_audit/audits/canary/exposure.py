@@ -24,14 +24,13 @@ from spark_audit.audits.canary.canary_tables import tables_of
 from spark_audit.audits.canary.rank_tests import (
     Judged,
     hits_of,
-    marked,
     ranked,
     resolved,
     tied,
     trained,
 )
 from spark_audit.audits.metric import Metric
-from spark_audit.audits.ratio_rows import bounded, cells_of_frame, ratio_figures
+from spark_audit.audits.ratio_rows import bounded, cells_of_frame, marked, ratio_figures
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest, ManifestCanary

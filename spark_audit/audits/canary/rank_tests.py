@@ -9,7 +9,7 @@ against the attacker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -22,7 +22,7 @@ import scipy
 from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.names import BASE
-from spark_audit.results import Row, Status
+from spark_audit.results import Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import (
@@ -76,17 +76,6 @@ def unresolved(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
 def resolved(frame: pd.DataFrame) -> pd.Series[bool]:
     """Whether a canary is tied with fewer than :data:`MOST_TIED` of its candidates."""
     return frame["ties"] < MOST_TIED * (frame["n_candidates"] - 1)
-
-
-def marked(
-    rows: Sequence[Any], status: Status, why: Callable[[Any], str | None]
-) -> list[Any]:
-    """The rows; those with a value and a reason get it as note, and the status."""
-    notes = [None if row.value is None else why(row) for row in rows]
-    return [
-        row if note is None else row.model_copy(update={"status": status, "note": note})
-        for row, note in zip(rows, notes, strict=True)
-    ]
 
 
 def tied(frame: pd.DataFrame) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -41,45 +40,37 @@ OF_PAIRS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
 AGAINST = ("did", "rtm_bias")
 
 
-@dataclass
-class OfPairs:
-    """Rows and contrasts of all groups.
-
-    ``tests`` holds the per-cluster sums that the tests of primary contrasts rest on,
-    ``references`` the checkpoints that score as the matching reference does.
-    """
-
-    rows: list[Row] = field(default_factory=list)
-    contrasts: list[Contrast] = field(default_factory=list)
-    tests: dict[str, np.ndarray] = field(default_factory=dict)
-    references: set[str] = field(default_factory=set)
-
-
 def by_group(
     groups: Sequence[Group], nll: Mapping[str, np.ndarray], context: Context
-) -> OfPairs:
+) -> tuple[list[Row], list[Contrast], set[str]]:
     """Figures of the matched pairs in every group of train and of test rows.
 
     Parameters
     ----------
     nll
         Summed NLL of the units by checkpoint, nats.
+
+    Returns
+    -------
+    Rows, contrasts, and the checkpoints that score as the matching reference does.
     """
-    made = OfPairs()
+    rows, contrasts, alike = list[Row](), list[Contrast](), set[str]()
+    # Per-cluster sums that the tests of primary contrasts rest on.
+    tests: dict[str, np.ndarray] = {}
     options = {"replicates": context.replicates, "seed": context.seed}
     weights_of = cache(partial(draw_weights, **options))
     for group in groups:
         references = {name for name in nll if group.is_reference(nll[name])}
         if group.name == "pooled":
-            made.references |= references
+            alike = references
         if not len(group.pii):
-            made.rows += missing_rows(nll, group.name)
+            rows += missing_rows(nll, group.name)
             missing = Estimate.missing(NO_PAIRS)
             for pair, metric in product(context.baselines.items(), AGAINST):
-                made.contrasts.append(_contrast(missing, pair, group.name, metric))
+                contrasts.append(_contrast(missing, pair, group.name, metric))
             continue
         weights = weights_of(group.windows.n_clusters)
-        made.rows += _pair_rows(group, nll, references, weights, context)
+        rows += _pair_rows(group, nll, references, weights, context)
         sums = dict(_against(group, nll, context.baselines))
         for key, estimate in estimates_of(sums, replicates_of(sums, weights)).items():
             (name, baseline, metric), own = key, sums[key]
@@ -91,11 +82,11 @@ def by_group(
                 if estimate.value is not None:
                     more["p"] = sign_flip(scores, seed=context.seed)
                     if _family(name, baseline, group.name) == "primary":
-                        made.tests[name] = scores
+                        tests[name] = scores
             shown = estimate.decided(paper=context.paper)
             pair = name, baseline
-            made.contrasts.append(_contrast(shown, pair, group.name, metric, **more))
-    return made
+            contrasts.append(_contrast(shown, pair, group.name, metric, **more))
+    return rows, _adjusted(contrasts, tests, context.seed), alike
 
 
 def missing_rows(names: Iterable[str], group: str) -> list[Row]:
@@ -197,7 +188,7 @@ def has_sentence(row: Contrast) -> bool:
     return is_primary(row) or (row.metric == "did" and rounded)
 
 
-def adjusted(
+def _adjusted(
     contrasts: list[Contrast], tests: dict[str, np.ndarray], seed: int
 ) -> list[Contrast]:
     """The pooled DiD of all checkpoints as one family, by max-T.

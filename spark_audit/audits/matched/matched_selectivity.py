@@ -32,7 +32,6 @@ from spark_audit.audits.matched.changes import (
 from spark_audit.audits.matched.contrasts import (
     CLASSES,
     REFERENCE,
-    adjusted,
     by_group,
     contrast_of,
     missing_rows,
@@ -224,8 +223,8 @@ class Matched(Audit):
         units, reference = every[every["split"] != ""], every["ref_sum"].to_numpy()
         nll, baselines = _with_entries(evidence, context.baselines)
         names, whole = list(nll), [*groups(every)]
-        pairs = by_group(whole, nll, replace(context, baselines=baselines))
-        rows, references = pairs.rows, pairs.references
+        context = replace(context, baselines=baselines)
+        rows, contrasts, references = by_group(whole, nll, context)
         if not any(row.group == "pooled" for row in rows):
             rows = [*missing_rows(names, "pooled"), *rows]
         changes = {name: sums - reference for name, sums in nll.items()}
@@ -243,7 +242,7 @@ class Matched(Audit):
             if name not in references:
                 drift = low_drift(low, change)
             rows.append(row_of(drift, checkpoint=name, metric="low_change"))
-        contrasts, apart = pairs.contrasts, dict[str, np.ndarray]()
+        apart: dict[str, np.ndarray] = {}
         for name, other in baselines.items():
             apart[name] = nll[name] - nll[other]
             drift = low_drift(low, apart[name])
@@ -253,7 +252,6 @@ class Matched(Audit):
         for name, other in baselines.items():
             moved = train.assign(apart=apart[name][train.index])
             contrasts += own_contrasts(name, other, moved)
-        contrasts = adjusted(contrasts, pairs.tests, context.seed)
         pooled = whole[0] if whole and whole[0].name == "pooled" else None
         tables = {"matched_diagnostics": diagnostics(every, pooled, nll)}
         if evidence.facts["rematched"]:

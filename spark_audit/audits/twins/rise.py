@@ -22,10 +22,14 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, missing_rows
-from spark_audit.audits.canary.rank_tests import marked
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.metric import Metric
-from spark_audit.audits.ratio_rows import beside_base, cells_of_frame, ratio_figures
+from spark_audit.audits.ratio_rows import (
+    beside_base,
+    cells_of_frame,
+    marked,
+    ratio_figures,
+)
 from spark_audit.audits.twins.twin_findings import (
     TIED,
     beyond,
