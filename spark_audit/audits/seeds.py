@@ -136,12 +136,12 @@ def _over_sources(
     members: Sequence[R], own: R | None, scale: Callable[[float], float]
 ) -> Estimate:
     """Mean of the members' figures and limits, or what the audit has worked out."""
-    first = members[0]
+    first, figures = members[0], members if own is None else [own]
     value, low, high = (
-        _mean((getattr(row, side) for row in members), scale)
+        _mean((getattr(row, side) for row in figures), scale)
         for side in ("value", "low", "high")
     )
-    sources = Estimate(
+    return Estimate(
         value,
         low=low,
         high=high,
@@ -149,12 +149,9 @@ def _over_sources(
         level=first.level,
         n=first.n,
         clusters=first.clusters,
-        mde=_mean(row.mde for row in members),
+        mde=_mean(row.mde for row in figures),
         note=f"mean of {len(members)} replicates; {AVERAGED}",
     )
-    if own is None:
-        return sources
-    return replace(sources, value=own.value, low=own.low, high=own.high, mde=own.mde)
 
 
 def _clipped(estimate: Estimate, row: Row) -> Estimate:

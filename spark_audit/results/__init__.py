@@ -1,8 +1,5 @@
 """What a statistic, an audit and a report hand on: estimates, rows, the report."""
 
-from spark_audit.results.estimate import Estimate as Estimate
-from spark_audit.results.estimate import Interval as Interval
-from spark_audit.results.estimate import Status as Status
 from spark_audit.results.findings import OF_REPORT as OF_REPORT
 from spark_audit.results.findings import AuditResult as AuditResult
 from spark_audit.results.findings import Claim as Claim
@@ -14,8 +11,11 @@ from spark_audit.results.report import CheckpointFacts as CheckpointFacts
 from spark_audit.results.report import ManifestFacts as ManifestFacts
 from spark_audit.results.report import Report as Report
 from spark_audit.results.rows import Contrast as Contrast
+from spark_audit.results.rows import Estimate as Estimate
 from spark_audit.results.rows import Family as Family
+from spark_audit.results.rows import Interval as Interval
 from spark_audit.results.rows import Over as Over
 from spark_audit.results.rows import Row as Row
+from spark_audit.results.rows import Status as Status
 from spark_audit.results.rows import side_of as side_of
 from spark_audit.sentences import number as number

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import Field, PlainSerializer, computed_field, model_validator
 
 from spark_audit import sentences
-from spark_audit.results.estimate import Status
 from spark_audit.results.notebook import frame, table_html
 from spark_audit.results.rows import (
     Contrast,
@@ -18,6 +17,7 @@ from spark_audit.results.rows import (
     Number,
     Probability,
     Row,
+    Status,
     Strict,
     Text,
     measured,

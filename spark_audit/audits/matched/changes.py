@@ -1,21 +1,41 @@
-"""Changes since the reference: identifiers on either side, and low-sensitivity text."""
+"""Changes since the reference and against a baseline: rows and contrasts by group.
+
+Of matched pairs (Delta_sel and DiD), of identifiers on either side, and of
+low-sensitivity text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.base import Context
 from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
-from spark_audit.audits.matched.contrasts import REFERENCE, contrast_of, row_of
+from spark_audit.audits.spans import Group
 from spark_audit.data.occurrences import dose_group
-from spark_audit.results import Contrast, Estimate, Hits, Row, side_of
+from spark_audit.names import entry_of, original_of
+from spark_audit.results import Contrast, Estimate, Family, Hits, Row, side_of
 from spark_audit.results.findings import Fact, Power
-from spark_audit.stats.bootstrap import cluster_sums
-from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.bootstrap import (
+    Weights,
+    cluster_sums,
+    draw_weights,
+    max_t,
+    sign_flip,
+)
+from spark_audit.stats.intervals import (
+    Estimand,
+    estimate_of,
+    estimates_of,
+    ratio_estimate,
+    replicates_of,
+)
 from spark_audit.stats.memory_contrast import (
     Memory,
     Sides,
@@ -24,6 +44,254 @@ from spark_audit.stats.memory_contrast import (
     memory,
     permutation_p,
 )
+from spark_audit.stats.power import mde, with_mde
+from spark_audit.stats.selectivity import reweighted, rtm_bias, slope
+
+row_of = partial(Row.of_estimate, audit="matched", unit="nats")
+contrast_of = partial(Contrast.of_estimate, audit="matched", unit="nats")
+CLASSES = {"d": "digits", "A": "capitals", "a": "letters", "-": "marks"}
+"""Classes of tokens, and the columns that count an identifier's tokens of each."""
+NO_PAIRS = "this group has no matched identifier"
+REFERENCE = "the checkpoint is the matching reference itself, so there is no change"
+OF_REFERENCE = (
+    "the baseline is the matching reference: DiD is Delta_sel minus the residual of "
+    "matching"
+)
+OF_PAIRS = ("nll_pii", "nll_control", "delta_sel", "rtm_bias")
+"""Metrics that a group without a matched span lacks."""
+AGAINST = ("did", "rtm_bias")
+
+
+def by_group(
+    groups: Sequence[Group], nll: Mapping[str, np.ndarray], context: Context
+) -> tuple[list[Row], list[Contrast], set[str]]:
+    """Figures of the matched pairs in every group of train and of test rows.
+
+    Parameters
+    ----------
+    nll
+        Summed NLL of the units by checkpoint, nats.
+
+    Returns
+    -------
+    Rows, contrasts, and the checkpoints that score as the matching reference does.
+    """
+    rows, contrasts, alike = list[Row](), list[Contrast](), set[str]()
+    # Per-cluster sums that the tests of primary contrasts rest on.
+    tests: dict[str, np.ndarray] = {}
+    options = {"replicates": context.replicates, "seed": context.seed}
+    weights_of = cache(partial(draw_weights, **options))
+    for group in groups:
+        references = {name for name in nll if group.is_reference(nll[name])}
+        if group.name == "pooled":
+            alike = references
+        if not len(group.pii):
+            rows += missing_rows(nll, group.name)
+            missing = Estimate.missing(NO_PAIRS)
+            for pair, metric in product(context.baselines.items(), AGAINST):
+                contrasts.append(_contrast(missing, pair, group.name, metric))
+            continue
+        weights = weights_of(group.windows.n_clusters)
+        rows += _pair_rows(group, nll, references, weights, context)
+        sums = dict(_against(group, nll, context.baselines))
+        for key, estimate in estimates_of(sums, replicates_of(sums, weights)).items():
+            (name, baseline, metric), own = key, sums[key]
+            more: dict[str, Any] = {}
+            if metric == "did" and isinstance(own, Estimand):
+                estimate, scores = with_mde(estimate), own.sums[:, 0]
+                note = OF_REFERENCE if baseline in references else ""
+                more = {"null": 0.0, "note": note}
+                if estimate.value is not None:
+                    more["p"] = sign_flip(scores, seed=context.seed)
+                    if _family(name, baseline, group.name) == "primary":
+                        tests[name] = scores
+            shown = estimate.decided(paper=context.paper)
+            pair = name, baseline
+            contrasts.append(_contrast(shown, pair, group.name, metric, **more))
+    return rows, _adjusted(contrasts, tests, context.seed), alike
+
+
+def missing_rows(names: Iterable[str], group: str) -> list[Row]:
+    """Rows of a group that has no matched span."""
+    missing = Estimate.missing(NO_PAIRS)
+    return [
+        row_of(missing, checkpoint=name, group=group, metric=metric)
+        for name in names
+        for metric in OF_PAIRS
+    ]
+
+
+def _pair_rows(
+    group: Group,
+    nll: Mapping[str, np.ndarray],
+    references: Collection[str],
+    weights: Weights,
+    context: Context,
+) -> Iterator[Row]:
+    """NLL of either side, Delta_sel, its change and R1 of each checkpoint."""
+    sums: dict[tuple[str, str, str], Estimand | Estimate] = {}
+    residual = float(group.residual.sum() / group.tokens.sum())
+    for name, values in nll.items():
+        pii, control = values[group.pii], values[group.control]
+        change: Estimand | Estimate = Estimate.missing(REFERENCE)
+        bias = shifted = change
+        if name not in references:
+            change = group.mean(pii - group.residual - control)
+            bias = shifted = rtm_bias(group.windows, group.means(values))
+        if isinstance(bias, Estimand):
+            # A pair that matching left ``d`` nats apart is expected at ``(1 - beta)
+            # gap + beta d`` without an effect: its change at ``(1 - beta) (gap - d)``.
+            shifted = bias.plus(float(slope(bias.sums.sum(axis=0))) * residual)
+        sums |= {
+            (name, "nll_pii", ""): group.mean(pii),
+            (name, "nll_control", ""): group.mean(control),
+            (name, "delta_sel", ""): group.mean(pii - control),
+            (name, "delta_sel", "change"): change,
+            (name, "rtm_bias", ""): bias,
+            (name, "rtm_bias", "change"): shifted,
+        }
+        if group.name == "pooled":
+            where, size = (group.tokens, group.codes), group.windows.n_clusters
+            for of, one in reweighted(pii, control, *where, n_clusters=size).items():
+                sums[name, "delta_sel", of] = one
+    nulls = {("delta_sel", ""): residual, ("delta_sel", "change"): 0.0}
+    estimates = estimates_of(sums, replicates_of(sums, weights))
+    for (name, metric, of), estimate in estimates.items():
+        shown = with_mde(estimate) if metric == "delta_sel" else estimate
+        yield row_of(
+            shown.decided(paper=context.paper),
+            checkpoint=name,
+            group=group.name,
+            metric=metric,
+            of=of,
+            null=nulls.get((metric, of)),
+        )
+
+
+def _against(
+    group: Group, nll: Mapping[str, np.ndarray], baselines: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, str, str], Estimand | Estimate]]:
+    """DiD and its R1 of each checkpoint and baseline."""
+    for name, baseline in baselines.items():
+        moved = nll[name] - nll[baseline]
+        did = group.mean(moved[group.pii] - moved[group.control])
+        yield (name, baseline, "did"), did
+        means = group.means(nll[name]), group.means(nll[baseline])
+        yield (name, baseline, "rtm_bias"), rtm_bias(group.windows, *means)
+
+
+def _contrast(
+    estimate: Estimate, pair: tuple[str, str], group: str, metric: str, **more: Any
+) -> Contrast:
+    columns = {"checkpoint": pair[0], "baseline": pair[1], "group": group}
+    family = _family(*pair, group)
+    return contrast_of(estimate, metric=metric, family=family, **columns, **more)
+
+
+def is_rounded(name: str, baseline: str) -> bool:
+    """Whether a checkpoint is its baseline with rounded weights, by its name."""
+    return name != baseline and original_of(name) == baseline
+
+
+def _family(name: str, baseline: str, group: str) -> Family:
+    """The pooled DiD of methods is primary; single seeds and variants are not."""
+    single = entry_of(name) == name and not is_rounded(name, baseline)
+    return "primary" if group == "pooled" and single else "exploratory"
+
+
+def is_primary(row: Contrast) -> bool:
+    """Whether a contrast is of the family that is corrected together."""
+    return row.metric == "did" and row.family == "primary"
+
+
+def has_sentence(row: Contrast) -> bool:
+    """Whether a contrast has a sentence: the primary ones, and those of rounding."""
+    rounded = row.group == "pooled" and is_rounded(row.checkpoint, row.baseline)
+    return is_primary(row) or (row.metric == "did" and rounded)
+
+
+def _adjusted(
+    contrasts: list[Contrast], tests: dict[str, np.ndarray], seed: int
+) -> list[Contrast]:
+    """The pooled DiD of all checkpoints as one family, by max-T.
+
+    Smallest effects are those that pass its first step among so many tests (by
+    Bonferroni's bound).
+    """
+    if not tests:
+        return contrasts
+    scores = np.stack(list(tests.values()), axis=1)
+    corrected = dict(zip(tests, max_t(scores, seed=seed).tolist(), strict=True))
+    made = []
+    for row in contrasts:
+        if is_primary(row) and row.checkpoint in corrected:
+            least = row.mde
+            if least is not None:
+                size, level = partial(mde, 1.0, clusters=row.clusters), 1 - row.level
+                least *= size(level=1 - level / len(tests)) / size(level=row.level)
+            changes = {"p_adjusted": corrected[row.checkpoint], "mde": least}
+            row = row.model_copy(update=changes)
+        made.append(row)
+    return made
+
+
+NONE_ALIKE = "no other text has tokens of the same classes as these identifiers"
+FEWEST = 2
+"""Clusters that must hold other tokens of a class."""
+
+
+def own_contrasts(name: str, baseline: str, train: pd.DataFrame) -> list[Contrast]:
+    """NLL of matched identifiers against the baseline's, and beyond look-alikes.
+
+    Parameters
+    ----------
+    train
+        Units of train rows, with their NLL minus the baseline's as ``apart``.
+    """
+    pii = train[train["role"] == "pii"]
+    sums = pii.groupby("cluster")[["apart", "n_tokens"]].sum()
+    own = ratio_estimate(sums["apart"], sums["n_tokens"])
+    columns: dict[str, Any] = {"checkpoint": name, "baseline": baseline, "null": 0.0}
+    return [
+        contrast_of(own, metric="nll_pii", **columns),
+        contrast_of(_beyond(train, pii), metric="did_alike", **columns),
+    ]
+
+
+def _beyond(both: pd.DataFrame, pii: pd.DataFrame) -> Estimate:
+    """Mean over identifiers' tokens minus that over other tokens of their classes."""
+    alike = both[both["role"] == "alike"]
+    held = alike.groupby("type")["cluster"].nunique()
+    letters = [letter for letter in CLASSES if held.get(letter, 0) >= FEWEST]
+    unknown = [name for letter, name in CLASSES.items() if letter not in letters]
+    used = pii[~(pii[unknown] > 0).any(axis=1)]
+    if used.empty:
+        return Estimate.missing(NONE_ALIKE)
+    names = [CLASSES[letter] for letter in letters]
+    own = used.groupby("cluster")[["apart", "n_tokens", *names]].sum()
+    other = alike.pivot_table(
+        index="cluster", columns="type", values=["apart", "n_tokens"], aggfunc="sum"
+    )
+    # Changes of all these classes, and then their tokens.
+    other = other.reindex(
+        columns=[(v, c) for v in ("apart", "n_tokens") for c in letters]
+    )
+    clusters = own.index.union(other.index)
+    parts = [part.reindex(clusters).fillna(0.0).to_numpy() for part in (own, other)]
+
+    def statistic(totals: np.ndarray) -> np.ndarray:
+        counts, sums, others = np.split(totals[..., 2:], 3, axis=-1)
+        expected = (counts * sums / others).sum(axis=-1)
+        return np.asarray((totals[..., 0] - expected) / totals[..., 1])
+
+    found = estimate_of(np.hstack(parts), statistic, n=int(used["n_tokens"].sum()))
+    left = len(pii) - len(used)
+    if not left:
+        return found
+    return found.noting(f"{left} of {len(pii)} identifiers left out: {NONE_ALIKE}")
+
+
+# --- identifiers on either side, and low-sensitivity text -----------------------------
 
 PERMUTATIONS = 9999
 NO_LOW = "the drift of low-sensitivity text is not known"

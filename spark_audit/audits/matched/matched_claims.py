@@ -11,8 +11,12 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.identifier_facts import Moved
-from spark_audit.audits.matched.changes import Occurrences, pooled_change
-from spark_audit.audits.matched.contrasts import has_sentence, row_of
+from spark_audit.audits.matched.changes import (
+    Occurrences,
+    has_sentence,
+    pooled_change,
+    row_of,
+)
 from spark_audit.names import entry_of
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Row, side_of
 from spark_audit.stats.memory_contrast import claim_of

@@ -23,17 +23,15 @@ import pandas as pd
 from spark_audit.audits.base import Audit, Context, Plan, Tables, guard
 from spark_audit.audits.identifier_facts import Moved, identifier_facts, sides_of
 from spark_audit.audits.matched.changes import (
+    CLASSES,
+    REFERENCE,
     Occurrences,
     all_occurrences,
+    by_group,
+    contrast_of,
     low_drift,
     memory_contrasts,
     memory_rows,
-)
-from spark_audit.audits.matched.contrasts import (
-    CLASSES,
-    REFERENCE,
-    by_group,
-    contrast_of,
     missing_rows,
     own_contrasts,
     row_of,
