@@ -329,7 +329,7 @@ def _findings(name: str, rows: Sequence[Row]) -> Iterator[Finding]:
         for metric in (one.name for one in METRICS)
     )
     if not (pii or other):
-        lost = {"checkpoint": name, "reason": pooled[0].note}
+        lost: dict[str, Any] = {"checkpoint": name, "reason": pooled[0].note}
         yield Finding.not_tested("noise", "noise.missing", **lost)
         return
     scales = list(dict.fromkeys(row.of for row in pooled))

@@ -300,16 +300,18 @@ class Finding(Rendered):
 
     @classmethod
     def not_tested(
-        cls, audit: str, says: str, *, checkpoint: str = "", **facts: Fact
+        cls,
+        audit: str,
+        says: str,
+        *,
+        checkpoint: str = "",
+        status: Status = "ok",
+        **facts: Fact,
     ) -> Finding:
         """That something was not tested, and why."""
-        return cls(
-            audit=audit,
-            checkpoint=checkpoint,
-            claim="not_tested",
-            says=says,
-            facts=facts,
-        )
+        where: dict[str, Any] = {"audit": audit, "checkpoint": checkpoint}
+        where |= {"status": status, "says": says, "facts": facts}
+        return cls(claim="not_tested", **where)
 
     @classmethod
     def on(cls, row: Row | None, claim: Claim, says: str, **columns: Any) -> Finding:

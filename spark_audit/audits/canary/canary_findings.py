@@ -29,7 +29,7 @@ from spark_audit.audits.canary.rank_tests import (
 )
 from spark_audit.data.canaries import RANKED
 from spark_audit.names import BASE
-from spark_audit.results import Claim, Contrast, Finding, Guard, Row
+from spark_audit.results import Claim, Contrast, Finding, Guard, Row, Status
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import null_mean, null_moments
@@ -87,7 +87,10 @@ def findings(judged: Judged, tables: Tables, rows: Iterable[Row]) -> list[Findin
 def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Finding]:
     ours = trained(judged.frame[judged.frame["checkpoint"] == name])
     if gone := [part for one, part in judged.tied if one == name]:
-        yield _not_resolvable(name, gone, judged.tied)
+        reasons = list(dict.fromkeys(judged.tied[name, part] for part in gone))
+        says: Status = "not_resolvable"
+        lost: dict[str, Any] = {"checkpoint": name, "status": says, "parts": gone}
+        yield Finding.not_tested("canary", f"canary.{says}", **lost, reasons=reasons)
         ours = ours[~ours["part"].isin(gone)]
         if ours.empty:
             return
@@ -145,15 +148,6 @@ def _ends(
     null = null_moments(int(ours["n_candidates"].iloc[0])).exposure_mean
     low = suppressed[0]
     return ends + _beside_held_out(never, low, remembered[0], sunk=sunk, null=null)
-
-
-def _not_resolvable(
-    name: str, parts: Sequence[str], why: Mapping[tuple[str, str], str]
-) -> Finding:
-    reasons = list(dict.fromkeys(why[name, part] for part in parts))
-    facts = {"parts": parts, "reasons": reasons}
-    key = "not_resolvable"
-    return finding(name, "not_tested", key, status=key, facts=facts)
 
 
 def _against_chance(

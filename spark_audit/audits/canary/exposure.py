@@ -176,7 +176,7 @@ class CanaryRank(Audit):
         for name in names:
             reason = UNSCORED if name in unscored else UNRANKED
             rows += missing_rows("canary", [name], METRICS, reason, beside=rows)
-        lacking = {"says": "canary.unscored", "reason": UNSCORED}
+        lacking: dict[str, Any] = {"says": "canary.unscored", "reason": UNSCORED}
         paired = tables["canary_paired"]
         return AuditResult(
             rows=rows,

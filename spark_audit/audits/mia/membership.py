@@ -239,7 +239,7 @@ class Membership(Audit):
         ]
         told, above = verdicts(names, rows, contrasts, pooled, judged)
         others = judged_scores(pooled, names, outside, judged)
-        lost = {"says": "mia.missing", "reason": UNSCORED}
+        lost: dict[str, Any] = {"says": "mia.missing", "reason": UNSCORED}
         absent = [
             Finding.not_tested("mia", checkpoint=name, **lost)
             for name in evidence.facts["unscored"]

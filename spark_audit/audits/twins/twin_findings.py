@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from spark_audit.audits.canary.rank_tests import COLLAPSED, resolved
 from spark_audit.data.occurrences import DOSES, dose_group
 from spark_audit.data.twins import WORDED
 from spark_audit.names import BASE, NEVER, TRAINED
-from spark_audit.results import Claim, Finding, Row, side_of
+from spark_audit.results import Claim, Finding, Row, Status, side_of
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
 from spark_audit.stats.intervals import ratio_estimate
@@ -54,8 +55,6 @@ class Test:
         The row of what it has beyond those never trained on, where there are any.
     power
         What the smallest effect follows from that all of these tests detect.
-    over
-        Groups that ``p`` is corrected over.
     groups
         Clusters of trained identifiers, and of those never trained on.
     """
@@ -68,7 +67,6 @@ class Test:
     apart: Row | None = None
     power: tuple[Power, ...] = ()
     p: float = 1.0
-    over: int = 1
     groups: tuple[int, int] = (0, 0)
 
     @property
@@ -87,23 +85,19 @@ def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Fin
         if name == BASE:
             continue
         own = frame[frame["checkpoint"] == name]
-        absent: dict[str, Any] = {"audit": "twins", "checkpoint": name}
+        absent = partial(Finding.not_tested, "twins", checkpoint=name)
         if lost & {name, BASE}:
-            absent |= {"status": "not_resolvable", "says": "twins.not_resolvable"}
-            absent["facts"] = {"reason": TIED, "on_base": name not in lost}
-            found.append(Finding(claim="not_tested", **absent))
+            why: dict[str, Any] = {"reason": TIED, "on_base": name not in lost}
+            says: Status = "not_resolvable"
+            found.append(absent(f"twins.{says}", status=says, **why))
             continue
         tests = list(_tests(own, [row for row in rows if row.checkpoint == name], seed))
         if not tests:
             trained = (own["side"] == TRAINED).any()
-            absent["says"] = "twins.no_control" if trained else "twins.no_trained"
-            found.append(Finding(claim="not_tested", **absent))
+            found.append(absent(f"twins.no_{'control' if trained else 'trained'}"))
             continue
-        ps = holm([test.both for test in tests])
-        tests = [
-            replace(test, p=float(p), over=len(tests))
-            for test, p in zip(tests, ps, strict=True)
-        ]
+        ps = holm([test.both for test in tests]).tolist()
+        tests = [replace(test, p=p) for test, p in zip(tests, ps, strict=True)]
         found.append(_verdict(tests, _still(tests[0].row, own, len(tests))))
     return found
 
