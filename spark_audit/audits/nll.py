@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -97,14 +96,9 @@ class NLL(Audit):
 
         units, names = evidence.units, evidence.checkpoints
         den, of = units["den"].to_numpy(), units["of"].to_numpy()
-        scores = dict(zip(names, evidence.values["num"], strict=True))
-        cells = partial(cells_of_units, groups_of(units), scores)
-        rows, contrasts = ratio_figures(
-            cells(metrics={"nll": np.asarray}, of=of, den=den),
-            context,
-            audit="nll",
-            metrics=METRICS,
-        )
+        groups, nll = groups_of(units), {"nll": np.asarray}
+        cells = cells_of_units(groups, evidence, "num", metrics=nll, of=of, den=den)
+        rows, contrasts = ratio_figures(cells, context, audit="nll", metrics=METRICS)
         return AuditResult(
             rows=[
                 *beside_base(rows),

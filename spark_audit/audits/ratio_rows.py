@@ -19,6 +19,7 @@ from spark_audit.audits.base import Context
 from spark_audit.audits.metric import Metric
 from spark_audit.names import BASE
 from spark_audit.results import Contrast, Estimate, Row, Status
+from spark_audit.results.evidence import Evidence
 from spark_audit.stats.bootstrap import Weights, cluster_sums, draw_weights, sign_flips
 from spark_audit.stats.intervals import (
     Estimand,
@@ -67,7 +68,8 @@ def groups_of(units: pd.DataFrame) -> Iterator[Group]:
     for name, chosen in [*groups, ("split:test", test)]:
         if chosen.any():
             clusters, codes = np.unique(labels[chosen], return_inverse=True)
-            yield Group(name, np.flatnonzero(chosen), codes, len(clusters))
+            at = units.index[chosen].to_numpy()
+            yield Group(name, at, codes, len(clusters))
 
 
 Cells: TypeAlias = tuple[Group, Iterable[tuple[Key, np.ndarray, np.ndarray]]]
@@ -76,7 +78,8 @@ Cells: TypeAlias = tuple[Group, Iterable[tuple[Key, np.ndarray, np.ndarray]]]
 
 def cells_of_units(
     groups: Iterable[Group],
-    scores: Mapping[str, np.ndarray],
+    evidence: Evidence,
+    column: str,
     *,
     metrics: Mapping[str, Callable[[np.ndarray], np.ndarray]],
     of: np.ndarray,
@@ -86,8 +89,8 @@ def cells_of_units(
 
     Parameters
     ----------
-    scores
-        By checkpoint, shape ``(units,)``; NaN: not scored.
+    column
+        Scores in the evidence.
     metrics
         What is summed of the scores, by metric.
     of, den
@@ -97,8 +100,8 @@ def cells_of_units(
     def cells(at: np.ndarray) -> Iterator[tuple[Key, np.ndarray, np.ndarray]]:
         counts = np.ones(len(at)) if den is None else den[at]
         for metric, value_of in metrics.items():
-            for name, own in scores.items():
-                values = value_of(own[at])
+            for name in evidence.checkpoints:
+                values = value_of(evidence.row(name, column)[at])
                 for kind in dict.fromkeys(of[at]):
                     chosen = np.where(of[at] == kind, values, np.nan)
                     yield (name, metric, kind), chosen, counts

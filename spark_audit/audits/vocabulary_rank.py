@@ -6,7 +6,7 @@ is strictly greater than the target's. The controls' own ranks are the chance va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from spark_audit.stats.intervals import median_estimate
 from spark_audit.stats.memory_contrast import memory
 
 if TYPE_CHECKING:
-    from spark_audit.audits.ratio_rows import Group
+    from spark_audit.audits.ratio_rows import Cells
 
 FACTS = ["set", "split", "task", "type", "cluster", "dose", "form", "cue", "stratum"]
 TAKEN = {"rank": "rank_lo", "ties": "ties"}
@@ -132,18 +132,12 @@ class Rank(Audit):
             with_nulls,
         )
 
-        which, names = evidence.units["set"].to_numpy(), evidence.checkpoints
-        ranks = dict(zip(names, evidence.values["rank"], strict=True))
+        which = evidence.units["set"].to_numpy()
         groups = [*groups_of(evidence.units)]
-        rows, contrasts = ratio_figures(
-            cells_of_units(groups, ranks, metrics=PER_TOKEN, of=which),
-            context,
-            audit="rank",
-            metrics=METRICS,
-        )
-        rows += [
-            row for group in groups for row in _medians(group, ranks, which, context)
-        ]
+        cells = partial(cells_of_units, groups, evidence, "rank", of=which)
+        means = cells(metrics=PER_TOKEN)
+        rows, contrasts = ratio_figures(means, context, audit="rank", metrics=METRICS)
+        rows += _medians(cells(metrics={"rank_median": np.asarray}), context)
         rows = with_nulls(
             rows, lambda place: (*place[:3], "control") if place[3] == "pii" else None
         )
@@ -192,20 +186,17 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
         yield Row.of_estimate(estimate, checkpoint=name, null=0.0, **columns)
 
 
-def _medians(
-    group: Group, ranks: Mapping[str, np.ndarray], which: np.ndarray, context: Context
-) -> Iterator[Row]:
-    weights = group.weights(context)
-    for name, of_name in ranks.items():
-        for of in dict.fromkeys(which[group.units]):
-            values = np.where(which[group.units] == of, of_name[group.units], np.nan)
+def _medians(cells: Iterable[Cells], context: Context) -> Iterator[Row]:
+    for group, parts in cells:
+        weights = group.weights(context)
+        for (name, metric, of), values, _ in parts:
             held = ~np.isnan(values)
             if held.any():
                 tokens = values[held], group.codes[held]
                 drawn = median_replicates(weights, *tokens)
                 found = median_estimate(*tokens, replicates=drawn)
-                columns = {"audit": "rank", "metric": "rank_median", "unit": "ranks"}
                 place = {"checkpoint": name, "group": group.name, "of": of}
+                columns = {"audit": "rank", "metric": metric, "unit": "ranks"}
                 yield Row.of_estimate(found, **columns, **place)
 
 

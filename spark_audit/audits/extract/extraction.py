@@ -222,17 +222,16 @@ class Extraction(Audit):
             (evidence.units["set"] == "pii") & (evidence.units["prompt"] == FULL)
         ]
         groups = [*groups_of(units)]
-        greedy = {name: evidence.row(name, "greedy")[units.index] for name in names}
-        metrics, alike = {"greedy_rate": np.asarray}, np.full(len(units), "")
+        metrics, of = {"greedy_rate": np.asarray}, np.full(len(evidence.units), "")
         rows, contrasts = ratio_figures(
-            cells_of_units(groups, greedy, metrics=metrics, of=alike),
+            cells_of_units(groups, evidence, "greedy", metrics=metrics, of=of),
             context,
             audit="extract",
             metrics=METRICS,
         )
         contrasts = bounded(contrasts, ("greedy_rate",))
         for group in groups:
-            found = [*medians(group, evidence, units.index[group.units], context)]
+            found = [*medians(group, evidence, context)]
             contrasts += [row for row in found if isinstance(row, Contrast)]
             rows += [row for row in found if not isinstance(row, Contrast)]
         rows = beside_base(rows)
@@ -252,10 +251,8 @@ class Extraction(Audit):
         )
 
 
-def medians(
-    group: Group, evidence: Evidence, at: pd.Index, context: Context
-) -> Iterator[Row]:
-    """Median numbers of tries of the spans ``at`` places, and contrasts of them.
+def medians(group: Group, evidence: Evidence, context: Context) -> Iterator[Row]:
+    """Median numbers of tries of a group's spans, and contrasts of them.
 
     Medians are taken of log10 tries, at most a little above :data:`MOST`, so that a
     span that cannot be drawn at all has a place in the order; contrasts are differences
@@ -266,7 +263,7 @@ def medians(
     drawn: dict[tuple[str, str], np.ndarray] = {}
     columns = {"audit": "extract", "group": group.name, "metric": "n50_median"}
     for name, of in product(evidence.checkpoints, SAMPLERS):
-        logp = evidence.row(name, f"logp_{of}")[at]
+        logp = evidence.row(name, f"logp_{of}")[group.units]
         if np.isnan(logp).any():
             continue
         values = tries[name, of] = np.log10(np.minimum(n_p(logp), 10 * MOST))
