@@ -53,7 +53,6 @@ from spark_audit.audits.ratio_rows import (
 from spark_audit.manifest.prompts import asked_key, asked_keys, asked_place
 from spark_audit.manifest.schema import (
     Manifest,
-    ManifestExample,
     ManifestSpan,
     TokenRange,
 )
@@ -126,37 +125,6 @@ class Extraction(Audit):
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
         asked = listed(self.prompts)
-        firsts: dict[tuple[str, str], str] = {}
-        for example, span, _ in spans_of(manifest):
-            key = (example.canary_id or example.id, span.part or "")
-            firsts[key] = min(example.id, firsts.get(key, example.id))
-        facts, strings = identifier_facts(manifest), string_facts(manifest)
-        doses = {
-            canary.canary_id: 0 if canary.held_out else canary.dose
-            for canary in manifest.canaries
-        }
-
-        def known(example: ManifestExample, span: ManifestSpan) -> dict[str, Any]:
-            canary = example.canary_id or ""
-            fact = facts[example.id, span.start, span.end]
-            # Where only a part of the manifest is audited, its canaries are not listed.
-            unlisted = 0 if example.split == "test" else 1
-            dose = doses.get(canary, unlisted) if canary else fact.dose
-            return {
-                "set": "canary" if canary else "pii",
-                "split": example.split,
-                "task": example.task,
-                "type": span.type,
-                "origin": span.origin,
-                "cluster": example.cluster,
-                "canary_id": canary,
-                "part": span.part or "",
-                "dose": dose,
-                "first": firsts[canary or example.id, span.part or ""] == example.id,
-                "stratum": fact.stratum,
-                **strings[example.id, span.start, span.end]._asdict(),
-            }
-
         keys = set(asked_keys(manifest, asked))
         spans = []
         for example, span, tokens in spans_of(manifest):
@@ -165,9 +133,9 @@ class Extraction(Audit):
             prompts = {prompt: key for prompt, key in each.items() if key in keys}
             spans.append((example, span, tokens, {FULL: example.id, **prompts}))
         units = pd.DataFrame.from_records(
-            {**known(example, span), "prompt": prompt, "span": number}
-            for number, (example, span, _, prompts) in enumerate(spans)
-            for prompt in prompts
+            {**known, "prompt": prompt, "span": number}
+            for number, known in enumerate(_known(manifest))
+            for prompt in spans[number][-1]
         )
 
         def measured() -> Measured:
@@ -358,6 +326,39 @@ def count_table(pii: pd.DataFrame) -> list[dict[str, Any]]:
                 }
             )
     return found
+
+
+def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """All facts of each span except its scores, in the order of :func:`spans_of`."""
+    firsts: dict[tuple[str, str], str] = {}
+    for example, span, _ in spans_of(manifest):
+        key = (example.canary_id or example.id, span.part or "")
+        firsts[key] = min(example.id, firsts.get(key, example.id))
+    facts, strings = identifier_facts(manifest), string_facts(manifest)
+    doses = {
+        canary.canary_id: 0 if canary.held_out else canary.dose
+        for canary in manifest.canaries
+    }
+    for example, span, _ in spans_of(manifest):
+        canary = example.canary_id or ""
+        fact = facts[example.id, span.start, span.end]
+        # Where only a part of the manifest is audited, its canaries are not listed.
+        unlisted = 0 if example.split == "test" else 1
+        dose = doses.get(canary, unlisted) if canary else fact.dose
+        yield {
+            "set": "canary" if canary else "pii",
+            "split": example.split,
+            "task": example.task,
+            "type": span.type,
+            "origin": span.origin,
+            "cluster": example.cluster,
+            "canary_id": canary,
+            "part": span.part or "",
+            "dose": dose,
+            "first": firsts[canary or example.id, span.part or ""] == example.id,
+            "stratum": fact.stratum,
+            **strings[example.id, span.start, span.end]._asdict(),
+        }
 
 
 def _scores(table: TokenTable, rows: slice) -> tuple[float, ...]:

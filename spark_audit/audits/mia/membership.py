@@ -203,7 +203,6 @@ class Membership(Audit):
         at least 20 members and 20 non-members.
         """
         names = list(evidence.checkpoints)
-        facts = evidence.units
         beside = {of: evidence.row(BASE, of) for of in BESIDE}
         outside = evidence.facts.get("outside", [])
         every = (*ATTACKS, *outside)
@@ -212,13 +211,13 @@ class Membership(Audit):
             for name in names
         }
         seed = partial(seed_for, context.seed, "mia")
-        known = Known(facts, scores, context, FPRS, seed("chance"))
+        known = Known(evidence.units, scores, context, FPRS, seed("chance"))
         groups = {
             group: Group(known, group, rows, seed(group))
-            for group, rows in rows_by_group(facts).items()
+            for group, rows in rows_by_group(evidence.units).items()
         }
         pooled, base = groups["pooled"], None
-        used = facts.iloc[pooled.rows]
+        used = evidence.units.iloc[pooled.rows]
         if BASE in names:
             base = {attack: pooled.auc(BASE, attack) for attack in DECLARED}
         judged = findings(used, evidence.facts["alone"], base, seed=context.seed)
