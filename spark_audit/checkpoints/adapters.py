@@ -19,9 +19,14 @@ from spark_audit.checkpoints.adapter_config import (
     changes_base,
     resolve,
 )
-from spark_audit.checkpoints.models import check_probe, logits, refuse_differences
+from spark_audit.checkpoints.models import (
+    check_probe,
+    logits,
+    materialise,
+    refuse_differences,
+    release,
+)
 from spark_audit.checkpoints.offline import foreign
-from spark_audit.checkpoints.placement import materialise, release
 from spark_audit.checkpoints.quantise import Rounded, swapped
 from spark_audit.checkpoints.weight_files import State
 from spark_audit.errors import CheckpointError

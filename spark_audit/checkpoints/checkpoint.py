@@ -19,13 +19,14 @@ from spark_audit.checkpoints.models import (
     check_buffers,
     check_layers,
     check_quantised,
+    check_room,
     check_weights,
     empty,
     model_class,
+    pick_device,
     quantised,
     read_architecture,
 )
-from spark_audit.checkpoints.placement import check_room, pick_device
 from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import State, content_sha256
@@ -248,16 +249,3 @@ class Checkpoint:
                 on, more = host.attach(raw, state, base=self.on.source)
                 notes += more
         return on, raw, noise, notes + ([] if noise is None else [NOISE_ADDED])
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One stage of a series.
-
-    ``label`` is its folder's name, ``path`` its checkpoint, ``task`` the one before
-    correction (``PATH@K:task``).
-    """
-
-    label: str
-    path: Path
-    task: Path | None = None

@@ -23,11 +23,13 @@ from spark_audit.checkpoints.models import (
     build,
     head_rows,
     max_positions,
+    offloaded,
+    pick_device,
+    placed,
     probe_ids,
     quantised,
 )
 from spark_audit.checkpoints.offline import quiet
-from spark_audit.checkpoints.placement import offloaded, pick_device, placed
 from spark_audit.checkpoints.quantise import check_kind, check_mergeable, rounded
 from spark_audit.checkpoints.server import served
 from spark_audit.checkpoints.specs import Loading, Spec, default_name

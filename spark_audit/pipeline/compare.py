@@ -19,7 +19,7 @@ from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, entry_of, series_of
-from spark_audit.pipeline.conclude import score_files, write_evidence
+from spark_audit.pipeline.run import score_files, write_evidence
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import (

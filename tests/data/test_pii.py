@@ -9,7 +9,7 @@ import pytest
 from importing import import_examples
 
 from spark_audit.data import pii
-from spark_audit.data import presidio as detectors
+from spark_audit.data import pii as detectors
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.person_names import names
 from spark_audit.data.pii import annotate, find_identifiers, recall, unjudged

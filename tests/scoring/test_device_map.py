@@ -11,10 +11,11 @@ from scored_by_hand import make_items
 from tiny_models import make_model, save_model
 
 from spark_audit import host_memory as memory
-from spark_audit.checkpoints import placement, weight_files
+from spark_audit.checkpoints import models as placement
+from spark_audit.checkpoints import weight_files
 from spark_audit.checkpoints.inspection import inspect_checkpoint
+from spark_audit.checkpoints.models import offloaded
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.placement import offloaded
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.score import score
