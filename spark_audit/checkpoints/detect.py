@@ -27,8 +27,8 @@ from spark_audit.checkpoints.specs import Loading, Spec, is_server, split_stage
 from spark_audit.checkpoints.weight_files import (
     CONFIGURATIONS,
     NO_WEIGHTS,
-    has_weights,
     lone_file,
+    weights_of,
 )
 from spark_audit.errors import CheckpointError, InputError, at, shown
 from spark_audit.files import read_regular
@@ -106,7 +106,7 @@ READERS: Mapping[str, Callable[[Path, Loading], Checkpoint]] = {
 def formats_of(path: Path) -> dict[str, Path]:
     """The formats that a path is of, by its content, each with what is read for it."""
     model, adapter = ((path / name).exists() for name in CONFIGURATIONS)
-    full = has_weights(path)
+    full = weights_of(path) is not None
     places = {
         "bare-weights": lone_file(path, WEIGHT_SUFFIXES, CONFIGURATIONS),
         "gguf-file": lone_file(path, (".gguf",), CONFIGURATIONS[:1]),

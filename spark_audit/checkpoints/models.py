@@ -378,35 +378,6 @@ def placed(
     return {"device_map": "auto", "max_memory": most, "offload_folder": folder}
 
 
-def check_room(loading: Loading, need: int, half: int) -> str:
-    """Where a model's weights fit, in words.
-
-    Parameters
-    ----------
-    need, half
-        Bytes of the weights as they are to be computed, and in bfloat16.
-
-    Raises
-    ------
-    CheckpointError
-        If they do not fit where they are to go, with what would.
-    """
-    free = rooms(pick_device(loading.device))
-    gpus = [size for place, size in free.items() if place.startswith("cuda")]
-    one, every = max(gpus, default=free.get("cpu", need)), sum(free.values())
-    kind = "their own dtype" if loading.dtype == "auto" else loading.dtype
-    there = ", ".join(f"{size / 1e9:.1f} GB {place}" for place, size in free.items())
-    said = f"weights of {need / 1e9:.1f} GB in {kind}; free: {there}"
-    if need <= (every if loading.device_map else one):
-        return said
-    fix = f"use a machine with {(need + BESIDE) / 1e9:.1f} GB"
-    if half < need and half <= one:
-        fix = "use --dtype bfloat16"
-    elif need <= every and not loading.device_map:
-        fix = "use --device-map auto, which is slow"
-    raise CheckpointError(f"does not fit: {said}", fix=fix)
-
-
 def weight_of(layer: Any, name: str = "weight") -> torch.Tensor | None:
     """A layer's tensor, from wherever it lies; ``None`` if it has none."""
     tensor: torch.Tensor | None = getattr(layer, name, None)
