@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from spark_audit.data.encoding import TokenSpan
 from spark_audit.data.examples import REQUIRED, Example, Span
-from spark_audit.manifest.arrow_lists import packed
 from spark_audit.manifest.clusters import Clusters
 from spark_audit.manifest.covariates import (
     Corpus,
@@ -24,6 +23,7 @@ from spark_audit.manifest.covariates import (
 )
 from spark_audit.manifest.drawn_twins import Identifiers
 from spark_audit.manifest.layout import Layout
+from spark_audit.manifest.schema import packed
 from spark_audit.manifest.selection import (
     CUT_OFF,
     Pairs,

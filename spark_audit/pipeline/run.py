@@ -165,7 +165,28 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
     before = check_folder(folder, job.manifest, job.order, request)
     results = _results(job, scored, tables)
     shown = cases(job.view, job.places, tables)
-    report = _report(job, scored, results, tables)
+    manifest, view = job.manifest, job.view
+    partial = len(view.examples) < len(manifest.examples)
+    report = assemble(
+        results,
+        status="partial" if partial else "complete",
+        command=list(request.command),
+        settings=request.shared_settings(manifest)
+        | {
+            "caliper": manifest.settings.caliper,
+            "reference": manifest.reference.name,
+            **{
+                f"{name}.{key}": value
+                for name, result in results.items()
+                for key, value in result.settings.items()
+            },
+        },
+        manifest=manifest_facts(view),
+        checkpoints=[one.facts for one in scored],
+        guards=_setup(job, scored, tables),
+        tables=matching(view),
+        timing={k: round(seconds, 3) for k, seconds in job.clock.items()},
+    )
     if before is not None:
         report = accumulated(before, report, folder=folder)
     if shown or {*audits_of(report)} <= {*request.audit_names}:
@@ -226,36 +247,6 @@ def _results(
             results[audit.name] = with_entries(result)
     job.show(STATISTICS, len(audits), len(audits))
     return results
-
-
-def _report(
-    job: Job,
-    scored: Sequence[Scored],
-    results: Mapping[str, AuditResult],
-    tables: Tables,
-) -> Report:
-    request, manifest, view = job.request, job.manifest, job.view
-    partial = len(view.examples) < len(manifest.examples)
-    return assemble(
-        results,
-        status="partial" if partial else "complete",
-        command=list(request.command),
-        settings=request.shared_settings(manifest)
-        | {
-            "caliper": manifest.settings.caliper,
-            "reference": manifest.reference.name,
-            **{
-                f"{name}.{key}": value
-                for name, result in results.items()
-                for key, value in result.settings.items()
-            },
-        },
-        manifest=manifest_facts(view),
-        checkpoints=[one.facts for one in scored],
-        guards=_setup(job, scored, tables),
-        tables=matching(view),
-        timing={k: round(seconds, 3) for k, seconds in job.clock.items()},
-    )
 
 
 def _setup(job: Job, scored: Sequence[Scored], tables: Tables) -> list[Guard]:
