@@ -219,32 +219,9 @@ def matches(text: str, pattern: str) -> Iterator[tuple[int, int]]:
             yield found.span(group)
 
 
-def find_identifiers(
-    text: str,
-    *,
-    detector: Detector = "rules",
-    patterns: Mapping[str, str] | None = None,
-    existing: Iterable[Span] = (),
-) -> list[Span]:
-    """Identifiers of a text, in order, without overlaps.
-
-    Parameters
-    ----------
-    detector
-        ``rules``; ``presidio-patterns``: Presidio's recognisers that need no language
-        model; ``presidio``: those, and names from a spaCy model.
-    patterns
-        Regular expressions of the user's own types, which win over the detector.
-    existing
-        Spans that are known already. They stay, and win over what overlaps them.
-
-    Raises
-    ------
-    InputError
-        If the detector is unknown or not installed, or a pattern is no regular
-        expression or takes too long.
-    """
-    return resolved(detector_of(detector, patterns)(text), existing)
+def find_identifiers(text: str) -> list[Span]:
+    """Identifiers of a text by the rules, in order, without overlaps."""
+    return resolved(_by_rules(text), ())
 
 
 def annotate(
@@ -256,6 +233,20 @@ def annotate(
     """The examples with the spans found added to those they have.
 
     Nothing is annotated that touches a task's fixed wording: it is nobody's.
+
+    Parameters
+    ----------
+    detector
+        ``rules``; ``presidio-patterns``: Presidio's recognisers that need no language
+        model; ``presidio``: those, and names from a spaCy model.
+    patterns
+        Regular expressions of the user's own types, which win over the detector.
+
+    Raises
+    ------
+    InputError
+        If the detector is unknown or not installed, or a pattern is no regular
+        expression or takes too long.
     """
     find, templates = detector_of(detector, patterns), task_templates(examples)
 

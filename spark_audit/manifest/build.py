@@ -261,11 +261,7 @@ SETTINGS = BuildSettings(caliper=0, buffer=0, tau=0, alpha=0, canary_contexts="a
 
 
 def task_manifest(
-    examples: Sequence[Example],
-    loaded: Loaded,
-    *,
-    name: str,
-    data: Sequence[Path] = (),
+    examples: Sequence[Example], loaded: Loaded, *, name: str
 ) -> Manifest:
     """A manifest for ``utility`` from examples and a tokenizer; nothing is scored.
 
@@ -283,8 +279,6 @@ def task_manifest(
         methods over the same data get the same digest.
     name
         What reports call the manifest; not part of its digest.
-    data
-        Files that the examples were read from: their hashes are recorded.
 
     Raises
     ------
@@ -307,7 +301,7 @@ def task_manifest(
     settings["n_candidates"] = 0
     return seal(
         {
-            **heading(name, reference, settings, data),
+            **heading(name, reference, settings, ()),
             "counts": {
                 **row_numbers(examples),
                 **units.counts,
