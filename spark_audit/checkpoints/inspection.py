@@ -67,8 +67,8 @@ def inspect_checkpoint(
     loading, options
         As for :func:`spark_audit.checkpoints.open.open_checkpoint`.
     """
-    loading, seen = replace(loading or Loading(), **options), Inspection(source)
-    seen.source = printable(source)
+    loading = replace(loading or Loading(), **options)
+    seen = Inspection(printable(source))
     try:
         with quiet(), at(source):
             made = read_headers(source, loading)

@@ -294,8 +294,7 @@ def _lasting(request: Request) -> bool:
     loading = request.loading
     named = [*request.ckpt, request.base or "", loading.tokenizer or ""]
     named += [one.partition("=")[2] for one in request.ckpt]
-    away = any(one.lstrip("[").startswith(HUB) or is_server(one) for one in named)
-    return not away
+    return not any(one.lstrip("[").startswith(HUB) or is_server(one) for one in named)
 
 
 def _hash(request: Request) -> str:
