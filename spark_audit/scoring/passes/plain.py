@@ -210,43 +210,29 @@ class Scorer:
         if mask is not None:
             options["attention_mask"] = mask.to(self.device)
         ids = ids.to(self.device)
-        if self._head is None:
-            return self._generic(ids, goal, lengths, first, width, only_nll, options)
-        hidden = self._body(input_ids=ids, **options)[0]
-        rows = _places(lengths, ids.shape[1], first).to(hidden.device)
-        hidden = hidden.flatten(0, 1).index_select(0, rows).to(self.columns.device)
-        reduce = self._head.nll if only_nll else self._head
-        return reduce(hidden, goal).cpu()
-
-    def _generic(
-        self,
-        ids: torch.Tensor,
-        goal: torch.Tensor,
-        lengths: torch.Tensor,
-        first: int,
-        width: int,
-        only_nll: bool,
-        options: dict[str, Any],
-    ) -> torch.Tensor:
-        """As :meth:`read` through the model's own forward, some positions at a time."""
-        step = width
-        if self._keep and not options["use_cache"]:  # a cache is extended only once
-            step = max(self.columns.rows // len(ids), 1)
-        reduce = self.columns.nll if only_nll else self.columns.reduce
+        if self._head is not None:
+            hidden = self._body(input_ids=ids, **options)[0]
+            rows = _places(lengths, ids.shape[1], first).to(hidden.device)
+            hidden = hidden.flatten(0, 1).index_select(0, rows).to(self.columns.device)
+            own = self._head.nll if only_nll else self._head
+            return own(hidden, goal).cpu()
+        # Through the model's own forward, some positions at a time.
+        step, columns = width, self.columns
+        if self._keep and cache is None:  # a cache is extended only once
+            step = max(columns.rows // len(ids), 1)
+        reduce = columns.nll if only_nll else columns.reduce
         ends = [0, *lengths.cumsum(0).tolist()]
-        size = goal.shape[1] if only_nll else len(COLUMNS)
-        found = torch.empty(len(goal), size)
+        found = torch.empty(len(goal), goal.shape[1] if only_nll else len(COLUMNS))
         for start in range(0, width, step):
             stop = min(start + step, width)
             logits = self._logits(ids, first + start, first + stop, options)
-            for row, own in enumerate(lengths.tolist()):
-                stay = min(own, stop) - start
-                for low in range(0, max(stay, 0), self.columns.rows):
-                    high = min(low + self.columns.rows, stay)
-                    z = self.columns.buffer(high - low)
-                    z[:, : self.columns.vocabulary] = logits[
-                        row, low:high, : self.columns.vocabulary
-                    ]
+            for row, count in enumerate(lengths.tolist()):
+                stay = min(count, stop) - start
+                for low in range(0, max(stay, 0), columns.rows):
+                    high = min(low + columns.rows, stay)
+                    z = columns.buffer(high - low)
+                    known = logits[row, low:high, : columns.vocabulary]
+                    z[:, : columns.vocabulary] = known
                     at = slice(ends[row] + start + low, ends[row] + start + high)
                     found[at] = reduce(z, goal[at]).cpu()
         return found
