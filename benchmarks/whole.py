@@ -188,7 +188,7 @@ def main() -> None:
     start = cpu()
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     load = cpu() - start
-    audits = [audit() for audit in all_audits().values() if not audit.slow]
+    audits = [audit() for audit in all_audits().values() if not audit.on_request]
     count = options.checkpoints + 1  # the base too
     print("| work, of one checkpoint | tokens | s, their way |\n|---|---|---|")
     each = load * len(FAMILIES)

@@ -23,8 +23,7 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.manifest.redaction import ids_identify, redact
 from spark_audit.manifest.schema import Manifest
-from spark_audit.pipeline.conclude import manifest_facts
-from spark_audit.pipeline.run import Request, run
+from spark_audit.pipeline.run import Request, manifest_facts, run
 from spark_audit.provenance import canonical_json
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.folder import read_report, write_files, write_report

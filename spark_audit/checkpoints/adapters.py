@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +19,14 @@ from spark_audit.checkpoints.adapter_config import (
     changes_base,
     resolve,
 )
-from spark_audit.checkpoints.models import check_probe, logits, refuse_differences
+from spark_audit.checkpoints.models import (
+    check_probe,
+    logits,
+    materialise,
+    refuse_differences,
+    release,
+)
 from spark_audit.checkpoints.offline import foreign
-from spark_audit.checkpoints.placement import materialise, release
 from spark_audit.checkpoints.quantise import Rounded, swapped
 from spark_audit.checkpoints.weight_files import State
 from spark_audit.errors import CheckpointError
@@ -40,10 +45,14 @@ class AdapterHost:
     ids
         Shape ``(2, n)``: token ids on which the module is seen to work; ``None`` on the
         meta device, where nothing can be computed.
+    notes
+        On how the module was loaded.
     """
 
-    def __init__(self, model: Any, *, ids: torch.Tensor | None = None) -> None:
-        self.model, self.ids = model, ids
+    def __init__(
+        self, model: Any, *, ids: torch.Tensor | None = None, notes: Sequence[str] = ()
+    ) -> None:
+        self.model, self.ids, self.notes = model, ids, notes
         if ids is not None:
             check_probe(plain := logits(model, ids))
             self._plain = plain

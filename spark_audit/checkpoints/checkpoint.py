@@ -15,6 +15,7 @@ from spark_audit.checkpoints.adapter_config import prepared
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.locate import read_json
 from spark_audit.checkpoints.models import (
+    BESIDE,
     build,
     check_buffers,
     check_layers,
@@ -22,10 +23,11 @@ from spark_audit.checkpoints.models import (
     check_weights,
     empty,
     model_class,
+    pick_device,
     quantised,
     read_architecture,
+    rooms,
 )
-from spark_audit.checkpoints.placement import check_room, pick_device
 from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.weight_files import State, content_sha256
@@ -195,14 +197,26 @@ class Checkpoint:
         CheckpointError
             If they do not fit where they are to go, with what would.
         """
-
-        def size(dtype: str) -> int:
-            if model is None or quantised(self.architecture):
-                return self.size
+        dtype, need = self.loading.dtype, self.size
+        half, spread = need, self.loading.device_map is not None
+        if model is not None and not quantised(self.architecture):
             kind = self.saved_dtype if dtype == "auto" else getattr(torch, dtype)
-            return int(sum(p.numel() for p in model.parameters()) * kind.itemsize)
-
-        return check_room(self.loading, size(self.loading.dtype), size("bfloat16"))
+            count = sum(p.numel() for p in model.parameters())
+            need, half = count * kind.itemsize, count * torch.bfloat16.itemsize
+        free = rooms(pick_device(self.loading.device))
+        gpus = [size for place, size in free.items() if place.startswith("cuda")]
+        one, every = max(gpus, default=free.get("cpu", need)), sum(free.values())
+        kind = "their own dtype" if dtype == "auto" else dtype
+        there = ", ".join(f"{size / 1e9:.1f} GB {at}" for at, size in free.items())
+        said = f"weights of {need / 1e9:.1f} GB in {kind}; free: {there}"
+        if need <= (every if spread else one):
+            return said
+        fix = f"use a machine with {(need + BESIDE) / 1e9:.1f} GB"
+        if half < need and half <= one:
+            fix = "use --dtype bfloat16"
+        elif need <= every and not spread:
+            fix = "use --device-map auto, which is slow"
+        raise CheckpointError(f"does not fit: {said}", fix=fix)
 
     def hashes(self, raw: Mapping[str, Any] | None, **computed: str) -> tuple[str, str]:
         """``weights_sha256``, and a hash of what a score depends on besides tokens.
@@ -248,16 +262,3 @@ class Checkpoint:
                 on, more = host.attach(raw, state, base=self.on.source)
                 notes += more
         return on, raw, noise, notes + ([] if noise is None else [NOISE_ADDED])
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One stage of a series.
-
-    ``label`` is its folder's name, ``path`` its checkpoint, ``task`` the one before
-    correction (``PATH@K:task``).
-    """
-
-    label: str
-    path: Path
-    task: Path | None = None

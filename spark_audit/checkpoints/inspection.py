@@ -67,8 +67,8 @@ def inspect_checkpoint(
     loading, options
         As for :func:`spark_audit.checkpoints.open.open_checkpoint`.
     """
-    loading, seen = replace(loading or Loading(), **options), Inspection(source)
-    seen.source = printable(source)
+    loading = replace(loading or Loading(), **options)
+    seen = Inspection(printable(source))
     try:
         with quiet(), at(source):
             made = read_headers(source, loading)
@@ -94,7 +94,7 @@ def _look(source: str, loading: Loading, seen: Inspection) -> None:
         facts["architecture"] = type(model).__name__
         facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
     facts["memory"] = base.check_room(model)
-    for one in opening.seen[-1:]:
+    for one in opening.described[-1:]:
         seen.notes, usable = one.notes, one.usable
         if NOISE_ADDED in seen.notes:
             facts["frozen noise"] = f"on input embeddings, {len(usable)} rows"

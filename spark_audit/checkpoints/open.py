@@ -23,11 +23,13 @@ from spark_audit.checkpoints.models import (
     build,
     head_rows,
     max_positions,
+    offloaded,
+    pick_device,
+    placed,
     probe_ids,
     quantised,
 )
 from spark_audit.checkpoints.offline import quiet
-from spark_audit.checkpoints.placement import offloaded, pick_device, placed
 from spark_audit.checkpoints.quantise import check_kind, check_mergeable, rounded
 from spark_audit.checkpoints.server import served
 from spark_audit.checkpoints.specs import Loading, Spec, default_name
@@ -118,11 +120,9 @@ class Opening:
         adapters, full weights, each with its rounded copies.
     items
         How each is put together, the base first where there is one.
-    seen
+    described
         What headers tell of each, in the order of ``groups``, without weights; of own
         code nothing, and no ``model_id`` where that is known after loading only.
-    described
-        The same, with those notes alone that files and flags are the reason of.
     places
         Every file and folder that is read.
 
@@ -152,7 +152,9 @@ class Opening:
         with quiet():
             self.items = read_all(specs, loading)
             self._groups = self._by_module()
-            self.seen = [one for items in self._groups for one in self._seen(items)]
+            self.described = [
+                one for items in self._groups for one in self._described(items)
+            ]
             # What takes longer, and still before hours of scoring: every number, once.
             for item in self.items if numbers else ():
                 if item.complete:
@@ -169,11 +171,6 @@ class Opening:
                     where="--ckpt",
                     fix="name the checkpoint otherwise",
                 )
-        told = {item.name: item.notes for item in self.items}
-        self.described = [
-            replace(one, notes=told[one.quantised_from or one.name])
-            for one in self.seen
-        ]
         self.places = {*self._tokenizers}
         for one in chain(self.items, (item.on for item in self.items)):
             self.places |= {one.folder, one.place, *one.files}
@@ -188,8 +185,8 @@ class Opening:
         items = self._groups[group]
         self.release()
         with quiet(), at(items[0].on.where):
-            self._host, notes = self._load(items[0].on)
-        yield from self._on(self._host, items, notes)
+            self._host = self._load(items[0].on)
+        yield from self._on(self._host, items)
 
     def release(self) -> None:
         """Free the module that is loaded."""
@@ -227,7 +224,7 @@ class Opening:
         """How a checkpoint is opened: as it is (the empty name), and rounded."""
         return ("", *(() if self._is_base(item) else self._loading.quantize))
 
-    def _seen(self, items: list[Checkpoint]) -> Iterator[Loaded]:
+    def _described(self, items: list[Checkpoint]) -> Iterator[Loaded]:
         """Put a module and what is on it together without numbers, and describe them.
 
         Own code does not run before it is loaded: nothing is described.
@@ -237,7 +234,7 @@ class Opening:
             module = base.skeleton()
             base.check_room(module)
         if module is not None:
-            for one in self._on(AdapterHost(module), items, []):
+            for one in self._on(AdapterHost(module), items):
                 yield one.without_weights()
             return
         for item in items:
@@ -245,8 +242,8 @@ class Opening:
                 item.put_on(None)
                 tokenizer_of(item, self._tokenizers)
 
-    def _load(self, base: Checkpoint) -> tuple[AdapterHost, list[str]]:
-        """A base's module, seen to work, and notes on it."""
+    def _load(self, base: Checkpoint) -> AdapterHost:
+        """A base's module, seen to work."""
         loading, architecture = self._loading, base.architecture
         device = pick_device(loading.device)
         # Of what neither GPUs nor memory hold; removed with the module.
@@ -268,35 +265,22 @@ class Opening:
             check_finite(base.read())
         usable = usable_rows(tokenizer_of(base, self._tokenizers)[0], head_rows(model))
         ids = probe_ids(usable, max_positions=max_positions(architecture))
-        return AdapterHost(model, ids=ids), notes
+        return AdapterHost(model, ids=ids, notes=notes)
 
-    def _on(
-        self, host: AdapterHost, items: list[Checkpoint], notes: list[str]
-    ) -> Iterator[Loaded]:
-        """The checkpoints of a module, one after the other, also on the meta device.
-
-        Parameters
-        ----------
-        notes
-            On the module, for the notes of each.
-        """
+    def _on(self, host: AdapterHost, items: list[Checkpoint]) -> Iterator[Loaded]:
+        """The checkpoints of a module, one after the other, also on the meta device."""
         for item in items:
             with quiet(), at(item.where):
                 attached = item.put_on(host)
             for kind in self._kinds(item):
                 with quiet(), at(item.where):
-                    loaded = self._open(host, item, attached, kind, notes)
+                    loaded = self._open(host, item, attached, kind)
                 yield loaded
                 # Rounded weights are as large as the module: one copy at a time.
                 del loaded
 
     def _open(
-        self,
-        host: AdapterHost,
-        item: Checkpoint,
-        attached: Attached,
-        kind: str,
-        further: list[str],
+        self, host: AdapterHost, item: Checkpoint, attached: Attached, kind: str
     ) -> Loaded:
         """A checkpoint on its module, as it is or with rounded weights (``kind``)."""
         base, model, meta = item.on, host.model, host.ids is None
@@ -310,7 +294,7 @@ class Opening:
             auto = quantised(base.architecture)
             facts["dtype"] = "auto" if auto else item.loading.dtype
         else:
-            notes += [f"loaded as {facts['dtype']}, attention {attention}", *further]
+            notes += [f"loaded as {facts['dtype']}, attention {attention}", *host.notes]
         notes += remarks(base.architecture, model, tokenizer, facts["usable"])
         if kind:
             check_mergeable(adapter)

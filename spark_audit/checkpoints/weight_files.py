@@ -39,15 +39,10 @@ State = dict[str, torch.Tensor]
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def _weights(folder: Path, names: Sequence[str]) -> Path | None:
+def weights_of(folder: Path, names: Sequence[str] = FULL) -> Path | None:
     """The first of these files that is there, or its index."""
     paths = (folder / f"{name}{end}" for name in names for end in ("", ".index.json"))
     return next((path for path in paths if os.path.lexists(path)), None)
-
-
-def has_weights(folder: Path) -> bool:
-    """Whether a folder holds full weights as transformers saves them."""
-    return _weights(folder, FULL) is not None
 
 
 def weight_files(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
@@ -59,7 +54,7 @@ def weight_files(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
         If there are none, a shard is missing or the index names a file outside the
         folder.
     """
-    path = _weights(folder, names)
+    path = weights_of(folder, names)
     if path is None or any(folder.glob("shard-*-model-*.safetensors")):
         others = sorted(p.name for p in folder.iterdir() if p.suffix in WEIGHT_SUFFIXES)
         raise CheckpointError(

@@ -63,8 +63,7 @@ def build(
     from spark_audit.checkpoints.open import open_checkpoint
     from spark_audit.data.examples import data_files
     from spark_audit.files import check_writable
-    from spark_audit.manifest.arrow_lists import stored_examples
-    from spark_audit.manifest.build import build_manifest
+    from spark_audit.manifest.build import build_manifest, stored_examples
     from spark_audit.scoring.store import Store
     from spark_audit.terminal.progress import progress
 

@@ -142,7 +142,14 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
                 verbose=False,
             )
         parts = (out["input_ids"], out["offset_mapping"], out["special_tokens_mask"])
-        found += [_encoding(*one) for one in zip(lot, *parts, strict=True)]
+        for text, ids, offsets, special in zip(lot, *parts, strict=True):
+            starts, ends = np.zeros((2, len(ids)), dtype=np.int32)
+            for i, (low, high) in enumerate(offsets):
+                inner = text[low:high].strip()
+                starts[i] = text.index(inner, low) if inner else high
+                ends[i] = starts[i] + (0 if special[i] else len(inner))
+            added = np.asarray(special, dtype=bool)
+            found.append(Encoding(np.asarray(ids, np.int32), starts, ends, added))
     return found
 
 
@@ -174,22 +181,6 @@ def _tokenising(tokenizer: Any) -> Iterator[None]:
             where=type(tokenizer).__name__,
             fix="give the tokenizer that the model was trained with by --tokenizer",
         ) from None
-
-
-def _encoding(
-    text: str,
-    ids: Sequence[int],
-    offsets: Sequence[tuple[int, int]],
-    special: Sequence[int],
-) -> Encoding:
-    starts, ends = np.zeros((2, len(ids)), dtype=np.int32)
-    for i, (low, high) in enumerate(offsets):
-        inner = text[low:high].strip()
-        starts[i] = text.index(inner, low) if inner else high
-        ends[i] = starts[i] + (0 if special[i] else len(inner))
-    return Encoding(
-        np.asarray(ids, dtype=np.int32), starts, ends, np.asarray(special, dtype=bool)
-    )
 
 
 def kept_range(

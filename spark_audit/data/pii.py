@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal, get_args
 
 import regex
@@ -218,32 +219,9 @@ def matches(text: str, pattern: str) -> Iterator[tuple[int, int]]:
             yield found.span(group)
 
 
-def find_identifiers(
-    text: str,
-    *,
-    detector: Detector = "rules",
-    patterns: Mapping[str, str] | None = None,
-    existing: Iterable[Span] = (),
-) -> list[Span]:
-    """Identifiers of a text, in order, without overlaps.
-
-    Parameters
-    ----------
-    detector
-        ``rules``; ``presidio-patterns``: Presidio's recognisers that need no language
-        model; ``presidio``: those, and names from a spaCy model.
-    patterns
-        Regular expressions of the user's own types, which win over the detector.
-    existing
-        Spans that are known already. They stay, and win over what overlaps them.
-
-    Raises
-    ------
-    InputError
-        If the detector is unknown or not installed, or a pattern is no regular
-        expression or takes too long.
-    """
-    return resolved(detector_of(detector, patterns)(text), existing)
+def find_identifiers(text: str) -> list[Span]:
+    """Identifiers of a text by the rules, in order, without overlaps."""
+    return resolved(_by_rules(text), ())
 
 
 def annotate(
@@ -255,6 +233,20 @@ def annotate(
     """The examples with the spans found added to those they have.
 
     Nothing is annotated that touches a task's fixed wording: it is nobody's.
+
+    Parameters
+    ----------
+    detector
+        ``rules``; ``presidio-patterns``: Presidio's recognisers that need no language
+        model; ``presidio``: those, and names from a spaCy model.
+    patterns
+        Regular expressions of the user's own types, which win over the detector.
+
+    Raises
+    ------
+    InputError
+        If the detector is unknown or not installed, or a pattern is no regular
+        expression or takes too long.
     """
     find, templates = detector_of(detector, patterns), task_templates(examples)
 
@@ -404,8 +396,71 @@ def detector_of(
         )
     find: Callable[[str], Iterable[Hit]] = _by_rules
     if name != "rules":
-        from spark_audit.data.presidio import by_presidio
-
         find = by_presidio(names=name == "presidio")
     finders = [*(_by_pattern(*pair) for pair in (patterns or {}).items()), find]
     return lambda text: [hit for each in finders for hit in each(text)]
+
+
+# --- Presidio -------------------------------------------------------------------------
+
+_SCORE = 0.4
+"""Below it Presidio's patterns are bare digit runs that need a cue to mean anything."""
+_RECOGNISERS = (
+    ("EmailRecognizer", "EMAIL"),
+    ("CreditCardRecognizer", "CREDIT_CARD"),
+    ("UsSsnRecognizer", "SSN"),
+    ("UsItinRecognizer", "SSN"),
+    ("IbanRecognizer", "ID"),
+    ("IpRecognizer", "ID"),
+    ("PhoneRecognizer", "PHONE"),
+)
+_MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm")
+
+
+@lru_cache(maxsize=2)
+def by_presidio(*, names: bool) -> Callable[[str], list[tuple[int, int, str]]]:
+    """Its recognisers of patterns, and people's names from a spaCy model if asked for.
+
+    Raises
+    ------
+    InputError
+        If Presidio, or a model of spaCy, is not installed.
+    """
+    try:
+        from presidio_analyzer import predefined_recognizers
+    except ImportError as error:
+        raise InputError(
+            "Presidio is not installed",
+            where="option --detector",
+            fix="use `--detector rules`, or where spark-audit lies: "
+            "pip install '.[presidio]'",
+        ) from error
+    recognisers = [
+        (getattr(predefined_recognizers, name)(), type) for name, type in _RECOGNISERS
+    ]
+    model = None
+    if names:
+        import spacy
+
+        installed = [name for name in _MODELS if spacy.util.is_package(name)]
+        if not installed:
+            raise InputError(
+                "Presidio finds names by a spaCy model, and none is installed",
+                where="option --detector",
+                fix="python -m spacy download en_core_web_lg, or use presidio-patterns",
+            )
+        model = spacy.load(installed[0])
+
+    def find(text: str) -> list[tuple[int, int, str]]:
+        hits = []
+        for recogniser, type in recognisers:
+            results = recogniser.analyze(text, recogniser.supported_entities, None)
+            results = [r for r in results or () if r.score >= _SCORE]
+            results.sort(key=lambda r: (-r.score, r.start, -r.end))
+            hits += [(r.start, r.end, type) for r in results]
+        if model is not None:
+            people = (e for e in model(text).ents if e.label_ == "PERSON")
+            hits += [(e.start_char, e.end_char, "NAME") for e in people]
+        return hits
+
+    return find

@@ -9,18 +9,25 @@ which can move an NLL by a few micro-nats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from spark_audit.data.encoding import token_ids
-from spark_audit.data.examples import Example, unique_ids
+from spark_audit.data.examples import (
+    Example,
+    as_json,
+    from_json,
+    placed_examples,
+    read_examples,
+    unique_ids,
+)
 from spark_audit.errors import InputError
-from spark_audit.manifest.arrow_lists import Table
 from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.covariates import SCORES
@@ -34,7 +41,7 @@ from spark_audit.manifest.records import (
     notes,
     row_numbers,
 )
-from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.schema import Manifest, Table, chunked
 from spark_audit.manifest.selection import (
     Record,
     canary_sets,
@@ -160,7 +167,25 @@ def heading(
     }
 
 
-# --- checks ---------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------
+
+
+def stored_examples(*paths: Path) -> Table[Example]:
+    """The rows of data files by id.
+
+    Parameters and errors are those of :func:`spark_audit.data.examples.read_examples`.
+    """
+    number: dict[str, int] = {}
+
+    def lines() -> Iterator[bytes]:
+        for i, (_, example) in enumerate(placed_examples(*paths)):
+            if number.setdefault(example.id, i) != i:
+                read_examples(*paths)  # it names both places
+            yield as_json(example)
+
+    stored = pa.chunked_array([*chunked(lines())], pa.binary())
+    order = pa.array([number[key] for key in sorted(number)], pa.int64())
+    return Table(from_json, stored.take(order).chunks)
 
 
 def checked(examples: Sequence[Example]) -> Sequence[Example]:
@@ -236,11 +261,7 @@ SETTINGS = BuildSettings(caliper=0, buffer=0, tau=0, alpha=0, canary_contexts="a
 
 
 def task_manifest(
-    examples: Sequence[Example],
-    loaded: Loaded,
-    *,
-    name: str,
-    data: Sequence[Path] = (),
+    examples: Sequence[Example], loaded: Loaded, *, name: str
 ) -> Manifest:
     """A manifest for ``utility`` from examples and a tokenizer; nothing is scored.
 
@@ -258,8 +279,6 @@ def task_manifest(
         methods over the same data get the same digest.
     name
         What reports call the manifest; not part of its digest.
-    data
-        Files that the examples were read from: their hashes are recorded.
 
     Raises
     ------
@@ -282,7 +301,7 @@ def task_manifest(
     settings["n_candidates"] = 0
     return seal(
         {
-            **heading(name, reference, settings, data),
+            **heading(name, reference, settings, ()),
             "counts": {
                 **row_numbers(examples),
                 **units.counts,

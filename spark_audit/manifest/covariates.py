@@ -41,6 +41,8 @@ class Corpus:
 
     Attributes
     ----------
+    rows
+        The examples.
     first
         Shape ``(n + 1,)``: where each example's tokens start.
     unll
@@ -75,7 +77,7 @@ class Corpus:
         counts: np.ndarray,
         before: Mapping[str, float],
     ) -> None:
-        self.before = before
+        self.rows, self.before = rows, before
         encodings = [row.encoding for row in rows]
         texts = [row.example.text for row in rows]
         lengths = [len(encoding) for encoding in encodings]

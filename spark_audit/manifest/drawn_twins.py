@@ -57,9 +57,9 @@ class Identifiers:
         self._types: dict[str, str] = {}
         self._places: dict[str, array[int]] = {}
 
-    def add(self, rows: Sequence[Layout], texts: Corpus, *, first: int) -> None:
+    def add(self, texts: Corpus, *, first: int) -> None:
         """Take a slice of rows, of which the first has this number among all."""
-        for i, row in enumerate(rows):
+        for i, row in enumerate(texts.rows):
             scored = texts.unll[texts.of(i)] >= 0
             for span, tokens in zip(row.example.spans, row.spans, strict=True):
                 key = folded(row.example.text[span.start : span.end].strip())

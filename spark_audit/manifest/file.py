@@ -19,7 +19,6 @@ from spark_audit.files import (
     read_whole,
     write_atomically,
 )
-from spark_audit.manifest.arrow_lists import MAGIC, Table, read_arrow, write_arrow
 from spark_audit.manifest.schema import (
     MOST,
     ById,
@@ -29,6 +28,7 @@ from spark_audit.manifest.schema import (
     ManifestPair,
     ManifestTwins,
     Membership,
+    Table,
     UnmatchedSpan,
     check_inside,
 )
@@ -38,6 +38,9 @@ from spark_audit.terminal.suggestions import goes, instead
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
 
+MAGIC = b"ARROW1"
+"""How an Arrow file begins."""
+_SCHEMA = pa.schema([("part", pa.string()), ("json", pa.binary())])
 NO_MANIFEST = "is no SPARK Audit manifest"
 MANIFEST = "give a file of `spark-audit manifest build`"
 FIX = "build it again, or get the original file"
@@ -275,7 +278,7 @@ def _content_of_file(path: Path) -> Any:
     try:
         with open_regular(path, follow=True) as file:
             if file.peek(len(MAGIC)).startswith(MAGIC):
-                return read_arrow(path, PARTS)
+                return read_arrow(path)
             raw = read_whole(file, most=data_bytes())
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
@@ -383,3 +386,52 @@ def limited(manifest: Manifest, ids: set[str]) -> Manifest:
             non_members=[i for i in manifest.membership.non_members if i in ids],
         ),
     )
+
+
+# --- the file of many rows ------------------------------------------------------------
+
+
+def write_arrow(content: Mapping[str, Any], path: Path) -> None:
+    """Write a manifest's content: records in rows, the rest as metadata of the schema.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written; a file that stood there before is as it was.
+    """
+    tables = {k: v for k, v in content.items() if isinstance(v, Table)}
+    # A table without a record has no row that could name it.
+    head = {k: [] if k in tables else v for k, v in content.items()}
+    schema = _SCHEMA.with_metadata({"manifest": canonical_json(head)})
+
+    def write(file: IO[bytes]) -> None:
+        with pa.ipc.new_file(file, schema) as writer:
+            for name, table in tables.items():
+                for chunk in table.json.chunks:
+                    columns = [pa.repeat(name, len(chunk)), chunk]
+                    writer.write_batch(pa.record_batch(columns, schema=schema))
+
+    write_atomically(path, write, mode=0o600)
+
+
+def read_arrow(path: Path) -> Any:
+    """The content of :func:`write_arrow`; records stay on disk.
+
+    Raises
+    ------
+    KeyError, pyarrow.ArrowException
+        If the file is damaged, or another one.
+    InputError
+        If its metadata is no JSON.
+    """
+    table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    table.validate(full=True)
+    if not table.schema.equals(_SCHEMA):
+        raise KeyError
+    chunks: dict[str, list[pa.Array]] = {}
+    for batch in table.to_batches():
+        chunks.setdefault(batch["part"][0].as_py(), []).append(batch["json"])
+    content = parse_json(table.schema.metadata[b"manifest"], place=str(path))
+    for name, own in chunks.items():
+        content[name] = Table(PARTS[name].model_validate_json, own, name=name)
+    return content

@@ -10,16 +10,17 @@ arXiv:2601.03791).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import numpy as np
 
-from spark_audit.data.encoding import Encoding, encode, token_ids
+from spark_audit.data.encoding import TOGETHER, Encoding, encode, token_ids
 from spark_audit.data.occurrences import folded
 from spark_audit.errors import InputError
+from spark_audit.manifest.file import original
 from spark_audit.manifest.schema import (
     Manifest,
     ManifestCanary,
@@ -89,7 +90,40 @@ class Asked:
         return f"The {NOUNS[self.span.type]} of {name}{asides}{',' * bool(more)} is "
 
 
-Encodings = Mapping[str, Encoding]
+class Encodings(dict[str, Encoding]):
+    """A manifest's texts as a checkpoint's tokens; those asked for by id are kept.
+
+    Raises
+    ------
+    InputError
+        If the manifest was redacted; when texts are asked for, if the tokenizer cuts
+        them otherwise.
+    """
+
+    def __init__(self, manifest: Manifest, loaded: Loaded) -> None:
+        super().__init__()
+        self.manifest, self.loaded = original(manifest), loaded
+
+    def each(self, keys: Sequence[str]) -> Iterator[tuple[ManifestExample, Encoding]]:
+        """Examples with their tokens, some hundred at a time and none for long."""
+        for at in range(0, len(keys), TOGETHER):
+            examples = [self.manifest.by_id[key] for key in keys[at : at + TOGETHER]]
+            texts = [example.text for example in examples]
+            made = encode(self.loaded.tokenizer, texts)
+            for example, encoding in zip(examples, made, strict=True):
+                if len(encoding) != len(example.reference_unll):
+                    raise InputError(
+                        f"example {example.id!r} has {len(encoding)} tokens, the "
+                        f"manifest {self.manifest.name!r} "
+                        f"{len(example.reference_unll)}",
+                        where=f"checkpoint {self.loaded.name!r}",
+                        fix="give the tokenizer that the manifest was built with",
+                    )
+                yield example, encoding
+
+    def __missing__(self, key: str) -> Encoding:
+        ((_, self[key]),) = self.each([key])
+        return self[key]
 
 
 TAILS = {"last8": 8, "last16": 16, "last32": 32, "cue": CUE}
@@ -120,33 +154,33 @@ def asked_keys(manifest: Manifest, prompts: Sequence[str]) -> list[str]:
     ]
 
 
-def asked_items(
-    manifest: Manifest, loaded: Loaded, encodings: Encodings, keys: Sequence[str]
-) -> list[Item]:
+def asked_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
     """Identifiers behind prompts, in the order of their keys."""
-    known = {(one.example.id, one.span.start): one for one in _all_asked(manifest)}
+    known = {
+        (one.example.id, one.span.start): one for one in _all_asked(texts.manifest)
+    }
     found = []
     for key in keys:
         prompt, place, example = asked_place(key)
         one = known[example, place]
         if prompt in ASSOCIATIONS:
             question = one.question(prompt)
-            (text,) = encode(loaded.tokenizer, [question + one.text])
+            (text,) = encode(texts.loaded.tokenizer, [question + one.text])
             start = len(question)
             tokens = text.span(start, start + len(one.text))
             assert tokens is not None  # it is annotated, and so it shows something
             first, last = tokens.start, tokens.end
             before = text.ids[:first]
         else:
-            text, start = encodings[example], place
+            text, start = texts[example], place
             assert one.span.tokens is not None
             first, last = one.span.tokens
-            lead, body = _before(one.example, one.span, encodings)
+            lead, body = _before(one.example, one.span, texts)
             lent = body[:0]
             if prompt == "cue":
                 assert one.other is not None
                 theirs = one.other.identifiers[-1][0]
-                lent = _before(one.other, theirs, encodings)[1][:-CUE][-CONTEXT:]
+                lent = _before(one.other, theirs, texts)[1][:-CUE][-CONTEXT:]
             before = np.concatenate([lead, lent, body[-TAILS[prompt] :]])
         written = np.clip(text.end[first:last] - start, 0, None)
         ids = np.concatenate([before, text.ids[first:last]])
@@ -223,9 +257,7 @@ def slots(manifest: Manifest) -> Sets:
     return {place_of(key)[0]: one for key, one in sets.items()}
 
 
-def slot_item(
-    key: str, manifest: Manifest, sets: Sets, loaded: Loaded, encodings: Encodings
-) -> Candidates:
+def slot_item(key: str, sets: Sets, encodings: Encodings) -> Candidates:
     """Candidates in the place of a true string, behind what stands before it.
 
     Where the first token also covers characters before the string, it is one of them.
@@ -245,13 +277,14 @@ def slot_item(
             where=where,
             fix="score what the manifest lists under `canaries` and `twins`",
         )
-    example, encoding, place = manifest.by_id[row], encodings[row], places[row]
+    example, place = encodings.manifest.by_id[row], places[row]
+    encoding = encodings[row]
     span = encoding.span(place.char_start, place.char_end)
     if span is None or span.start < example.kept[0] or span.end > example.kept[1]:
         raise InputError("is cut off: text longer than the context", where=where)
     before, after = example.text[: place.char_start], example.text[place.char_end :]
     texts = [before + one + after for one in held.candidates]
-    rows, ids = token_ids(loaded.tokenizer, texts), encoding.ids.tolist()
+    rows, ids = token_ids(encodings.loaded.tokenizer, texts), encoding.ids.tolist()
     # All are as the true string's text but for the tokens in its place.
     own = slice(span.start, span.end)
     fits = all(

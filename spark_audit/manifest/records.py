@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from spark_audit.data.encoding import TokenSpan
 from spark_audit.data.examples import REQUIRED, Example, Span
-from spark_audit.manifest.arrow_lists import packed
 from spark_audit.manifest.clusters import Clusters
 from spark_audit.manifest.covariates import (
     Corpus,
@@ -24,6 +23,7 @@ from spark_audit.manifest.covariates import (
 )
 from spark_audit.manifest.drawn_twins import Identifiers
 from spark_audit.manifest.layout import Layout
+from spark_audit.manifest.schema import packed
 from spark_audit.manifest.selection import (
     CUT_OFF,
     Pairs,
@@ -41,11 +41,7 @@ CONTROLS_ONLY = {
 
 
 def example_records(
-    rows: Sequence[Layout],
-    texts: Corpus,
-    excluded: np.ndarray,
-    low: np.ndarray,
-    labels: Sequence[str],
+    texts: Corpus, excluded: np.ndarray, low: np.ndarray, labels: Sequence[str]
 ) -> Iterator[Record]:
     """The manifest's examples, made one after the other: a record takes 10 KB.
 
@@ -57,7 +53,7 @@ def example_records(
         Cluster of each row.
     """
     classes = token_classes(texts).tobytes().decode("ascii")
-    for i, row in enumerate(rows):
+    for i, row in enumerate(texts.rows):
         part = texts.of(i)
         yield {
             **example_record(row, labels[i]),
@@ -114,12 +110,11 @@ class Balance:
         self._files: dict[tuple[str, str], IO[bytes]] = defaultdict(TemporaryFile)
         finalize(self, _close, self._files)
 
-    def add(
-        self, rows: Sequence[Layout], texts: Corpus, eligible: np.ndarray, pairs: Pairs
-    ) -> None:
+    def add(self, texts: Corpus, eligible: np.ndarray, pairs: Pairs) -> None:
         """Take a slice's spans, windows and pairs."""
+        train = [row.example.split == "train" for row in texts.rows]
         spans, matched, controls = (
-            token_ranges([at for at in places if rows[at[0]].example.split == "train"])
+            token_ranges([at for at in places if train[at[0]]])
             for places in (pairs.scored, pairs.matched, pairs.controls)
         )
         if not len(spans):
@@ -224,12 +219,11 @@ class Found:
         excluded = np.concatenate([row.excluded(**rule) for row in rows])
         eligible = (texts.unll >= 0) & ~excluded
         rule = {name: chosen[name] for name in ("caliper", "distance", "controls")}
-        pairs = match(rows, texts, eligible, **rule)
-        low = low_sensitivity(
-            rows, texts, alpha=chosen["alpha"], tau=chosen["tau"], counts=self._by_task
-        )
+        pairs = match(texts, eligible, **rule)
+        rule = {name: chosen[name] for name in ("alpha", "tau")}
+        low = low_sensitivity(texts, counts=self._by_task, **rule)
         for name, records in (
-            ("examples", example_records(rows, texts, excluded, low, labels)),
+            ("examples", example_records(texts, excluded, low, labels)),
             ("pairs", pairs.pairs),
             ("unmatched", pairs.unmatched),
         ):
@@ -250,8 +244,8 @@ class Found:
                 "milp": pairs.solvers["milp"],
             }
         )
-        self.balance.add(rows, texts, eligible, pairs)
-        self.identifiers.add(rows, texts, first=first)
+        self.balance.add(texts, eligible, pairs)
+        self.identifiers.add(texts, first=first)
         for i, row in enumerate(rows):
             if row.example.canary is not None:
                 self.canary_rows.append((row, texts.unll[texts.of(i)].copy()))

@@ -57,7 +57,6 @@ class Pairs:
 
 
 def match(
-    rows: Sequence[Layout],
     texts: Corpus,
     eligible: np.ndarray,
     *,
@@ -75,7 +74,7 @@ def match(
         Nats a token.
     """
     found = Pairs()
-    for i, row in enumerate(rows):
+    for i, row in enumerate(texts.rows):
         spans, reasons = _comparable(row)
         part = texts.of(i)
         unll = texts.unll[part]
@@ -162,12 +161,7 @@ def _pair(
 
 
 def low_sensitivity(
-    rows: Sequence[Layout],
-    texts: Corpus,
-    *,
-    alpha: float,
-    tau: float,
-    counts: Mapping[str, np.ndarray],
+    texts: Corpus, *, alpha: float, tau: float, counts: Mapping[str, np.ndarray]
 ) -> np.ndarray:
     """Scored tokens of plain text with a sensitivity Score of at most ``tau``.
 
@@ -184,10 +178,10 @@ def low_sensitivity(
     numpy.ndarray
         Shape ``(N,)``, bool.
     """
-    pii = np.concatenate([row.pii for row in rows])
-    fixed = np.concatenate([row.fixed for row in rows])
+    pii = np.concatenate([row.pii for row in texts.rows])
+    fixed = np.concatenate([row.fixed for row in texts.rows])
     stop = np.concatenate(
-        [row.encoding.mask(stop_word_ranges(row.example.text)) for row in rows]
+        [row.encoding.mask(stop_word_ranges(row.example.text)) for row in texts.rows]
     )
     scored = texts.unll >= 0
     low = np.zeros(len(scored), dtype=bool)
@@ -356,18 +350,16 @@ def membership(
     Members are the train rows without a canary, non-members the test rows without one.
     Rows whose near-duplicate group stands in both splits are neither.
     """
-    labels = groups.tolist()
-    splits = {*zip((example.split for example in examples), labels, strict=True)}
-    both = {group for split, group in splits if split == "test"}
-    both &= {group for split, group in splits if split == "train"}
-    rows = [
-        (example.split, example.id, group in both)
-        for example, group in zip(examples, labels, strict=True)
-        if example.canary is None
-    ]
-    sides = {"members": "train", "non_members": "test"}
-    found = {
-        side: [key for of, key, crosses in rows if of == split and not crosses]
-        for side, split in sides.items()
-    }
-    return found, sum(crosses for *_, crosses in rows)
+    rows = [*zip(examples, groups.tolist(), strict=True)]
+    train, test = (
+        {group for example, group in rows if example.split == split}
+        for split in ("train", "test")
+    )
+    crossing, found = 0, {"members": list[str](), "non_members": list[str]()}
+    for example, group in rows:
+        if example.canary is None and group in train & test:
+            crossing += 1
+        elif example.canary is None:
+            side = "members" if example.split == "train" else "non_members"
+            found[side].append(example.id)
+    return found, crossing

@@ -6,18 +6,19 @@ these functions turn keys into items of ``scoring`` with the checkpoint's tokeni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_audit.data.encoding import TOGETHER, Encoding, encode
+from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
-from spark_audit.manifest.file import load_manifest, original
+from spark_audit.manifest.file import load_manifest
 from spark_audit.manifest.prompts import (
+    Encodings,
     asked_items,
     asked_place,
     place_of,
@@ -53,7 +54,7 @@ def items_for(
         If the manifest was redacted, or the tokenizer cuts its texts otherwise.
     """
     manifest = load_manifest(manifest)
-    encodings = _Encodings(manifest, loaded)
+    texts = Encodings(manifest, loaded)
     # Passes that go through the same share it, as plain and noise do.
     made: dict[tuple[str, tuple[str, ...]], Sequence[AnyItem]] = {}
     found: dict[Pass, Sequence[Any]] = {}
@@ -61,7 +62,7 @@ def items_for(
         kind = ITEMS[wanted.kind]
         own = kind, tuple(keys)
         if own not in made:
-            made[own] = _MAKERS[kind](manifest, loaded, encodings, keys)
+            made[own] = _MAKERS[kind](texts, keys)
         found[wanted] = made[own]
     return found
 
@@ -80,7 +81,7 @@ def manifest_items(
 
     manifest, loaded = load_manifest(manifest), open_checkpoint(loaded)
     keys = [example.id for example in manifest.examples]
-    return [*plain_items(_Encodings(manifest, loaded), keys)]
+    return plain_items(Encodings(manifest, loaded), keys)
 
 
 def score(
@@ -117,10 +118,9 @@ def token_places(
     return {key: (text.start, text.end) for key, text in zip(keys, texts, strict=True)}
 
 
-def plain_items(encodings: _Encodings, keys: Sequence[str]) -> Iterator[Item]:
+def plain_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
     """Whole examples, by id: for the plain pass and for noise."""
-    for example, encoding in encodings.each(keys):
-        yield scoring.item(example.id, encoding, example.kept)
+    return [Item(one.id, *tokens.fed(one.kept)) for one, tokens in texts.each(keys)]
 
 
 def labels_key(example: str) -> str:
@@ -153,34 +153,17 @@ def task_labels(manifest: Manifest) -> dict[str, tuple[str, ...]]:
     }
 
 
-def prompt_items(
-    manifest: Manifest,
-    loaded: Loaded,
-    encodings: _Encodings,
-    keys: Sequence[str],
-) -> list[Prompt]:
-    """Prompts to continue, by example id, with the response as expected answer.
-
-    A prompt is the joint tokenisation's tokens before the response: one that ends in a
-    blank tokenises differently alone. It is cut from its start, special tokens apart,
-    so that an answer of four tokens more than the task's longest fits.
-
-    Raises
-    ------
-    InputError
-        Naming the example, if it has no response or nothing before it.
-    """
-    rows = encodings.each([*manifest.by_id])
-    return row_prompts(rows, keys, limit=_limit(manifest, loaded))
-
-
 def row_prompts(
     rows: Iterable[tuple[Example | ManifestExample, Encoding]],
     keys: Sequence[str],
     *,
     limit: int | None,
 ) -> list[Prompt]:
-    """The prompts of some rows, as :func:`prompt_items` describes them.
+    """Prompts to continue, by example id, with the response as expected answer.
+
+    A prompt is the joint tokenisation's tokens before the response: one that ends in a
+    blank tokenises differently alone. It is cut from its start, special tokens apart,
+    so that an answer of four tokens more than the task's longest fits.
 
     Parameters
     ----------
@@ -228,32 +211,21 @@ def row_prompts(
     return found
 
 
-def candidate_items(
-    manifest: Manifest,
-    loaded: Loaded,
-    encodings: Mapping[str, Encoding],
-    keys: Sequence[str],
-) -> list[Candidates]:
+def candidate_items(texts: Encodings, keys: Sequence[str]) -> list[Candidates]:
     """Sets of candidates: canaries, twins and labels, in the order of their keys."""
-    sets, limit = slots(manifest), _limit(manifest, loaded)
-    labelled = any(key.startswith(labels_key("")) for key in keys)
-    labels = task_labels(manifest) if labelled else {}
-    found = []
-    for key in keys:
-        if key.startswith(labels_key("")):
-            row = manifest.by_id[key.removeprefix(labels_key(""))]
-            found.append(_label_item(key, row, labels.get(row.task), loaded, limit))
-        else:
-            found.append(slot_item(key, manifest, sets, loaded, encodings))
-    return found
+    sets, labelled = slots(texts.manifest), labels_key("")
+    known = any(key.startswith(labelled) for key in keys)
+    labels = task_labels(texts.manifest) if known else {}
+    return [
+        _label_item(key, labels, texts)
+        if key.startswith(labelled)
+        else slot_item(key, sets, texts)
+        for key in keys
+    ]
 
 
 def _label_item(
-    key: str,
-    row: ManifestExample,
-    labels: Sequence[str] | None,
-    loaded: Loaded,
-    limit: int | None,
+    key: str, known: Mapping[str, Sequence[str]], encodings: Encodings
 ) -> Candidates:
     """The answers that a row's task knows as candidates, by :func:`labels_key`.
 
@@ -267,7 +239,8 @@ def _label_item(
         Naming the example, if its task has too many responses or one without text, or
         if nothing stands before them.
     """
-    where = f"example {row.id!r}"
+    row = encodings.manifest.by_id[key.removeprefix(labels_key(""))]
+    where, labels = f"example {row.id!r}", known.get(row.task)
     if labels is None:
         raise InputError(
             f"its task has more than {MOST_LABELS} different responses",
@@ -276,17 +249,19 @@ def _label_item(
         )
     if not all(label.strip() for label in labels):
         raise InputError("a row of its task has no response", where=where)
-    texts = encode(loaded.tokenizer, [row.prompt + label for label in labels])
+    joint = [row.prompt + label for label in labels]
+    texts = encode(encodings.loaded.tokenizer, joint)
     alike = len(commonprefix([text.ids.tolist() for text in texts]))
     start = min(alike, *(text.reaching(len(row.prompt)) for text in texts))
     ends = [text.ids[start : text.text_end] for text in texts]
     room = max(map(len, ends))
+    limit = _limit(encodings)
     prefix = _cut(texts[0].ids[:start], texts[0].leading, limit, room, row.id)
     return Candidates(key, prefix, tuple(ends))
 
 
-def _limit(manifest: Manifest, loaded: Loaded) -> int | None:
-    bounds = (manifest.settings.max_length, loaded.max_positions)
+def _limit(texts: Encodings) -> int | None:
+    bounds = (texts.manifest.settings.max_length, texts.loaded.max_positions)
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
@@ -306,45 +281,11 @@ def _cut(
     return np.concatenate([lead, ids[len(ids) - tail :]])
 
 
-class _Encodings(dict[str, Encoding]):
-    """A manifest's texts as tokens; those that are asked for by id are kept.
-
-    Raises
-    ------
-    InputError
-        If the manifest was redacted; when texts are asked for, if the tokenizer cuts
-        them otherwise.
-    """
-
-    def __init__(self, manifest: Manifest, loaded: Loaded) -> None:
-        super().__init__()
-        self._manifest, self._loaded = original(manifest), loaded
-
-    def each(self, keys: Sequence[str]) -> Iterator[tuple[ManifestExample, Encoding]]:
-        """Examples with their tokens, some hundred at a time and none for long."""
-        for at in range(0, len(keys), TOGETHER):
-            examples = [self._manifest.by_id[key] for key in keys[at : at + TOGETHER]]
-            texts = [example.text for example in examples]
-            made = encode(self._loaded.tokenizer, texts)
-            for example, encoding in zip(examples, made, strict=True):
-                if len(encoding) != len(example.reference_unll):
-                    raise InputError(
-                        f"example {example.id!r} has {len(encoding)} tokens, the "
-                        f"manifest {self._manifest.name!r} "
-                        f"{len(example.reference_unll)}",
-                        where=f"checkpoint {self._loaded.name!r}",
-                        fix="give the tokenizer that the manifest was built with",
-                    )
-                yield example, encoding
-
-    def __missing__(self, key: str) -> Encoding:
-        ((_, self[key]),) = self.each([key])
-        return self[key]
-
-
 _MAKERS: Mapping[str, Callable[..., Sequence[AnyItem]]] = {
-    "texts": lambda manifest, loaded, encodings, keys: [*plain_items(encodings, keys)],
-    "prompts": prompt_items,
+    "texts": plain_items,
+    "prompts": lambda texts, keys: row_prompts(
+        texts.each([*texts.manifest.by_id]), keys, limit=_limit(texts)
+    ),
     "candidates": candidate_items,
     "continuations": asked_items,
 }

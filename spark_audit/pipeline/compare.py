@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from spark_audit.audits import Matched, about, all_audits, find
+from spark_audit.audits import Audit, Matched, about, all_audits, find
 from spark_audit.audits.base import Context, replicates
 from spark_audit.audits.baselines import baselines_of, originals
 from spark_audit.audits.claims import REMAINS
@@ -19,7 +19,7 @@ from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, entry_of, series_of
-from spark_audit.pipeline.conclude import score_files, write_evidence
+from spark_audit.pipeline.run import score_files, write_evidence
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attachments import (
@@ -118,13 +118,9 @@ def compare(
     for name in (one for one in audits if not only or one in only):
         kind = find(name)
         evidence[name] = Evidence.united([part.evidence(name) for part in parts])
-        whose = series_of if kind.of_series else str
-        entries = dict.fromkeys(map(whose, evidence[name].checkpoints))
-        known |= entries
-        pairs = baselines_of(chosen, entries) | originals(facts)
         audit = Matched(null=null) if kind is Matched else kind()
-        result = audit.conclude(evidence[name], replace(context, baselines=pairs))
-        results[name] = with_entries(result)
+        known |= dict.fromkeys(entries(audit, evidence[name]))
+        results[name] = concluded(audit, evidence[name], context, chosen, facts)
     if chosen not in known and chosen not in map(entry_of, known):
         raise InputError(
             f"{chosen!r} is none of the checkpoints",
@@ -150,6 +146,24 @@ def compare(
         evidence=sums,
         files={} if output is None else score_files(sums),
     )
+
+
+def entries(audit: Audit, evidence: Evidence) -> list[str]:
+    """What an audit compares: checkpoints, or series."""
+    whose = series_of if audit.of_series else str
+    return list(dict.fromkeys(map(whose, evidence.checkpoints)))
+
+
+def concluded(
+    audit: Audit,
+    evidence: Evidence,
+    context: Context,
+    baseline: str | None,
+    facts: Sequence[CheckpointFacts],
+) -> AuditResult:
+    """What an audit concludes from stored evidence, compared with a baseline."""
+    pairs = baselines_of(baseline, entries(audit, evidence)) | originals(facts)
+    return with_entries(audit.conclude(evidence, replace(context, baselines=pairs)))
 
 
 def changed_since(

@@ -86,7 +86,7 @@ def estimate(request: Request) -> dict[str, Any]:
         "rows": len(job.manifest.examples),
         "folder": str(job.folder),
         "checkpoints": [one.name for one in described],
-        "notes": list(dict.fromkeys(note for one in described for note in one.notes)),
+        "notes": list(dict.fromkeys(n for one in job.opening.items for n in one.notes)),
         "audits": audits,
         "loading": round(loading, 1),
         "report": report,

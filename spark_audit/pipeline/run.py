@@ -7,18 +7,44 @@ on Ray. Of several workers one that finds nothing missing writes the report.
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spark_audit.audits import about
+from spark_audit.audits.base import Tables
+from spark_audit.audits.baselines import baselines_of, originals
+from spark_audit.audits.seeds import with_entries
+from spark_audit.audits.setup_guards import setup_guards
 from spark_audit.errors import IncompleteError
 from spark_audit.files import alone
-from spark_audit.pipeline.conclude import conclude
-from spark_audit.pipeline.inputs import inputs_of, keep_inputs, unchanged
+from spark_audit.manifest.redaction import ids_identify
+from spark_audit.manifest.schema import Manifest
+from spark_audit.names import BASE
+from spark_audit.pipeline.folders import (
+    accumulated,
+    audits_of,
+    check_folder,
+    inputs_of,
+    keep_inputs,
+    unchanged,
+)
 from spark_audit.pipeline.job import Job, Progress, Scored
 from spark_audit.pipeline.request import Request
-from spark_audit.report.folder import read_report
-from spark_audit.results import Report
+from spark_audit.provenance import sha256_file
+from spark_audit.report.assemble import assemble
+from spark_audit.report.attachments import cases, matching, write_cases
+from spark_audit.report.folder import read_report, write_report
+from spark_audit.results import (
+    AuditResult,
+    Guard,
+    ManifestFacts,
+    Report,
+)
+from spark_audit.results.evidence import Evidence
+from spark_audit.scoring.store import Scores, ServedScores
 from spark_audit.terminal.console import say
 from spark_audit.terminal.progress import awaited
 from spark_audit.terminal.progress import progress as shown
@@ -118,3 +144,141 @@ def score(job: Job) -> list[Scored]:
     from spark_audit.pipeline.engines import local
 
     return local.score(job)
+
+
+# --- from complete tables to the report folder ----------------------------------------
+
+STATISTICS = "statistics, audits"
+"""What is being done after scoring."""
+
+
+def conclude(job: Job, scored: Sequence[Scored]) -> Report:
+    """Conclude from what is stored, all of it, and write the report's folder."""
+    request, folder = job.request, job.folder
+    tables = {
+        one.facts.name: (ServedScores if one.facts.format == "server" else Scores)(
+            job.store, one.keys
+        )
+        for one in scored
+    }
+    # Another command may have finished here in the meantime.
+    before = check_folder(folder, job.manifest, job.order, request)
+    results = _results(job, scored, tables)
+    shown = cases(job.view, job.places, tables)
+    manifest, view = job.manifest, job.view
+    partial = len(view.examples) < len(manifest.examples)
+    report = assemble(
+        results,
+        status="partial" if partial else "complete",
+        command=list(request.command),
+        settings=request.shared_settings(manifest)
+        | {
+            "caliper": manifest.settings.caliper,
+            "reference": manifest.reference.name,
+            **{
+                f"{name}.{key}": value
+                for name, result in results.items()
+                for key, value in result.settings.items()
+            },
+        },
+        manifest=manifest_facts(view),
+        checkpoints=[one.facts for one in scored],
+        guards=_setup(job, scored, tables),
+        tables=matching(view),
+        timing={k: round(seconds, 3) for k, seconds in job.clock.items()},
+    )
+    if before is not None:
+        report = accumulated(before, report, folder=folder)
+    if shown or {*audits_of(report)} <= {*request.audit_names}:
+        write_cases(folder, shown)
+    fresh = {name: result.evidence for name, result in results.items()}
+    sums = report.evidence | write_evidence(folder, fresh)
+    write_report(
+        report.model_copy(update={"evidence": sums, "files": score_files(sums)}),
+        folder,
+        # The report itself is always written: all else is rendered from it.
+        formats=("json", *request.formats) if request.formats else (),
+        manifest=job.view,
+        show_text=request.show_text,
+        language=request.language,
+    )
+    return read_report(folder)  # it knows now what stands beside it
+
+
+def write_evidence(
+    folder: Path, evidence: Mapping[str, Evidence | None]
+) -> dict[str, str]:
+    """Write what comparisons conclude from, by audit; the checksum of each file."""
+    sums: dict[str, str] = {}
+    for name, one in evidence.items():
+        if one is not None and len(one):
+            path = folder / "scores" / about(name).evidence_file()
+            one.write(path)
+            sums[path.name] = sha256_file(path)
+    return sums
+
+
+def score_files(evidence: Iterable[str]) -> dict[str, list[str]]:
+    """What a report names of its folder ``scores``, with some files of evidence."""
+    names = (*evidence, "cases.parquet", "cases.csv")
+    return {"scores": sorted(f"scores/{name}" for name in names)}
+
+
+def _results(
+    job: Job, scored: Sequence[Scored], tables: Tables
+) -> dict[str, AuditResult]:
+    """What each audit concludes."""
+    results: dict[str, AuditResult] = {}
+    request, audits = job.request, job.request.audits
+    quantised = originals(one.facts for one in scored)
+    for count, audit in enumerate(audits):
+        job.show(STATISTICS, count, len(audits))
+        with job.clock(f"statistics: {audit.name}"):
+            seen = {k: own for k, own in tables.items() if job.order.sees(k, audit)}
+            # A series is held against a series, by their own names.
+            names = dict.fromkeys(map(job.order.entry, seen))
+            result = audit(
+                seen,
+                job.view,
+                baseline=baselines_of(request.baseline, names) | quantised,
+                preset=request.preset,
+                seed=request.seed,
+            )
+            results[audit.name] = with_entries(result)
+    job.show(STATISTICS, len(audits), len(audits))
+    return results
+
+
+def _setup(job: Job, scored: Sequence[Scored], tables: Tables) -> list[Guard]:
+    """The setup guards that fail, of a series by its last stage."""
+    stages = job.order.stages
+    names = {job.order.entry(name): name for name in tables if name in stages}
+    names |= {name: name for name in tables if name not in stages}
+    weights = {BASE: job.manifest.reference.weights_sha256}
+    for one in (one.facts for one in scored):
+        # Rounded weights bear the hash of those that they were rounded from.
+        if one.quantised_from is None and one.format != "live":
+            weights[one.name] = one.weights_sha256
+    with job.clock("statistics: setup"):
+        return setup_guards(tables, job.view, names=names, weights=weights)
+
+
+def manifest_facts(manifest: Manifest) -> ManifestFacts:
+    """What a report says of the manifest, or of the part of it that was audited."""
+    by_id = manifest.by_id
+    trained = [
+        (one.source_id, one.cluster, pair.pii.token_end - pair.pii.token_start)
+        for pair in manifest.pairs
+        for one in (by_id[pair.example],)
+        if one.split == "train"
+    ]
+    return ManifestFacts(
+        name=manifest.name,
+        digest=manifest.digest,
+        key=secrets.token_hex(16),
+        ids_identify=ids_identify(manifest),
+        n_sources=len({source for source, _, _ in trained}),
+        n_clusters=len({cluster for _, cluster, _ in trained}),
+        n_spans=len(trained),
+        n_tokens=sum(tokens for _, _, tokens in trained),
+    )

@@ -12,11 +12,9 @@ from pydantic import BaseModel
 
 from spark_audit.audits import about, find
 from spark_audit.audits.base import Context
-from spark_audit.audits.baselines import baselines_of, originals
-from spark_audit.audits.seeds import with_entries
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError, choose
-from spark_audit.names import series_of
+from spark_audit.pipeline.compare import concluded
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attest import differences, read_rules, statement
@@ -27,8 +25,6 @@ from spark_audit.results.evidence import Evidence
 
 CLOSE = 1e-9
 """Relative difference up to which figures of two machines are the same."""
-PARTS = ("results", "contrasts", "findings", "tables")
-SETUP = "matching_by_type"
 
 
 def verify(
@@ -68,7 +64,9 @@ def verify(
             yield name, "left no evidence, so nothing can be concluded from it"
             continue
         path = folder / "scores" / file
-        wrong = _damage(path, report.evidence[file])
+        wrong = "" if path.exists() else "is not there"
+        if not wrong and sha256_file(path) != report.evidence[file]:
+            wrong = "is not the file of this report"
         yield f"scores/{file}", wrong
         if not wrong:
             evidence[name] = Evidence.read(path)
@@ -82,12 +80,6 @@ def verify(
         yield str(attestation), f"states otherwise: {told}" if told else ""
     if ckpt:
         yield from _weights(report, ckpt, base)
-
-
-def _damage(path: Path, sha256: str) -> str:
-    if not path.exists():
-        return "is not there"
-    return "" if sha256_file(path) == sha256 else "is not the file of this report"
 
 
 def _concluded(
@@ -122,20 +114,17 @@ def _result(report: Report, name: str, evidence: Evidence) -> AuditResult:
     """What an audit concludes with the settings of the report."""
     kind, settings = find(name), report.settings
     given = {one.name: settings.get(f"{name}.{one.name}") for one in fields(kind)}
-    if "replicates" in given:
-        given.pop("replicates")
+    given.pop("replicates", None)
     audit = kind(**{k: v for k, v in given.items() if v is not None})
-    whose = series_of if kind.of_series else str
-    entries = dict.fromkeys(map(whose, evidence.checkpoints))
-    pairs = baselines_of(settings.get("baseline"), entries)
-    preset = str(settings.get("preset"))
+    preset, baseline = str(settings.get("preset")), settings.get("baseline")
     context = Context(
-        pairs | originals(report.checkpoints),
-        preset == "paper",
-        int(settings.get("seed") or 0),
-        int(settings.get(f"{name}.replicates") or audit.replicates_of(preset)),
+        paper=preset == "paper",
+        seed=int(settings.get("seed") or 0),
+        replicates=int(
+            settings.get(f"{name}.replicates") or audit.replicates_of(preset)
+        ),
     )
-    return with_entries(audit.conclude(evidence, context))
+    return concluded(audit, evidence, context, baseline, report.checkpoints)
 
 
 def _of(report: Report, part: str, audit: str) -> list[Any]:

@@ -1,7 +1,7 @@
 """Scoring: items through a model once, into token tables that resume.
 
-A pass (:mod:`spark_audit.scoring.passes`) hands over each item's columns as soon as
-they are known; what is stored, shared among workers and resumed is decided here, alike
+A pass (:mod:`spark_audit.scoring.passes`) yields each item's columns as soon as they
+are known; what is stored, shared among workers and resumed is decided here, alike
 for all.
 """
 
@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -22,9 +22,8 @@ import numpy as np
 from spark_audit.data.encoding import Encoding
 from spark_audit.errors import InputError, OutputError, choose
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
-from spark_audit.scoring.passes import Task
 from spark_audit.scoring.store import Keys, Store
-from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
+from spark_audit.scoring.table import LAYOUTS, Pass, Task, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -157,18 +156,15 @@ def score_keys(
     wanted = [item for key, item in todo.items() if int(key, 16) % workers == worker]
     total, done = sum(item.tokens for item in wanted), 0
 
-    def emit(item: AnyItem, columns: dict[str, np.ndarray]) -> None:
-        nonlocal done
-        if names[item.key] in left:
-            store.add(names[item.key], item.scored, columns)
-        done += item.tokens
-        if progress is not None:
-            progress(done, total)
-
     batch = None if batch_size == "auto" else batch_size
+    task = Task(keys.kind, batch, store.remark)
     try:
-        if wanted:
-            run(wanted, Task(keys.kind, batch, emit, store.remark))
+        for item, columns in run(wanted, task) if wanted else ():
+            if names[item.key] in left:
+                store.add(names[item.key], item.scored, columns)
+            done += item.tokens
+            if progress is not None:
+                progress(done, total)
     except BaseException:
         # Ctrl-C too: the same command resumes from here.
         with contextlib.suppress(OutputError):
@@ -177,7 +173,9 @@ def score_keys(
     store.flush()
 
 
-def _runner(loaded: Loaded, kind: Pass) -> Callable[[Sequence[Any], Task], None]:
+def _runner(
+    loaded: Loaded, kind: Pass
+) -> Callable[[Sequence[Any], Task], Iterator[tuple[Any, dict[str, np.ndarray]]]]:
     """What runs a pass; settings that cannot be used are refused."""
     if kind.kind not in LAYOUTS:
         fix = choose(kind.kind, LAYOUTS)
@@ -193,7 +191,7 @@ def _runner(loaded: Loaded, kind: Pass) -> Callable[[Sequence[Any], Task], None]
     file = "plain" if kind.kind == "prompted" else kind.kind
     run = import_module(f"spark_audit.scoring.passes.{file}").run
 
-    def here(items: Sequence[Any], task: Task) -> None:
+    def here(items: Sequence[Any], task: Task) -> Iterator[Any]:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         # Where memory is short cuDNN's attention fails without saying so, and goes on
@@ -201,7 +199,7 @@ def _runner(loaded: Loaded, kind: Pass) -> Callable[[Sequence[Any], Task], None]
         leave_out = SDPBackend.ERROR, SDPBackend.CUDNN_ATTENTION
         kernels = [k for k in SDPBackend.__members__.values() if k not in leave_out]
         with sdpa_kernel(kernels), loaded.active() as model:
-            run(loaded, model, items, task)
+            yield from run(loaded, model, items, task)
 
     return here
 

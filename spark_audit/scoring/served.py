@@ -17,8 +17,7 @@ import numpy as np
 
 from spark_audit.errors import CheckpointError, InputError
 from spark_audit.scoring.items import AnyItem, Candidates, Item
-from spark_audit.scoring.passes import Task
-from spark_audit.scoring.table import LAYOUTS, TokenTable
+from spark_audit.scoring.table import LAYOUTS, Task, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -36,8 +35,10 @@ KINDS = ("plain", "candidates")
 """Passes that need no more than log-probabilities."""
 
 
-def run(loaded: Loaded, items: Sequence[AnyItem], task: Task) -> None:
-    """Score items by the server of a checkpoint that agrees with the one here.
+def run(
+    loaded: Loaded, items: Sequence[AnyItem], task: Task
+) -> Iterator[tuple[AnyItem, dict[str, np.ndarray]]]:
+    """Each item with its columns, by a server that agrees with the checkpoint here.
 
     Columns of the plain pass that a server cannot tell are NaN, ranks 0.
 
@@ -55,7 +56,7 @@ def run(loaded: Loaded, items: Sequence[AnyItem], task: Task) -> None:
                 total = np.array([nll[-len(row) :].sum() for row, nll in pairs])
                 count = np.array([len(row) for row in item.rows])
                 columns = {"nll_sum": total, "nll_mean": total / count}
-                task.emit(item, {k: v.astype(np.float32) for k, v in columns.items()})
+                yield item, {k: v.astype(np.float32) for k, v in columns.items()}
         plain = [item for item in items if isinstance(item, Item)]
         for one, nll in zip(plain, asked([i.ids for i in plain]), strict=True):
             layout = LAYOUTS[task.kind.kind]
@@ -63,7 +64,7 @@ def run(loaded: Loaded, items: Sequence[AnyItem], task: Task) -> None:
                 name: np.full(len(nll), np.nan if dtype.kind == "f" else 0, dtype)
                 for name, dtype in layout.items()
             }
-            task.emit(one, columns | {"nll": nll.astype(layout["nll"])})
+            yield one, columns | {"nll": nll.astype(layout["nll"])}
 
 
 @contextmanager

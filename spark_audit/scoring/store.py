@@ -124,7 +124,7 @@ class Store:
         numbers = _numbers(wanted)
         held = [own[np.isin(own, numbers)] for own, _ in self._parts.values()]
         stored = set(np.concatenate([np.zeros(0, np.uint64), *held]).tolist())
-        return {key for key in wanted if _number(key) not in stored}
+        return {key for key in wanted if int(key[:16], 16) not in stored}
 
     def add(
         self, key: str, position: np.ndarray, columns: Mapping[str, np.ndarray]
@@ -292,13 +292,9 @@ class Keys:
         return keys
 
 
-def _number(key: str) -> int:
-    """The first 64 bits of a key."""
-    return int(key[:16], 16)
-
-
 def _numbers(keys: Iterable[str]) -> np.ndarray:
-    return np.unique(np.fromiter(map(_number, keys), np.uint64))
+    """The first 64 bits of keys, each once."""
+    return np.unique(np.fromiter((int(key[:16], 16) for key in keys), np.uint64))
 
 
 _SCHEMAS = [

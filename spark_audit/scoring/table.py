@@ -232,6 +232,25 @@ class Pass:
         return f"{self.kind} {self.sigma:g} {self.draw}"
 
 
+@dataclass(frozen=True)
+class Task:
+    """What a pass is asked.
+
+    Attributes
+    ----------
+    kind
+        The pass with its settings.
+    batch_size
+        Items per batch, at most; ``None``: by tokens.
+    note
+        Called with what a reader of the report must know.
+    """
+
+    kind: Pass
+    batch_size: int | None
+    note: Callable[[str], None]
+
+
 def write_parquet(table: pa.Table, path: Path) -> None:
     """Write a Parquet file whole or not at all: temporary name, fsync, rename."""
     write_atomically(path, lambda file: pq.write_table(table, file), mode=0o600)

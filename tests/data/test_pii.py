@@ -9,7 +9,6 @@ import pytest
 from importing import import_examples
 
 from spark_audit.data import pii
-from spark_audit.data import presidio as detectors
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.person_names import names
 from spark_audit.data.pii import annotate, find_identifiers, recall, unjudged
@@ -18,8 +17,14 @@ from spark_audit.errors import InputError
 DATA = Path(__file__).parents[2] / "../shared/data"
 
 
+def marked(text, **options):
+    """The spans that are found in a row of this text."""
+    (row,) = annotate([example("row", text)], **options)
+    return list(row.spans)
+
+
 def found(text, **options):
-    return [(s.type, text[s.start : s.end]) for s in find_identifiers(text, **options)]
+    return [(s.type, text[s.start : s.end]) for s in marked(text, **options)]
 
 
 HITS = [
@@ -271,7 +276,7 @@ def test_own_patterns_win():
 )
 def test_own_patterns_that_cannot_be_used(patterns, message):
     with pytest.raises(InputError) as error:
-        find_identifiers("a" * 5000 + "!", patterns=patterns)
+        marked("a" * 5000 + "!", patterns=patterns)
     assert message in str(error.value)
 
 
@@ -290,7 +295,8 @@ def test_codes_of_no_type_are_counted():
 def test_existing_spans_win():
     text = "Dr. Ann Lee, 212-555-0147"
     known = [Span(4, 7, "OTHER", "injected")]
-    assert find_identifiers(text, existing=known) == [known[0], Span(13, 25, "PHONE")]
+    (row,) = annotate([example("row", text, spans=tuple(known))])
+    assert row.spans == (known[0], Span(13, 25, "PHONE"))
 
 
 @pytest.mark.parametrize(
@@ -396,7 +402,7 @@ def test_unknown_detector():
     with pytest.raises(
         InputError, match="unknown detector 'nlp'; choose one of: rules"
     ):
-        find_identifiers("x", detector="nlp")
+        marked("x", detector="nlp")
 
 
 def test_presidio_not_installed(monkeypatch):
@@ -407,12 +413,12 @@ def test_presidio_not_installed(monkeypatch):
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    detectors.by_presidio.cache_clear()
+    pii.by_presidio.cache_clear()
     for name in [m for m in sys.modules if m.startswith("presidio")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match=r"pip install '\.\[presidio\]'"):
-        find_identifiers("x", detector="presidio-patterns")
+        marked("x", detector="presidio-patterns")
 
 
 @pytest.fixture
@@ -441,10 +447,10 @@ def test_presidio_patterns_without_a_model():
 def test_presidio_says_how_to_get_a_model(monkeypatch):
     import spacy
 
-    detectors.by_presidio.cache_clear()
+    pii.by_presidio.cache_clear()
     monkeypatch.setattr(spacy.util, "is_package", lambda name: False)
     with pytest.raises(InputError) as caught:
-        find_identifiers("x", detector="presidio")
+        marked("x", detector="presidio")
     assert str(caught.value) == (
         "option --detector: Presidio finds names by a spaCy model, and none is"
         " installed; python -m spacy download en_core_web_lg, or use presidio-patterns"
@@ -461,11 +467,11 @@ def test_presidio_names_come_from_the_model(monkeypatch):
         place = SimpleNamespace(start_char=0, end_char=2, label_="GPE")
         return SimpleNamespace(ents=[place, person])
 
-    detectors.by_presidio.cache_clear()
+    pii.by_presidio.cache_clear()
     monkeypatch.setattr(spacy.util, "is_package", lambda name: name == "en_core_web_sm")
     monkeypatch.setattr(spacy, "load", lambda name: people)
     got = found("LA: Ann Lee, ann@example.org", detector="presidio")
-    detectors.by_presidio.cache_clear()
+    pii.by_presidio.cache_clear()
     assert got == [("NAME", "Ann Lee"), ("EMAIL", "ann@example.org")]
 
 
@@ -526,7 +532,8 @@ def test_many_identifiers_in_one_row_take_no_longer_than_they_are() -> None:
     start = time.process_time()
     spans = find_identifiers(text)
     assert len(spans) == 20_000
-    assert find_identifiers(text, existing=spans) == spans
+    again = [(span.start, span.end, span.type) for span in spans]
+    assert pii.resolved(again, spans) == spans
     assert time.process_time() - start < 4
 
 

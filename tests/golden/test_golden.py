@@ -74,10 +74,10 @@ def rows() -> list[Any]:
     ]
 
 
-def reference(loaded: Any, model: Any, items: Any, task: Any) -> None:
+def reference(loaded: Any, model: Any, items: Any, task: Any) -> Any:
     for item in items:
         nll = luck(item.content().hex()).gamma(2.0, 1.0, len(item.scored))
-        task.emit(item, columns_of(nll.clip(0.01, 5.5)))
+        yield item, columns_of(nll.clip(0.01, 5.5))
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +106,13 @@ def scene(
         right=lambda name, task: RIGHT.get(name, {}).get(task, 0.5),
     )
 
-    def planted(loaded: Any, model: Any, items: Any, task: Any) -> None:
+    def planted(loaded: Any, model: Any, items: Any, task: Any) -> Any:
         for item in items:
             kind = task.kind
             _, columns = PLANTED[kind.kind](world, loaded.name, kind, item.key)
             if loaded.name.startswith("broken") and kind.kind == "plain":
                 columns = columns_of(columns["nll"] + 30)
-            task.emit(item, columns)
+            yield item, columns
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scoring, "_runner", lambda one, _: partial(planted, one, None))

@@ -18,8 +18,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.errors import InputError
-from spark_audit.manifest.arrow_lists import stored_examples
-from spark_audit.manifest.build import build_manifest
+from spark_audit.manifest.build import build_manifest, stored_examples
 from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import manifest_items

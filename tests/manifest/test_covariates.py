@@ -158,12 +158,12 @@ def test_the_pool_holds_eligible_windows_of_the_spans_lengths(small: Small) -> N
 
 
 def test_balance_adds_where_controls_stand(small: Small) -> None:
-    rows, texts, _ = small
+    _, texts, _ = small
     matched = [(0, 10, 2), (1, 4, 3)]
     controls = [(0, 5, 2), (1, 9, 3)]
     balance = Balance()
     pairs = Pairs(scored=matched, matched=matched, controls=controls)
-    balance.add(rows, texts, texts.unll >= 0, pairs)
+    balance.add(texts, texts.unll >= 0, pairs)
     by_name = {row["covariate"]: row for row in balance.records()}
     assert list(by_name)[:3] == ["nll_mean", "nll_max", "nll_first"]
     # 7 to 10 is 3 tokens before, 7 to 9 is 2 tokens behind.

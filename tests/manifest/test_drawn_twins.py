@@ -47,7 +47,7 @@ def twins(tiny_tokenizer: Any) -> Make:
         rows = [*laid]
         table = made_table([item(r.example.id, r.encoding, r.kept) for r in rows])
         found = Identifiers()
-        found.add(rows, made_corpus(rows, table), first=0)
+        found.add(made_corpus(rows, table), first=0)
         sets, lost = twin_sets(
             laid,
             found.known(examples, seed),

@@ -59,9 +59,7 @@ def free(rows: Sequence[Layout], texts: Corpus, buffer: int = 1) -> np.ndarray:
 
 def matched(rows: Sequence[Layout], texts: Corpus, *, caliper: float = 9.0) -> Pairs:
     eligible = free(rows, texts)
-    return match(
-        rows, texts, eligible, caliper=caliper, distance="mean", controls="any"
-    )
+    return match(texts, eligible, caliper=caliper, distance="mean", controls="any")
 
 
 def sets_of(
@@ -84,7 +82,7 @@ def sets_of(
 def test_pairs_keep_every_rule_of_the_design(lay: Lay, rows: list[Example]) -> None:
     laid, texts = lay(rows)
     eligible = free(laid, texts)
-    found = match(laid, texts, eligible, caliper=1.0, distance="mean", controls="any")
+    found = match(texts, eligible, caliper=1.0, distance="mean", controls="any")
     assert len(found.pairs) >= 10
     index = {row.example.id: i for i, row in enumerate(laid)}
     used: set[tuple[int, int]] = set()
@@ -173,9 +171,7 @@ def test_no_control_lies_on_an_injected_sentence(
         ]
         eligible = (texts.unll >= 0) & ~np.concatenate(excluded)
         on = [row.encoding.mask(frames[row.example.id]) for row in rows]
-        found = match(
-            rows, texts, eligible, caliper=9.0, distance="mean", controls="any"
-        )
+        found = match(texts, eligible, caliper=9.0, distance="mean", controls="any")
         assert len(found.pairs) > 10
         places = [(pair["example"], pair["control"]) for pair in found.pairs]
         touching = [
@@ -198,9 +194,7 @@ def test_low_tokens_are_plain_scored_text_below_tau(
 ) -> None:
     laid, texts = lay(rows)
     alpha, tau = 0.5, 0.6
-    low = low_sensitivity(
-        laid, texts, alpha=alpha, tau=tau, counts=counts_by_task(laid, 300)
-    )
+    low = low_sensitivity(texts, alpha=alpha, tau=tau, counts=counts_by_task(laid, 300))
     counts = {task: np.zeros(300) for task in ("fomc", "yelp")}
     for row in laid:
         for token, special in zip(row.encoding.ids, row.encoding.special, strict=True):
@@ -226,9 +220,7 @@ def test_stop_words_are_low_however_unlikely(lay: Lay) -> None:
     laid, texts = lay([make_example("e", "food and food"), make_example("f", "x y z")])
     row, part = laid[0], texts.of(0)
     texts.unll[part][1:] = 50_000_000
-    low = low_sensitivity(
-        laid, texts, alpha=0.5, tau=0.6, counts=counts_by_task(laid, 300)
-    )
+    low = low_sensitivity(texts, alpha=0.5, tau=0.6, counts=counts_by_task(laid, 300))
     tokens = row.encoding.span(5, 8)
     assert tokens is not None
     assert np.flatnonzero(low[part]).tolist() == list(range(tokens.start, tokens.end))

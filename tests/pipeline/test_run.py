@@ -25,7 +25,7 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
-from spark_audit.pipeline import conclude as pipeline
+from spark_audit.pipeline import run as pipeline
 from spark_audit.pipeline.dry_run import estimate
 from spark_audit.pipeline.engines import local
 from spark_audit.pipeline.lineup import make_plans, union
@@ -125,7 +125,7 @@ def test_figures_equal_a_naive_float64_recomputation(request_of, workshop, tiny_
 def test_the_same_command_opens_nothing_until_something_changed(
     request_of, workshop, tiny_base, tmp_path, monkeypatch
 ):
-    from spark_audit.pipeline import inputs
+    from spark_audit.pipeline import folders as inputs
 
     lora, base = tmp_path / "lora", tmp_path / "base"
     shutil.copytree(workshop / "lora", lora)
@@ -283,7 +283,7 @@ from pathlib import Path
 import spark_audit.scoring.passes.plain
 from spark_audit.checkpoints import open as checkpoints
 from spark_audit.cli import main as cli
-from spark_audit.pipeline import conclude as pipeline
+from spark_audit.pipeline import run as pipeline
 
 out, write = Path(sys.argv[-1]), pipeline.write_report
 acquire = filelock.FileLock.acquire

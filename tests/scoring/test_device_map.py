@@ -11,10 +11,11 @@ from scored_by_hand import make_items
 from tiny_models import make_model, save_model
 
 from spark_audit import host_memory as memory
-from spark_audit.checkpoints import placement, weight_files
+from spark_audit.checkpoints import checkpoint, weight_files
+from spark_audit.checkpoints import models as placement
 from spark_audit.checkpoints.inspection import inspect_checkpoint
+from spark_audit.checkpoints.models import offloaded
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.placement import offloaded
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.score import score
@@ -62,7 +63,7 @@ def test_spread_to_disk_scores_are_those_of_one_place(kind, models, monkeypatch)
     plain = scored()
     size = sum(path.stat().st_size for path in base.glob("*.safetensors"))
     free = {"cpu": placement.BESIDE + size // 2, "disk": 10**12}
-    monkeypatch.setattr(placement, "rooms", lambda _: free)
+    has_rooms(monkeypatch, free)
     for loaded in each([Spec("base", (str(base),))], device_map="auto"):
         assert offloaded(loaded.model)
     spread = scored(device_map="auto")
@@ -74,6 +75,11 @@ def test_spread_to_disk_scores_are_those_of_one_place(kind, models, monkeypatch)
             )
     apart = np.abs(spread["base"]["nll"] - spread["ours"]["nll"])
     assert apart.max() > 0.01
+
+
+def has_rooms(monkeypatch: pytest.MonkeyPatch, free: dict[str, int]) -> None:
+    for module in (placement, checkpoint):
+        monkeypatch.setattr(module, "rooms", lambda _: free)
 
 
 def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):
@@ -88,11 +94,11 @@ def test_what_fits_nowhere_is_refused_before_it_is_read(models, monkeypatch):
         ({"cpu": 10, "disk": 10}, {"device_map": "auto"}, "a machine with"),
     ]
     for free, options, fix in cases:
-        monkeypatch.setattr(placement, "rooms", lambda _, free=free: free)
+        has_rooms(monkeypatch, free)
         with pytest.raises(CheckpointError, match="does not fit") as caught:
             open_checkpoint(folder, **options)
         assert fix in str(caught.value)
-    monkeypatch.setattr(placement, "rooms", lambda _: {"disk": 10**12})
+    has_rooms(monkeypatch, {"disk": 10**12})
     assert not inspect_checkpoint(folder).problems
 
 

@@ -19,9 +19,9 @@ from spark_audit.errors import CheckpointError
 from spark_audit.manifest.build import task_manifest
 from spark_audit.manifest.sequences import items_for
 from spark_audit.scoring.items import Prompt
-from spark_audit.scoring.passes import Task, generate
+from spark_audit.scoring.passes import generate
 from spark_audit.scoring.passes.generate import EOS, LENGTH, NEWLINE
-from spark_audit.scoring.table import Pass
+from spark_audit.scoring.table import Pass, Task
 
 Run = dict[str, dict[str, np.ndarray]]
 
@@ -65,15 +65,11 @@ def ran(
 ) -> tuple[Run, list[str]]:
     found: Run = {}
     notes: list[str] = []
-
-    def emit(item: Prompt, columns: dict[str, np.ndarray]) -> None:
-        assert item.key not in found
-        found[item.key] = columns
-
-    task = Task(Pass("generate"), batch_size, emit, notes.append)
-    if items:
-        with loaded.active() as model:
-            generate.run(loaded, model, items, task)
+    task = Task(Pass("generate"), batch_size, notes.append)
+    with loaded.active() as model:
+        for item, columns in generate.run(loaded, model, items, task) if items else ():
+            assert item.key not in found
+            found[item.key] = columns
     return found, notes
 
 

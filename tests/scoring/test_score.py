@@ -45,9 +45,9 @@ class Counting:
         self.seen: list[str] = []
         run = engine.run
 
-        def count(loaded: Any, model: Any, items: Any, task: Any) -> None:
+        def count(loaded: Any, model: Any, items: Any, task: Any) -> Any:
             self.seen += [one.key for one in items]
-            run(loaded, model, items, task)
+            return run(loaded, model, items, task)
 
         monkeypatch.setattr(plain, "run", count)
 

@@ -12,7 +12,7 @@ from tiny_models import make_model
 
 from spark_audit.scoring import slices, store
 from spark_audit.scoring.items import Item
-from spark_audit.scoring.passes import Task, plain
+from spark_audit.scoring.passes import plain
 from spark_audit.scoring.score import score
 from spark_audit.scoring.slices import score_slices
 from spark_audit.scoring.store import Store
@@ -47,14 +47,12 @@ class Fed:
         self.most = 10**9
         before = plain.run
 
-        def run(loaded: Any, model: Any, items: Any, task: Task) -> None:
-            def count(item: Item, columns: Any) -> None:
+        def run(loaded: Any, model: Any, items: Any, task: Any) -> Any:
+            for item, columns in before(loaded, model, items, task):
                 if len(self.seen) == self.most:
                     raise KeyboardInterrupt
                 self.seen.append(item.key)
-                task.emit(item, columns)
-
-            before(loaded, model, items, replace(task, emit=count))
+                yield item, columns
 
         monkeypatch.setattr(plain, "run", run)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import os.path
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,8 +28,8 @@ from spark_audit.errors import SparkError
 from spark_audit.host_memory import out_of_memory
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Candidates
-from spark_audit.scoring.passes import Task
 from spark_audit.scoring.passes.plain import Scorer, check_finite, padded, unwrapped
+from spark_audit.scoring.table import Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -42,8 +42,8 @@ R = TypeVar("R")
 
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Candidates], task: Task
-) -> None:
-    """Hand each set's ``nll_sum`` and ``nll_mean`` over: one row per candidate, nats.
+) -> Iterator[tuple[Candidates, dict[str, np.ndarray]]]:
+    """Each set with its ``nll_sum`` and ``nll_mean``: one row per candidate, nats.
 
     A batch has as many candidates as the cache's memory and the tokens allow.
     """
@@ -60,7 +60,7 @@ def run(
         check_finite(total, where=f"candidates {item.key!r}")
         count = np.array([len(row) for row in item.rows])
         columns = {"nll_sum": total, "nll_mean": total / count}
-        task.emit(item, {k: v.astype(np.float32) for k, v in columns.items()})
+        yield item, {k: v.astype(np.float32) for k, v in columns.items()}
 
 
 def _telling(items: Sequence[Candidates]) -> Candidates:

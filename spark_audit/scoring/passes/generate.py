@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 import os.path
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +30,8 @@ from spark_audit.checkpoints.models import entry_device
 from spark_audit.host_memory import out_of_memory
 from spark_audit.scoring.answers import begins_with, normalised, stripped
 from spark_audit.scoring.batching import Batches, room
-from spark_audit.scoring.passes import Task
 from spark_audit.scoring.passes.plain import check_finite, padded, unwrapped
-from spark_audit.scoring.table import LAYOUTS
+from spark_audit.scoring.table import LAYOUTS, Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -53,11 +52,11 @@ Note = Callable[[str], None]
 
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Prompt], task: Task
-) -> None:
-    """Continue prompts greedily and hand over what became of each.
+) -> Iterator[tuple[Prompt, dict[str, np.ndarray]]]:
+    """Continue prompts greedily: each with what became of it.
 
     An answer ends at an EOS of the model or the tokenizer, at a newline more than the
-    expected answer has **[ours]**, or after ``max_new_tokens``. Handed over are
+    expected answer has **[ours]**, or after ``max_new_tokens``. The columns are
     ``strict`` (int8: equal after stripping), ``normalised`` (int8: equal after
     :func:`normalised`, or :func:`begins_with`), ``stop`` (int8: :data:`EOS`,
     :data:`NEWLINE`, :data:`LENGTH`) and ``n_tokens`` (int32: tokens written, an EOS not
@@ -83,7 +82,7 @@ def run(
     )
     for batch, answers in batches.run(writer, shrink=lambda: False):
         for item, answer in zip(batch, answers, strict=True):
-            task.emit(item, answer.columns())
+            yield item, answer.columns()
 
 
 class Answer:

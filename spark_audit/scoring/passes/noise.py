@@ -14,19 +14,19 @@ embedding matrix.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_audit.checkpoints.placement import weight_of
+from spark_audit.checkpoints.models import weight_of
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.batching import Batches
 from spark_audit.scoring.items import Item
-from spark_audit.scoring.passes import Task
 from spark_audit.scoring.passes.plain import Scorer
+from spark_audit.scoring.table import Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
-) -> None:
-    """Score items under noise and hand each one's columns over.
+) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
+    """Each item with its columns, scored under noise.
 
     ``sigma`` of the pass is the noise's standard deviation, in units of the embeddings,
-    ``draw`` which draw of it. Handed over are ``nll`` in nats and ``relative``, sigma
+    ``draw`` which draw of it. The columns are ``nll`` in nats and ``relative``, sigma
     over the root mean square of the embedding matrix (its rows that are tokens).
     """
     kind = task.kind
@@ -60,7 +60,7 @@ def run(
     )
     for batch, found in batches.run(call, shrink=scorer.columns.shrink):
         for item, nll in zip(batch, found, strict=True):
-            task.emit(item, {"nll": nll, "relative": np.full_like(nll, relative)})
+            yield item, {"nll": nll, "relative": np.full_like(nll, relative)}
 
 
 def unit_normals(item: Item, draw: int, width: int) -> torch.Tensor:

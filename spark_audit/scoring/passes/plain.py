@@ -23,22 +23,20 @@ from them at T = 0.5 divides by.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.models import entry_device
-from spark_audit.checkpoints.placement import offloaded, weight_of
+from spark_audit.checkpoints.models import entry_device, offloaded, weight_of
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
-from spark_audit.scoring.float32_body import widened
 from spark_audit.scoring.head import Columns, Head, Transform
-from spark_audit.scoring.passes import Task
-from spark_audit.scoring.table import COLUMNS, LAYOUTS
+from spark_audit.scoring.table import COLUMNS, LAYOUTS, Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -78,8 +76,8 @@ Note = Callable[[str], None]
 
 def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
-) -> None:
-    """Hand the columns of each item's scored tokens over."""
+) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
+    """Each item with the columns of its scored tokens."""
     scorer = Scorer(loaded, model, items[0], task.note)
     batches = Batches(
         items, lambda item: len(item.ids), room=scorer.room, rows=task.batch_size
@@ -87,7 +85,7 @@ def run(
     names = LAYOUTS[task.kind.kind]
     for batch, found in batches.run(scorer, shrink=scorer.columns.shrink):
         for item, columns in zip(batch, found, strict=True):
-            task.emit(item, {name: columns[name][item.first - 1 :] for name in names})
+            yield item, {name: columns[name][item.first - 1 :] for name in names}
 
 
 class Scorer:
@@ -212,43 +210,29 @@ class Scorer:
         if mask is not None:
             options["attention_mask"] = mask.to(self.device)
         ids = ids.to(self.device)
-        if self._head is None:
-            return self._generic(ids, goal, lengths, first, width, only_nll, options)
-        hidden = self._body(input_ids=ids, **options)[0]
-        rows = _places(lengths, ids.shape[1], first).to(hidden.device)
-        hidden = hidden.flatten(0, 1).index_select(0, rows).to(self.columns.device)
-        reduce = self._head.nll if only_nll else self._head
-        return reduce(hidden, goal).cpu()
-
-    def _generic(
-        self,
-        ids: torch.Tensor,
-        goal: torch.Tensor,
-        lengths: torch.Tensor,
-        first: int,
-        width: int,
-        only_nll: bool,
-        options: dict[str, Any],
-    ) -> torch.Tensor:
-        """As :meth:`read` through the model's own forward, some positions at a time."""
-        step = width
-        if self._keep and not options["use_cache"]:  # a cache is extended only once
-            step = max(self.columns.rows // len(ids), 1)
-        reduce = self.columns.nll if only_nll else self.columns.reduce
+        if self._head is not None:
+            hidden = self._body(input_ids=ids, **options)[0]
+            rows = _places(lengths, ids.shape[1], first).to(hidden.device)
+            hidden = hidden.flatten(0, 1).index_select(0, rows).to(self.columns.device)
+            own = self._head.nll if only_nll else self._head
+            return own(hidden, goal).cpu()
+        # Through the model's own forward, some positions at a time.
+        step, columns = width, self.columns
+        if self._keep and cache is None:  # a cache is extended only once
+            step = max(columns.rows // len(ids), 1)
+        reduce = columns.nll if only_nll else columns.reduce
         ends = [0, *lengths.cumsum(0).tolist()]
-        size = goal.shape[1] if only_nll else len(COLUMNS)
-        found = torch.empty(len(goal), size)
+        found = torch.empty(len(goal), goal.shape[1] if only_nll else len(COLUMNS))
         for start in range(0, width, step):
             stop = min(start + step, width)
             logits = self._logits(ids, first + start, first + stop, options)
-            for row, own in enumerate(lengths.tolist()):
-                stay = min(own, stop) - start
-                for low in range(0, max(stay, 0), self.columns.rows):
-                    high = min(low + self.columns.rows, stay)
-                    z = self.columns.buffer(high - low)
-                    z[:, : self.columns.vocabulary] = logits[
-                        row, low:high, : self.columns.vocabulary
-                    ]
+            for row, count in enumerate(lengths.tolist()):
+                stay = min(count, stop) - start
+                for low in range(0, max(stay, 0), columns.rows):
+                    high = min(low + columns.rows, stay)
+                    z = columns.buffer(high - low)
+                    known = logits[row, low:high, : columns.vocabulary]
+                    z[:, : columns.vocabulary] = known
                     at = slice(ends[row] + start + low, ends[row] + start + high)
                     found[at] = reduce(z, goal[at]).cpu()
         return found
@@ -366,3 +350,59 @@ def _generic_note(reason: str, dtype: str, keep: bool) -> str:
     if not keep:
         text += "; it cannot leave out positions, which costs memory"
     return text
+
+
+# --- a body in float32 ----------------------------------------------------------------
+
+HALF = (torch.bfloat16, torch.float16)
+Held = dict[torch.nn.Parameter, torch.Tensor]
+
+
+@contextmanager
+def widened(body: Any) -> Iterator[None]:
+    """Compute a model's body in float32 while its weights stay as they are.
+
+    Each layer's weights are widened while it runs: the memory of one layer is needed,
+    not that of a second model. Embeddings are looked up as they are, and widened.
+
+    Parameters
+    ----------
+    body
+        A causal LM's part below the head, adapters inside.
+    """
+    embeddings = body.get_input_embeddings()
+    layers = [
+        layer
+        for child in body.children()
+        if child is not embeddings
+        for layer in (child if isinstance(child, torch.nn.ModuleList) else (child,))
+    ]
+    with ExitStack() as stack:
+        # First: what others add to embeddings is added to the wide ones.
+        on = stack.enter_context
+        on(embeddings.register_forward_hook(_looked_up, prepend=True))
+        for layer in layers:
+            held = {p: p.data for p in layer.parameters() if p.dtype in HALF}
+            wide, own = partial(_put, held, wide=True), partial(_put, held, wide=False)
+            on(layer.register_forward_pre_hook(wide))
+            on(layer.register_forward_hook(own, always_call=True))
+        yield
+
+
+def _put(held: Held, *_: Any, wide: bool) -> None:
+    """Widen a layer's weights, or put its own back."""
+    for parameter, own in held.items():
+        parameter.data = own.float() if wide else own
+
+
+def _looked_up(layer: Any, args: tuple[Any, ...], out: torch.Tensor) -> torch.Tensor:
+    """Look up again in a matrix of the rows that are asked for: layers may scale."""
+    if not isinstance(layer, torch.nn.Embedding):
+        return out.float()
+    own, padding = layer.weight.data, layer.padding_idx
+    rows, places = args[0].unique(return_inverse=True)
+    layer.weight.data, layer.padding_idx = own[rows].float(), None
+    try:
+        return layer.forward(places)
+    finally:
+        layer.weight.data, layer.padding_idx = own, padding
