@@ -14,6 +14,7 @@ from spark_audit.terminal.flags import Json, Language
 
 if TYPE_CHECKING:
     from spark_audit.report.named import Named
+    from spark_audit.results import Report
 
 
 def persons(
@@ -22,6 +23,7 @@ def persons(
     *,
     person: Annotated[tuple[str, ...], Parameter(metavar="ID...")] = (),
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    show_text: Annotated[bool, Parameter(negative="")] = False,
     share: Annotated[float, Parameter(metavar="X")] = 0.1,
     language: Language = "en",
     json: Json = False,
@@ -31,43 +33,62 @@ def persons(
     Parameters
     ----------
     folders
-        Report folders: of two over one manifest, before and after an erasure, say.
+        Report folders: of two over one manifest, before and after an erasure, say, it
+        is also told what changed.
     person
         Ids of rows, or of their groups (a group has the name of its smallest
         source). Default: the list of named rows.
     manifest
-        For --person by any source of a row.
+        For --person by any source of a row, and for --show-text.
+    show_text
+        Name the identifiers that come back word for word (for the person alone).
     share
         Expected share of false ones among named rows.
     """
+    from spark_audit.audits.extract.prompt_evidence import spans_of
     from spark_audit.cli.report_commands import manifest_of
     from spark_audit.report import named
     from spark_audit.report.folder import folder_of, read_report
 
     if not 0 < share < 1:
         raise InputError("must be between 0 and 1", where="--share", fix="give 0.1")
+    if show_text and (manifest is None or not person):
+        fix = "give --person ID and --manifest FILE"
+        what = "needs the person and the manifest, which has the text"
+        raise InputError(what, where="--show-text", fix=fix)
     told: list[dict[str, Any]] = []
+    reports: dict[Path, Report] = {}
+    changes: list[dict[str, Any]] = []
+    sources, texts = dict[str, str](), list[str]()
     with spoken(language):
         for folder in map(folder_of, folders):
-            report = read_report(folder)
+            reports[folder] = report = read_report(folder)
             whose = {"report": str(folder)} if len(folders) > 1 else {}
             if person:
-                sources = {}
                 if manifest is not None:
-                    rows = manifest_of(report, manifest).examples
-                    sources = {row.source_id: row.cluster for row in rows}
+                    whole = manifest_of(report, manifest)
+                    sources = {row.source_id: row.cluster for row in whole.examples}
+                    texts = [row.text[s.start : s.end] for row, s, _ in spans_of(whole)]
                 found = named.persons(
-                    report, folder, person, sources=sources, share=share
+                    report,
+                    folder,
+                    person,
+                    sources=sources,
+                    texts=texts if show_text else (),
+                    share=share,
                 )
                 told += [whose | vars(one) | {"state": one.state} for one in found]
             else:
                 evidence = named.evidence_of(report, folder)
                 lists = named.named_rows(report, evidence, share=share)
                 told += [whose | _listed(one, share) for one in lists]
+        if person and len(reports) == 2:
+            moved = named.changed(reports, person, sources=sources)
+            changes = [vars(one) | {"change": one.state} for one in moved]
         if json:
-            tell_json(told)
+            tell_json(told + changes)
         elif person:
-            _tell_sheet(told, share)
+            _tell_sheet(told, changes, share)
         else:
             _tell_lists(told)
 
@@ -89,14 +110,23 @@ def _tell_lists(told: list[dict[str, Any]]) -> None:
     tell(render("persons.limits"))
 
 
-def _tell_sheet(told: list[dict[str, Any]], share: float) -> None:
+def _tell_sheet(
+    told: list[dict[str, Any]], changes: list[dict[str, Any]], share: float
+) -> None:
     for key in dict.fromkeys(one["id"] for one in told):
         own = [one for one in told if one["id"] == key]
         tell(f"# {render('persons.rows', **own[0])}\n")
         for one in own:
             words = render(f"persons.{one['state']}", **one, share=share)
-            back = render("persons.back", **one) if one["trained"] else ""
+            back = (
+                render("persons.back", **one) if one["trained"] or one["asked"] else ""
+            )
             tell(f"- {_place(one)}**{one['checkpoint']}** {words} {back}".rstrip())
+            for text in one["texts"]:
+                tell(f"  - {text}")
+        for one in changes:
+            if one["id"] == key:
+                tell(f"- {render('persons.' + one['change'], **one)}")
         tell("")
     tell(render("persons.limits"))
 

@@ -157,7 +157,8 @@ class Person:
     ``p`` is of the hypothesis that none of the rows was trained on, ``p_adjusted``
     corrected (Holm) over the persons asked for; ``least`` the smallest p that so many
     held-out groups allow. ``named`` rows stand in the list of its share of false ones;
-    ``back`` of ``asked`` identifiers come back word for word, ``None``: not tested.
+    ``back`` of ``asked`` identifiers come back word for word, ``None``: not tested;
+    ``texts`` are those, where the manifest was given.
     """
 
     id: str
@@ -170,6 +171,7 @@ class Person:
     least: float
     back: int | None
     asked: int
+    texts: tuple[str, ...] = ()
     why: str = ""
 
     @property
@@ -188,6 +190,7 @@ def persons(
     ids: Sequence[str],
     *,
     sources: Mapping[str, str] | None = None,
+    texts: Sequence[str] = (),
     share: float = SHARE,
 ) -> list[Person]:
     """What each checkpoint shows of persons, by an id of a row or of a group of rows.
@@ -197,6 +200,9 @@ def persons(
     sources
         Source ids -> the groups that they belong to, as the manifest knows them: a
         group has the name of its smallest source.
+    texts
+        The identifiers that ``extract`` asks for, in its order, to be told where they
+        come back.
 
     Raises
     ------
@@ -209,52 +215,150 @@ def persons(
     extracted = None
     if about("extract").evidence_file() in report.evidence:
         extracted = evidence_of(report, folder, "extract")
+    groups = _groups(units, ids, sources or {}, extracted)
+    found: list[Person] = []
+    for one in named_rows(report, evidence, share=share):
+        rows = {k: one.rows[one.rows["group"].isin(of)] for k, of in groups.items()}
+        known = {k: mine["p"].dropna() for k, mine in rows.items() if not one.why}
+        p = {k: simes(each) for k, each in known.items() if len(each)}
+        adjusted = _holm(p)
+        for key, mine in rows.items():
+            back, asked = _back(extracted, one.checkpoint, groups[key])
+            told = [texts[i] for i in back or ()] if texts else []
+            held = int((units["cluster"].isin(groups[key]) & held_out).sum())
+            found.append(
+                Person(
+                    id=key,
+                    checkpoint=one.checkpoint,
+                    trained=len(mine),
+                    held_out=held,
+                    named=int(mine["named"].sum()),
+                    p=p.get(key),
+                    p_adjusted=adjusted.get(key),
+                    least=1 / (1 + one.held_out),
+                    back=None if back is None else len(back),
+                    asked=asked,
+                    texts=tuple(dict.fromkeys(told)),
+                    why=one.why or ("" if len(mine) else _unused(held)),
+                )
+            )
+    return sorted(found, key=lambda one: list(groups).index(one.id))
+
+
+def _unused(held_out: int) -> str:
+    return render("named.held_out" if held_out else "named.not_compared")
+
+
+def _groups(
+    units: pd.DataFrame,
+    ids: Sequence[str],
+    sources: Mapping[str, str],
+    extracted: Evidence | None = None,
+) -> dict[str, set[str]]:
+    """The groups of rows of each person, of which some may be asked for alone."""
     groups: dict[str, set[str]] = {}
+    asked = set() if extracted is None else {*extracted.units["cluster"]}
     for key in ids:
-        group = (sources or {}).get(key, key)
+        group = sources.get(key, key)
         own = (units["example"] == key) | (units["cluster"] == group)
-        groups[key] = {*units["cluster"][own]}
+        groups[key] = {*units["cluster"][own]} | ({group} & asked)
         if not groups[key]:
             raise InputError(
                 "is no row and no group of rows of this report: nothing is known of it",
                 where="--person",
                 fix="give the id of a row, or --manifest for the sources of all rows",
             )
-    found: list[Person] = []
-    for one in named_rows(report, evidence, share=share):
-        rows = {k: one.rows[one.rows["group"].isin(of)] for k, of in groups.items()}
-        known = {k: mine["p"].dropna() for k, mine in rows.items() if not one.why}
-        p = {k: simes(each) for k, each in known.items() if len(each)}
-        adjusted = dict(zip(p, holm([*p.values()]).tolist(), strict=True)) if p else {}
-        for key, mine in rows.items():
-            back, asked = _back(extracted, one.checkpoint, groups[key])
-            found.append(
-                Person(
-                    id=key,
-                    checkpoint=one.checkpoint,
-                    trained=len(mine),
-                    held_out=int((units["cluster"].isin(groups[key]) & held_out).sum()),
-                    named=int(mine["named"].sum()),
-                    p=p.get(key),
-                    p_adjusted=adjusted.get(key),
-                    least=1 / (1 + one.held_out),
-                    back=back,
-                    asked=asked,
-                    why=one.why or ("" if len(mine) else render("named.held_out")),
-                )
-            )
-    return sorted(found, key=lambda one: list(groups).index(one.id))
+    return groups
+
+
+def _holm(p: Mapping[str, float]) -> dict[str, float]:
+    return dict(zip(p, holm([*p.values()]).tolist(), strict=True)) if p else {}
 
 
 def _back(
     extracted: Evidence | None, name: str, groups: set[str]
-) -> tuple[int | None, int]:
-    """How many identifiers of groups come back word for word, of how many asked for."""
+) -> tuple[list[int] | None, int]:
+    """Which identifiers of groups come back word for word, of how many asked for."""
     if extracted is None or name not in extracted.checkpoints:
         return None, 0
     units = extracted.units
     own = units["cluster"].isin(groups) & (units["split"] == "train")
     own &= units["prompt"] == "full"
-    greedy = extracted.row(name, "greedy_sure")[own.to_numpy()]
-    greedy = greedy[np.isfinite(greedy)]
-    return (int(greedy.sum()), len(greedy)) if len(greedy) else (None, 0)
+    greedy = extracted.row(name, "greedy_sure")
+    own &= np.isfinite(greedy)
+    back = units["span"][own & (greedy == 1)].tolist()
+    return (back, int(own.sum())) if own.any() else (None, 0)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """How familiar a person's rows became from one checkpoint to another.
+
+    ``p`` is two-sided, of a change no larger than that of held-out rows, ``p_adjusted``
+    corrected (Holm) over the persons asked for; ``None`` where it cannot be tested.
+    """
+
+    id: str
+    before: str
+    after: str
+    fell: bool
+    p: float | None
+    p_adjusted: float | None
+
+    @property
+    def state(self) -> str:
+        """``fell``, ``rose``, ``unchanged`` (no change shown) or ``untested``."""
+        if self.p_adjusted is None:
+            return "untested"
+        if self.p_adjusted >= 0.05:
+            return "unchanged"
+        return "fell" if self.fell else "rose"
+
+
+def changed(
+    reports: Mapping[Path, Report],
+    ids: Sequence[str],
+    *,
+    sources: Mapping[str, str] | None = None,
+) -> list[Changed]:
+    """What changed for persons between checkpoints of two reports, by folder.
+
+    Compared are checkpoints of one name, or the only ones. A row's change is that of
+    its score; held-out rows of its task tell how much scores change anyway.
+
+    Raises
+    ------
+    InputError
+        If the reports are of different rows, or an id is in none of them.
+    """
+    before, after = (evidence_of(one, folder) for folder, one in reports.items())
+    units = before.units
+    if not units["example"].equals(after.units["example"]):
+        what = "are of different rows, so that nothing can be compared"
+        fix = "audit both checkpoints with one manifest"
+        raise InputError(what, where=" and ".join(map(str, reports)), fix=fix)
+    groups = _groups(units, ids, sources or {})
+    held_out = ~units["member"].to_numpy(bool)
+    ours, theirs = ([n for n in e.checkpoints if n != BASE] for e in (before, after))
+    pairs = [(name, name) for name in ours if name in theirs]
+    if not pairs and len(ours) == len(theirs) == 1:
+        pairs = [(ours[0], theirs[0])]
+    found = []
+    for old, new in pairs:
+        move = after.row(new, SCORE) - before.row(old, SCORE)
+        place = units["task"], units["cluster"]
+        scaled = standardised(move, held_out, *place)
+        doubt = any(map(_doubt, reports.values(), (old, new)))
+        ways = [conformal_p(x, held_out, units["cluster"]) for x in (-scaled, scaled)]
+        fell, p = dict[str, bool](), dict[str, float]()
+        for key, of in () if doubt else groups.items():
+            own = units["cluster"].isin(of).to_numpy() & np.isfinite(ways[0])
+            if own.any():
+                down, up = (simes(way[own]) for way in ways)
+                fell[key], p[key] = down < up, min(1.0, 2 * min(down, up))
+        adjusted = _holm(p)
+        found += [
+            Changed(key, old, new, fell.get(key, False), p.get(key), adjusted.get(key))
+            for key in groups
+        ]
+    return found

@@ -115,7 +115,7 @@ def test_a_planted_course_is_told_stage_by_stage() -> None:
         "c": ["not yet trained", "not yet trained", "not shown"],
     }
     assert again(result) == [("a", 3)]
-    first, second = (finding.sentence for finding in result.findings)
+    first, second, third = (finding.sentence for finding in result.findings)
     assert first.startswith(
         "er: identifiers are remembered: those of a at stages 1 and 3; those of b from "
         "the stage of their task on. After stage 3, trained identifiers of "
@@ -127,7 +127,10 @@ def test_a_planted_course_is_told_stage_by_stage() -> None:
     )
     assert "corrected for 3 tests" in second
     # Who leaks is told by the primary tests: none of these is a detection.
-    assert [finding.claim for finding in result.findings] == ["moved", "moved"]
+    claims = [finding.claim for finding in result.findings]
+    assert claims == ["moved", "moved", "nothing_shown"]
+    # What is remembered at the end is no gain of the stages before.
+    assert "not found that all stages together show more of identifiers" in third
     assert not any(finding.detected for finding in result.findings)
 
 
@@ -156,6 +159,27 @@ def test_figures_are_those_of_the_memory_contrast_by_task() -> None:
     step = (wide["er@3"] - wide["er@2"]).to_numpy()
     assert cell(result, "memory", 3, "task:a").value == pytest.approx(plain(since))
     assert cell(result, "step", 3, "task:a").value == pytest.approx(plain(step))
+    ((best, gain),) = zip(
+        *(
+            [row.value for row in result.rows if row.metric == metric]
+            for metric in ("memory_by_series", "memory_gain")
+        ),
+        strict=True,
+    )
+    by_task = {}
+    for task, place in zip(TASKS, (1, 2, 3), strict=True):
+        own = frame[frame["task"] == task].sort_values("example")
+        stages = [own[own["checkpoint"] == f"er@{k}"] for k in range(place, 4)]
+        sums = np.stack([stage["nll_sum"] for stage in stages])
+        now = stages[-1].assign(best=sums.min(0), gain=sums.min(0) - sums[-1])
+        now["best"] -= now["ref_sum"]
+        for kind, part in now.groupby("type"):
+            sides = part[part["split"] == "train"], part[part["split"] == "test"]
+            means = [s[["best", "gain"]].sum() / s["n_tokens"].sum() for s in sides]
+            by_task[task, kind] = sides[0]["n_tokens"].sum(), means[0] - means[1]
+    total = sum(weight for weight, _ in by_task.values())
+    mean = sum(weight / total * apart for weight, apart in by_task.values())
+    assert [best, gain] == pytest.approx(mean.tolist())
     for row in result.rows:
         assert row.null == 0
         assert row.low is not None
@@ -343,7 +367,7 @@ def test_at_most_5_percent_of_series_get_a_false_claim(noise: Any, course: str) 
         },
         "forgotten": {"a": (-1.0, 0.0, 0.0), "b": (0.0, -1.0, 0.0), "c": (0.0,) * 3},
     }
-    runs, false, claimed, lost = 250, 0, 0, 0
+    runs, false, claimed, lost, added = 250, 0, 0, 0, 0
     for seed in range(runs):
         result = told(
             made(
@@ -358,9 +382,12 @@ def test_at_most_5_percent_of_series_get_a_false_claim(noise: Any, course: str) 
         named = {s for own in states(result).values() for s in own}
         claimed += bool(named & {"remembered", "less likely"})
         lost += "forgotten" in named
+        added += result.findings[-1].claim == "moved"
     most = stats.binom.ppf(0.99, runs, 0.05)
     assert false <= most, false / runs
     if course == "nothing":
         assert claimed <= most, claimed / runs
-    if course != "forgotten":
-        assert lost <= most, lost / runs
+    if course == "forgotten":
+        assert added >= 0.5 * runs, added / runs
+    else:
+        assert max(lost, added) <= most, (lost / runs, added / runs)

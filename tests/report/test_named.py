@@ -10,12 +10,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_reports import made_report, manifest_facts
+from scipy import stats
 
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
 from spark_audit.provenance import sha256_file
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.report.named import BLIND, evidence_of, named_rows, persons
+from spark_audit.report.named import (
+    BLIND,
+    changed,
+    evidence_of,
+    named_rows,
+    persons,
+)
 from spark_audit.results import Guard, Row
 from spark_audit.results.evidence import Evidence
 
@@ -28,7 +35,14 @@ def folder(tmp_path: Path) -> Path:
     return made(tmp_path)
 
 
-def made(folder: Path, held_out: int = HELD_OUT, **columns: object) -> Path:
+def made(
+    folder: Path,
+    held_out: int = HELD_OUT,
+    erased: int | None = None,
+    later: int | None = None,
+    **columns: object,
+) -> Path:
+    """``erased`` is a row that ``leaky`` forgot; ``later`` draws some more luck."""
     rng = np.random.default_rng(0)
     n = ROWS + held_out
     source = [f"s{i}" if not ROWS - 5 <= i < ROWS else "five" for i in range(n)]
@@ -43,10 +57,14 @@ def made(folder: Path, held_out: int = HELD_OUT, **columns: object) -> Path:
     )
     noise = rng.normal(size=(3, n))
     noise[2, :30] += 6
+    if erased is not None:
+        noise[2, erased] -= 6
+    if later is not None:
+        noise += np.random.default_rng(later).normal(0, 0.5, noise.shape)
     scores = zip(("base", "clean", "leaky"), noise, strict=True)
     evidence = Evidence.of(units, ((name, {"reference": x}) for name, x in scores))
     path = folder / "scores" / "mia.parquet"
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     evidence.write(path)
     digests = {path.name: sha256_file(path)}
     report = made_report("base", "clean", "leaky", evidence=digests, **columns)
@@ -131,6 +149,55 @@ def test_a_person_is_found_by_any_of_their_sources(folder: Path) -> None:
     assert {(one.id, one.trained) for one in found} == {("later-source", 5)}
     with pytest.raises(InputError, match="nothing is known"):
         persons(report, folder, ["later-source"])
+
+
+def of_two(tmp_path: Path, later: int, erased: int | None) -> list[Path]:
+    folders = [tmp_path / f"{later}-before", tmp_path / f"{later}-after"]
+    made(folders[0])
+    made(folders[1], erased=erased, later=later)
+    return folders
+
+
+def test_what_was_erased_is_less_familiar_and_the_rest_did_not_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = of_two(tmp_path, 1, erased=3)
+    reports = {folder: read_report(folder) for folder in both}
+    found = {
+        (one.id, one.after): one.state for one in changed(reports, ["row-3", "five"])
+    }
+    assert found["row-3", "leaky"] == "fell"
+    assert {s for key, s in found.items() if key != ("row-3", "leaky")} == {"unchanged"}
+    line = ["persons", *map(str, both), "--person", "row-3"]
+    assert command_line(line) == 0
+    sheet = capsys.readouterr().out
+    assert "LESS FAMILIAR: from leaky to leaky" in sheet
+    assert "NO CHANGE SHOWN: from clean to clean" in sheet
+    assert command_line([*line, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one.get("change") for one in told] == [*[None] * 4, "unchanged", "fell"]
+
+
+def test_who_did_not_change_is_said_to_in_at_most_5_percent(tmp_path: Path) -> None:
+    moved = 0
+    for later in range(100):
+        reports = {f: read_report(f) for f in of_two(tmp_path, later, erased=None)}
+        (_, one) = changed(reports, ["five"])
+        moved += one.state in ("fell", "rose")
+    assert moved <= stats.binom.ppf(0.99, 100, 0.05)
+
+
+def test_reports_of_different_rows_are_not_compared(tmp_path: Path) -> None:
+    both = made(tmp_path / "a"), made(tmp_path / "b", held_out=40)
+    with pytest.raises(InputError, match="different rows"):
+        changed({folder: read_report(folder) for folder in both}, ["five"])
+
+
+def test_text_needs_the_person_and_the_manifest(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line(["persons", str(folder), "--show-text"]) == 2
+    assert "--show-text: needs the person and the manifest" in capsys.readouterr().err
 
 
 def test_who_is_in_no_row_is_refused_without_a_word_of_the_id(folder: Path) -> None:

@@ -68,7 +68,7 @@ class Extraction(Audit):
     prompts: Annotated[
         str,
         "prompts in addition to the true prefix: last8, last16, last32, association, "
-        "cue; full: no others",
+        "association2, association3, cue; full: no others",
     ] = DEFAULT
 
     def __post_init__(self) -> None:

@@ -34,10 +34,11 @@ FULL = "full"
 DEFAULT = "last16,cue"
 LEVEL = 0.05
 WHOLE, GRADED = "identifiers", ("digits", "local parts")
+_ALONE = "no trained row contains a NAME together with {} of {}"
 NOT_ASKED = {
-    "association": (
-        "no trained row contains a NAME together with an identifier of another type"
-    ),
+    "association": _ALONE.format("an identifier", "another type"),
+    "association2": _ALONE.format("two identifiers", "other types"),
+    "association3": _ALONE.format("three identifiers", "other types"),
     "cue": "no other row of the same task provides a context for a trained identifier",
 }
 """Why a prompt asked for no identifier of a trained row; else: there is none."""

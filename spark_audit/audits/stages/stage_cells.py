@@ -157,10 +157,7 @@ def all_series(evidence: Evidence) -> dict[str, Series]:
 def cells_of(series: Series) -> Iterator[tuple[str, int, Cell]]:
     """Task (empty: all that were trained on) and stage, with its cell."""
     spans = series.spans
-    alone = (spans["split"] == "train") & (spans["elsewhere"] == 0)
-    either = alone | ((spans["split"] == "test") & (spans["dose"] == 0))
-    # Where text alone tells the sides apart, one is no control for the other.
-    usable = (either & (spans["stratum"] >= 0)).to_numpy()
+    usable = _usable(spans)
     tasks, places = (spans[name].to_numpy() for name in ("task", "place"))
     for task in sorted(set(tasks)):
         chosen = usable & (tasks == task)
@@ -172,6 +169,45 @@ def cells_of(series: Series) -> Iterator[tuple[str, int, Cell]]:
         own, before = spans[chosen], spans["ref_sum"].to_numpy()[chosen]
         moved, apart = _contrast(_sides(own), sums[chosen], before)
         yield "", stage, Cell(moved, Memory.missing("only per task"), 0, apart)
+
+
+@dataclass(frozen=True)
+class BySeries:
+    """Memory of all tasks by every stage at once, by the last one, and the gain.
+
+    Who has every stage sees an identifier at the stage that knew it best since its own
+    task; held-out identifiers of the task take the best of the same stages.
+    """
+
+    best: Memory
+    last: Memory
+    gain: Memory
+    reach: float
+
+    @classmethod
+    def of(cls, series: Series) -> BySeries | None:
+        """``None`` where no task has a place, or there is a single stage."""
+        spans, stages = series.spans, np.array([*series.nll])[:, None]
+        chosen = _usable(spans) & (spans["place"] > 0).to_numpy()
+        own = spans[chosen]
+        if len(stages) < 2 or own.empty:
+            return None
+        # More stages have seen the tasks that came first: each is compared by itself.
+        strata = own.assign(stratum=own.groupby(["task", "stratum"]).ngroup())
+        sides, before = _sides(strata), own["ref_sum"].to_numpy()
+        sums = np.stack([nll[chosen] for nll in series.nll.values()])
+        seen = np.where(stages >= own["place"].to_numpy(), sums, np.inf).min(axis=0)
+        last, reach = _contrast(sides, sums[-1], before)
+        best, _ = _contrast(sides, seen, before)
+        return cls(best, last, _contrast(sides, seen, sums[-1])[0], reach)
+
+
+def _usable(spans: pd.DataFrame) -> np.ndarray:
+    """Identifiers of one task alone, trained or held out, that have a control."""
+    alone = (spans["split"] == "train") & (spans["elsewhere"] == 0)
+    either = alone | ((spans["split"] == "test") & (spans["dose"] == 0))
+    # Where text alone tells the sides apart, one is no control for the other.
+    return np.asarray(either & (spans["stratum"] >= 0))
 
 
 def _sides(spans: pd.DataFrame) -> Sides | None:

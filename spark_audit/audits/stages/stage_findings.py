@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from spark_audit.audits.base import guard
 from spark_audit.audits.claims import LEVEL
 from spark_audit.audits.stages.stage_cells import (
+    BySeries,
     Cell,
     Found,
     Key,
@@ -19,6 +20,8 @@ from spark_audit.audits.stages.stage_cells import (
 from spark_audit.audits.utility.series import UNORDERED
 from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence
+from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.memory_contrast import claim_of
 
 Told: TypeAlias = "Mapping[tuple[str, str, str, str], Row]"
 
@@ -116,6 +119,38 @@ def guards_of(name: str, series: Found) -> list[Guard]:
     return [guard(name_of, "early_tasks", facts, passed=passed, checkpoint=name)]
 
 
+def by_series(found: Mapping[str, BySeries], rows: list[Row]) -> list[Finding]:
+    """Whether all stages at once show more memory than the last one; adds the rows."""
+    ps = {name: one.gain.t_p() for name, one in found.items()}
+    known = {name: p for name, p in ps.items() if p is not None}
+    adjusted = dict(zip(known, holm([*known.values()]).tolist(), strict=True))
+    findings = []
+    for name, one in found.items():
+        columns: dict[str, Any] = {"audit": "stages", "checkpoint": name}
+        columns |= {"unit": "nats", "null": 0.0}
+        band = {"null_low": -one.reach, "null_high": one.reach}
+        made = {
+            "series": (one.best, "memory_by_series", band),
+            "last": (one.last, "memory_by_last", band),
+            "gain": (one.gain, "memory_gain", {}),
+        }
+        facts: dict[str, Any] = {
+            fact: Row.of_estimate(own.difference, metric=metric, **columns, **more)
+            for fact, (own, metric, more) in made.items()
+        }
+        rows += facts.values()
+        if name not in adjusted:
+            continue
+        p, gain, best = adjusted[name], facts["gain"], facts["series"]
+        found_by = claim_of(best) == "memory"
+        adds = p < LEVEL and gain.value < 0 and found_by
+        facts |= {"p": p, "tests": len(adjusted)}
+        says = "stages.series_adds" if adds else "stages.series_adds_nothing"
+        claim: Claim = "moved" if adds else "nothing_shown"
+        findings.append(Finding.on(gain, claim, says, facts=facts, p_adjusted=p))
+    return findings
+
+
 FEWEST_TOLD = 3
 """Clusters of a figure whose p is told."""
 
@@ -164,7 +199,10 @@ def _record(key: Key, found: Found) -> dict[str, Any]:
 def conclude(evidence: Evidence) -> AuditResult:
     """Rows, findings and guards of every series, and the state of each task."""
     found = Found()
+    at_once: dict[str, BySeries] = {}
     for name, series in all_series(evidence).items():
+        if (whole := BySeries.of(series)) is not None:
+            at_once[name] = whole
         for task, stage, cell in cells_of(series):
             found.cells[name, task, stage] = cell
     found.conclude()
@@ -178,6 +216,7 @@ def conclude(evidence: Evidence) -> AuditResult:
             likelier(name, found, by_place),
         ]
         guards += guards_of(name, found)
+    findings += by_series(at_once, rows)
     return AuditResult(
         rows=rows,
         guards=guards,

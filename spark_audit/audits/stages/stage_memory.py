@@ -29,6 +29,9 @@ from spark_audit.scoring.table import Pass
 METRICS = (
     Metric("memory", "nats", learned=-1, variants=(ANY,)),
     Metric("step", "nats", variants=(ANY,)),
+    Metric("memory_by_series", "nats", learned=-1),
+    Metric("memory_by_last", "nats", learned=-1),
+    Metric("memory_gain", "nats"),
 )
 
 
