@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
 
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.claims import faults
@@ -481,14 +482,25 @@ def junit(found: Sequence[Finding], *, name: str) -> str:
 def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
     """A log of what tripped or lacks a figure, in SARIF 2.1.0 (OASIS, 2020).
 
-    ``name`` is that of the report's folder.
+    ``name`` is that of the report's folder. GitHub's code scanning asks for both
+    descriptions, help and a line as well.
     """
-    place = {"physicalLocation": {"artifactLocation": {"uri": f"{name}/report.json"}}}
-    rules: list[dict[str, Any]] = [
-        {"id": f"gate/{k}", "shortDescription": {"text": visible(rule)}}
+    place = {
+        "physicalLocation": {
+            "artifactLocation": {"uri": quote(f"{name}/report.json")},
+            "region": {"startLine": 1},
+        }
+    }
+    numbered = {
+        visible(rule): f"gate/{k}"
         for k, rule in enumerate(dict.fromkeys(one.rule for one in found))
+    }
+    words = ("shortDescription", "fullDescription")
+    help = {"text": "Rules are explained by `spark-audit gate --help`."}
+    rules = [
+        {"id": one, "help": help, **dict.fromkeys(words, {"text": rule})}
+        for rule, one in numbered.items()
     ]
-    numbered = {r["shortDescription"]["text"]: r["id"] for r in rules}
     results = [
         {
             "ruleId": numbered[visible(one.rule)],

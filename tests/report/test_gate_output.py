@@ -61,17 +61,21 @@ def test_junit_has_a_suite_a_rule_and_a_case_a_checkpoint() -> None:
 
 
 def test_sarif_has_what_trips_or_is_missing() -> None:
-    log = json.loads(json.dumps(sarif(FOUND, name="r")))
+    log = json.loads(json.dumps(sarif(FOUND, name="r ü")))
     (run_,) = log["runs"]
     assert log["version"] == "2.1.0"
     rules = {one["id"]: one for one in run_["tool"]["driver"]["rules"]}
     levels = [(one["level"], one["ruleId"]) for one in run_["results"]]
     assert levels == [("error", "gate/0"), ("warning", "gate/0"), ("error", "gate/1")]
     assert rules["gate/0"]["shortDescription"]["text"] == RULE
+    # What GitHub's code scanning needs beyond the schema.
+    assert all({"fullDescription", "help"} <= one.keys() for one in rules.values())
     for one in run_["results"]:
         assert one["message"]["text"].isprintable()
         (place,) = one["locations"]
-        assert place["physicalLocation"]["artifactLocation"]["uri"] == "r/report.json"
+        physical = place["physicalLocation"]
+        assert physical["artifactLocation"]["uri"] == "r%20%C3%BC/report.json"
+        assert physical["region"] == {"startLine": 1}
 
 
 def test_annotations_are_one_line_each_and_escaped() -> None:
