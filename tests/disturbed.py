@@ -67,8 +67,6 @@ class Commands:
         self._numbers = itertools.count()
 
     def _ask(self, **order: Any) -> int:
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
         self._zygote.stdin.write(json.dumps(order) + "\n")
         self._zygote.stdin.flush()
         return int(self._zygote.stdout.readline())

@@ -141,7 +141,7 @@ def arrow_up(module: str, target: str) -> str | None:
 
 
 @pytest.mark.parametrize("module", [m for m in OURS if m.count(".")])
-def test_no_import_runs_up(module: str) -> None:
+def test_no_import_runs_up(module):
     source = OURS[module].read_text(encoding="utf-8")
     bad = [
         f"{module}:{line} -> {target}: {why}"
@@ -153,7 +153,7 @@ def test_no_import_runs_up(module: str) -> None:
     assert not bad, "\n".join(bad)
 
 
-def test_no_imports_run_in_a_circle() -> None:
+def test_no_imports_run_in_a_circle():
     arrows = {
         module: {
             target
@@ -168,7 +168,7 @@ def test_no_imports_run_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_a_folder_opens_with_its_names_alone() -> None:
+def test_a_folder_opens_with_its_names_alone():
     """An ``__init__`` holds a docstring and public names."""
     long = {
         module: count
@@ -179,7 +179,7 @@ def test_a_folder_opens_with_its_names_alone() -> None:
     assert not long, long
 
 
-def test_nothing_is_found_by_magic() -> None:
+def test_nothing_is_found_by_magic():
     """Audits, formats and methods are classes and mappings that a reader can follow."""
     folders = ("audits", "checkpoints", "pipeline", "report", "results", "scoring")
     magic = ("sys.modules[", "__signature__", "ast.parse", "inspect.getsource")
@@ -190,7 +190,7 @@ def test_nothing_is_found_by_magic() -> None:
             assert not [word for word in magic if word in text], path
 
 
-def test_no_figure_is_read_from_a_sentence() -> None:
+def test_no_figure_is_read_from_a_sentence():
     """Findings and rows carry their figures: what looks for patterns is named."""
     behind = ("audits", "results", "report", "pipeline", "cli")
     found = {
@@ -204,7 +204,7 @@ def test_no_figure_is_read_from_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("module", list(OURS))
-def test_heavy_libraries_stay_where_models_are(module: str) -> None:
+def test_heavy_libraries_stay_where_models_are(module):
     if any(within(module, place) for place in HEAVY_PLACES):
         return
     source = OURS[module].read_text(encoding="utf-8")
@@ -237,16 +237,16 @@ def test_heavy_libraries_stay_where_models_are(module: str) -> None:
         ("spark_train.data", "spark_train.loop", False),
     ],
 )
-def test_the_rule_itself(module: str, target: str, allowed: bool) -> None:
+def test_the_rule_itself(module, target, allowed):
     assert (arrow_up(module, target) is None) == allowed
 
 
-def test_a_module_without_a_layer_is_an_error() -> None:
+def test_a_module_without_a_layer_is_an_error():
     with pytest.raises(AssertionError, match="no layer yet"):
         place_of("spark_audit.misc")
 
 
-def test_audits_statistics_and_reports_run_without_torch() -> None:
+def test_audits_statistics_and_reports_run_without_torch():
     light = [m for m in OURS if not any(within(m, place) for place in HEAVY_PLACES)]
     light += ["spark_audit.scoring.score", "spark_audit.scoring.table"]
     code = f"""

@@ -11,7 +11,7 @@ from spark_audit.report.folder import read_report
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "streaming.py"
 
 
-def test_a_small_table_is_measured_and_concluded(tmp_path: Path) -> None:
+def test_a_small_table_is_measured_and_concluded(tmp_path):
     sizes = ["--rows", "60", "--checkpoints", "2"]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *sizes, "--audits", "nll", "-o", str(tmp_path)],

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +15,7 @@ from spark_audit.errors import InputError
 from spark_audit.pipeline.request import shard_of
 
 
-def test_worker_part_comes_from_flag_or_launcher(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_worker_part_comes_from_flag_or_launcher(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
     assert shard_of(None) == (0, 1)
@@ -35,7 +32,7 @@ def test_worker_part_comes_from_flag_or_launcher(
             shard_of(text)
 
 
-def test_help_lists_audits_without_importing_numpy() -> None:
+def test_help_lists_audits_without_importing_numpy():
     code = (
         "import sys\n"
         "from spark_audit.cli.main import run\n"
@@ -51,7 +48,7 @@ def test_help_lists_audits_without_importing_numpy() -> None:
     assert "manifest" in done.stdout
 
 
-def test_module_runs_like_the_script() -> None:
+def test_module_runs_like_the_script():
     done = subprocess.run(
         [sys.executable, "-m", "spark_audit", "--version"],
         capture_output=True,
@@ -87,12 +84,7 @@ def test_module_runs_like_the_script() -> None:
         (["matched", "--ckpt", ""], 2, "is empty; give a path"),
     ],
 )
-def test_errors_are_one_line_with_their_exit_code(
-    arguments: list[str],
-    code: int,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_errors_are_one_line_with_their_exit_code(arguments, code, message, capsys):
     assert run(arguments) == code
     err = capsys.readouterr().err
     assert message in err
@@ -101,9 +93,7 @@ def test_errors_are_one_line_with_their_exit_code(
     assert "Traceback" not in err
 
 
-def test_import_inject_annotate_from_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_import_inject_annotate_from_the_command_line(tmp_path, capsys):
     source = tmp_path / "raw"
     source.mkdir()
     for name, count in (("train", 60), ("test", 40)):
@@ -136,9 +126,7 @@ def test_import_inject_annotate_from_the_command_line(
     assert [one["type"] for one in records] == list(PII_TYPES)
 
 
-def test_annotate_counts_by_type_and_says_what_rules_miss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_annotate_counts_by_type_and_says_what_rules_miss(tmp_path, capsys):
     row = {"id": "a", "task": "t", "response": " a", "split": "train"}
     data = tmp_path / "t.jsonl"
     row["prompt"] = "Mr. Lee met Ann Hill. Mail to lee@example.org."
@@ -156,9 +144,7 @@ def test_annotate_counts_by_type_and_says_what_rules_miss(
     assert "Hill" not in said.out + said.err
 
 
-def test_annotate_with_an_own_pattern_and_what_no_rule_knows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_annotate_with_an_own_pattern_and_what_no_rule_knows(tmp_path, capsys):
     row = {"id": "a", "task": "t", "response": " a", "split": "train"}
     data, out = tmp_path / "t.jsonl", tmp_path / "a.jsonl"
     row["prompt"] = "About ORD-1234567 and X-7654321."
@@ -177,9 +163,7 @@ def test_annotate_with_an_own_pattern_and_what_no_rule_knows(
     assert "--pattern: 'ORDER' has no '='" in capsys.readouterr().err
 
 
-def test_no_command_writes_over_its_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_command_writes_over_its_input(tmp_path, capsys):
     rows = [
         {"id": f"{i}", "task": "t", "prompt": f"Text {i}. More.", "response": " a"}
         | {"split": "train" if i % 2 else "test"}
@@ -200,8 +184,8 @@ def test_no_command_writes_over_its_input(
 
 
 def test_inject_plants_what_a_claim_needs_and_says_where_rows_are_too_few(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, capsys
+):
     rows = [
         {"id": f"{i}", "task": "t", "prompt": f"Text {i}. More.", "response": " a"}
         | {"split": "train" if i % 2 else "test"}

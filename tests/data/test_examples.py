@@ -1,7 +1,6 @@
 import json
 import stat
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -305,7 +304,7 @@ def test_a_prompt_shorter_than_the_template():
     assert template_ranges(row, {}) == ()
 
 
-def test_data_files_of_folders_come_in_order(tmp_path: Path) -> None:
+def test_data_files_of_folders_come_in_order(tmp_path):
     for name in ("b.jsonl", "a.jsonl", "c.txt"):
         (tmp_path / name).write_text("")
     one = tmp_path / "c.txt"
@@ -313,6 +312,6 @@ def test_data_files_of_folders_come_in_order(tmp_path: Path) -> None:
     assert [path.name for path in found] == ["c.txt", "a.jsonl", "b.jsonl"]
 
 
-def test_a_folder_without_data_files_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_without_data_files_is_an_error(tmp_path):
     with pytest.raises(InputError, match="holds no .jsonl file"):
         data_files([tmp_path])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from marked import make_example
 
-from spark_audit.data.examples import Example
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.overview import describe
 from spark_audit.manifest.redaction import redact
@@ -17,15 +16,13 @@ from spark_audit.manifest.schema import Manifest
 
 
 @pytest.fixture
-def manifest(
-    rows: list[Example], reference: Any, made_scores: list[dict[str, Any]]
-) -> Manifest:
+def manifest(rows, reference, made_scores) -> Manifest:
     return build_manifest(
         rows, reference, name="small", caliper=0.03, n_candidates=4, preset="paper"
     )
 
 
-def test_effects_to_expect_state_their_assumption(manifest: Manifest) -> None:
+def test_effects_to_expect_state_their_assumption(manifest):
     records = {r["figure"]: r for r in describe(manifest).tables["effects to expect"]}
     matched = records["matched delta_sel, did"]
     assert matched["n"] == describe(manifest).facts["clusters in them"]
@@ -42,7 +39,7 @@ def test_effects_to_expect_state_their_assumption(manifest: Manifest) -> None:
     assert records["mia auc"]["mde"] == pytest.approx(2.8016 * se, rel=1e-4)
 
 
-def test_what_can_be_judged_is_counted_by_type(manifest: Manifest) -> None:
+def test_what_can_be_judged_is_counted_by_type(manifest):
     found = describe(manifest)
     split = {e.id: e.split for e in manifest.examples}
     train = [p for p in manifest.pairs if split[p.example] == "train"]
@@ -61,9 +58,7 @@ def test_what_can_be_judged_is_counted_by_type(manifest: Manifest) -> None:
             assert any(line.startswith(f"{row['type']}: {counted}") for line in lines)
 
 
-def test_description_is_plain_data_without_text(
-    manifest: Manifest, rows: list[Example]
-) -> None:
+def test_description_is_plain_data_without_text(manifest, rows):
     found = describe(manifest)
     told = [found.facts, found.tables, found.notes, found.summary]
     text = json.dumps(told, allow_nan=False)
@@ -75,7 +70,7 @@ def test_description_is_plain_data_without_text(
             assert row.text[span.start : span.end] not in text
 
 
-def test_a_redacted_manifest_tells_all_but_scores(manifest: Manifest) -> None:
+def test_a_redacted_manifest_tells_all_but_scores(manifest):
     whole, rest = describe(manifest), describe(redact(manifest))
     assert rest.facts["redacted from"] == "not shown"
     differ = {k for k in whole.facts if whole.facts[k] != rest.facts[k]}
@@ -90,9 +85,7 @@ def test_a_redacted_manifest_tells_all_but_scores(manifest: Manifest) -> None:
     assert rest.tables["balance"] == []
 
 
-def test_a_manifest_without_pairs_has_no_figures(
-    reference: Any, made_scores: list[dict[str, Any]]
-) -> None:
+def test_a_manifest_without_pairs_has_no_figures(reference, made_scores):
     manifest = build_manifest([make_example("e", "cold food")], reference, name="none")
     found = describe(manifest)
     for name in ("distance mean", "effective clusters"):
@@ -104,9 +97,7 @@ def test_a_manifest_without_pairs_has_no_figures(
     assert found.tables["balance"] == []
 
 
-def test_the_first_line_names_the_types_that_are_hardly_matched(
-    manifest: Manifest,
-) -> None:
+def test_the_first_line_names_the_types_that_are_hardly_matched(manifest):
     keys = [e.id for e in manifest.examples if e.split == "train"]
     pair = manifest.pairs[0]
 

@@ -260,7 +260,7 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
     def then(*given: Any, **options: Any) -> Any:
         if len(begun) == 1:
             raise KeyboardInterrupt
-        begun[1].wait(10)
+        begun[1].wait(300)
         return score(*given, **options)
 
     monkeypatch.setattr(local, "start", start)

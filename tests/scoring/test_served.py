@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -180,7 +179,7 @@ def test_one_deadline_stands_for_the_whole_answer(answer, monkeypatch):
     """A byte now and then, of headers or of the body, is no answer."""
     monkeypatch.setattr("spark_audit.checkpoints.server.SOON", 0.5)
     done = threading.Event()
-    limit = threading.Timer(5, done.set)
+    limit = threading.Timer(300, done.set)
     limit.start()
     with socket.create_server(("127.0.0.1", 0)) as line:
 
@@ -193,11 +192,10 @@ def test_one_deadline_stands_for_the_whole_answer(answer, monkeypatch):
 
         slow = threading.Thread(target=drip)
         slow.start()
-        start = time.monotonic()
         url = f"http://127.0.0.1:{line.getsockname()[1]}/v1"
         with pytest.raises(CheckpointError, match=r"has not answered for 0\.5 s"):
             Server(url, "tiny").reach()
-        assert time.monotonic() - start < 3
+        assert not done.is_set()
         done.set()
         limit.cancel()
         slow.join()
