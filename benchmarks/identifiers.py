@@ -21,7 +21,7 @@ import names as census
 import phonenumbers
 from faker import Faker
 
-from spark_audit.data.pii import annotate
+from spark_audit.data.pii import find_identifiers
 
 BY_HAND = Path(__file__).with_name("names_by_hand.json")
 REGIONS = "US CA GB DE FR ES IT NL IN AU BR JP MX SE PL CN ZA NZ IE CH".split()
@@ -129,7 +129,7 @@ def main(data: Path) -> None:
         label: str, kind: str, text: str, truth: list[Range], own: int = 0
     ) -> None:
         """Truth is the injected one, behind ``own``, or all there are."""
-        hits = [(s.start, s.end) for s in annotate(text) if s.type == kind]
+        hits = [(s.start, s.end) for s in find_identifiers(text) if s.type == kind]
         held = [t for t in truth if t[0] >= own]
         count = counts.setdefault(label, Counter())
         count.update(truth=len(held), recalled=sum(touches(t, hits) for t in held))

@@ -1,6 +1,6 @@
 """What the weight of replay does: three forms, three lambdas, beside er and no replay.
 
-The demo's data, base and settings (``spark_audit.demo.run``), anew for each seed;
+The demo's data, base and settings (``spark_audit.demo.demo``), anew for each seed;
 ``sd-replay`` under each form of ``replay.weighting`` and each ``replay.lambda``. What
 is printed: Last, Avg and BWT, means over seeds with 95% intervals of Student's t, and
 the difference of Last to er's of the same seed.
@@ -26,8 +26,8 @@ import numpy as np
 from scipy.stats import t as student_t
 
 from spark_audit.data.examples import write_examples
-from spark_audit.demo.models import make_tokenizer, train_base
-from spark_audit.demo.run import FULL, SETTINGS, make_data
+from spark_audit.demo.base_model import make_tokenizer, train_base
+from spark_audit.demo.demo import FULL, SETTINGS, make_data
 from spark_audit.demo.text import TASKS
 from spark_audit.stats.accuracy import avg, bwt, last
 
@@ -61,9 +61,9 @@ def trained(work: Path, seed: int, name: str, method: str, more: dict[str, Any])
     import torch
 
     from spark_train.methods import groups
-    from spark_train.request import Opening, TrainRequest
-    from spark_train.run import train
-    from spark_train.settings import names
+    from spark_train.training_request import Opening, TrainRequest
+    from spark_train.training_run import train
+    from spark_train.training_settings import names
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
 """Training of what is audited: SPARK, its ablations, and what it is compared with.
 
 ``spark-train run --method spark`` in the order to read it: ``cli.py`` (flags),
-``run.py`` (a run from data to its folder), ``methods/spark.py`` (two phases per task),
-``phases/task.py`` and ``phases/replay.py`` (learning with distilled replay),
+``training_run.py`` (a run from data to its folder), ``methods/spark.py`` (two phases
+per task), ``phases/task.py`` and ``phases/replay.py`` (learning with distilled replay),
 ``phases/correction.py`` (privacy correction), ``loop.py`` (the steps of a phase), and
 ``losses.py``.
 """

@@ -25,7 +25,7 @@ from spark_audit.terminal.console import (
     tell,
 )
 from spark_audit.terminal.flags import Json, LoraAlpha, Quiet, hidden
-from spark_train.request import (
+from spark_train.training_request import (
     Opening,
     RelearnRequest,
     ScoreRequest,
@@ -76,7 +76,7 @@ def train_run(
 ) -> None:
     """Learn the tasks of an order one after the other; the same command resumes."""
     with silence():  # what is imported has things to say of its own
-        from spark_train.run import train
+        from spark_train.training_run import train
 
     request = replace(
         request,
@@ -142,7 +142,7 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
 
 def methods(*, json: Json = False) -> None:
     """Methods, privacy options and their settings, with defaults and sources."""
-    from spark_train.settings import describe
+    from spark_train.training_settings import describe
 
     with silence():
         from spark_train.methods import METHODS, groups

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_train.data import TrainRow, pieces
 from spark_train.distributed import Processes
 from spark_train.model.student import Student
+from spark_train.training_rows import TrainRow, pieces
 
 Sums = dict[str, Tensor]
 After = Callable[[dict[str, Any], Callable[[], "State"]], None]

@@ -29,7 +29,6 @@ from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable, write_text
 from spark_audit.provenance import now, seed_for, sha256_file, versions
-from spark_train.data import encode_rows
 from spark_train.distributed import assemble
 from spark_train.known_identifiers import Annotated
 from spark_train.model.lora import (
@@ -42,8 +41,9 @@ from spark_train.model.lora import (
 )
 from spark_train.model.student import Student
 from spark_train.phases.task import fine_tuning, learn
-from spark_train.request import RelearnRequest
 from spark_train.stream import endless
+from spark_train.training_request import RelearnRequest
+from spark_train.training_rows import encode_rows
 
 RECORD = "relearn.json"
 

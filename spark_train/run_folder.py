@@ -28,7 +28,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from spark_audit.checkpoints.loaded import Loaded
-from spark_audit.checkpoints.run_folder import RECORD, STATE, check_files, read_state
+from spark_audit.checkpoints.own_run import RECORD, STATE, check_files, read_state
 from spark_audit.checkpoints.sidecar import check_whole
 from spark_audit.checksums import BLANK, Fact, fact_of, intact, intact_file, sealed
 from spark_audit.errors import InputError, OutputError, at
@@ -46,9 +46,9 @@ from spark_train.corpus import Corpus
 from spark_train.distributed import Processes
 from spark_train.loop import State, Timed, timed
 from spark_train.model.lora import TRAINED_ON
-from spark_train.request import TrainRequest
-from spark_train.settings import shown
 from spark_train.stream import CARRIED, SCORES, Stream
+from spark_train.training_request import TrainRequest
+from spark_train.training_settings import shown
 
 FREE = ("save_every",)
 """Settings that may change from one start of a run to the next: neither a weight nor an

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from spark_audit.provenance import seed_for
-from spark_train.data import TrainRow
 from spark_train.distributed import Processes
 from spark_train.model.student import Student
-from spark_train.settings import Settings
+from spark_train.training_rows import TrainRow
+from spark_train.training_settings import Settings
 
 CARRIED, SCORES = "carried", "scores"
 """Folders of a run: what its method carries from task to task, while the run goes on;

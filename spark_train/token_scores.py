@@ -19,17 +19,17 @@ from torch import Tensor
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
-from spark_audit.data.pii import annotate
+from spark_audit.data.pii import find_identifiers
 from spark_audit.data.sensitivity_score import score2, sensitivity, token_counts
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
 from spark_audit.scoring.table import Pass, write_parquet
-from spark_train.data import TrainRow, collate, encode_rows, pieces
 from spark_train.known_identifiers import Annotated
 from spark_train.losses import token_nll
 from spark_train.model.student import targets
 from spark_train.stream import SCORES, Stream
+from spark_train.training_rows import TrainRow, collate, encode_rows, pieces
 
 
 def task_counts(rows: Iterable[TrainRow], *, vocab_size: int) -> np.ndarray:
@@ -271,7 +271,7 @@ def _types(
     types: list[str | None] = ["OTHER" if pii else None for pii in row.pii]
     found, annotated = (
         [(span.start, span.end, span.type) for span in spans]
-        for spans in (annotate(example.text), example.spans)
+        for spans in (find_identifiers(example.text), example.spans)
     )
     # Of several the annotated one is told.
     for start, end, type in (*found, *known.places(example.text), *annotated):

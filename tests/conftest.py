@@ -25,6 +25,7 @@ pytest_plugins = ["synthetic"]
 LONGEST = (
     "test_golden.py",
     "test_run.py",
+    "test_training_run.py",
     "test_all.py",
     "test_ray.py",
     "test_demo.py",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spark_audit.data.examples import Example, Span, write_examples
-from spark_train.request import Opening, RelearnRequest, TrainRequest
+from spark_train.training_request import Opening, RelearnRequest, TrainRequest
 
 WORDS = "service food cold good fine rate raised basis points news read again".split()
 NAMES = ("Maria Jones", "John Smith", "Maria Smith")
@@ -29,7 +29,7 @@ def asked(kind: Callable[..., Any], fields: dict[str, Any]) -> tuple[Any, Any]:
 
 def train(**fields: Any) -> Any:
     """A run in this process, by default over the tasks of :func:`write_stream`."""
-    from spark_train.run import train
+    from spark_train.training_run import train
 
     request, beside = asked(TrainRequest, {"order": "yelp,fomc", **fields})
     return train(request, **beside)

@@ -24,7 +24,6 @@ from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
-from spark_audit.report.cells import Rendering
 from spark_audit.report.disclosure import (
     BESIDE,
     FEWEST,
@@ -34,6 +33,7 @@ from spark_audit.report.disclosure import (
 )
 from spark_audit.report.folder import read_report, write_files, write_report
 from spark_audit.report.rounding import APART
+from spark_audit.report.table_cells import Rendering
 from spark_audit.report.writers import csv_tables
 from spark_audit.results import Finding, Report, Row, number
 from spark_audit.scoring.table import read_parquet

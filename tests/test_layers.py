@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 # A file or folder imports from those before it, in its own line too, and from itself.
 LAYERS = (
-    "errors memory names sentences",
+    "errors host_memory names sentences",
     "files provenance results checksums terminal",
     "data stats",
     "checkpoints",
@@ -32,13 +33,13 @@ LAYERS = (
     "cli __main__",
 )
 TRAIN_LAYERS = (
-    "settings request distributed data known_identifiers",
+    "training_settings training_request distributed training_rows known_identifiers",
     "losses corpus",
     "model loop stream",
     "run_folder",
     "token_scores phases",
     "methods privacy",
-    "relearn run",
+    "relearn training_run",
     "cli __main__",
 )
 TRAINING_STANDS_ON = "manifest"
@@ -54,7 +55,7 @@ PATTERNS = {
     "spark_audit.audits.extract.guesses": "parts of identifiers",
     "spark_audit.audits.setup_guards": "parts of identifiers",
     "spark_audit.audits.strata": "forms of identifiers",
-    "spark_audit.report.figures.memory": "signs of numbers",
+    "spark_audit.report.figures.memory_plot": "signs of numbers",
     "spark_audit.report.figures.panel": "where names of checkpoints break",
     "spark_audit.report.figures.svg": "drawings",
     "spark_audit.report.gate": "rules that somebody typed",
@@ -226,15 +227,19 @@ def test_heavy_libraries_stay_where_models_are(module):
         ("spark_audit.data.pii", "spark_audit.stats.roc", False),
         ("spark_audit.audits.vocabulary_rank", "spark_audit.audits", True),
         ("spark_audit.audits.vocabulary_rank", "spark_audit.manifest.schema", True),
-        ("spark_audit.audits.vocabulary_rank", "spark_audit.report.tables", False),
+        (
+            "spark_audit.audits.vocabulary_rank",
+            "spark_audit.report.summary_tables",
+            False,
+        ),
         ("spark_audit.pipeline.run", "spark_audit.cli.main", False),
         ("spark_audit.pipeline.run", "spark_audit", False),
         ("spark_audit.pipeline.run", "spark_train.loop", False),
-        ("spark_audit.demo.models", "spark_train.loop", True),
-        ("spark_train.loop", "spark_audit.manifest.items", True),
+        ("spark_audit.demo.base_model", "spark_train.loop", True),
+        ("spark_train.loop", "spark_audit.manifest.sequences", True),
         ("spark_train.loop", "spark_audit.audits.vocabulary_rank", False),
-        ("spark_train.loop", "spark_train.data", True),
-        ("spark_train.data", "spark_train.loop", False),
+        ("spark_train.loop", "spark_train.training_rows", True),
+        ("spark_train.training_rows", "spark_train.loop", False),
     ],
 )
 def test_the_rule_itself(module, target, allowed):
@@ -260,3 +265,13 @@ for name in {light!r}:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_no_two_files_have_one_name() -> None:
+    names = Counter(
+        path.stem
+        for package in ("spark_audit", "spark_train")
+        for path in (ROOT / package).rglob("*.py")
+        if not path.stem.startswith("__")
+    )
+    assert {name for name, count in names.items() if count > 1} == set()

@@ -17,8 +17,8 @@ from claims.rules import RULES
 from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.data.examples import Example, data_files, write_examples
-from spark_audit.demo.models import make_tokenizer, train_base
-from spark_audit.demo.run import Size, make_data
+from spark_audit.demo.base_model import make_tokenizer, train_base
+from spark_audit.demo.demo import Size, make_data
 from spark_audit.demo.text import TASKS
 from spark_audit.errors import InputError, choose
 from spark_audit.files import check_writable, parse_json, read_regular, write_text
@@ -26,7 +26,7 @@ from spark_audit.pipeline.engines.cluster import check
 from spark_audit.provenance import sha256_file
 from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
-from spark_train.settings import names, parse
+from spark_train.training_settings import names, parse
 
 Progress = Callable[[str, int, int], None]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_audit.errors import InputError
-from spark_train.request import Opening
+from spark_train.training_request import Opening
 
 
 @dataclass(frozen=True, kw_only=True)

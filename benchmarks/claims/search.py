@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from spark_audit.data.examples import write_examples
-from spark_audit.demo.run import Progress
+from spark_audit.demo.demo import Progress
 from spark_audit.demo.text import TASKS, make_examples
 from spark_audit.demo.workers import Job, run_jobs
 
@@ -104,8 +104,8 @@ def search(
     Returns
     -------
     settings, accuracies
-        What :mod:`spark_train.settings` calls them; the mean accuracy when learned
-        of each factor of lr.
+        What :mod:`spark_train.training_settings` calls them; the mean accuracy when
+        learned of each factor of lr.
     """
     sized = of_size(rows)
     tasks = list(TASKS)[:MADE_TASKS]
@@ -140,8 +140,8 @@ def _learned(
     sized: dict[str, Any],
     factor: int,
 ) -> None:
-    from spark_train.request import Opening, TrainRequest
-    from spark_train.run import train
+    from spark_train.training_request import Opening, TrainRequest
+    from spark_train.training_run import train
 
     warnings.simplefilter("ignore")
     kept = {key: sized[key] for key in ("batch_size", "epochs")}

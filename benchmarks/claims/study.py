@@ -24,7 +24,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import (
     read_examples,
 )
-from spark_audit.demo.models import one_thread
+from spark_audit.demo.base_model import one_thread
 from spark_audit.files import alone, write_text
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest

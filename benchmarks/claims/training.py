@@ -12,7 +12,7 @@ from typing import Any
 
 from claims.nodes import run_on_nodes
 from claims.plan import Run
-from spark_audit.demo.run import Progress
+from spark_audit.demo.demo import Progress
 from spark_audit.demo.workers import Job, run_jobs
 from spark_audit.errors import InputError
 from spark_audit.pipeline.engines.cluster import connected
@@ -105,7 +105,7 @@ def settings_of(run: Run, settings: Mapping[str, Any]) -> tuple[str, ...]:
     """The texts of ``--set``; what its method does not read is left out."""
     from spark_train.methods import groups
     from spark_train.privacy import groups as privacy_groups
-    from spark_train.settings import names
+    from spark_train.training_settings import names
 
     read = groups(run.system.method)
     if run.system.dp != "none":
@@ -128,8 +128,8 @@ def _train(
     from spark_audit.checkpoints.offline import quiet
 
     with quiet():
-        from spark_train.request import Opening, TrainRequest
-        from spark_train.run import train
+        from spark_train.training_request import Opening, TrainRequest
+        from spark_train.training_run import train
 
     warnings.simplefilter("ignore")
     target = folder / run.place

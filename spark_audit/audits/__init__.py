@@ -14,7 +14,7 @@ from spark_audit.audits.catalogue import in_order as in_order
 from spark_audit.audits.catalogue import label as label
 from spark_audit.audits.catalogue import metric_of as metric_of
 from spark_audit.audits.extract.extraction import Extraction as Extraction
-from spark_audit.audits.matched.selectivity import Matched as Matched
+from spark_audit.audits.matched.matched_selectivity import Matched as Matched
 from spark_audit.audits.mia.membership import Membership as Membership
 from spark_audit.audits.nll import NLL as NLL
 from spark_audit.audits.noise.embedding_noise import Noise as Noise

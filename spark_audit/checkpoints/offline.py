@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from spark_audit.errors import CheckpointError, IncompleteError, SparkError, one_line
-from spark_audit.memory import out_of_memory
+from spark_audit.host_memory import out_of_memory
 
 # Whether the hub was switched off before we did.
 _before: list[bool] = []

@@ -12,7 +12,7 @@ import torch
 from spark_audit.checkpoints.models import offload_hook
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError, InputError
-from spark_audit.memory import free_bytes
+from spark_audit.host_memory import free_bytes
 
 BESIDE = 1_500_000_000
 """Bytes beside the weights, for what is computed."""

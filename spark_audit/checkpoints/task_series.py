@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_audit.checkpoints.checkpoint import Stage
 from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside
-from spark_audit.checkpoints.run_folder import check_run
+from spark_audit.checkpoints.own_run import check_run
 from spark_audit.checkpoints.weight_files import CONFIGURATIONS, NO_WEIGHTS
 from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import read_regular

@@ -126,7 +126,7 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
 def _audit(request: Request, way: Way) -> Path | None:
     """Do what is asked; the folder of a report that was written."""
     if way.dry_run:
-        from spark_audit.pipeline.estimate import estimate, told
+        from spark_audit.pipeline.dry_run import estimate, told
 
         estimated = estimate(request)
         if way.json:

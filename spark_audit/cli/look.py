@@ -80,7 +80,7 @@ def demo(
         Report folder.
     """
     from spark_audit.cli.show import say_where, show_report
-    from spark_audit.demo.run import run_demo
+    from spark_audit.demo.demo import run_demo
     from spark_audit.terminal.progress import progress
 
     with progress(quiet=quiet) as show:

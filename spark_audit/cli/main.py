@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
-from spark_audit.cli import ALL, PROGRAM, look, persons, report
-from spark_audit.cli.examples import ANY, EXAMPLES
+from spark_audit.cli import ALL, PROGRAM, look, persons, report_commands
+from spark_audit.cli.help_examples import ANY, EXAMPLES
 from spark_audit.terminal.commands import add, program
 from spark_audit.terminal.console import run_command
 from spark_audit.terminal.flags import HOW
@@ -75,7 +75,7 @@ def _app(argv: Sequence[str]) -> App:
         place = len([*app])
         group = App(name=name, help=text, group_parameters=HOW, sort_key=place)
         if name in argv:
-            commands = import_module(f"spark_audit.cli.{name}").COMMANDS
+            commands = import_module(f"spark_audit.cli.{name}_commands").COMMANDS
             for one, function in commands.items():
                 _add(group, one, function, within=f"{name} ")
         app.command(group)
@@ -96,13 +96,13 @@ def _app(argv: Sequence[str]) -> App:
 
             made = audit_command([*audits.values()] if name == ALL else [audits[name]])
         put(name, made, help=text)
-    put("report", report.report)
+    put("report", report_commands.report)
     put("persons", persons.persons)
-    put("compare", report.compare)
-    put("verify", report.verify)
-    put("epsilon", report.epsilon)
+    put("compare", report_commands.compare)
+    put("verify", report_commands.verify)
+    put("epsilon", report_commands.epsilon)
     helps = "gate" in argv and {"-h", "--help"} & {*argv}
-    put("gate", report.gate, notes=tuple(_rules()) if helps else ())
+    put("gate", report_commands.gate, notes=tuple(_rules()) if helps else ())
     return app
 
 

@@ -40,7 +40,7 @@ def persons(
     share
         Expected share of false ones among named rows.
     """
-    from spark_audit.cli.report import manifest_of
+    from spark_audit.cli.report_commands import manifest_of
     from spark_audit.report import named
     from spark_audit.report.folder import folder_of, read_report
 

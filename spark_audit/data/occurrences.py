@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from spark_audit.data.examples import Example
-from spark_audit.data.pii import annotate
+from spark_audit.data.pii import find_identifiers
 
 SHORT = 3
 """Repeats of identifiers with fewer characters count as whole words only **[ours]**."""
@@ -29,7 +29,7 @@ def identifier_ranges(example: Example) -> list[tuple[int, int]]:
     text either. The ranges are in no order and may overlap.
     """
     given = [(span.start, span.end) for span in example.spans]
-    found = [(span.start, span.end) for span in annotate(example.text)]
+    found = [(span.start, span.end) for span in find_identifiers(example.text)]
     return [*given, *repeats(example.text, given), *found]
 
 

@@ -2,7 +2,7 @@
 
 Rules find what has a form (an e-mail address, a card number with its check digit) or a
 cue in front of it ("my password is ..."). Names have no form: the rules see those
-behind a title or an introduction, and those that lists hold (``names.py``).
+behind a title or an introduction, and those that lists hold (``person_names.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import regex
 
 from spark_audit.data.examples import TYPE, Example, Span
-from spark_audit.data.names import names, shortened
+from spark_audit.data.person_names import names, shortened
 from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError, choose
 
@@ -218,7 +218,7 @@ def matches(text: str, pattern: str) -> Iterator[tuple[int, int]]:
             yield found.span(group)
 
 
-def annotate(
+def find_identifiers(
     text: str,
     *,
     detector: Detector = "rules",
@@ -246,7 +246,7 @@ def annotate(
     return resolved(detector_of(detector, patterns)(text), existing)
 
 
-def annotate_examples(
+def annotate(
     examples: Sequence[Example],
     *,
     detector: Detector = "rules",
@@ -291,7 +291,7 @@ def recall(
         for example, spans in zip(examples, known, strict=True)
     ]
     hits: dict[str, list[bool]] = defaultdict(list)
-    marked = annotate_examples(bare, detector=detector, patterns=patterns)
+    marked = annotate(bare, detector=detector, patterns=patterns)
     for spans, example in zip(known, marked, strict=True):
         for one in spans:
             touching = (

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from spark_audit.data.canaries import HOSTS, pick
-from spark_audit.data.names import providers, strings
+from spark_audit.data.person_names import providers, strings
 from spark_audit.data.pii import luhn
 
 SHARED = 8

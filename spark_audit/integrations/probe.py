@@ -18,8 +18,8 @@ import numpy as np
 from spark_audit.audits import Audit, Matched, about, find
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.file import check_fit, limited, original
-from spark_audit.manifest.items import example_of, items_for
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import example_of, items_for
 from spark_audit.names import ANY, BASE
 from spark_audit.pipeline.conclude import manifest_facts
 from spark_audit.pipeline.job import facts_of
@@ -27,7 +27,7 @@ from spark_audit.pipeline.lineup import make_plans
 from spark_audit.report.assemble import assemble
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.gate import Rule, check, parse_rule
-from spark_audit.report.tables import main_rows
+from spark_audit.report.summary_tables import main_rows
 from spark_audit.results import CheckpointFacts, Finding, Report, Row
 from spark_audit.scoring.table import ITEMS, Pass, TokenTable
 

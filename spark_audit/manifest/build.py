@@ -20,8 +20,11 @@ import numpy as np
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import Example, unique_ids
 from spark_audit.errors import InputError
+from spark_audit.manifest.arrow_lists import Table
+from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.covariates import SCORES
+from spark_audit.manifest.drawn_twins import twin_sets
 from spark_audit.manifest.file import PARTS, seal
 from spark_audit.manifest.layout import Rows
 from spark_audit.manifest.records import (
@@ -39,9 +42,6 @@ from spark_audit.manifest.selection import (
     duplicates,
     membership,
 )
-from spark_audit.manifest.settings import BuildSettings
-from spark_audit.manifest.tables import Table
-from spark_audit.manifest.twins import twin_sets
 from spark_audit.provenance import sha256_file, versions
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import BatchSize, item

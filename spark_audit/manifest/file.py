@@ -19,6 +19,7 @@ from spark_audit.files import (
     read_whole,
     write_atomically,
 )
+from spark_audit.manifest.arrow_lists import MAGIC, Table, read_arrow, write_arrow
 from spark_audit.manifest.schema import (
     MOST,
     ById,
@@ -31,7 +32,6 @@ from spark_audit.manifest.schema import (
     UnmatchedSpan,
     check_inside,
 )
-from spark_audit.manifest.tables import MAGIC, Table, read_arrow, write_arrow
 from spark_audit.provenance import canonical_json
 from spark_audit.terminal.suggestions import goes, instead
 

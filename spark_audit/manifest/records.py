@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_audit.data.encoding import TokenSpan
 from spark_audit.data.examples import REQUIRED, Example, Span
+from spark_audit.manifest.arrow_lists import packed
 from spark_audit.manifest.clusters import Clusters
 from spark_audit.manifest.covariates import (
     Corpus,
@@ -21,6 +22,7 @@ from spark_audit.manifest.covariates import (
     token_classes,
     token_ranges,
 )
+from spark_audit.manifest.drawn_twins import Identifiers
 from spark_audit.manifest.layout import Layout
 from spark_audit.manifest.selection import (
     CUT_OFF,
@@ -29,8 +31,6 @@ from spark_audit.manifest.selection import (
     low_sensitivity,
     match,
 )
-from spark_audit.manifest.tables import packed
-from spark_audit.manifest.twins import Identifiers
 from spark_audit.stats.balance import balance_rows
 
 CONTROLS_ONLY = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_audit.data.occurrences import repeats
-from spark_audit.data.pii import annotate
+from spark_audit.data.pii import find_identifiers
 from spark_audit.manifest.file import content_of, seal
 from spark_audit.manifest.schema import Manifest, ManifestExample
 
@@ -65,7 +65,9 @@ def ids_identify(manifest: Manifest) -> bool:
     secrets = Secrets.of(manifest)
     strings = {_squeezed(string)[0] for string in secrets.strings}
     known = {one for one in strings | secrets.names if len(one) >= _LEAST}
-    return any(annotate(key) or not known.isdisjoint(_joins(key)) for key in ids)
+    return any(
+        find_identifiers(key) or not known.isdisjoint(_joins(key)) for key in ids
+    )
 
 
 def _joins(key: str) -> Iterator[str]:
@@ -86,7 +88,7 @@ def hidden_ranges(
     words of names. The ranges are in no order and may overlap.
     """
     text = example.text
-    spans: list[Any] = [*example.spans, *annotate(text)]
+    spans: list[Any] = [*example.spans, *find_identifiers(text)]
     typed = [(span.start, span.end, span.type) for span in spans]
     known = [(start, end) for start, end, _ in typed]
     ranges = [*known, *repeats(text, known[: len(example.spans)])]

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from spark_audit.manifest.tables import Packed
+from spark_audit.manifest.arrow_lists import Packed
 from spark_audit.results.notebook import Shown
 
 Preset = Literal["robust", "paper"]

@@ -15,8 +15,8 @@ from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable
 from spark_audit.manifest.file import check_fit, load_manifest, original
-from spark_audit.manifest.items import items_for, token_places
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import items_for, token_places
 from spark_audit.pipeline.folders import manifest_for, report_folder
 from spark_audit.pipeline.lineup import (
     Lineup,

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from spark_audit.audits import Audit, SeriesAttack, Stages, Utility
 from spark_audit.audits.base import Plan
 from spark_audit.audits.utility.series import listed
-from spark_audit.checkpoints.run_folder import trained_order
+from spark_audit.checkpoints.own_run import trained_order
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.file import limited
-from spark_audit.manifest.items import example_of
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import example_of
 from spark_audit.names import (
     BASE,
     CheckpointName,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from spark_audit.audits import about
 from spark_audit.names import BASE
-from spark_audit.report.cells import Cell, Line, Table
 from spark_audit.report.states import Outcome, Standing, Tried, outcome_name
+from spark_audit.report.table_cells import Cell, Line, Table
 from spark_audit.results import Report
 from spark_audit.sentences import capitalised, knows, optional, render, translated
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of
-from spark_audit.report.cells import Cell, Line, Table, figure
+from spark_audit.report.table_cells import Cell, Line, Table, figure
 from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 

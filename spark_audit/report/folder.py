@@ -28,9 +28,9 @@ from spark_audit.files import (
     write_atomically,
 )
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.cells import File, Rendering, Table
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.theme import Drawing
+from spark_audit.report.table_cells import File, Rendering, Table
 from spark_audit.report.writers import (
     card,
     csv_tables,

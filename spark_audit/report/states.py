@@ -17,7 +17,7 @@ from spark_audit.audits.claims import LEVEL, REMAINS, TESTS, faults
 from spark_audit.audits.matched.matched_guards import BALANCE
 from spark_audit.names import BASE, entry_of
 from spark_audit.report.coverage import attacks_of_audits, method_of, remembers, unclear
-from spark_audit.report.tables import entries
+from spark_audit.report.summary_tables import entries
 from spark_audit.results import OF_REPORT, Finding, Guard, Report, Row, by_severity
 from spark_audit.results.findings import DETECTED, SEVERITY
 

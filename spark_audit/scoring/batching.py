@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from spark_audit.errors import IncompleteError
-from spark_audit.memory import out_of_memory
+from spark_audit.host_memory import out_of_memory
 
 T = TypeVar("T")
 R = TypeVar("R")

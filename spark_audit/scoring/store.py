@@ -30,7 +30,7 @@ from spark_audit.files import (
     read_regular,
     write_atomically,
 )
-from spark_audit.memory import out_of_memory
+from spark_audit.host_memory import out_of_memory
 from spark_audit.provenance import sha256_json
 from spark_audit.scoring.table import LAYOUTS, Pass, TokenTable
 

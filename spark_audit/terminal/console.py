@@ -28,7 +28,7 @@ from spark_audit.errors import (
     panicked,
     visible,
 )
-from spark_audit.memory import out_of_memory
+from spark_audit.host_memory import out_of_memory
 from spark_audit.terminal.interrupts import (
     again,
     interrupted,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from spark_train.data import TrainRow
 from spark_train.loop import Each, Phase, Term
 from spark_train.methods.method import Method
 from spark_train.phases.task import covered, fine_tuning
 from spark_train.stream import Stream
+from spark_train.training_rows import TrainRow
 
 STAGE = "1-all"
 """The one stage: there is a single checkpoint, after all tasks at once."""

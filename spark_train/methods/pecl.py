@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
 from spark_train.methods.method import Method, task_by_task
@@ -37,6 +36,7 @@ from spark_train.phases.task import TASK, learning
 from spark_train.run_folder import keep, kept
 from spark_train.stream import Stream
 from spark_train.token_scores import keep_scores, scored
+from spark_train.training_rows import TrainRow, collate, padded
 
 
 @task_by_task

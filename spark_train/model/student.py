@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from spark_audit.scoring.passes.plain import own_head, unwrapped
-from spark_train.data import Batch
 from spark_train.losses import wide
 from spark_train.model.lora import ADAPTER, copy_adapter, switch
+from spark_train.training_rows import Batch
 
 CPU_LOGITS, GPU_LOGITS = 2**22, 2**27
 """Logits that exist at a time, by device."""

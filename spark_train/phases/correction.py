@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import torch
 
-from spark_train.data import TrainRow, collate
 from spark_train.loop import Each, Phase, Step, Sums, Term
 from spark_train.losses import demoted_kl, kl, unlikelihood
 from spark_train.model.student import targets
 from spark_train.stream import Stream
+from spark_train.training_rows import TrainRow, collate
 
 ROLE = "correction"
 """Current and replayed rows are read together; a row's task tells them apart."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from spark_train.data import TrainRow
 from spark_train.loop import by_weight, flat_gradient
 from spark_train.phases.task import response_loss
 from spark_train.stream import Stream
+from spark_train.training_rows import TrainRow
 
 Weights = Mapping[str, Tensor]
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from spark_train.data import TrainRow, collate, padded
 from spark_train.loop import Sums, Term
 from spark_train.losses import support_kl, token_nll, top_k
 from spark_train.model.student import targets
 from spark_train.phases.task import Rehearsal
 from spark_train.stream import Stream
 from spark_train.token_scores import Scored, keep_scores, scored
+from spark_train.training_rows import TrainRow, collate, padded
 
 CPU_GATHERED, GPU_GATHERED = 2**22, 2**27
 """Head weights gathered at a time for the support of some positions, by device."""

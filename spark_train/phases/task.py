@@ -11,12 +11,12 @@ import numpy as np
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_train.data import TrainRow, collate
 from spark_train.distributed import Processes
 from spark_train.loop import Each, Phase, State, Step, Sums, Term, run_phase
 from spark_train.losses import token_nll
 from spark_train.model.student import Student
 from spark_train.stream import Stream
+from spark_train.training_rows import TrainRow, collate
 
 TASK, REPLAY = "task", "replay"
 """Roles of rows: a batch's current and its replayed ones."""

@@ -12,14 +12,18 @@ import pytest
 from audited import (
     change,
     claims,
+    conclude,
     evidence,
     extract,
     figure,
+    of_frame,
     said,
 )
 from scipy import stats
 
+from spark_audit.audits.base import Context
 from spark_audit.audits.extract.rate_difference import Spans
+from spark_audit.audits.extract.verbatim_spans import VALUES
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult
@@ -302,6 +306,9 @@ def test_natural_identifiers_are_compared_within_strata(make_case):
         expected += share * (rates["train"] - rates["test"])
     assert apart.value == pytest.approx(expected)
     assert apart.low < 0 < apart.high
+    context, values = Context(replicates=200), " ".join(VALUES)
+    told = conclude("extract", of_frame(forms, values, **whole.facts), context)
+    assert "verbatim" not in claims(told, "ours")
     # Without strata, the mix of forms is taken for memory.
     mixed = spans_of(forms.assign(stratum=1)).apart
     assert mixed.low > 0

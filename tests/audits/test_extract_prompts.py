@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from audited import evidence, extract, plan
 
-from spark_audit.audits.extract.prompt_table import prompt_table
-from spark_audit.audits.extract.prompts import (
+from spark_audit.audits.extract.prompt_evidence import (
     NOT_ASKED,
     PROMPTED,
     graded,
     listed,
     shown_prompts,
 )
+from spark_audit.audits.extract.prompt_table import prompt_table
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import asked_place
 from spark_audit.manifest.schema import Manifest

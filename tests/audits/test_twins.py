@@ -16,9 +16,9 @@ from audited import claims, plan, twins
 
 from spark_audit.audits.twins.twin_findings import _still
 from spark_audit.manifest.file import limited, seal
-from spark_audit.manifest.items import example_of
 from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import example_of
 from spark_audit.names import TRAINED
 from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass, TokenTable

@@ -12,8 +12,8 @@ from audited import conclude, evidence, plan, the_one, utility
 from spark_audit.audits.base import Context
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import labels_key, task_labels
 from spark_audit.results import AuditResult, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.scoring.table import Pass, TokenTable

@@ -26,7 +26,7 @@ from tiny_models import save_model
 from spark_audit.checkpoints.adapter_config import adapter_config
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import load_tokenizer
-from spark_audit.checkpoints.run_folder import read_run
+from spark_audit.checkpoints.own_run import read_run
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import CheckpointError, SparkError
 from spark_audit.manifest.file import load_manifest

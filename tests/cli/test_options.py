@@ -11,7 +11,7 @@ import pytest
 
 from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.cli import audit
-from spark_audit.cli.examples import ANY, EXAMPLES
+from spark_audit.cli.help_examples import ANY, EXAMPLES
 from spark_audit.cli.main import AUDITS, _app, run
 from spark_audit.data.canaries import PIECES, SPARE
 from spark_audit.data.examples import Example, write_examples

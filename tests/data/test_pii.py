@@ -11,15 +11,15 @@ from importing import import_examples
 from spark_audit.data import pii
 from spark_audit.data import presidio as detectors
 from spark_audit.data.examples import Example, Span
-from spark_audit.data.names import names
-from spark_audit.data.pii import annotate, annotate_examples, recall, unjudged
+from spark_audit.data.person_names import names
+from spark_audit.data.pii import annotate, find_identifiers, recall, unjudged
 from spark_audit.errors import InputError
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 
 
 def found(text, **options):
-    return [(s.type, text[s.start : s.end]) for s in annotate(text, **options)]
+    return [(s.type, text[s.start : s.end]) for s in find_identifiers(text, **options)]
 
 
 HITS = [
@@ -248,7 +248,7 @@ def test_must_not_hit(text):
 )
 def test_overlaps_have_one_winner(text, expected):
     assert found(text) == expected
-    assert annotate(text) == annotate(text)
+    assert find_identifiers(text) == find_identifiers(text)
 
 
 def test_own_patterns_win():
@@ -271,7 +271,7 @@ def test_own_patterns_win():
 )
 def test_own_patterns_that_cannot_be_used(patterns, message):
     with pytest.raises(InputError) as error:
-        annotate("a" * 5000 + "!", patterns=patterns)
+        find_identifiers("a" * 5000 + "!", patterns=patterns)
     assert message in str(error.value)
 
 
@@ -282,15 +282,15 @@ def test_codes_of_no_type_are_counted():
         example("c", "nothing, or &#128512;"),
         example("d", "Order #4711234"),
     ]
-    assert unjudged(annotate_examples(rows)) == (4, 3)
+    assert unjudged(annotate(rows)) == (4, 3)
     own = {"ORDER": "ORD-[0-9]{7}"}
-    assert unjudged(annotate_examples(rows, patterns=own)) == (3, 2)
+    assert unjudged(annotate(rows, patterns=own)) == (3, 2)
 
 
 def test_existing_spans_win():
     text = "Dr. Ann Lee, 212-555-0147"
     known = [Span(4, 7, "OTHER", "injected")]
-    assert annotate(text, existing=known) == [known[0], Span(13, 25, "PHONE")]
+    assert find_identifiers(text, existing=known) == [known[0], Span(13, 25, "PHONE")]
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_existing_spans_win():
 )  # fmt: skip
 def test_no_text_takes_for_ever(text):
     start = time.process_time()
-    annotate(text)
+    find_identifiers(text)
     assert time.process_time() - start < 5
 
 
@@ -332,7 +332,7 @@ def test_annotate_examples_merges_and_spares_the_template():
         example("b", "Help: 212-555-0147\nMy SSN is 078-05-1120.\nCall:"),
         example("c", "Help: 212-555-0147\nNothing\nCall:"),
     ]
-    got = annotate_examples(rows)
+    got = annotate(rows)
     assert [row.id for row in got] == ["a", "b", "c"]
     assert got[0].spans == (Span(26, 29, "ID"),)  # the name overlaps what was known
     assert [row.text[s.start : s.end] for row in got for s in row.spans[:1]] == [
@@ -383,7 +383,7 @@ def test_no_number_of_real_text_is_an_identifier(task):
     # The rows were filtered of e-mail addresses, phone numbers and long digit strings;
     # one free-phone number, in a headline of agnews, was left.
     rows = import_examples(DATA / task, task=task, template=r"Text: {text}\nLabel:")
-    got = annotate_examples(rows)
+    got = annotate(rows)
     counts = Counter(s.type for row in got for s in row.spans)
     counts.pop("NAME", None)
     assert counts == ({"PHONE": 1} if task == "agnews" else {})
@@ -396,7 +396,7 @@ def test_unknown_detector():
     with pytest.raises(
         InputError, match="unknown detector 'nlp'; choose one of: rules"
     ):
-        annotate("x", detector="nlp")
+        find_identifiers("x", detector="nlp")
 
 
 def test_presidio_not_installed(monkeypatch):
@@ -412,7 +412,7 @@ def test_presidio_not_installed(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match=r"pip install '\.\[presidio\]'"):
-        annotate("x", detector="presidio-patterns")
+        find_identifiers("x", detector="presidio-patterns")
 
 
 @pytest.fixture
@@ -444,7 +444,7 @@ def test_presidio_says_how_to_get_a_model(monkeypatch):
     detectors.by_presidio.cache_clear()
     monkeypatch.setattr(spacy.util, "is_package", lambda name: False)
     with pytest.raises(InputError) as caught:
-        annotate("x", detector="presidio")
+        find_identifiers("x", detector="presidio")
     assert str(caught.value) == (
         "option --detector: Presidio finds names by a spaCy model, and none is"
         " installed; python -m spacy download en_core_web_lg, or use presidio-patterns"
@@ -524,9 +524,9 @@ def test_names_are_fast_on_any_text(piece):
 def test_many_identifiers_in_one_row_take_no_longer_than_they_are():
     text = "me@example.org " * 20_000
     start = time.process_time()
-    spans = annotate(text)
+    spans = find_identifiers(text)
     assert len(spans) == 20_000
-    assert annotate(text, existing=spans) == spans
+    assert find_identifiers(text, existing=spans) == spans
     assert time.process_time() - start < 20
 
 

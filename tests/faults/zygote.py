@@ -64,7 +64,7 @@ def stand_still() -> None:
         "spark_audit.cli.show",
         "spark_audit.report.writers.html_page.page",
         "spark_train.cli",
-        "spark_train.run",
+        "spark_train.training_run",
         "spark_train.relearn",
         "spark_train.token_scores",
         "spark_train.methods.spark",

@@ -35,8 +35,8 @@ from spark_audit.integrations.probe import PREFIX, chosen
 from spark_audit.integrations.transformers import AuditCallback, Pace, RuleTripped
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
-from spark_audit.manifest.items import items_for
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import items_for
 from spark_audit.scoring.score import score
 
 ROOT = Path(__file__).parents[2]

@@ -17,11 +17,11 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.errors import InputError
+from spark_audit.manifest.arrow_lists import stored_examples
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.items import manifest_items
 from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.tables import stored_examples
+from spark_audit.manifest.sequences import manifest_items
 from spark_audit.provenance import canonical_json
 from spark_audit.scoring.score import item, score
 from spark_audit.scoring.table import Pass

@@ -11,7 +11,6 @@ from marked import make_example
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.items import example_of, items_for
 from spark_audit.manifest.prompts import (
     CONTEXT,
     CUE,
@@ -20,6 +19,7 @@ from spark_audit.manifest.prompts import (
     asked_place,
 )
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import example_of, items_for
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.store import Store

@@ -14,8 +14,13 @@ from spark_audit.audits import about, all_audits, find
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import task_manifest
 from spark_audit.manifest.file import check_fit, digest, load_manifest, write_manifest
-from spark_audit.manifest.items import MORE_TOKENS, items_for, labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import (
+    MORE_TOKENS,
+    items_for,
+    labels_key,
+    task_labels,
+)
 from spark_audit.provenance import sha256_file
 from spark_audit.scoring.table import Pass
 

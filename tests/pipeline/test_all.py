@@ -17,7 +17,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.data.injection import inject
-from spark_audit.demo import run as demo
+from spark_audit.demo import demo
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
 from spark_audit.manifest.schema import Manifest
@@ -49,8 +49,8 @@ def fine_tune(folder: Path, name: str, examples: list[Example], epochs: int) -> 
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from spark_train.data import encode_rows
     from spark_train.phases.task import fit
+    from spark_train.training_rows import encode_rows
 
     model = AutoModelForCausalLM.from_pretrained(folder / "base")
     tokenizer = AutoTokenizer.from_pretrained(folder / "base")

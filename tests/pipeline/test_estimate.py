@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_audit.audits import all_audits
-from spark_audit.pipeline.estimate import duration, told
+from spark_audit.pipeline.dry_run import duration, told
 
 
 def test_words_fit_a_screen():

@@ -23,11 +23,11 @@ from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
-from spark_audit.manifest.items import items_for
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import items_for
 from spark_audit.pipeline import conclude as pipeline
+from spark_audit.pipeline.dry_run import estimate
 from spark_audit.pipeline.engines import local
-from spark_audit.pipeline.estimate import estimate
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import sha256_file

@@ -21,9 +21,9 @@ from spark_audit.manifest.file import write_manifest
 from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attacks import attacks
-from spark_audit.report.cells import Rendering
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.states import OUTCOMES, SHAPES, standings
+from spark_audit.report.table_cells import Rendering
 from spark_audit.report.writers import dossier as page
 from spark_audit.report.writers.dossier import MOST, exposed
 from spark_audit.results import (

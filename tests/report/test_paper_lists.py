@@ -26,7 +26,7 @@ import spark_train.cli
 from spark_audit.report.folder import read_report
 from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
-from spark_train.settings import Settings, parse
+from spark_train.training_settings import Settings, parse
 
 LISTS = Path(__file__).parents[2] / "reports" / "README.md"
 TEXT = LISTS.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from refusals import each
 from scored_by_hand import make_items
 from tiny_models import make_model, save_model
 
-from spark_audit import memory
+from spark_audit import host_memory as memory
 from spark_audit.checkpoints import placement, weight_files
 from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint

@@ -17,7 +17,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import Example
 from spark_audit.errors import CheckpointError
 from spark_audit.manifest.build import task_manifest
-from spark_audit.manifest.items import items_for
+from spark_audit.manifest.sequences import items_for
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.passes import Task, generate
 from spark_audit.scoring.passes.generate import EOS, LENGTH, NEWLINE

@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.cli.main import run
 from spark_audit.data.encoding import encode
 from spark_audit.errors import CheckpointError, InputError
-from spark_audit.pipeline.estimate import estimate
+from spark_audit.pipeline.dry_run import estimate
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.score import item, score
@@ -52,9 +53,13 @@ def texts(merged):
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch):
-    """How long it waits between requests, which nobody does here."""
+    """How long it waits between requests, which nobody does here.
+
+    The module's own clock is changed, not the process's: other threads sleep too.
+    """
     waited = []
-    monkeypatch.setattr("spark_audit.checkpoints.server.time.sleep", waited.append)
+    clock = SimpleNamespace(sleep=waited.append)
+    monkeypatch.setattr("spark_audit.checkpoints.server.time", clock)
     return waited
 
 

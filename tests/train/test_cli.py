@@ -14,7 +14,7 @@ import pytest
 
 from spark_audit.checkpoints.specs import Loading
 from spark_train.cli import run
-from spark_train.request import TrainRequest
+from spark_train.training_request import TrainRequest
 
 RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
 RUN += ["-o", "out"]
@@ -117,9 +117,9 @@ class Trained:
 def trained(monkeypatch):
     """Training itself is tested elsewhere: here it says what it was asked for."""
     fake = Trained()
-    module = ModuleType("spark_train.run")
+    module = ModuleType("spark_train.training_run")
     module.train = fake  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "spark_train.run", module)
+    monkeypatch.setitem(sys.modules, "spark_train.training_run", module)
     return fake
 
 

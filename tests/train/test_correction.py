@@ -23,10 +23,10 @@ from plain_training import (
     same,
 )
 
-from spark_train.data import TrainRow
 from spark_train.loop import run_phase
 from spark_train.phases.correction import correction
 from spark_train.stream import Stream
+from spark_train.training_rows import TrainRow
 
 ROWS = make_rows(a=9, b=8, c=5)
 TERMS = ("ul", "dkl", "anchor", "old")

@@ -17,9 +17,9 @@ from tiny_models import make_model
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
-from spark_train.data import encode_rows
 from spark_train.loop import Clock, Phase, State, Step, Term, run_phase, timed
 from spark_train.phases.task import Rehearsal, covered, fit, learning, response_loss
+from spark_train.training_rows import encode_rows
 
 ROWS = [
     Example(f"r{i}", "t", f"{a} said it was {b}. Label:", f" {c}", "train", f"r{i}")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from plain_training import adapted, make_rows, make_stream, weights_of
 
-from spark_train import request
+from spark_train import training_request as request
 from spark_train.loop import Phase, run_phase
 from spark_train.methods import METHODS
 from spark_train.privacy import PRIVACY

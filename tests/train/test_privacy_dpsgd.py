@@ -20,7 +20,6 @@ from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.examples import read_examples
 from spark_audit.errors import InputError
-from spark_train.data import TrainRow, encode_rows
 from spark_train.distributed import Processes
 from spark_train.loop import Clock, Phase, flat_gradient, run_phase
 from spark_train.methods import METHODS
@@ -28,10 +27,11 @@ from spark_train.methods.method import Method
 from spark_train.model.lora import add_lora
 from spark_train.model.student import Student
 from spark_train.privacy.dpsgd import dpsgd, drawn, epsilon, noise_for
-from spark_train.run import Outcome
 from spark_train.run_folder import Folder
-from spark_train.settings import parse
 from spark_train.stream import Stream
+from spark_train.training_rows import TrainRow, encode_rows
+from spark_train.training_run import Outcome
+from spark_train.training_settings import parse
 
 TASKS = ("yelp", "fomc", "agnews")
 CLAIMED = {"seqft", "er", "olora", "mtl"}

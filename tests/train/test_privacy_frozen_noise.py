@@ -27,8 +27,8 @@ from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
 from spark_train.model.student import Student
-from spark_train.run import Outcome
-from spark_train.settings import parse
+from spark_train.training_run import Outcome
+from spark_train.training_settings import parse
 
 NOISE = "frozen_noise.safetensors"
 SHORT = ("epochs=2", "batch_size=4", "lr=0.02", "lora.r=4", "fn.sigma=0.5")
@@ -155,7 +155,7 @@ def test_training_and_answers_see_it(start, tied, tmp_path, monkeypatch):
         return 1.0
 
     monkeypatch.setattr(Student, "hidden", first)
-    monkeypatch.setattr("spark_train.run.accuracy", answers)
+    monkeypatch.setattr("spark_train.training_run.accuracy", answers)
     folder = start(tmp_path / "run", "epochs=1").folder
     noise = load_file(folder / "stages" / "1-yelp" / "task" / NOISE)["noise"]
     # (The head is compared with the model's own logits before there is noise.)

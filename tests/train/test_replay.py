@@ -24,10 +24,10 @@ from plain_training import (
     same,
 )
 
-from spark_train.data import TrainRow
 from spark_train.phases.replay import Distillation
 from spark_train.phases.task import learning
 from spark_train.stream import Stream
+from spark_train.training_rows import TrainRow
 
 ROWS = make_rows(a=9, b=8, c=5)
 USUAL = ("sensitivity.alpha=0.12", "replay.top_k=7", "batch_size=8")

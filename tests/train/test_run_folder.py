@@ -25,8 +25,8 @@ from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import CheckpointError, InputError, OutputError, SparkError
 from spark_audit.files import temporary
-from spark_train.run import Outcome
 from spark_train.run_folder import Folder
+from spark_train.training_run import Outcome
 
 SETTINGS = (
     "epochs=1",
@@ -40,7 +40,7 @@ SETTINGS = (
 # first is a fork of it, whose number it tells; the second is itself.
 PROGRAM = """
 import os, sys
-import spark_train.run
+import spark_train.training_run
 import spark_train.cli
 from spark_train.__main__ import main
 sys.stdin.readline()
@@ -186,7 +186,7 @@ def test_kill_9_and_an_interrupt_at_any_moment_change_nothing(launch, start, tmp
 def test_a_complete_run_is_left_alone_and_shown_again(start, undisturbed, monkeypatch):
     before = {p: p.stat().st_mtime_ns for p in undisturbed.rglob("*") if p.is_file()}
     first = start(undisturbed)
-    monkeypatch.setattr("spark_train.run.run_phase", None)
+    monkeypatch.setattr("spark_train.training_run.run_phase", None)
     second = start(undisturbed)
     sealed = first.record.model_copy(update={"seal": second.record.seal})
     assert (second.record, second.matrix) == (sealed, first.matrix)

@@ -18,16 +18,16 @@ from safetensors.torch import load_file
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import OutputError
 from spark_train.methods import METHODS, groups
-from spark_train.run import Outcome
 from spark_train.run_folder import keep, kept
+from spark_train.training_run import Outcome
 
 ORDER = "yelp,fomc,news,tips"
 SMALL = {"ptpc": ("ptpc.steps=2",), "gem": ("gem.memory=2",)}
 WATCHED = (
     "spark_train.loop._record",
     "spark_train.run_folder.write_atomically",
-    "spark_train.run.save_adapter",
-    "spark_train.run.write_matrix",
+    "spark_train.training_run.save_adapter",
+    "spark_train.training_run.write_matrix",
 )
 
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_audit.data.examples import Example, Span
-from spark_train.data import TrainRow, encode_rows
 from spark_train.token_scores import row_scores, task_counts, write_scores
+from spark_train.training_rows import TrainRow, encode_rows
 
 VOCABULARY = 40
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
-from spark_audit.audits.extract.prompts import (
+from spark_audit.audits.extract.prompt_evidence import (
     DEFAULT,
     FULL,
     NOTHING,
@@ -84,12 +84,15 @@ class Extraction(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        from spark_audit.audits.extract.span_scores import span_evidence
+        from spark_audit.audits.extract.verbatim_spans import span_evidence
 
         return span_evidence(tables, manifest, listed(self.prompts))
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        from spark_audit.audits.extract.canaries import canary_findings, canary_table
+        from spark_audit.audits.extract.canary_extraction import (
+            canary_findings,
+            canary_table,
+        )
         from spark_audit.audits.extract.extraction_findings import (
             contrast_findings,
             findings,

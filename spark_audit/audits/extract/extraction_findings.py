@@ -9,7 +9,7 @@ import pandas as pd
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.extract.guesses import Guess, beyond_guessing, counted, dose_p
-from spark_audit.audits.extract.prompts import NOTHING
+from spark_audit.audits.extract.prompt_evidence import NOTHING
 from spark_audit.audits.extract.rate_difference import (
     Apart,
     Spans,

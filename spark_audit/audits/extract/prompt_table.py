@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.extract.prompts import FULL, GRADED, WHOLE, cue_alone
+from spark_audit.audits.extract.prompt_evidence import FULL, GRADED, WHOLE, cue_alone
 from spark_audit.audits.extract.rate_difference import (
     EXACT,
     PARTS,
@@ -17,7 +17,7 @@ from spark_audit.audits.extract.rate_difference import (
 )
 from spark_audit.manifest.prompts import PROMPTS
 from spark_audit.names import BASE
-from spark_audit.stats.extraction import n_p, n_p_counts
+from spark_audit.stats.sampled_extraction import n_p, n_p_counts
 
 WITHIN = (1, 10, 100)
 """Numbers of draws that the table counts."""

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.extract.prompts import SAMPLERS
+from spark_audit.audits.extract.prompt_evidence import SAMPLERS
 from spark_audit.audits.ratio_rows import Group
 from spark_audit.results import Contrast, Estimate, Row
 from spark_audit.results.evidence import Evidence
@@ -20,8 +20,8 @@ from spark_audit.stats.bootstrap import (
     median_replicates,
     sign_flip,
 )
-from spark_audit.stats.extraction import n_p, n_p_counts
 from spark_audit.stats.intervals import median_estimate, percentile_interval
+from spark_audit.stats.sampled_extraction import n_p, n_p_counts
 
 MOST = 1e12
 """Tries beyond which a number of tries says no more than "more than that"."""

@@ -1,3 +1,1 @@
 """Likelihood of identifiers against controls that were equally hard before training."""
-
-from spark_audit.audits.matched import selectivity as selectivity

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.matched.span_scores import CLASSES
+from spark_audit.audits.matched.matched_spans import CLASSES
 from spark_audit.audits.spans import Group
 from spark_audit.names import entry_of, original_of
 from spark_audit.results import Contrast, Estimate, Family, Row

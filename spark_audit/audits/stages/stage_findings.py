@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.claims import LEVEL
-from spark_audit.audits.stages.cells import (
+from spark_audit.audits.stages.stage_cells import (
     Cell,
     Found,
     Key,

@@ -10,8 +10,8 @@ import pandas as pd
 
 from spark_audit.audits.base import Tables
 from spark_audit.errors import InputError
-from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest, ManifestExample
+from spark_audit.manifest.sequences import labels_key, task_labels
 from spark_audit.names import CheckpointName, series_of
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.answers import normalised, stripped

@@ -21,8 +21,8 @@ from spark_audit.audits.utility.series import (
     tasks_in_order,
 )
 from spark_audit.errors import InputError, choose
-from spark_audit.manifest.items import labels_key, task_labels
 from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import labels_key, task_labels
 from spark_audit.names import ANY, series_of
 from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence

@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from spark_audit.errors import InputError
-from spark_audit.memory import free_bytes
+from spark_audit.host_memory import free_bytes
 from spark_audit.pipeline.job import Job, Scored
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.score import (

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 FIGURES: Mapping[str, tuple[str, str]] = {
-    "memory": ("memory:draw", ""),
-    "balance": ("balance:draw", "balance"),
-    "selectivity": ("selectivity:draw", "matched"),
-    "stages": ("stages:draw", "stages_states"),
-    "series": ("stages:series", "series_stages"),
-    "exposure": ("exposure:draw", "canary_by_dose"),
-    "roc": ("roc:draw", "mia_roc"),
-    "utility": ("utility:draw", "utility"),
-    "accuracy": ("stages:accuracy", "utility"),
+    "memory": ("memory_plot:draw", ""),
+    "balance": ("balance_plot:draw", "balance"),
+    "selectivity": ("selectivity_plot:draw", "matched"),
+    "stages": ("stages_plot:draw", "stages_states"),
+    "series": ("stages_plot:series", "series_stages"),
+    "exposure": ("exposure_plot:draw", "canary_by_dose"),
+    "roc": ("roc_plot:draw", "mia_roc"),
+    "utility": ("utility_plot:draw", "utility"),
+    "accuracy": ("stages_plot:accuracy", "utility"),
 }
 """In the order of reading: file and function, and the audit or table that is shown. Of
 what the report does not have, the file is not imported."""

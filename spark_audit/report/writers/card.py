@@ -8,8 +8,8 @@ from typing import Any
 
 from spark_audit.errors import visible
 from spark_audit.names import BASE
-from spark_audit.report.cells import File, Rendering
-from spark_audit.report.tables import main_rows
+from spark_audit.report.summary_tables import main_rows
+from spark_audit.report.table_cells import File, Rendering
 from spark_audit.report.writers.markdown import summary
 from spark_audit.results import Report
 

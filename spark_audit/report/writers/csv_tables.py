@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_audit.report.cells import File, Rendering
+from spark_audit.report.table_cells import File, Rendering
 from spark_audit.results import Contrast, Guard, Report, Row
 
 Record = dict[str, Any]

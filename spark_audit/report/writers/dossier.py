@@ -24,7 +24,6 @@ from spark_audit.audits import about, metric_of
 from spark_audit.errors import InputError, visible
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import entry_of
-from spark_audit.report.cells import File, Rendering
 from spark_audit.report.named import SHARE, evidence_of, named_rows, numbered
 from spark_audit.report.states import (
     OF_IDENTIFIERS,
@@ -33,6 +32,7 @@ from spark_audit.report.states import (
     Tried,
     attack_name,
 )
+from spark_audit.report.table_cells import File, Rendering
 from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import Report
 from spark_audit.sentences import DECIMALS, knows, render, under

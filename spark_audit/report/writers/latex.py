@@ -17,8 +17,8 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.claims import carriers
-from spark_audit.report.cells import NONE, File, Rendering, figure
-from spark_audit.report.tables import methods_of
+from spark_audit.report.summary_tables import methods_of
+from spark_audit.report.table_cells import NONE, File, Rendering, figure
 from spark_audit.report.writers.template import environment
 from spark_audit.results import Report, Row
 

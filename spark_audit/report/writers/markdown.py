@@ -9,10 +9,10 @@ from typing import Any
 
 from spark_audit.errors import visible
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.cells import File, Rendering, Table
-from spark_audit.report.memory import SIGNS, Memory, memories, reach
+from spark_audit.report.memory_rows import SIGNS, Memory, memories, reach
 from spark_audit.report.states import SHAPES, Standing, state_name
-from spark_audit.report.tables import definitions, further_tables, tables
+from spark_audit.report.summary_tables import definitions, further_tables, tables
+from spark_audit.report.table_cells import File, Rendering, Table
 from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import OF_REPORT, Report, number
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from spark_audit.report.cells import File, Rendering
 from spark_audit.report.named import (
     AUDIT,
     SHARE,
@@ -19,6 +18,7 @@ from spark_audit.report.named import (
     named_rows,
     numbered,
 )
+from spark_audit.report.table_cells import File, Rendering
 from spark_audit.report.writers.csv_tables import csv_text
 from spark_audit.results import Report
 

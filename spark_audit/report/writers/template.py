@@ -25,7 +25,7 @@ from spark_audit.report.states import (
     state_name,
     surety,
 )
-from spark_audit.report.tables import entries, glance
+from spark_audit.report.summary_tables import entries, glance
 from spark_audit.results import Report, by_severity
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from spark_audit.checkpoints.models import entry_device
-from spark_audit.memory import out_of_memory
+from spark_audit.host_memory import out_of_memory
 from spark_audit.scoring.answers import begins_with, normalised, stripped
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.passes import Task

@@ -20,15 +20,15 @@ from markupsafe import Markup
 from spark_audit import sentences
 from spark_audit.names import entry_of
 from spark_audit.report.attachments import read_cases
-from spark_audit.report.cells import FURTHER, VOID, File, Line, Rendering, Table
 from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.svg import css_string, inline_svg, outline
 from spark_audit.report.figures.theme import DARK, LIGHT, Drawing
-from spark_audit.report.tables import (
+from spark_audit.report.summary_tables import (
     further_tables,
     general,
     tables,
 )
+from spark_audit.report.table_cells import FURTHER, VOID, File, Line, Rendering, Table
 from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
 from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import OF_REPORT, Report, Status, by_severity, number

@@ -23,7 +23,7 @@ from spark_audit.terminal.flags import (
     hidden,
     one_of,
 )
-from spark_train.settings import parse
+from spark_train.training_settings import parse
 
 NONE = "none"
 """Of ``--dp``: the method alone."""

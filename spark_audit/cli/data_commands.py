@@ -128,7 +128,7 @@ def annotate(
     """
     from spark_audit.data.pii import (
         NAMES_MISSED,
-        annotate_examples,
+        annotate,
         detector_of,
         recall,
         unjudged,
@@ -141,7 +141,7 @@ def annotate(
     files = data_files([data])
     _check_file(output, files)
     examples = read_examples(*files)
-    annotated = annotate_examples(examples, **how)
+    annotated = annotate(examples, **how)
     _write(output, annotated)
     counts = Counter(span.type for example in annotated for span in example.spans)
     records: list[dict[str, Any]] = [

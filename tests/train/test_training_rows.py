@@ -13,7 +13,7 @@ from tiny_models import make_tokenizer
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, Span
 from spark_audit.errors import InputError
-from spark_train.data import collate, encode_rows
+from spark_train.training_rows import collate, encode_rows
 
 EXAMPLE = Example(
     id="a",

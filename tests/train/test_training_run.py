@@ -20,8 +20,8 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_train.cli import run
 from spark_train.corpus import ORDERS, read_matrix
 from spark_train.methods import METHODS, groups
-from spark_train.run import Outcome
 from spark_train.run_folder import RunRecord
+from spark_train.training_run import Outcome
 
 TASKS = ("yelp", "fomc")
 COMMON = ("epochs=3", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")
@@ -277,7 +277,7 @@ def test_eval_rows_bounds_what_is_answered(
         asked.append([prompt.key for prompt in prompts])
         return 1.0
 
-    monkeypatch.setattr("spark_train.run.accuracy", spy)
+    monkeypatch.setattr("spark_train.training_run.accuracy", spy)
     trained("seqft", tiny_base, data, tmp_path / "run", "eval_rows=2", "epochs=1")
     yelp, fomc = ["yelp-07", "yelp-08"], ["fomc-07", "fomc-08"]
     assert asked == [yelp, yelp, fomc]

@@ -41,12 +41,12 @@ from spark_audit.audits.matched.matched_guards import (
     pair_guards,
     reproduced_guard,
 )
+from spark_audit.audits.matched.matched_spans import span_evidence
 from spark_audit.audits.matched.rematch import (
     diagnostics,
     placebo_table,
     sensitivity_table,
 )
-from spark_audit.audits.matched.span_scores import span_evidence
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.spans import groups, plan_of_identifiers
 from spark_audit.errors import InputError

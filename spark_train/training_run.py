@@ -15,7 +15,7 @@ from spark_audit.checkpoints.detect import read_headers
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.checkpoints.run_folder import check_files
+from spark_audit.checkpoints.own_run import check_files
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
@@ -31,10 +31,10 @@ from spark_train.model.lora import add_lora, load_adapter, replaced, save_adapte
 from spark_train.model.student import Student
 from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
-from spark_train.request import NONE, TrainRequest
 from spark_train.run_folder import Folder, RunRecord
-from spark_train.settings import Settings, parse
 from spark_train.stream import SCORES, Stream
+from spark_train.training_request import NONE, TrainRequest
+from spark_train.training_settings import Settings, parse
 
 Progress = Callable[[str, int, int], None]
 

@@ -15,13 +15,13 @@ from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.items import (
+from spark_audit.manifest.prompts import canary_key
+from spark_audit.manifest.schema import Manifest
+from spark_audit.manifest.sequences import (
     MORE_TOKENS,
     items_for,
     row_prompts,
 )
-from spark_audit.manifest.prompts import canary_key
-from spark_audit.manifest.schema import Manifest
 from spark_audit.scoring.items import Candidates, Item
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass

@@ -13,8 +13,8 @@ import scipy
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Finding
 from spark_audit.results.findings import Fact
-from spark_audit.stats.extraction import n_p, n_p_counts
 from spark_audit.stats.intervals import clopper_pearson
+from spark_audit.stats.sampled_extraction import n_p, n_p_counts
 
 CANARY_P = 0.05
 """One-sided level at which canaries come back more often than held-out ones."""

@@ -85,8 +85,8 @@ def train_base(
     with quiet():
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        from spark_train.data import encode_rows
         from spark_train.phases.task import fit
+        from spark_train.training_rows import encode_rows
 
     made = {
         "texts": sha256_json([example.text for example in examples]),

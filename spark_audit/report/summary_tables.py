@@ -9,7 +9,8 @@ from spark_audit import sentences
 from spark_audit.audits import about, in_order, label, metric_of
 from spark_audit.audits.claims import carriers
 from spark_audit.names import ANY, entry_of
-from spark_audit.report.cells import (
+from spark_audit.report.figures.entries import palette
+from spark_audit.report.table_cells import (
     FURTHER,
     NONE,
     Cell,
@@ -19,7 +20,6 @@ from spark_audit.report.cells import (
     figure,
     records_table,
 )
-from spark_audit.report.figures.entries import palette
 from spark_audit.results import Contrast, Report, Row, number
 
 DRAWN = ("mia_roc",)

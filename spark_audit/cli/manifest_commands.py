@@ -10,10 +10,10 @@ from cyclopts import Parameter
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.show import show_records
+from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.file import check_output, load_manifest, write_manifest
 from spark_audit.manifest.overview import Description, describe
 from spark_audit.manifest.redaction import redact as redacted
-from spark_audit.manifest.settings import BuildSettings
 from spark_audit.sentences import render
 from spark_audit.terminal.console import keep_apart, show_facts, show_line, tell
 from spark_audit.terminal.flags import (
@@ -63,8 +63,8 @@ def build(
     from spark_audit.checkpoints.open import open_checkpoint
     from spark_audit.data.examples import data_files
     from spark_audit.files import check_writable
+    from spark_audit.manifest.arrow_lists import stored_examples
     from spark_audit.manifest.build import build_manifest
-    from spark_audit.manifest.tables import stored_examples
     from spark_audit.scoring.store import Store
     from spark_audit.terminal.progress import progress
 

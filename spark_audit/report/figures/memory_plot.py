@@ -15,7 +15,7 @@ from spark_audit.report.figures.forest import Line, Section, forest
 from spark_audit.report.figures.panel import AREA, Axis, Look, wrapped
 from spark_audit.report.figures.picture import Picture
 from spark_audit.report.figures.theme import ALARM, INK, MUTED, WARN
-from spark_audit.report.memory import SIGNS, Memory, memories, reach
+from spark_audit.report.memory_rows import SIGNS, Memory, memories, reach
 from spark_audit.report.states import SHAPES, State, standings, state_name
 from spark_audit.results import Report, Row
 from spark_audit.sentences import render

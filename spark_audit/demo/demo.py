@@ -34,7 +34,7 @@ from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Example, read_examples, write_examples
 from spark_audit.data.injection import inject
-from spark_audit.demo.models import Progress, make_tokenizer, one_thread, train_base
+from spark_audit.demo.base_model import Progress, make_tokenizer, one_thread, train_base
 from spark_audit.demo.text import TASKS, make_examples, unlabelled
 from spark_audit.demo.workers import run_jobs
 from spark_audit.errors import InputError
@@ -276,9 +276,9 @@ def _train(name: str, out: Path, seed: int, size: Size) -> None:
     """``spark-train run`` of one run; a finished one is only looked at."""
     with quiet():
         from spark_train.methods import groups
-        from spark_train.request import Opening, TrainRequest
-        from spark_train.run import train
-        from spark_train.settings import names
+        from spark_train.training_request import Opening, TrainRequest
+        from spark_train.training_run import train
+        from spark_train.training_settings import names
     method, differs = RUNS[name]
     steps = {"epochs": size.epochs, "ptpc.steps": size.correction_steps}
     settings = SETTINGS | steps | differs

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_audit.errors import InputError
-from spark_train.settings import GROUPS, Settings, describe, names, parse
+from spark_train.training_settings import GROUPS, Settings, describe, names, parse
 
 
 def test_the_papers_values_are_the_defaults():

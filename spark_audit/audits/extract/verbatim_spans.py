@@ -10,7 +10,7 @@ import pandas as pd
 
 from spark_audit.audits.base import Tables
 from spark_audit.audits.extract.guesses import string_facts
-from spark_audit.audits.extract.prompts import FULL, PROMPTED, graded, spans_of
+from spark_audit.audits.extract.prompt_evidence import FULL, PROMPTED, graded, spans_of
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.manifest.prompts import asked_key, asked_keys, asked_place
 from spark_audit.manifest.schema import (
@@ -21,7 +21,7 @@ from spark_audit.manifest.schema import (
 )
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.extraction import top_k_logp
+from spark_audit.stats.sampled_extraction import top_k_logp
 
 VALUES = (
     *("n_tokens", "greedy", "greedy_sure", "logp_t1", "logp_top40", "logp_cold"),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spark_audit.errors import InputError
-from spark_audit.memory import free_bytes
+from spark_audit.host_memory import free_bytes
 from spark_audit.pipeline.engines.local import processes
 from spark_audit.pipeline.job import Job
 from spark_audit.pipeline.lineup import make_plans

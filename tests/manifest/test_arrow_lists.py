@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from spark_audit.errors import InputError, SparkError
-from spark_audit.manifest import tables
+from spark_audit.manifest import arrow_lists as tables
+from spark_audit.manifest.arrow_lists import Table
 from spark_audit.manifest.file import (
     check_output,
     digest,
@@ -24,7 +25,6 @@ from spark_audit.manifest.file import (
 )
 from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest, ManifestExample
-from spark_audit.manifest.tables import Table
 
 
 @pytest.fixture(scope="module")
