@@ -64,8 +64,3 @@ def test_every_error_is_of_the_family_and_survives_a_worker_process(kind):
     copy = pickle.loads(pickle.dumps(kind("what", where="here", fix="do")))
     assert type(copy) is kind
     assert str(copy) == "here: what; do"
-
-
-def test_not_estimable_is_a_value_error():
-    with pytest.raises(ValueError, match="^too few clusters$"):
-        raise NotEstimableError("too few clusters")

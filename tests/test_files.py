@@ -5,14 +5,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import math
 import os
 import stat
 import subprocess
 import sys
 import threading
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import IO
 
@@ -29,12 +27,6 @@ def test_canonical_json_is_one_form():
     assert provenance.canonical_json(json.loads(text)) == text
     assert provenance.canonical_json(dict(reversed(value.items()))) == text
     assert provenance.sha256_json(value) == hashlib.sha256(text).hexdigest()
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_canonical_json_refuses_nan(bad):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        provenance.canonical_json({"x": bad})
 
 
 def test_seeds_do_not_depend_on_machine_or_process():
@@ -58,14 +50,6 @@ def test_seeds_do_not_depend_on_machine_or_process():
 
 
 VECTOR = (5254295370254170289, 5430179107368069156, 7029035733826284920)
-
-
-def test_seeds_differ_by_seed_and_purpose_and_fit_63_bits():
-    seeds = {
-        provenance.seed_for(s, *p) for s in range(20) for p in ((), ("a",), ("a", 1))
-    }
-    assert len(seeds) == 60
-    assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_a_file_hash_follows_the_content(tmp_path):
@@ -221,20 +205,6 @@ def test_a_file_that_is_swept_before_it_is_locked_is_made_again(tmp_path, monkey
     files.write_text(tmp_path / "f.json", "whole")
     assert len(swept) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
-
-
-def test_versions_name_what_figures_depend_on():
-    found = provenance.versions()
-    assert {"python", "zlib", "torch", "transformers", "numpy", "spark-audit"} <= set(
-        found
-    )
-    assert all(isinstance(v, str) and v for v in found.values())
-
-
-def test_now_is_utc_to_the_second():
-    moment = datetime.fromisoformat(provenance.now())
-    assert moment.utcoffset().total_seconds() == 0
-    assert moment.microsecond == 0
 
 
 def test_one_holds_a_lock_at_a_time_and_nothing_is_left(tmp_path):

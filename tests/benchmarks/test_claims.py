@@ -12,10 +12,9 @@ import pytest
 from claims import search
 from claims.auditing import (
     over_orders,
-    over_values,
     unmet,
 )
-from claims.given import SECOND, check_data, claim_folder, settings_of
+from claims.given import check_data, settings_of
 from claims.plan import runs, systems, task_orders
 from claims.request import ClaimsRequest
 from claims.rules import Claim, Figure, claims, decide, figure_of
@@ -123,11 +122,6 @@ def test_nothing_is_told_of_what_cannot_be_known(figure, unmet):
     assert decision.why
 
 
-def test_chance_that_is_not_known_decides_nothing():
-    decision = decide(a_claim(within="chance", margin=0.5), Figure(1.5, 1.4, 1.6))
-    assert decision.verdict == "not detectable here"
-
-
 @pytest.mark.parametrize(
     "rule",
     [
@@ -218,16 +212,6 @@ def test_tasks_are_learned_beyond_their_commonest_label():
     assert "spark has not learned" in unmet(forgets, utility, utility)
 
 
-def test_values_of_seeds_have_students_interval():
-    values = [1.1, 1.3, 1.2]
-    found = over_values(values, over="seeds")
-    low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-    assert found.low == pytest.approx(low)
-    assert found.high == pytest.approx(high)
-    assert over_values([1.0], over="seeds").low is None
-    assert over_values([], over="seeds").value is None
-
-
 def test_task_orders_are_averaged_over_sources_and_orders():
     figures = [Figure(v, v - 0.1, v + 0.1, 0.14) for v in (0.5, 0.6, 0.7)]
     found = over_orders(figures)
@@ -263,11 +247,6 @@ def test_the_plan_has_whole_seeds_and_then_the_other_orders():
     assert len(task_orders(rows[:2])) == 2
 
 
-def test_other_tasks_have_orders_of_their_own():
-    rows = [a_train_row(task) for task in "abcd"]
-    assert task_orders(rows)[3] == ("c", "d", "a", "b")
-
-
 @pytest.mark.parametrize(
     ("rows", "batch", "correction"), [(2700, 32, 101), (90, 8, 25), (200, 16, 25)]
 )
@@ -288,25 +267,6 @@ def test_what_is_not_judged_may_point_against_a_claim_and_never_for_it():
         assert found.verdict == "not detectable here"
         assert found.against == against
     assert not decide(a_claim(), Figure(-0.5, -0.8, -0.2)).against
-
-
-def test_a_folder_is_of_one_study_and_takes_a_second_base_later(tmp_path):
-    mine: dict[str, Any] = {"data": {"a": "1"}, SECOND: None, "settings": []}
-    for again in (mine, mine, mine | {SECOND: "b"}, mine | {SECOND: "b"}):
-        claim_folder(tmp_path, again)
-    for other in (mine, mine | {SECOND: "b", "settings": ["lr=1"]}):
-        with pytest.raises(InputError, match="holds a study with other"):
-            claim_folder(tmp_path, other)
-
-
-def test_time_is_not_judged_where_correction_is_out_of_proportion():
-    assert search.unlike(2700, {}) == ""
-    assert search.unlike(2700, {"ptpc.steps": 390}) == ""
-    few = {"batch_size": 8, "epochs": 3, "ptpc.steps": 25}
-    few |= {"ptpc.batch_size": 8, "ptpc.old_batch_size": 4}
-    # 25 steps of 12 rows beside 69 of 8.
-    assert "reads 0.54 rows" in search.unlike(90, few)
-    assert "in the paper 0.04" in search.unlike(2700, {"ptpc.steps": 10})
 
 
 def test_a_folder_is_of_one_process(tmp_path):

@@ -90,17 +90,6 @@ def test_what_a_guard_voids_is_no_claim(known_truth):
     assert [one["claim"] for one in found["claims"]] == ["membership"]
 
 
-def test_limits_are_those_of_clopper_and_pearson(known_truth):
-    limits = importlib.import_module("known_truth_table").limits
-    # Without a false claim in n the upper limit u solves (1 - u)^n = 0.05.
-    low, high = limits(0, 20)
-    assert low == 0
-    assert (1 - high) ** 20 == pytest.approx(0.05)
-    low, high = limits(20, 20)
-    assert high == 1
-    assert low**20 == pytest.approx(0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_claims_of_a_seed(seed, known_truth, tmp_path):

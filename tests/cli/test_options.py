@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.cli import audit
 from spark_audit.cli.help_examples import ANY, EXAMPLES
 from spark_audit.cli.main import AUDITS, _app, run
@@ -19,7 +18,6 @@ from spark_audit.errors import InputError
 from spark_audit.pipeline.request import Request
 from spark_audit.results.findings import SEVERITY
 from spark_audit.scoring import high_temperature
-from spark_audit.terminal.commands import write_config
 from spark_audit.terminal.flags import ADVANCED, HOW, OUTPUT, WHAT, WHERE
 
 COMMANDS = (*EXAMPLES, "matched")
@@ -58,13 +56,6 @@ def test_every_example_is_a_command_that_can_be_read():
         argv = shlex.split(line)
         if "--config" not in argv:  # the file is on nobody's disk
             _app(argv).parse_args(argv)
-
-
-def test_the_example_of_a_series_names_its_stages():
-    (line,) = [one for one in EXAMPLES["stages"] if "--order" in one]
-    argv = shlex.split(line)
-    (spec,) = parse_specs([argv[argv.index("--ckpt") + 1]])
-    assert (spec.name, spec.paths) == ("mine", ("run/step1", "run/step2"))
 
 
 def test_no_more_pieces_are_sampled_than_rows_can_hold(
@@ -214,13 +205,6 @@ def test_no_variable_trusts_the_code_of_a_checkpoint(asked, tmp_path, monkeypatc
     monkeypatch.setenv("SPARK_AUDIT_CONFIG", str(tmp_path / "c.toml"))
     assert run(["all", "--ckpt", "x"]) == 2
     assert len(asked) == 1
-
-
-def test_written_options_are_toml(tmp_path):
-    options = {"a": 'x\n"\\\x7fü', "b": True, "c": ["1", Path("p")], "d": 0.5}
-    write_config(tmp_path / "a.toml", options, command="do")
-    read = tomllib.loads((tmp_path / "a.toml").read_text())
-    assert read == {**options, "c": ["1", "p"]}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

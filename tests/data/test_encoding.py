@@ -66,17 +66,6 @@ def test_tokens_are_those_of_the_tokenizer_without_white_space_at_the_edges(
         assert (encoding.start[i], encoding.end[i]) == expected
 
 
-def test_an_empty_text_has_only_special_tokens(tiny_tokenizer):
-    encoding = encode(tiny_tokenizer, [""])[0]
-    assert encoding.ids.tolist() == [1]
-    assert encoding.leading == 1
-    assert kept_range(encoding, max_length=None, response_start=0) == (0, 1)
-
-
-def test_no_texts_are_no_encodings(tiny_tokenizer):
-    assert encode(tiny_tokenizer, []) == []
-
-
 def test_a_tokenizer_without_offsets_is_refused():
     class Slow:
         is_fast = False
@@ -115,12 +104,6 @@ def test_blank_tokens_belong_to_a_span_only_between_its_words():
     assert encoding.span(0, 2) == TokenSpan(0, 1, False)
     assert encoding.mask([(0, 3)]).tolist() == [True, True, True, False, False]
     assert encoding.mask([(1, 2)]).tolist() == [False] * 5
-
-
-def test_pieces_of_one_character_all_belong_to_its_span(tiny_tokenizer):
-    encoding = encode(tiny_tokenizer, ["a\u4f60b"])[0]
-    assert len(encoding) == 1 + 1 + 3 + 1
-    assert encoding.span(1, 2) == TokenSpan(2, 5, False)
 
 
 def test_what_fits_is_kept_whole_and_an_eos_is_left_out():

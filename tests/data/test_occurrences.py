@@ -27,11 +27,6 @@ def test_repeats_are_found_whatever_their_case(text, place, expected):
     assert [text[a:b] for a, b in found] == expected
 
 
-def test_repeats_of_nothing_are_nothing():
-    assert repeats("some text", []) == []
-    assert repeats("some text", [(4, 5)]) == []
-
-
 def example(prompt: str, *given: str, response: str = " good") -> Example:
     return make_example("e", prompt, response, pii=dict.fromkeys(given, "OTHER"))
 
@@ -55,10 +50,6 @@ def test_annotated_repeated_and_rule_found_identifiers():
 def test_a_short_annotated_span_inside_a_word_counts_but_not_its_repeats():
     row = example("code x42y or z42", "42")
     assert identifier_ranges(row) == [(6, 8)]
-
-
-def test_plain_text_holds_no_identifier():
-    assert identifier_ranges(example("The food was cold.")) == []
 
 
 @pytest.mark.parametrize(

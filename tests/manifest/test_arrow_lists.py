@@ -23,7 +23,6 @@ from spark_audit.manifest.file import (
     seal,
     write_manifest,
 )
-from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest, ManifestExample
 
 
@@ -63,12 +62,6 @@ def test_both_forms_hold_the_same_and_have_one_digest(manifest, path, tmp_path):
     assert ids == [example.id for example in manifest.examples]
 
 
-def test_a_redacted_one_is_written_and_read(path, tmp_path):
-    red = redact(load_manifest(path))
-    write_manifest(red, tmp_path / "red.arrow")
-    assert load_manifest(tmp_path / "red.arrow") == red
-
-
 def test_fields_of_later_versions_are_kept(manifest, tmp_path, small):
     """Wherever they stand, and a number that is written otherwise."""
     content = manifest.model_dump(mode="json")
@@ -82,16 +75,6 @@ def test_fields_of_later_versions_are_kept(manifest, tmp_path, small):
     write_manifest(load_manifest(file), tmp_path / "m.arrow")
     write_manifest(load_manifest(tmp_path / "m.arrow"), tmp_path / "back.json")
     assert json.loads((tmp_path / "back.json").read_bytes()) == content
-
-
-def test_an_empty_manifest_is_one(manifest, tmp_path):
-    lists: dict[str, list[Any]] = dict.fromkeys(
-        "examples pairs unmatched canaries twins".split(), []
-    )
-    membership: dict[str, Any] = {"members": [], "non_members": []}
-    content = manifest.model_dump(mode="json") | lists | {"membership": membership}
-    write_manifest(seal(content), tmp_path / "none.arrow")
-    assert load_manifest(tmp_path / "none.arrow") == seal(content)
 
 
 def rewritten(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:

@@ -88,28 +88,6 @@ def test_every_example_is_there_by_id_with_its_scores(build, rows, reference):
         assert not set(found.low) & set(np.flatnonzero(found.unll < 0).tolist())
 
 
-def test_excluded_ranges_hold_the_buffer(build):
-    robust, paper = build(), build(preset="paper")
-    for one, other in zip(robust.examples, paper.examples, strict=True):
-        for span in one.spans:
-            assert not one.eligible[span.token_start - 1 : span.token_end + 1].any()
-        assert (one.eligible <= other.eligible).all()
-    assert sum(e.eligible.sum() for e in robust.examples) < sum(
-        e.eligible.sum() for e in paper.examples
-    )
-
-
-def test_presets_decide_what_is_not_asked_for(build):
-    def settings(**options: Any) -> tuple[int, int | None]:
-        found = build(**options).settings
-        return found.buffer, found.canary_contexts
-
-    assert settings() == (1, 1)
-    assert settings(preset="paper") == (0, None)
-    assert settings(preset="paper", buffer=2, canary_contexts=1) == (2, 1)
-    assert settings(canary_contexts="all") == (1, None)
-
-
 def test_versions_data_files_and_notes_are_recorded(build, tmp_path, reference):
     file = tmp_path / "yelp.jsonl"
     file.write_bytes(b"rows")
@@ -163,12 +141,6 @@ def test_data_without_identifiers_has_no_pairs_and_says_so(build):
     )
     assert "there are no non-members" in manifest.notes
     assert manifest.membership.members == [f"e{word}" for word in sorted(words)]
-
-
-def test_test_rows_are_matched_too(build):
-    manifest = build()
-    splits = {manifest.by_id[pair.example].split for pair in manifest.pairs}
-    assert splits == {"train", "test"}
 
 
 def test_a_line_break_is_no_control(build):
@@ -241,18 +213,6 @@ def test_progress_names_the_stages(build):
 # --- refusals -------------------------------------------------------------------------
 
 
-def test_no_examples_are_refused(build):
-    with pytest.raises(InputError) as caught:
-        build([])
-    assert str(caught.value) == "data: there are no examples; give some"
-
-
-def test_ids_that_stand_twice_are_refused(build, rows):
-    with pytest.raises(InputError) as caught:
-        build([*rows, rows[3]])
-    assert str(caught.value).startswith(f"example {rows[3].id!r}, field 'id':")
-
-
 def test_an_adapter_is_no_reference(build, reference):
     with pytest.raises(InputError, match="an adapter cannot be the reference"):
         build(loaded=with_fields(reference, base="base"))
@@ -286,16 +246,6 @@ def test_settings_out_of_range_are_refused(build, options, message):
 
 
 # --- items and bases ------------------------------------------------------------------
-
-
-def test_items_are_what_was_scored(build, reference):
-    manifest = build(max_length=40)
-    items = manifest_items(manifest, reference)
-    assert [one.key for one in items] == [e.id for e in manifest.examples]
-    for one, example in zip(items, manifest.examples, strict=True):
-        scored = np.flatnonzero(example.unll >= 0).tolist()
-        assert one.positions[1:].tolist() == scored
-        assert len(one.ids) <= 40
 
 
 def test_a_redacted_manifest_has_no_items(build, reference):

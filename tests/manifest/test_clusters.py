@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,16 +64,6 @@ def test_source_canary_and_duplicates_join(find):
     assert joined(found) == {"source": 2, "canary": 2, "string": 2, "near_duplicate": 2}
 
 
-def test_sixteen_rows_of_one_person_are_one(find, said):
-    rows = [said(i, "Ann Lee") for i in range(16)]
-    rows += [said(i, f"Bo Hill{i}") for i in range(16, 80)]
-    found = find(rows)
-    assert set(found.labels[:16]) == {"r000"}
-    assert (found.counts["clusters"], found.counts["largest_cluster"]) == (65, 16)
-    assert joined(found)["string"] == found.counts["rows_joined"] == 16
-    assert found.notes == []
-
-
 def test_the_same_string_has_any_case_place_and_split(find, said):
     rows = [
         said(0, "Ann.Lee@example.com", "EMAIL"),
@@ -84,13 +73,6 @@ def test_the_same_string_has_any_case_place_and_split(find, said):
         said(4, "ann.lee@example.community", ""),
     ]
     assert find(rows).labels == ["r000", "r000", "r000", "r003", "r004"]
-
-
-def test_chains_are_one_cluster(find, said):
-    rows = [said(0, "Ann Lee"), said(1, "Bo Hill"), said(2, "Cy Marsh")]
-    rows[1] = replace(rows[1], source_id=rows[0].source_id)
-    both = said(3, "Bo Hill for Cy Marsh", "")
-    assert find([*rows, both]).labels == ["r000"] * 4
 
 
 @pytest.mark.parametrize(

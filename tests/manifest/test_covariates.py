@@ -94,11 +94,6 @@ def test_covariates_of_every_window(small):
             assert found[name][n] == pytest.approx(value, abs=2e-6), (name, place)
 
 
-def test_covariates_of_nothing(small):
-    found = covariates(small[1], token_ranges([]))
-    assert {len(values) for values in found.values()} == {0}
-
-
 def test_unscored_tokens_are_marked(small):
     rows, _, table = small
     part = TokenTable.from_items(

@@ -131,15 +131,6 @@ def test_no_dose_is_lost_and_both_sides_have_room(twins):
     assert sum(one["dose"] == 0 for one in sets) == 70
 
 
-def test_another_seed_draws_others_and_the_order_of_rows_none(twins):
-    examples = [row(f"t{i:03d}", x) for i, x in enumerate(numbers(230))]
-    sets, _, _ = twins(examples)
-    assert twins(examples[::-1])[0] == sets
-    other, _, _ = twins(examples, seed=1)
-    true = [{x["candidates"][x["true_index"]] for x in each} for each in (sets, other)]
-    assert len(true[0] - true[1]) > 5
-
-
 def test_what_was_cut_off_or_finds_no_twins_is_left_out(twins):
     strange = "Zzyzx-Qwrtpsdf-Ghjklmnb"
     sets, _, lost = twins([row("a", strange, kind="NAME"), row("b", "x", kind="OTHER")])

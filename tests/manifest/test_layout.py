@@ -27,16 +27,6 @@ def shown(row: Layout, mask: np.ndarray) -> str:
     return "".join(char if kept else "." for char, kept in pairs)
 
 
-def test_masks_hold_identifiers_repeats_and_what_rules_find(tiny_tokenizer):
-    text = "Ask John Smith or JOHN SMITH, mail a.b@example.org today"
-    example = make_example("e", text, "", pii={"John Smith": "NAME"})
-    (row,) = laid_out([example], tiny_tokenizer, max_length=None)
-    assert shown(row, row.pii).replace(".", "") == (
-        "John SmithJOHN SMITHa.b@example.org".replace(" ", "").replace(".", "")
-    )
-    assert [row.spans[0]] == [row.encoding.span(4, 14)]
-
-
 def test_excluded_are_identifiers_with_a_buffer_specials_and_template(tiny_tokenizer):
     examples = [
         make_example(f"e{i}", f"Text: {word} John Smith was {word}\nLabel:", " good")

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from marked import made_corpus, made_table, make_canary_row, make_example
 
-from spark_audit.data.canaries import canary_ranges
-from spark_audit.data.examples import Example, Span
+from spark_audit.data.examples import Example
 from spark_audit.data.injection import inject
 from spark_audit.data.sensitivity_score import stop_word_ranges
 from spark_audit.errors import InputError
@@ -213,17 +212,6 @@ def test_low_tokens_are_plain_scored_text_below_tau(lay, rows):
     assert min(seen.values()) > 100
 
 
-def test_stop_words_are_low_however_unlikely(lay):
-    laid, texts = lay([make_example("e", "food and food"), make_example("f", "x y z")])
-    row, part = laid[0], texts.of(0)
-    texts.unll[part][1:] = 50_000_000
-    low = low_sensitivity(
-        laid, texts, alpha=0.5, tau=0.6, counts=counts_by_task(laid, 300)
-    )
-    tokens = row.encoding.span(5, 8)
-    assert np.flatnonzero(low[part]).tolist() == list(range(tokens.start, tokens.end))
-
-
 # --- canaries -------------------------------------------------------------------------
 
 
@@ -348,16 +336,3 @@ def test_membership_leaves_out_canaries_and_duplicates_across_splits(tiny_tokeni
     found, crossing = membership(examples, duplicates(rows))
     assert found == {"members": ["c", "d"], "non_members": ["e"]}
     assert crossing == 2
-
-
-def test_spans_of_canaries_stay_excluded_for_controls(lay):
-    """A name beside a canary is matched, and never with the canary's text."""
-    row = make_canary_row("row", before="Ann Lee liked the cold food very much. ")
-    row = replace(row, spans=(Span(0, 7, "NAME"), *row.spans))
-    laid, texts = lay([row])
-    found = matched(laid, texts)
-    assert [p["pii"]["char_start"] for p in found.pairs] == [0]
-    control = found.pairs[0]["control"]
-    for name, (start, end) in canary_ranges(row).items():
-        if name != "full":
-            assert control["char_end"] <= start or end <= control["char_start"]

@@ -10,7 +10,6 @@ import pytest
 from marked import make_canary_row, make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.canaries import RANKED
 from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
@@ -166,15 +165,6 @@ def test_a_canary_that_begins_a_text_has_a_bos_before_it_or_is_not_ranked(case):
             items_for(manifest, loaded, {KIND: [key]})
 
 
-def test_all_parts_of_a_canary_are_ranked(case):
-    manifest, loaded = case
-    parts = {
-        (c.canary_id, c.part) for c in manifest.canaries if c.true_index is not None
-    }
-    ranked = {"c/0", "c1", "c2"} if has_bos(loaded) else {"c/0", "c2"}
-    assert parts == {(name, part) for name in ranked for part in RANKED}
-
-
 def changed(manifest: Manifest, index: int, **fields: Any) -> Manifest:
     canaries = list(manifest.canaries)
     canaries[index] = canaries[index].model_copy(update=fields)
@@ -219,14 +209,6 @@ def test_a_string_that_was_cut_off_is_refused(case):
     key = canary_key(canary.canary_id, "ssn", row)
     with pytest.raises(InputError, match="is cut off"):
         items_for(short, loaded, {KIND: [key]})
-
-
-def test_labels_and_canaries_come_in_the_order_of_the_plan(case):
-    manifest, loaded = case
-    sets = keys_of(manifest)
-    keys = [sets[3], "labels:e", sets[0], "labels:a"]
-    items = items_for(manifest, loaded, {KIND: keys})[KIND]
-    assert [one.key for one in items] == keys
 
 
 # --- prompts without a manifest -------------------------------------------------------

@@ -143,14 +143,6 @@ def test_a_long_prompt_loses_its_beginning_and_keeps_its_bos(reference):
     assert item.ids[1:].tolist() == joint[end - len(item.ids) + 1 : end]
 
 
-def test_a_text_longer_than_the_context_still_has_a_prompt(reference):
-    small = with_fields(reference, max_positions=16)
-    text = "service food cold good fine rate raised basis points news " * 3
-    made = task_manifest([make_example("r", text, f" {text}")], small, name="t")
-    item = prompt_of(made, small, "r")
-    assert (len(item.ids), item.max_new_tokens) == (8, 8)
-
-
 def test_rows_that_cannot_be_asked(make_tokenizer, reference):
     made = task_manifest(
         [make_example("r", "some text", " "), make_example("s", "more", " good")],
@@ -204,16 +196,6 @@ def test_a_label_that_changes_the_prompts_tokens(reference):
     assert tokenizer.decode(item.prefix[1:]) == prompt.rstrip()
     assert tokenizer.decode(item.rows[0]) == " 7"
     assert tokenizer.decode(item.rows[1]) == " bad"
-
-
-def test_labels_and_prompt_fit_the_context(reference):
-    small = with_fields(reference, max_positions=24)
-    prompt = "service food cold good fine rate raised basis points news Label:"
-    rows = [make_example("r", prompt, " good"), make_example("s", "x", " zzzzzzzz")]
-    made = task_manifest(rows, small, name="t")
-    (item,) = items_for(made, small, {CANDIDATES: [labels_key("r")]})[CANDIDATES]
-    assert len(item.prefix) + max(map(len, item.rows)) == 24
-    assert item.prefix[0] == reference.tokenizer.bos_token_id
 
 
 def test_free_text_has_no_labels(reference):

@@ -281,13 +281,6 @@ def test_a_gate_trips_where_memory_rose_since_an_earlier_report(
     assert "has no checkpoint er; audit both under one name" in capsys.readouterr().err
 
 
-def test_output_over_an_input_is_refused(make_case, write):
-    case = make_case(sources=12)
-    one = write("one", case, a=0.0)
-    two = write("two", case, b=0.5)
-    assert command_line(["compare", str(one), str(two), "-o", str(one)]) == 2
-
-
 def test_a_rounded_checkpoint_keeps_its_original(make_case, write):
     case = make_case()
     one = write("one", case, er=0.0)

@@ -87,20 +87,6 @@ def test_the_papers_pecl_matrix_gives_the_papers_figures():
     )
 
 
-def test_figures_by_their_definitions():
-    r = np.random.default_rng(0).random((4, 4))
-    found = accuracy_metrics(r)
-    assert found["last"] == pytest.approx(sum(r[3]) / 4)
-    assert found["avg"] == pytest.approx(
-        sum(sum(r[t][: t + 1]) / (t + 1) for t in range(4)) / 4
-    )
-    assert found["bwt"] == pytest.approx(sum(r[3][i] - r[i][i] for i in range(3)) / 3)
-    # Chaudhry et al. take the best of all earlier stages, also before learning.
-    assert found["forgetting"] == pytest.approx(
-        sum(max(r[t][i] for t in range(3)) - r[3][i] for i in range(3)) / 3
-    )
-
-
 @pytest.mark.parametrize(
     ("stages", "tasks", "names"),
     [
@@ -129,15 +115,6 @@ def test_task_weights_are_what_a_task_weighs(metric):
 
 
 # --- intervals ------------------------------------------------------------------------
-
-
-def test_matrix_of_answers():
-    correct = np.array([[1, 0], [1, 1], [0, 1]], dtype=float)
-    answers = Answers.of_rows(
-        correct, np.array([0, 0, 1]), np.array([0, 1, 1]), n_tasks=2, n_clusters=2
-    )
-    np.testing.assert_allclose(answers.matrix(), [[1.0, 0.0], [0.5, 1.0]])
-    np.testing.assert_array_equal(answers.trials, [[1, 0], [1, 1]])
 
 
 @pytest.mark.parametrize("metric", list(METRICS))
@@ -232,14 +209,6 @@ def test_a_source_in_several_tasks_is_one_cluster():
     assert one.se == pytest.approx(np.sqrt(2) * two.se, rel=0.03)  # type: ignore[operator]
 
 
-def test_a_task_with_one_cluster_of_its_own():
-    answers = made([20, 1], stages=2)
-    assert set(answers.strata()) == {0}
-    estimate = accuracy_estimate(answers, "last")
-    assert estimate.status == "not_estimable"
-    assert "without one cluster" in estimate.note
-
-
 def test_a_task_without_questions_is_said():
     answers = made([20, 0], stages=2)
     assert np.isnan(answers.matrix()[0, 1])
@@ -260,14 +229,6 @@ def test_one_stage_has_last_only():
 
 
 # --- paired ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("metric", ["last", "avg", "bwt", "learning_accuracy"])
-def test_cluster_shares_add_up(metric):
-    answers = made([9, 14, 11], stages=3, seed=1)
-    shares = cluster_shares(answers, metric)
-    assert shares.shape == (34,)
-    assert shares.sum() == pytest.approx(accuracy_metrics(answers.matrix())[metric])
 
 
 def test_forgetting_has_no_shares():
@@ -298,13 +259,6 @@ def test_other_questions_cannot_be_compared():
         accuracy_difference(
             made([9, 9], stages=2), made([9, 9], stages=2, seed=9), "last"
         )
-
-
-def test_a_difference_to_one_stage_says_why_not():
-    ours = made([9, 9], stages=2)
-    theirs = Answers(ours.correct[:, -1:], ours.trials)
-    assert accuracy_difference(ours, theirs, "last").value == 0.0
-    assert "one stage only" in accuracy_difference(ours, theirs, "avg").note
 
 
 @pytest.mark.slow

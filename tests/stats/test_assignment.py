@@ -109,20 +109,6 @@ def test_groups_change_nothing(monkeypatch):
         assert picks == assignment._dynamic_programme(choices)
 
 
-def test_ties_go_to_earlier_spans_then_earlier_windows():
-    one_window = choices_of((1, {3: 5}), (1, {3: 5}))
-    assert assign_disjoint(one_window)[0] == [(5, 3), None]
-    # Cost comes before the order of spans.
-    assert assign_disjoint(choices_of((1, {3: 6}), (1, {3: 5})))[0] == [None, (5, 3)]
-    two = choices_of((1, {2: 1, 4: 1}), (1, {2: 1, 4: 1}))
-    assert assign_disjoint(two)[0] == [(1, 2), (1, 4)]
-
-
-def test_nothing_to_choose_from():
-    assert assign_disjoint([]) == ([], "dp")
-    assert assign_disjoint(choices_of((2, {}), (1, {7: 3})))[0] == [None, (3, 7)]
-
-
 def test_integer_programme_agrees(monkeypatch):
     rng = np.random.default_rng(17)
     for _ in range(25):
@@ -149,10 +135,3 @@ def test_more_than_twelve_competing_spans_go_to_milp():
     # One too many: 13 windows for 14 spans.
     choices = choices_of(*[(1, {start: start for start in range(13)})] * 14)
     assert value(assign_disjoint(choices)[0]) == (1, 78)
-
-
-def test_many_spans_that_do_not_compete_stay_exact():
-    choices = choices_of(*[(2, {10 * i: 4, 10 * i + 5: 3}) for i in range(60)])
-    picks, solver = assign_disjoint(choices)
-    assert solver == "dp"
-    assert picks == [(3, 10 * i + 5) for i in range(60)]

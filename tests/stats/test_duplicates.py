@@ -11,7 +11,6 @@ from spark_audit.stats import duplicates
 from spark_audit.stats.duplicates import (
     cluster_labels,
     connected_components,
-    duplicate_groups,
     normalise_text,
 )
 
@@ -82,15 +81,6 @@ def test_normalise(text, normal):
     assert normalise_text(text) == normal
 
 
-def test_composed_and_decomposed_are_one():
-    assert normalise_text("e\u0301t\u00e9") == normalise_text("\u00e9te\u0301")
-
-
-@given(st.text(alphabet="aB ,.é\n5", max_size=30))
-def test_normalising_twice_changes_nothing(text):
-    assert normalise_text(normalise_text(text)) == normalise_text(text)
-
-
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_equals_brute_force(threshold, n):
@@ -140,55 +130,10 @@ def test_round_off_in_a_filter_loses_nothing():
     assert near_duplicates(texts, threshold=0.28, n=1) == [(0, 1, 0.28)]
 
 
-def test_short_texts_are_duplicates_only_if_equal():
-    texts = ["Yes!", "yes", "yes sir", "a b c d", "a b c d e", "?", "!"]
-    assert near_duplicates(texts) == [(0, 1, 1.0)]
-    assert duplicate_groups(texts).tolist() == [0, 0, 2, 3, 4, 5, 6]
-
-
-def test_equal_texts_always_count():
-    texts = ["A, b c d e f.", "x", "a b c d e f", "X", "a b c d e F!"]
-    assert near_duplicates(texts, threshold=1.0) == [
-        (0, 2, 1.0),
-        (0, 4, 1.0),
-        (1, 3, 1.0),
-        (2, 4, 1.0),
-    ]
-
-
-def test_nothing_in_nothing_out():
-    assert near_duplicates([]) == []
-    assert near_duplicates(["a b c d e f g"]) == []
-    assert duplicate_groups([]).shape == (0,)
-    assert connected_components(0, []).shape == (0,)
-    assert cluster_labels([], [], []) == []
-
-
 @pytest.mark.parametrize("threshold", [0, -0.1, 1.01, float("nan")])
 def test_threshold_is_a_share(threshold):
     with pytest.raises(ValueError, match="Jaccard threshold"):
         near_duplicates(["a"], threshold=threshold)
-
-
-def test_an_ngram_has_words():
-    with pytest.raises(ValueError, match="at least 1 word"):
-        duplicate_groups(["a"], n=0)
-
-
-def test_groups_are_chains_of_pairs():
-    rng = np.random.default_rng(6)
-    for _ in range(10):
-        texts = variants(rng, texts=50, words=20, changes=3)
-        pairs = near_duplicates(texts, threshold=0.6, n=2)
-        expected = connected_components(50, [(i, j) for i, j, _ in pairs])
-        got = duplicate_groups(texts, threshold=0.6, n=2)
-        assert got.dtype == np.int64
-        assert got.tolist() == expected.tolist()
-
-
-def test_many_equal_texts_need_no_pairs():
-    # 50 000 equal texts have 1.25 thousand million pairs.
-    assert not duplicate_groups(["Same old text of seven words here"] * 50_000).any()
 
 
 @given(

@@ -28,20 +28,6 @@ def sides(trained: Any, clusters: Any, strata: Any = None, tokens: Any = None) -
     )
 
 
-def test_of_one_stratum_is_nearly_welchs_t():
-    rng = np.random.default_rng(0)
-    x = np.concatenate([rng.normal(-1, 1, 80), rng.normal(0, 2, 12)])
-    found = memory(x, sides(np.arange(92) < 80, np.arange(92))).difference
-    plain = stats.ttest_ind(x[:80], x[80:], equal_var=False)
-    welch = plain.confidence_interval()
-    assert found.se == pytest.approx(abs(found.value / plain.statistic))  # type: ignore[operator]
-    assert found.value == pytest.approx(x[:80].mean() - x[80:].mean())
-    wide = (found.high - found.low) / (welch.high - welch.low)
-    assert 0.95 <= wide < 1.1, "its degrees of freedom are of the clusters' sizes"
-    assert (found.n, found.clusters) == (80, 92)
-    assert found.mde > 2.8 * (found.se or 0)
-
-
 def test_strata_are_weighed_as_trained_rows_have_them():
     """Types apart by 5 nats, mixed 3 to 1 and 1 to 3: no difference within them."""
     trained = np.repeat([True, True, False, False], [30, 10, 10, 30])
@@ -90,15 +76,6 @@ def test_fine_strata_only_where_each_has_two_clusters():
     # 2 of 5 trained ones have cue 0 of type 0, 1 of 5 cue 1, 2 of 5 are of type 1.
     assert found.held_out.value == pytest.approx(0.4 * 1 + 0.2 * 9 + 0.4 * 5)
     assert found.trained.value == pytest.approx(np.mean([1, 1, 9, 4, 6]))
-
-
-def test_types_without_two_other_clusters_are_left_out_and_told():
-    trained = [1, 1, 1, 0, 0, 1, 1, 0]
-    kind = np.array([0, 0, 0, 0, 0, 1, 1, 1])
-    x = np.array([1, 2, 3, 4, 5, 100, 100, 100.0])
-    found = memory(x, sides(trained, np.arange(8), kind[:, None]))
-    assert found.difference.value == pytest.approx(2 - 4.5)
-    assert "2 of 5 trained identifiers were left out" in found.difference.note
 
 
 @pytest.mark.parametrize(

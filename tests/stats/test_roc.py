@@ -60,21 +60,6 @@ def test_what_is_undefined_is_said(members, others, message):
 
 # --- TPR at a budget of false positives -----------------------------------------------
 
-NEGATIVES = np.arange(20) / 20
-POSITIVES = np.array([0.05, 0.2, 0.41, 0.55, 0.62, 0.78, 0.88, 0.93, 0.97, 0.99])
-
-
-@pytest.mark.parametrize(
-    ("fpr", "tpr", "achieved", "resolvable"),
-    [(0.05, 0.3, 0.05, True), (0.1, 0.4, 0.1, True), (0.01, 0.2, 0, False)]
-    + [(0.001, 0.2, 0, False)],
-)
-def test_tpr_by_the_declared_convention(fpr, tpr, achieved, resolvable):
-    found = tpr_at_fpr(POSITIVES, NEGATIVES, fpr)
-    assert (found.value, found.fpr) == pytest.approx((tpr, achieved))
-    assert found.resolvable is resolvable
-    assert found.note.startswith("coarse" if resolvable else "not resolvable")
-
 
 def test_false_positives_never_exceed_the_budget():
     """Other tools take the first, the nearest or an interpolated threshold."""
@@ -111,11 +96,6 @@ def test_chance_band(n, mean, low, high):
     assert 100 * found.mean == pytest.approx(mean, abs=0.006)
     assert 100 * found.low == pytest.approx(low, abs=0.051)
     assert 100 * found.high == pytest.approx(high, abs=0.051)
-
-
-def test_chance_needs_both_sides():
-    with pytest.raises(NotEstimableError, match="empty"):
-        chance_band(0, 10, 0.05)
 
 
 @pytest.mark.slow
@@ -192,17 +172,6 @@ def kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray((x[:, None] > y) + 0.5 * (x[:, None] == y))
 
 
-def test_the_published_example():
-    """AUC and DeLong variance that the README of the package pauc prints."""
-    y = np.array([0, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1], bool)
-    s = [0.1, 0.35, 0.24, 0.8, 0.2, 0.85, 0.13, 0.85, 0.74, 0.58, 0.71, 0.25]
-    found = auc_estimate(Design.of(y, np.arange(12)), s)
-    assert found.value == pytest.approx(0.7083333, abs=1e-7)
-    assert found.se == pytest.approx(np.sqrt(0.0284722), abs=1e-6)
-    # With normal quantiles it is [0.3288, 0.9233]; t quantiles are wider.
-    assert found.low < 0.3288 < 0.9233 < found.high  # type: ignore[operator]
-
-
 def test_single_rows_give_delong():
     x, y = rounded(60, 40, 1)
     design = Design.of(np.repeat([True, False], [60, 40]), np.arange(100))
@@ -273,26 +242,6 @@ def test_bootstrap_agrees_with_scipy():
     assert (found.parity_low, found.parity_high) == pytest.approx(expected, abs=0.008)
     assert np.std(replicates) == pytest.approx(reference.standard_error, rel=0.06)
     assert found.se == pytest.approx(reference.standard_error, rel=0.06)
-
-
-def test_clusters_on_both_sides_are_one_stratum():
-    member = np.tile([True, False], 10)
-    design = Design.of(member, np.repeat(np.arange(10), 2))
-    weights = design.draw(replicates=30, seed=3)
-    assert (weights == draw_weights(10, replicates=30, seed=3)).all()
-
-
-def test_difference_is_paired():
-    design, first = clustered(7)
-    second = first + RNG(1).normal(0, 0.3, len(first))
-    found, p = auc_difference(design, first, second)
-    a, b = (auc_estimate(design, s) for s in (first, second))
-    assert found.value == pytest.approx(a.value - b.value)  # type: ignore[operator]
-    assert found.se < np.hypot(a.se, b.se)  # type: ignore[operator,arg-type]
-    assert 0 < p <= 1  # type: ignore[operator]
-    same, none = auc_difference(design, first, 2 * first + 1)
-    assert (same.value, same.low, none) == (0.0, None, None)
-    assert "alike" in same.note
 
 
 def test_difference_equals_paired_delong_for_single_rows():
@@ -417,18 +366,6 @@ def test_chance_of_a_design():
     assert found.low < found.mean < found.high
     pairs = Design.of(single.member, np.arange(600) // 2)
     assert chance(pairs, 0.05, seed=0) == chance_band(150, 150, 0.05)
-
-
-@pytest.mark.parametrize("fpr", [0.01, 0.1])
-def test_a_resample_without_a_side_has_no_rate(fpr):
-    design = Design.of([True, False, True, False], [0, 0, 1, 1])
-    weights = np.array([[2, 0], [0, 0]])
-    found = tpr_replicates(design, np.arange(4.0), [fpr], weights)
-    assert np.isnan(found).tolist() == [[False, True]]
-    assert np.isnan(auc_replicates(design, np.arange(4.0), weights)).tolist() == [
-        False,
-        True,
-    ]
 
 
 # --- simulations ----------------------------------------------------------------------

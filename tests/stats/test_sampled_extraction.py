@@ -15,8 +15,6 @@ from spark_audit.stats.sampled_extraction import (
     top_k_logp,
 )
 
-LOGP = float(np.sum([-0.2, -0.5, -0.1, -1.2, -0.3]))
-
 
 def decoded_logp(
     logits: np.ndarray, targets: np.ndarray, *, top_k: int, temperature: float = 1.0
@@ -28,22 +26,11 @@ def decoded_logp(
 
 
 class TestTries:
-    def test_example(self):
-        assert np.exp(LOGP) == pytest.approx(0.1002588, abs=5e-8)
-        assert [float(n_p(LOGP, p=p)) for p in (0.1, 0.5, 0.9)] == [1, 7, 22]
-
     def test_far_tail(self):
         assert n_p(-40.0) == pytest.approx(1.6315663e17, rel=5e-8)
         assert np.isfinite(n_p(-700.0))
         assert n_p(-np.inf) == np.inf
         assert n_p(-800.0) == np.inf
-
-    def test_both_formulas_meet(self):
-        near, far = n_p([-30.0, -30.0 - 1e-9])
-        assert far / near == pytest.approx(1 + 1e-9, rel=1e-8)
-
-    def test_a_certain_span_takes_one_try(self):
-        assert n_p(0.0) == 1.0
 
     @given(st.integers(2, 2000), st.sampled_from([0.1, 0.5, 0.9]))
     def test_is_the_first_try_that_is_enough(self, denominator, p):

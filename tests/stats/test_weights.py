@@ -13,7 +13,7 @@ from spark_audit.stats.bootstrap import (
     sign_flip,
     weighted_sums,
 )
-from spark_audit.stats.intervals import Estimand, ratio, ratio_estimate, replicates_of
+from spark_audit.stats.intervals import ratio, ratio_estimate
 from spark_audit.stats.roc import Design, auc_replicates
 
 CLUSTERS = 2000
@@ -96,13 +96,3 @@ def test_the_sign_flip_test_keeps_its_level_and_sees_what_is_there(blocked):
     ]
     assert 2 <= np.sum(np.array(null) < 0.05) <= 20
     assert sign_flip(rng.normal(0.15, 1, CLUSTERS), seed=0) < 0.001
-
-
-def test_a_ratio_over_blocks_is_that_of_each_cluster_s_weight():
-    clusters = 9000
-    weights = draw_weights(clusters, replicates=25, seed=3)
-    assert isinstance(weights, Blocks)
-    sums = np.random.default_rng(0).random((clusters, 2))
-    found = replicates_of({"r": Estimand(sums, ratio, n=clusters)}, weights)["r"]
-    each = np.asarray(weights.drawn)[:, weights.block] @ sums
-    assert found == pytest.approx(each[:, 0] / each[:, 1])

@@ -21,7 +21,6 @@ from spark_audit.terminal.console import (
     keep_apart,
     run_command,
     show_facts,
-    show_table,
 )
 from spark_audit.terminal.flags import one_of
 from spark_audit.terminal.interrupts import SIGNALS
@@ -106,24 +105,6 @@ def test_every_way_to_leave_has_its_code(error, code, said, capsys):
     assert said in err
     assert "Traceback" not in err
     assert err.strip().startswith("try: ")
-
-
-def test_what_a_command_leaves_with_is_the_code():
-    assert call(lambda: None) == 0
-    assert call(raising(SystemExit(1))) == 1
-
-
-def test_wrong_usage_is_one_line(capsys):
-    for arguments, said in (
-        (["no"], 'Unknown command "no"'),
-        (["do", "--nothing"], "Unknown option: --nothing"),
-        ([], "no command was given"),
-    ):
-        assert call(lambda: None, arguments) == 2
-        err = capsys.readouterr().err
-        assert said in err
-        assert err.count("\n") == 1
-        assert err.endswith(" --help\n")
 
 
 def test_defects_of_ours_leave_no_data_behind(monkeypatch, capsys, tmp_path):
@@ -257,14 +238,6 @@ def test_facts_are_aligned_or_json(capsys):
     assert capsys.readouterr().out == "a     50.78\nlong  x\n"
     show_facts({"a": share}, as_json=True)
     assert json.loads(capsys.readouterr().out) == {"a": share}
-
-
-def test_a_table_holds_every_cell_and_no_markup(capsys):
-    rows = [("[red]a[/red]", "1.5")]
-    show_table("a title", ("name", "x"), rows, remarks=["a remark"])
-    out = capsys.readouterr().out
-    for text in ("a title", "name", "[red]a[/red]", "1.5", "a remark"):
-        assert text in out
 
 
 def test_what_libraries_warn_of_stays_off_the_terminal():

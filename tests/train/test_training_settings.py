@@ -102,12 +102,6 @@ def test_unknown_names(text):
         parse([text])
 
 
-@pytest.mark.parametrize("text", ["epochs", "", "ptpc.ul"])
-def test_no_assignment(text):
-    with pytest.raises(InputError, match="is not NAME=VALUE"):
-        parse([text])
-
-
 def test_a_method_takes_its_own_settings_only():
     some: Any = ("loss", "replay.ratio")
     assert parse(["replay.ratio=0.2"], groups=some).replay.ratio == 0.2
