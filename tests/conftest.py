@@ -4,8 +4,6 @@
 pure code start at once. Folders made here are session-wide: copy before changing one.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from pathlib import Path

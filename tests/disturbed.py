@@ -1,7 +1,5 @@
 """Commands that are disturbed, how they end, and what they leave."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -4,8 +4,6 @@ An audit of another package needs no edit of ours: it is listed, ordered, labell
 gated and written, and goes with its package.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 import shutil

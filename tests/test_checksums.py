@@ -1,7 +1,5 @@
 """Seals and checksums: no flipped bit and no cut passes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Every test runs: pytest passes over some folders by name, `build` among them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

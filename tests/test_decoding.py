@@ -1,7 +1,5 @@
 """What is made to be shared gives no text back to whoever has the base model."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

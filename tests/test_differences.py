@@ -1,7 +1,5 @@
 """Nested figures, and reports before and after a row was removed, tell no secret."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import math

@@ -1,7 +1,5 @@
 """What README and CONTRIBUTING show is what the program does."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """One line that says what, where and what to do, and an exit code each."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

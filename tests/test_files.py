@@ -1,7 +1,5 @@
 """Hashes and seeds that are the same everywhere, files that are whole or absent."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The end of memory is told from other faults."""
 
-from __future__ import annotations
-
 import errno
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Public names are there, typed by their modules, and resolved when they are used."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from types import ModuleType

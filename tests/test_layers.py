@@ -3,8 +3,6 @@
 Imports are read with ``ast``, those inside functions and under ``TYPE_CHECKING`` too.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

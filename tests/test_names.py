@@ -1,7 +1,5 @@
 """Names of checkpoints: parsed and written in one place."""
 
-from __future__ import annotations
-
 import pytest
 
 from spark_audit.names import CheckpointName, entry_of, original_of, series_of

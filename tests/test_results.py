@@ -1,7 +1,5 @@
 """Estimates and rows refuse what a report must not hold."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

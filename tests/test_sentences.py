@@ -1,7 +1,5 @@
 """Sentences: every key has its template, and no program reads our own words."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

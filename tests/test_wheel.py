@@ -1,7 +1,5 @@
 """The built wheel holds all that it needs and runs from where it was installed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The canary audit on candidates whose ranks are known, and what it says of nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """What is claimed once all primary tests of a report count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -6,8 +6,6 @@ by heart. How that is planted follows from the pass (:data:`planted.PLANTED`),
 never from the audit, and which way a figure must move from its :class:`Metric`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

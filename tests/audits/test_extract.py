@@ -1,7 +1,5 @@
 """The extract audit against plain loops over spans, and what it says of nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Guess rates against plain loops over strings, and how often guessing is claimed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple

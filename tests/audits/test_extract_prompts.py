@@ -1,7 +1,5 @@
 """Other prompts than the true prefix: their table, and what the cue takes away."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

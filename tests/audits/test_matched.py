@@ -1,7 +1,5 @@
 """The matched audit against plain loops over tokens, and what it says of nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

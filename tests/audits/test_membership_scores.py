@@ -1,7 +1,5 @@
 """Membership scores against hand-made figures; what texts alone give away."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The membership audit: what it finds, what it doubts, and that it invents nothing."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Unmatched NLL of identifiers, other text and canaries."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from audited import nll

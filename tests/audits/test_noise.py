@@ -1,7 +1,5 @@
 """The noise audit: probabilities under embedding noise."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

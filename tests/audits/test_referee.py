@@ -1,7 +1,5 @@
 """Scores of other tools are read, and claim no more than ours may."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Spans matched again: the manifest's own settings, other settings, placebos."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from audited import evidence, matched

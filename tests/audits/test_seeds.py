@@ -1,7 +1,5 @@
 """Several seeds as one entry: over sources, over seeds, over both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What all stages of a run give away beyond the last: figures, claims, and reasons."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

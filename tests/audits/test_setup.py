@@ -1,7 +1,5 @@
 """Setup guards: mistakes that hide memory are seen, and sound setups pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which spans are audited, and sums over token ranges against plain loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from audited import matched

@@ -1,7 +1,5 @@
 """Memory by stage and task: planted courses, what must not be said, and how often."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 

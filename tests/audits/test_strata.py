@@ -1,7 +1,5 @@
 """Which identifiers are compared: forms, places, and texts that tell the sides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

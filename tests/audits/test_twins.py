@@ -1,7 +1,5 @@
 """Identifiers among their twins: figures by hand, claims, and what is left open."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

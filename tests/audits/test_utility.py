@@ -1,7 +1,5 @@
 """The utility audit: accuracy of every stage of a series."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

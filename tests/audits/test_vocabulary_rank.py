@@ -1,7 +1,5 @@
 """Ranks of identifiers: the figures, ties, groups, and what cannot be said."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

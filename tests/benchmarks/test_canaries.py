@@ -1,7 +1,5 @@
 """The figures of ``benchmarks/canaries.py``, on scores whose figures are known."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

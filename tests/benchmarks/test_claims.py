@@ -1,7 +1,5 @@
 """The paper's claims: the plan, the rules, what follows from an interval, the pages."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The audits are audited: two seeds of ``benchmarks/known_truth.py``, and its table."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

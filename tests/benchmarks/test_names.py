@@ -1,7 +1,5 @@
 """What benchmarks take from the packages is there: nothing else runs all of them."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The benchmark of memory concludes as the pipeline does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Row "`pytorch_model.bin` / `.pt` / `.pth` / `.safetensors` alone"."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

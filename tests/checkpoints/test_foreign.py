@@ -1,7 +1,5 @@
 """What somebody else's files must not do: run, ask a host, pass for something, hang."""
 
-from __future__ import annotations
-
 import base64
 import builtins
 import json

@@ -1,7 +1,5 @@
 """Rows "HF folder or hub id", "empty tensors", "T5-type folders", and safety."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Several checkpoints of one call: one base, switched adapters, freed models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows "PEFT folder", "PEFT saved by O-LoRA", "IA3, DoRA, prompt tuning"."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Checkpoints with rounded weights: the right values, and nothing else touched."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Row "folder of tasks"."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which tokenizer a checkpoint has, what it hashes to, and which rows it uses."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The command line: what users type, what they get, and how it leaves."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Typical mistakes: each is one line that says what to do, without loading a model."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Help, options from files and the environment, completion of the shell."""
 
-from __future__ import annotations
-
 import shlex
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Characters to tokens: offsets, white space, cut texts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Identifiers are found where they are annotated, repeated, or have a form."""
 
-from __future__ import annotations
-
 import pytest
 from marked import make_example
 

@@ -1,7 +1,5 @@
 """Fresh strings of an identifier's kind: their format, and what does not tell them."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

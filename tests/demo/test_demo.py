@@ -1,7 +1,5 @@
 """The demo in a smaller size still: every step is real."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """A folder with all that commands read, and an interpreter that runs them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -4,8 +4,6 @@ Whatever happens, a command ends with one line and a code of its own, and the fi
 that it leaves in the end are those of an undisturbed one.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

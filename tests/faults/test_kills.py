@@ -1,7 +1,5 @@
 """A command that was killed and is begun again leaves what an undisturbed one does."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -10,8 +10,6 @@ and the small audit they are made of stay what they are. The short run takes the
 200: every family its share.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -5,8 +5,6 @@ anew. Scores are planted, so that they are the same on every machine; checkpoint
 manifest, store, audits and writers are real.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Looks at a model in real runs of Trainer and SFTTrainer, which they leave alone."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket

@@ -1,7 +1,5 @@
 """A small corpus of two tasks and a reference model made of arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

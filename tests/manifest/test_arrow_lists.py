@@ -1,7 +1,5 @@
 """A manifest's tables, and the Arrow file that holds them."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import stat

@@ -1,7 +1,5 @@
 """From examples and a reference model to a manifest."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Rows that tell about the same thing are one cluster, and it is said why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Covariates against plain loops over characters and tokens."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

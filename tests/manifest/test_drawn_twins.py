@@ -1,7 +1,5 @@
 """Which identifiers get twins, in which rows, and that they fit there."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Examples as tokens: masks, cuts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A manifest in figures, recomputed from its records."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a checkpoint reads of an identifier behind other prompts than its prefix."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

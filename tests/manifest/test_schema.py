@@ -1,7 +1,5 @@
 """Manifest files: digest, refusals, redaction, schema."""
 
-from __future__ import annotations
-
 import json
 import stat
 from importlib.resources import files

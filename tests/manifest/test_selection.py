@@ -1,7 +1,5 @@
 """What a manifest selects, recomputed from the layouts and scores."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

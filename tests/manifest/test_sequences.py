@@ -1,7 +1,5 @@
 """What a checkpoint reads of a manifest's canaries, and that it scores what it says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

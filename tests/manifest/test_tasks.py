@@ -1,7 +1,5 @@
 """A manifest of data alone, and what the utility audit's passes read of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

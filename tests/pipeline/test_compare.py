@@ -1,7 +1,5 @@
 """Reports compared from stored evidence alone: as if they had been one call."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

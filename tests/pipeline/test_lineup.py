@@ -1,7 +1,5 @@
 """Who is opened, who scores what, and which audit sees whom."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Ray: the report of one process, whatever dies on the way; refusals in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """From checkpoints to a report: right figures, resumed work, shared work, refusals."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Commands that read a server: stopped in the middle, they go on from there."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """A report is concluded anew, and what was changed since is named, to the byte."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A report beside another one, and the paper's printed figures as a report."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables of reports that no audit makes: matching, and tokens of some examples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

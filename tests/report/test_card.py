@@ -1,7 +1,5 @@
 """card.md is what huggingface_hub reads, and says no more than what may be shared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

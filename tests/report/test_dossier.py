@@ -1,7 +1,5 @@
 """The dossier: what an officer asks stands there, in order, on four sheets, no text."""
 
-from __future__ import annotations
-
 import re
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The writer of figures: all of them, in every format, and no stale ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from made_reports import made_report

@@ -1,7 +1,5 @@
 """What a report of somebody else calls things steers nothing that shows it."""
 
-from __future__ import annotations
-
 import csv
 import re
 

@@ -1,7 +1,5 @@
 """Rules: how they are read, when they trip, and that nothing missing passes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """JUnit XML and annotations of a gate, as their readers see them; the action runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

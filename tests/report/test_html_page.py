@@ -1,7 +1,5 @@
 """The page holds the report's figures, no identifier, and its controls work."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

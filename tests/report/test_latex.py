@@ -1,7 +1,5 @@
 """LaTeX tables show the figures of report.json and nothing else, and TeX reads them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

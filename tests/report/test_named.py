@@ -1,7 +1,5 @@
 """Named rows and persons, from a report's evidence alone."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

@@ -4,8 +4,6 @@ The blocks go through bash with stand-ins for the two programs, which write down
 they were called with. The slow test lets them through to the programs, on tiny models.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

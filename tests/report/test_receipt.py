@@ -1,7 +1,5 @@
 """A claim of differential privacy: contradicted where it fails, and only there."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where checkpoints stand: states from typed findings, the worst first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every format shows the figures of report.json, and no identifier unless asked."""
 
-from __future__ import annotations
-
 import json
 from importlib.resources import files
 from typing import Any

@@ -1,7 +1,5 @@
 """Candidates behind a cached prefix score as they do in whole sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a half-precision body costs, beside the same body in float32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Noise on input embeddings: the same draws for every batch, checkpoint and scale."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Served checkpoints: taken where they agree, refused where they do not."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import contextmanager, suppress
@@ -55,10 +53,16 @@ def texts(merged):
 def pauses(monkeypatch):
     """How long it waits between requests, which nobody does here.
 
-    The module's own clock is changed, not the process's: other threads sleep too.
+    The module's own clock is changed, not the process's: other threads sleep too. A
+    thread of an earlier test may still ask a server that is gone: it does not count.
     """
-    waited = []
-    clock = SimpleNamespace(sleep=waited.append)
+    waited, earlier = [], threading.enumerate()
+
+    def sleep(seconds):
+        if threading.current_thread() not in earlier:
+            waited.append(seconds)
+
+    clock = SimpleNamespace(sleep=sleep)
     monkeypatch.setattr("spark_audit.checkpoints.server.time", clock)
     return waited
 

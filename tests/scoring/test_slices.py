@@ -1,7 +1,5 @@
 """Many texts in slices: the scores of one go, whatever interrupted it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The token table: rows by item and span, and a file that reads back the same."""
 
-from __future__ import annotations
-
 import stat
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Conformal p of rows, and what is named: against plain counts, and in simulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy

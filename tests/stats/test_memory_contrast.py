@@ -1,7 +1,5 @@
 """Trained against never trained, beside Welch's t and the plainest sums."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

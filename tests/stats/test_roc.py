@@ -1,7 +1,5 @@
 """ROC statistics against scikit-learn, SciPy and plain transcriptions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -8,9 +6,8 @@ import pytest
 from scipy import stats
 
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import Weights, draw_weights, weighted_sums
+from spark_audit.stats.bootstrap import draw_weights, weighted_sums
 from spark_audit.stats.intervals import (
-    Estimand,
     estimates_of,
     ratio,
     ratio_estimate,
@@ -37,14 +34,12 @@ def value_of(estimate: Estimate) -> float:
     return estimate.value
 
 
-def estimated(
-    estimand: Estimand | Estimate, weights: Weights | None = None
-) -> Estimate:
+def estimated(estimand: Any, weights: Any = None) -> Estimate:
     drawn = {} if weights is None else replicates_of({0: estimand}, weights)
     return estimates_of({0: estimand}, drawn)[0]
 
 
-def rtm_bias_estimate(*models: Any, weights: Weights | None = None) -> Estimate:
+def rtm_bias_estimate(*models: Any, weights: Any = None) -> Estimate:
     return estimated(rtm_bias(*models), weights)
 
 

@@ -1,7 +1,5 @@
 """Smallest effects are found in 80% of audits once all tests of the report count."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 

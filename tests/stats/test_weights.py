@@ -1,7 +1,5 @@
 """Weights of many clusters, which are drawn by block, beside those drawn one by one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

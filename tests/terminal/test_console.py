@@ -1,7 +1,5 @@
 """How a command line is read, how it leaves, and what it shows."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Signals that end a command are one interrupt, from its start, and only there."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

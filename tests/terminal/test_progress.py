@@ -1,7 +1,5 @@
 """What a log shows of long work."""
 
-from __future__ import annotations
-
 import io
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Accuracy in training is what the utility audit says of the same stage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``spark-train``: what users type, what they get, and how it leaves."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -104,7 +102,7 @@ class Trained:
     asked: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
 
-    def __call__(self, request: TrainRequest, **beside: Any) -> Trained:
+    def __call__(self, request: TrainRequest, **beside: Any) -> Any:
         self.asked = vars(request.loading) | vars(request)
         beside["note"]("said before")
         beside["progress"]("learning", 1, 1)

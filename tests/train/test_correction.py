@@ -1,7 +1,5 @@
 """Phase 2 minimises L_privacy as its equations say, over whole sequences."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """EWC: the penalty of a step against a sum over tasks, taken plainly."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The loop learns, repeats to the bit, and trains exactly the tokens it says."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import time

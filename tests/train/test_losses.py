@@ -1,7 +1,5 @@
 """The losses against the paper's equations, written out in float64 loops."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

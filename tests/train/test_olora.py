@@ -1,7 +1,5 @@
 """O-LoRA: adapters that add up, stay frozen, and open as one."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

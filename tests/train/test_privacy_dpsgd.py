@@ -1,7 +1,5 @@
 """DP-SGD: clipping, noise, sampling and epsilon, each against a plain computation."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

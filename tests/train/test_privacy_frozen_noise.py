@@ -1,7 +1,5 @@
 """Frozen noise: what it adds to, where it is kept, and what an audit makes of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Relearning goes on from exactly the checkpoint that audits open, without PII."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Phase 1 asks of replayed rows what the replay equations say."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A run folder: a run that was interrupted ends with the bytes of one that was not."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

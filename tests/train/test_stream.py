@@ -1,7 +1,5 @@
 """What is drawn of earlier tasks: evenly, by the seed alone, within the memory."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

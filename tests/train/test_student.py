@@ -1,7 +1,5 @@
 """The student's streamed head, its gradients and its frozen copies are plain ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

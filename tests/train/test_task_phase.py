@@ -1,7 +1,5 @@
 """Learning a task: which rows come when, and what their loss is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

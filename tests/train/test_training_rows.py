@@ -1,7 +1,5 @@
 """Training rows cover the same tokens that audits score."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

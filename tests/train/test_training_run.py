@@ -1,7 +1,5 @@
 """Runs as a whole: what a method leaves, and how a run that cannot be is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings: names, bounds, spellings, and messages that name the setting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

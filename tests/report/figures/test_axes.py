@@ -1,7 +1,5 @@
 """Every figure of a report comes as axes, by its name."""
 
-from __future__ import annotations
-
 import pytest
 from matplotlib.axes import Axes
 

@@ -1,7 +1,5 @@
 """What is drawn is what the report says; nothing overlaps, is cut off, or is empty."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
