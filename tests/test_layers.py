@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -97,15 +98,20 @@ def modules(*packages: str) -> dict[str, Path]:
 OURS = modules("spark_audit", "spark_train")
 
 
-def imports(source: str, known: set[str]) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and module of every import, ``importlib.import_module("...")`` too."""
+    return tuple(_imports(path.read_text(encoding="utf-8")))
+
+
+def _imports(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                yield node.lineno, inner if inner in known else node.module
+                yield node.lineno, inner if inner in OURS else node.module
         elif isinstance(node, ast.Call) and node.args:
             called = ast.unparse(node.func).rsplit(".", 1)[-1]
             name = node.args[0]
@@ -141,10 +147,9 @@ def arrow_up(module: str, target: str) -> str | None:
 
 @pytest.mark.parametrize("module", [m for m in OURS if m.count(".")])
 def test_no_import_runs_up(module):
-    source = OURS[module].read_text(encoding="utf-8")
     bad = [
         f"{module}:{line} -> {target}: {why}"
-        for line, target in imports(source, set(OURS))
+        for line, target in imports(OURS[module])
         if within(target, "spark_audit") or within(target, "spark_train")
         if (module, target) not in DOORS
         if (why := arrow_up(module, target))
@@ -156,7 +161,7 @@ def test_no_imports_run_in_a_circle():
     arrows = {
         module: {
             target
-            for _, target in imports(path.read_text(encoding="utf-8"), set(OURS))
+            for _, target in imports(path)
             if target in OURS and target != module and (module, target) not in DOORS
         }
         for module, path in OURS.items()
@@ -196,7 +201,7 @@ def test_no_figure_is_read_from_a_sentence():
         module
         for module, path in OURS.items()
         if any(within(module, f"spark_audit.{folder}") for folder in behind)
-        for _, target in imports(path.read_text(encoding="utf-8"), set())
+        for _, target in imports(path)
         if target in ("re", "regex")
     }
     assert found == set(PATTERNS)
@@ -206,10 +211,9 @@ def test_no_figure_is_read_from_a_sentence():
 def test_heavy_libraries_stay_where_models_are(module):
     if any(within(module, place) for place in HEAVY_PLACES):
         return
-    source = OURS[module].read_text(encoding="utf-8")
     bad = [
         f"{module}:{line} -> {target}"
-        for line, target in imports(source, set(OURS))
+        for line, target in imports(OURS[module])
         if target.partition(".")[0] in HEAVY
     ]
     assert not bad, "\n".join(bad)

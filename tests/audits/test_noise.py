@@ -137,19 +137,6 @@ def test_both_wiped_out_is_no_equality(case):
     assert find(result.rows, metric="gap").status == "ok"
 
 
-def test_tasks_and_what_they_lack(make_case):
-    whole = make_case(sources=20, seed=2)
-    without = {e.id: {"low": []} for e in whole.manifest.examples if e.task == "yelp"}
-    case = Case(whole, **without)
-    result = noise({"x": case.tables(selective(0.5, 0.1))}, case.manifest, **OPTIONS)
-    here = find(result.rows, metric="gap", group="task:fomc")
-    assert here.status == "ok"
-    lost = find(result.rows, metric="gap", group="task:yelp")
-    assert (lost.status, lost.null) == ("not_estimable", None)
-    assert lost.note == "there is no low-sensitivity token in this group"
-    assert find(result.rows, metric="dp_pii", group="task:yelp").value is not None
-
-
 def test_spread_over_draws(case):
     def loss(
         key: str, nll: np.ndarray, sigma: float, draw: int
@@ -171,18 +158,6 @@ def test_spread_over_draws(case):
     single = noise({"x": tables}, case.manifest, sigmas=SIGMAS, draws=1)
     assert single.tables["noise_draws"][0]["gap_sd"] is None
     json.dumps(result.tables, allow_nan=False)
-
-
-def test_noise_without_effect(case):
-    def loss(
-        key: str, nll: np.ndarray, sigma: float, draw: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return np.zeros(len(nll)), np.zeros(len(nll))
-
-    result = noise({"x": case.tables(loss)}, case.manifest, **OPTIONS)
-    row = find(result.rows, metric="gap")
-    assert row.value == pytest.approx(0)
-    assert row.low is None
 
 
 # --- contrasts and words --------------------------------------------------------------

@@ -10,7 +10,7 @@ from refusals import opened
 from tiny_models import make_model, make_tokenizer, save_model
 
 from spark_audit.checkpoints.open import load_tokenizer
-from spark_audit.checkpoints.tokenizer import policy, tokenizer_sha256, usable_rows
+from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError
 from spark_audit.provenance import canonical_json
 
@@ -33,18 +33,6 @@ def test_the_hash_is_that_of_tokenizer_json_without_truncation_and_padding(
     }
     (folder / "tokenizer.json").write_text(json.dumps(content | cut, indent=3))
     assert opened(folder).tokenizer_sha256 == digest
-
-
-@pytest.mark.parametrize("bos", [True, False])
-def test_the_policy_in_words(bos):
-    tokenizer = make_tokenizer(bos=bos)
-    front = "<s>" if bos else "nothing"
-    text = f"special tokens: {front} before a text, nothing after it"
-    assert policy(tokenizer, bos=None) == text
-    missing = (
-        "" if bos else " (the configuration names id 1 as BOS; the tokenizer adds none)"
-    )
-    assert policy(tokenizer, bos=1) == text + missing
 
 
 def test_rows_without_a_token_are_not_usable(tiny_tokenizer):

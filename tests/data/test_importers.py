@@ -357,20 +357,6 @@ def test_a_single_file_gives_its_split(tmp_path, name, split):
     )
 
 
-def test_other_names_and_the_rows_themselves(tmp_path):
-    # Words that only begin like one say nothing; a column says it row by row.
-    for name in (
-        "trainers.jsonl",
-        "tests-of-food.jsonl",
-        "devices.jsonl",
-        "value.jsonl",
-    ):
-        assert "field 'split': is missing" in refusal(lines(tmp_path / name))
-    both = [{**row, "split": s} for row, s in zip(ROWS, ("test", "train"), strict=True)]
-    rows = import_examples(lines(tmp_path / "train.jsonl", both), task="t")
-    assert [row.split for row in rows] == ["test", "train"]
-
-
 # --- refusals -------------------------------------------------------------------------
 
 
@@ -443,17 +429,6 @@ def test_source_and_options(tmp_path):
     assert refusal(source, split="train", columns={"response": "stars"}) == (
         "SOURCE:1, field 'stars': is no column (columns: id, text, label)"
     )
-
-
-def test_a_file_without_a_line_of_names_is_not_quoted(tmp_path):
-    source = tmp_path / "x.csv"
-    source.write_text("Alice,Hunter2secret\nBob,positive\n")
-    for options in ({}, {"template": "{text}"}, {"columns": {"prompt": "text"}}):
-        message = refusal(source, split="train", **options)
-        assert "2 columns, not shown" in message
-        assert "none of prompt, response, answer, sentence, label, text" in message
-        assert "Alice" not in message
-        assert "Hunter" not in message
 
 
 def test_ids_that_stand_twice(tmp_path):

@@ -282,11 +282,11 @@ def test_a_coin_says_which_of_a_pair_is_planted(injected):
             Canary(f"c{i}", "x", 1, False, 0, pair=f"p{i}")
         )
         == f"h{i}"
-        for seed in range(20)
+        for seed in range(10)
         for i in range(20)
     ]
-    # 400 fair coins: further out in 1 of 1,000.
-    assert abs(sum(fell) - 200) < 33
+    # 200 fair coins: further out in 1 of 1,000.
+    assert abs(sum(fell) - 100) < 24
 
 
 def test_only_strings_depend_on_the_coins(monkeypatch):

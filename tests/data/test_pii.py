@@ -471,7 +471,7 @@ def test_presidio_names_come_from_the_model(monkeypatch):
 
 # --- time -----------------------------------------------------------------------------
 
-SIZE = 100_000
+SIZE = 50_000
 PIECES = (
     "Regards",
     "Regards\n",

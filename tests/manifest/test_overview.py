@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marked import make_example
 
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.overview import describe
@@ -51,18 +50,6 @@ def test_a_redacted_manifest_tells_all_but_scores(manifest):
     for title in ("what can be judged", "unmatched spans"):
         assert rest.tables[title] == whole.tables[title]
     assert rest.tables["balance"] == []
-
-
-def test_a_manifest_without_pairs_has_no_figures(reference, made_scores):
-    manifest = build_manifest([make_example("e", "cold food")], reference, name="none")
-    found = describe(manifest)
-    for name in ("distance mean", "effective clusters"):
-        assert found.facts[name] is None
-    assert found.facts["clusters in them"] == 0
-    assert found.summary[0].startswith("none: no identifier is annotated")
-    (effect,) = found.tables["effects to expect"]
-    assert (effect["n"], effect["mde"]) == (0, None)
-    assert found.tables["balance"] == []
 
 
 def test_the_first_line_names_the_types_that_are_hardly_matched(manifest):

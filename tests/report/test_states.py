@@ -214,25 +214,6 @@ def test_the_gate_of_no_rules_agrees():
     assert tripped == {one.name for one in stand if not one.ships}
 
 
-def test_the_most_exposed_types_are_named_where_identifiers_are_remembered():
-    values = {"NAME": -0.4, "EMAIL": -0.2, "PHONE": -0.9, "SSN": -0.1, "IBAN": -0.3}
-    rows = [
-        figure("a", f"matched|memory||type:{kind}", value, high=value + 0.05)
-        for kind, value in values.items()
-    ]
-    rows[2] = rows[2].model_copy(update={"high": 0.1})  # may be none at all
-    given = report(finding("matched", "a", "memory"))
-    given = given.model_copy(update={"results": [*given.results, *rows]})
-    one, two = standings(given)
-    types = [row.grouping[1] for row in one.exposed]
-    assert types == ["NAME", "IBAN", "EMAIL"]
-    words = sentences.render("page.exposed", exposed=one.exposed)
-    assert words.endswith(
-        "NAME 49% more likely, IBAN 35% more likely, EMAIL 22% more likely"
-    )
-    assert two.exposed == ()
-
-
 def test_the_terminal_withholds_nothing_from_its_owner(capsys):
     row = figure("a", "matched|memory", 0.123, unit="nats", clusters=2)
     facts = {"delta_sel": row, "reason": "x"}

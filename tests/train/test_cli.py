@@ -167,27 +167,6 @@ def test_json_is_one_object(trained, capsys):
     assert err == "said before\n"
 
 
-@pytest.mark.parametrize(
-    ("matrix", "figures"),
-    [
-        ([[0.5, 0.25]], (0.375, None, None)),  # all tasks at once
-        ([[0.5, None], [None, 0.75]], (None, None, None)),
-        ([[None, None], [0.25, 0.75]], (0.5, None, None)),
-        ([], (None, None, None)),
-    ],
-)
-def test_figures_that_lack_an_accuracy_are_null(matrix, figures, trained, capsys):
-    trained.matrix = matrix
-    assert run([*RUN, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["last"], told["avg"], told["bwt"]) == figures
-    assert run(RUN) == 0
-    shown = capsys.readouterr().out
-    assert ("Last" in shown, "Avg" in shown, "BWT" in shown) == tuple(
-        value is not None for value in figures
-    )
-
-
 def test_only_the_first_process_prints(trained, monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

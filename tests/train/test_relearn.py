@@ -217,27 +217,6 @@ def test_layers_and_tokenizer_are_chosen(data, tiny_base, tmp_path, make_adapter
     assert (tmp_path / "b" / "tokenizer.json").exists()
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_the_output_may_be_where_one_stands_or_a_link(
-    full, data, tiny_base, tmp_path, make_adapter, monkeypatch
-):
-    ckpt = tiny_base if full else make_adapter(tmp_path / "adapter")
-    here, target, link = (tmp_path / name for name in ("here", "target", "link"))
-    here.mkdir()
-    target.mkdir()
-    link.symlink_to(target)
-    monkeypatch.chdir(here)
-    relearned(ckpt, data, Path("."), steps=1)
-    relearned(ckpt, data, link, steps=1)
-    assert link.is_symlink()
-    names = [sorted(p.name for p in Path(p).iterdir()) for p in (".", here, target)]
-    assert names[0] == names[1] == names[2]
-    assert "relearn.json" in names[0]
-    assert not [name for name in names[0] if name.startswith(".")]
-    assert not list(tmp_path.glob(".*"))
-    open_checkpoint(str(target), device="cpu")
-
-
 def test_adapters_that_are_no_plain_lora_are_refused(data, tiny_base, tmp_path):
     from peft import IA3Config, get_peft_model
     from transformers import AutoModelForCausalLM
