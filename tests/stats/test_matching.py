@@ -118,6 +118,20 @@ def test_a_control_shows_something():
     assert alone.unmatched == {0: "no eligible window of length 1"}
 
 
+def test_profile_sees_what_the_mean_does_not():
+    # Means agree exactly, the shape does not.
+    unll = micro_nats(np.array([4.0, 0.05, 0.05, 1.3, 1.4, 1.4, 0.05, 3.9, 0.1]))
+    span = [(0, 3)]
+    eligible = everything(9)
+    assert match_spans(unll, eligible, span).pairs == [Pair(0, 3, 6, 0)]
+    profile = match_spans(unll, eligible, span, distance="profile")
+    assert profile.pairs == [Pair(0, 6, 9, 150_000)]
+    # The caliper applies to the profile's own distance.
+    eligible[6:] = False
+    found = match_spans(unll, eligible, span, distance="profile")
+    assert found.unmatched == {0: OUTSIDE_CALIPER}
+
+
 @st.composite
 def examples(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
     tokens = draw(st.integers(1, 40))
