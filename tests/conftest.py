@@ -24,6 +24,8 @@ LONGEST = (
     "test_golden.py",
     "test_run.py",
     "test_training_run.py",
+    "test_decoding.py",
+    "test_every_audit.py",
     "test_all.py",
     "test_ray.py",
     "test_demo.py",
