@@ -1,7 +1,5 @@
 """Audits as tests call them: an audit's options and those of a run side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import partial

@@ -1,7 +1,5 @@
 """A limit on the time that something takes, which a busy machine does not trip."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,14 +4,13 @@
 pure code start at once. Folders made here are session-wide: copy before changing one.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from spark_audit.sentences import renderer
 
@@ -25,6 +24,8 @@ LONGEST = (
     "test_golden.py",
     "test_run.py",
     "test_training_run.py",
+    "test_decoding.py",
+    "test_every_audit.py",
     "test_all.py",
     "test_ray.py",
     "test_demo.py",
@@ -58,7 +59,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let pass one warning that PEFT 0.21 draws from transformers 5.23 by itself."""
+    """Let pass one warning that PEFT 0.21 draws from transformers 5.23 by itself.
+
+    No example of hypothesis has a deadline: a busy machine passes it.
+    """
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
     config.addinivalue_line(
         "filterwarnings", "ignore:.is_gradient_checkpointing. is deprecated"
     )
@@ -73,7 +79,7 @@ def make_tokenizer() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def tiny_tokenizer(make_tokenizer: Callable[..., Any]) -> Any:
+def tiny_tokenizer(make_tokenizer) -> Any:
     """The usual tokenizer: 300 tokens, BOS in front."""
     return make_tokenizer()
 
@@ -87,11 +93,7 @@ def make_model() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def tiny_base(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_model: Callable[..., Any],
-    tiny_tokenizer: Any,
-) -> Path:
+def tiny_base(tmp_path_factory, make_model, tiny_tokenizer) -> Path:
     """Folder of a tiny untied Llama with its tokenizer, as ``save_pretrained`` does."""
     folder = tmp_path_factory.mktemp("models") / "tiny-base"
     make_model("llama").save_pretrained(folder)
@@ -100,7 +102,7 @@ def tiny_base(
 
 
 @pytest.fixture(scope="session")
-def make_adapter(tiny_base: Path) -> Callable[..., Path]:
+def make_adapter(tiny_base) -> Callable[..., Path]:
     """``make_adapter(folder, seed=1, r=4, alpha=8, base=tiny_base, **lora)``.
 
     Saves a PEFT LoRA adapter with random non-zero ``lora_B`` as PEFT does; returns

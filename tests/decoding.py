@@ -4,8 +4,6 @@ Whoever has the base model goes through a text from left to right, and keeps at 
 place the few tokens whose NLL is the figure that a file holds.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

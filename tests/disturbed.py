@@ -1,7 +1,5 @@
 """Commands that are disturbed, how they end, and what they leave."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -67,8 +65,6 @@ class Commands:
         self._numbers = itertools.count()
 
     def _ask(self, **order: Any) -> int:
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
         self._zygote.stdin.write(json.dumps(order) + "\n")
         self._zygote.stdin.flush()
         return int(self._zygote.stdout.readline())

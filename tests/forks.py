@@ -1,7 +1,5 @@
 """Python programs as forks of one interpreter that has imported what takes long."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

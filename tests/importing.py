@@ -1,7 +1,5 @@
 """What ``spark-audit data import`` makes of a source, as examples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any

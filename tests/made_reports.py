@@ -1,7 +1,5 @@
 """Reports that are made by hand: what a test does not give is the same for all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

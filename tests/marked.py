@@ -1,7 +1,5 @@
 """Rows with marked identifiers or a canary, and scores of them by arithmetic."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Made-up rows with a name each."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from spark_audit.data.examples import Example, Span

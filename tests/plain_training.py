@@ -4,8 +4,6 @@ The references read one row at a time, without padding, through the model's own
 ``model(...).logits``, and spell out each equation position by position.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections import Counter

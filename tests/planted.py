@@ -3,8 +3,6 @@
 How that is done follows from the pass (:data:`PLANTED`), never from the audit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Checkpoints opened and refused, and how their files are changed for it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence

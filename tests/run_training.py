@@ -1,7 +1,5 @@
 """Runs and relearning as tests ask for them: on the CPU, by the requests' fields."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

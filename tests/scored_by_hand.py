@@ -1,7 +1,5 @@
 """Tiny checkpoints opened by hand, and the plainest loop over them in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A server of completions around a module here, which can misbehave."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

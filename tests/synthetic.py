@@ -1,7 +1,5 @@
 """A synthetic manifest with token tables, made without a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

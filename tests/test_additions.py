@@ -4,14 +4,10 @@ An audit of another package needs no edit of ours: it is listed, ordered, labell
 gated and written, and goes with its package.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -101,9 +97,7 @@ class House:
 
 
 @pytest.fixture(scope="session")
-def scene(
-    tmp_path_factory: pytest.TempPathFactory, make_case: Callable[..., Any]
-) -> Path:
+def scene(tmp_path_factory, make_case) -> Path:
     scene = tmp_path_factory.mktemp("scene")
     case = make_case(sources=50, tests=50)
     content = case.manifest.model_dump(mode="json")
@@ -126,7 +120,7 @@ def scene(
 
 
 @pytest.fixture
-def house(tmp_path: Path, scene: Path) -> House:
+def house(tmp_path, scene) -> House:
     return House(tmp_path / "house", scene)
 
 
@@ -135,7 +129,7 @@ def figures(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_an_audit(house: House, tmp_path: Path) -> None:
+def test_an_audit(house, tmp_path):
     folder = tmp_path / "out"
     rule = ("gate", str(folder), "--fail-if", "surprise.nll_quantile.value > 0")
     house.entries.write_text("[spark_audit.audits]\nsurprise = surprise:Surprise\n")
@@ -165,7 +159,7 @@ def test_an_audit(house: House, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("function", ["median", "nothing"])
-def test_a_membership_score(house: House, tmp_path: Path, function: str) -> None:
+def test_a_membership_score(house, tmp_path, function):
     entry = f"median = median_score:{function}"
     house.entries.write_text(f"[spark_audit.scores]\n{entry}\n")
     said = house.report(tmp_path / "out", "mia")
@@ -182,7 +176,7 @@ def test_a_membership_score(house: House, tmp_path: Path, function: str) -> None
         assert {row["status"] for row in rows} == {"not_estimable"}
 
 
-def test_a_metric_of_an_audit(house: House, tmp_path: Path) -> None:
+def test_a_metric_of_an_audit(house, tmp_path):
     edited = house.root / EDITED
     source = edited.read_text(encoding="utf-8")
     (diff,) = re.findall(r"^```diff\n(.*?)^```$", TEXT, re.M | re.S)

@@ -1,9 +1,6 @@
 """Seals and checksums: no flipped bit and no cut passes."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +10,7 @@ RECORD = {"kind": "x", "lr": 0.1, "hash": "ab" * 32, "seal": BLANK, "text": '"se
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_any_flipped_bit_breaks_a_seal(indent: int | None) -> None:
+def test_any_flipped_bit_breaks_a_seal(indent):
     data = sealed(json.dumps(RECORD, indent=indent).encode())
     assert intact(data)
     assert json.loads(data).keys() == RECORD.keys()
@@ -26,14 +23,14 @@ def test_any_flipped_bit_breaks_a_seal(indent: int | None) -> None:
         assert not intact(data[:size])
 
 
-def test_what_was_never_sealed_is_neither_whole_nor_broken() -> None:
+def test_what_was_never_sealed_is_neither_whole_nor_broken():
     data = json.dumps({"kind": "x", "hash": "ab" * 32}).encode()
     assert intact(data) is None
     with pytest.raises(ValueError, match="no place"):
         sealed(data)
 
 
-def test_a_file_is_held_against_its_fact(tmp_path: Path) -> None:
+def test_a_file_is_held_against_its_fact(tmp_path):
     file = tmp_path / "lines"
     file.write_bytes(b"one\ntwo\n")
     told = fact_of(file)

@@ -1,7 +1,5 @@
 """Every test runs: pytest passes over some folders by name, `build` among them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -26,14 +24,12 @@ def passed_over(root: Path, config: pytest.Config) -> list[str]:
     return found
 
 
-def test_every_test_file_is_collected(request: pytest.FixtureRequest) -> None:
+def test_every_test_file_is_collected(request):
     assert request.config.getini("testpaths") == [TESTS.name]
     assert passed_over(TESTS, request.config) == []
 
 
-def test_what_is_passed_over_is_named(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_what_is_passed_over_is_named(request, tmp_path):
     for name in ("build/test_a.py", "area/checks.py", "area/test_b.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("def test_it():\n    pass\n")

@@ -1,11 +1,9 @@
 """What is made to be shared gives no text back to whoever has the base model."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,6 @@ import pytest
 from audited import conclude, matched, of_frame
 from decoding import Attacker, Figure, figure, left_over, lines_of, tables_of
 from made_reports import made_report, manifest_facts
-from synthetic import Case
 
 from spark_audit.audits import Matched, Membership
 from spark_audit.audits.base import Context
@@ -73,16 +70,12 @@ def rows() -> list[Example]:
 
 
 @pytest.fixture(scope="module")
-def attacker(tiny_base: Path) -> Attacker:
+def attacker(tiny_base) -> Attacker:
     return Attacker(tiny_base)
 
 
 @pytest.fixture(scope="module")
-def audited(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-) -> Path:
+def audited(tmp_path_factory, tiny_base, make_adapter) -> Path:
     """``data.jsonl``, ``m.json`` of the tiny base, and ``report`` of two audits."""
     from spark_audit.checkpoints.open import open_checkpoint
 
@@ -116,9 +109,7 @@ def texts_of(manifest: Manifest) -> list[str]:
     return [example.prompt + example.response for example in manifest.examples]
 
 
-def test_the_attack_reads_texts_from_the_files_that_are_kept_private(
-    audited: Path, attacker: Attacker
-) -> None:
+def test_the_attack_reads_texts_from_the_files_that_are_kept_private(audited, attacker):
     """Else the tests below would show nothing."""
     manifest = load_manifest(audited / "m.json")
     texts = texts_of(manifest)[:6]
@@ -142,9 +133,7 @@ def test_the_attack_reads_texts_from_the_files_that_are_kept_private(
         assert path.is_dir() or path.stat().st_mode & 0o077 == 0, path
 
 
-def test_nothing_that_can_be_shared_gives_text_back(
-    audited: Path, attacker: Attacker
-) -> None:
+def test_nothing_that_can_be_shared_gives_text_back(audited, attacker):
     texts = texts_of(load_manifest(audited / "m.json"))
     redacted, folder = audited / "redacted.json", audited / "report"
     call = ["manifest", "export", str(audited / "m.json"), "--redact"]
@@ -186,8 +175,8 @@ def singled_out(
 
 
 def test_hidden_words_of_a_page_cannot_be_tried_out_against_its_figures(
-    audited: Path, attacker: Attacker
-) -> None:
+    audited, attacker
+):
     manifest, folder = load_manifest(audited / "m.json"), audited / "report"
     call = ["report", str(folder), "--manifest", str(audited / "m.json")]
     call += ["--format", "html"]
@@ -206,11 +195,8 @@ def test_hidden_words_of_a_page_cannot_be_tried_out_against_its_figures(
 
 
 def test_hidden_words_cannot_be_tried_out_against_printed_scores(
-    audited: Path,
-    attacker: Attacker,
-    tiny_base: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    audited, attacker, tiny_base, capsys
+):
     manifest = load_manifest(audited / "m.json")
     call = ["score", str(audited / "data.jsonl"), "--base", str(tiny_base), "--json"]
     for asked in (False, True):
@@ -233,7 +219,7 @@ NEAR = 0.05
 
 
 @pytest.fixture
-def small(make_case: Callable[..., Case]) -> tuple[Report, pd.DataFrame]:
+def small(make_case) -> tuple[Report, pd.DataFrame]:
     """Many clusters, of which one alone has an SSN; and the spans of ``ours``."""
     case = make_case(sources=40, tests=12)
     rng = np.random.default_rng(1)
@@ -241,7 +227,6 @@ def small(make_case: Callable[..., Case]) -> tuple[Report, pd.DataFrame]:
         base=lambda key, nll: nll, ours=lambda key, nll: nll * rng.uniform(0.8, 1.3)
     )
     made = matched(tables, case.manifest, replicates=100, placebo_draws=2)
-    assert made.evidence is not None
     every = made.evidence.frame()
     spans = every[every["split"] != ""]
     train = spans[(spans["split"] == "train") & (spans["role"] == "pii")]
@@ -274,9 +259,7 @@ def own_rows(folder: Path, metric: str = "nll_pii") -> list[dict[str, str]]:
     return [row for row in lines if key.items() <= row.items()]
 
 
-def test_a_small_group_is_not_what_the_pooled_figure_leaves(
-    small: tuple[Report, pd.DataFrame], tmp_path: Path
-) -> None:
+def test_a_small_group_is_not_what_the_pooled_figure_leaves(small, tmp_path):
     report, spans = small
     (ssn,) = spans[(spans["type"] == "SSN") & (spans["role"] == "pii")].itertuples()
     truth = ssn.nll_sum / ssn.n_tokens
@@ -284,7 +267,6 @@ def test_a_small_group_is_not_what_the_pooled_figure_leaves(
     assert write_files(csv_tables.write(report, place, Rendering()), place)
     raw = [row for row in own_rows(tmp_path / "raw") if row["group"] != "type:SSN"]
     found = left_over(raw, "type")
-    assert found is not None
     assert found[0] == pytest.approx(truth, abs=1e-9)  # the attack works
     write_report(report, tmp_path, formats=("json", "csv", "md"))
     rows = own_rows(tmp_path)
@@ -296,7 +278,6 @@ def test_a_small_group_is_not_what_the_pooled_figure_leaves(
         "only 1 cluster holds data, an interval needs 2",
     )
     found = left_over(rows, "type")
-    assert found is not None
     assert found[2] >= FEWEST + 1
     assert abs(found[0] - truth) > NEAR
     page = (tmp_path / "report.md").read_text()
@@ -308,9 +289,7 @@ def test_a_small_group_is_not_what_the_pooled_figure_leaves(
     assert kept.findings == report.findings
 
 
-def test_no_cluster_is_what_two_pools_differ_by(
-    small: tuple[Report, pd.DataFrame], tmp_path: Path
-) -> None:
+def test_no_cluster_is_what_two_pools_differ_by(small, tmp_path):
     """Leave-one-out extremes told it; of any two pools rounding leaves a guess."""
     report, spans = small
     (raw,) = (
@@ -353,9 +332,7 @@ def disclosed_value(value: float, clusters: int, report: Report) -> float:
     return found.results[0].value
 
 
-def test_a_sentence_shows_its_rows_figure_where_another_is_written_alike(
-    small: tuple[Report, pd.DataFrame],
-) -> None:
+def test_a_sentence_shows_its_rows_figure_where_another_is_written_alike(small):
     # The others' grids differ: of 40 and of 13 clusters.
     like = {"value": 0.0412, "low": None, "high": None, "interval": "none"}
     one = small[0].results[0].model_copy(update=like | {"clusters": 13})
@@ -373,8 +350,8 @@ def test_a_sentence_shows_its_rows_figure_where_another_is_written_alike(
 
 @pytest.mark.parametrize("clusters", [FEWEST - 1, 40])
 def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
-    clusters: int, small: tuple[Report, pd.DataFrame]
-) -> None:
+    clusters, small
+):
     place = {"audit": "extract", "checkpoint": "x", "metric": "greedy_rate"}
     told = {"value": 10.0, "low": 4.0, "high": 16.0, "null": 0.0, "mde": 5.7}
     exact = Row(**place, value=0.1, low=0.04, high=0.16, clusters=clusters)
@@ -400,9 +377,7 @@ def test_a_difference_that_is_claimed_of_a_few_is_withheld_with_its_row(
         assert "16.0" not in shown.sentence
 
 
-def test_one_pair_tells_nothing_but_that_it_is_there(
-    small: tuple[Report, pd.DataFrame], tmp_path: Path
-) -> None:
+def test_one_pair_tells_nothing_but_that_it_is_there(small, tmp_path):
     report, _ = small
     facts = report.manifest.model_copy(update={"n_clusters": 1, "n_spans": 1})
     tables = {
@@ -444,10 +419,7 @@ def test_one_pair_tells_nothing_but_that_it_is_there(
     assert "Delta_sel is withheld; its" in (tmp_path / "report.md").read_text()
 
 
-def test_a_usual_report_loses_nothing_but_digits(
-    make_case: Callable[..., Case],
-    small: tuple[Report, pd.DataFrame],
-) -> None:
+def test_a_usual_report_loses_nothing_but_digits(make_case, small):
     report, _ = small
     few = ("type:SSN", "type:NAME", "type:EMAIL")
     results = [row for row in report.results if row.group not in few]
@@ -485,8 +457,8 @@ def test_a_usual_report_loses_nothing_but_digits(
     [("matched", "kind", "specific"), ("twins", "beyond", "rise")],
 )
 def test_of_two_sides_and_their_difference_none_follows_from_the_others(
-    small: tuple[Report, pd.DataFrame], audit: str, one: str, other: str
-) -> None:
+    small, audit, one, other
+):
     """Kind is the change of Delta_sel minus what is specific: both are withheld."""
 
     def row(metric: str, group: str, clusters: int) -> Row:

@@ -1,12 +1,9 @@
 """Nested figures, and reports before and after a row was removed, tell no secret."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +84,7 @@ def without(manifest: Manifest, *, pair: bool) -> Manifest:
 
 
 @pytest.fixture(scope="module")
-def reports(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-) -> dict[str, Path]:
+def reports(tmp_path_factory, tiny_base, make_adapter) -> dict[str, Path]:
     """Report folders: ``whole``, ``unmatched`` (secret without control), ``less``."""
     place = tmp_path_factory.mktemp("differences")
     make_adapter(place / "lora")
@@ -123,7 +116,7 @@ def reports(
 
 
 @pytest.fixture(scope="module")
-def candidates(tiny_base: Path, reports: dict[str, Path]) -> dict[str, Any]:
+def candidates(tiny_base, reports) -> dict[str, Any]:
     """By number, of a quarter of them: NLL and ranks of its tokens, by checkpoint."""
     import torch
     from peft import PeftModel
@@ -246,12 +239,8 @@ def known(
 
 @pytest.mark.parametrize(("other", "nested"), [("unmatched", True), ("less", False)])
 def test_two_figures_leave_many_numbers_open(
-    reports: dict[str, Path],
-    candidates: dict[str, Any],
-    tmp_path: Path,
-    other: str,
-    nested: bool,
-) -> None:
+    reports, candidates, tmp_path, other, nested
+):
     folders = [reports["unmatched" if nested else "whole"], reports[other]]
     secret, shown = number_of(int(SECRET[-2:])), []
     for i, folder in enumerate(folders):
@@ -268,9 +257,7 @@ def test_two_figures_leave_many_numbers_open(
     assert len(left["shared"]) > 250
 
 
-def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(
-    reports: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(reports, tmp_path):
     """The attacker knows the manifest but the number, and hashes every guess."""
     folder = tmp_path / "report"
     report, source = read_report(reports["whole"]), reports["whole"].parent
@@ -309,9 +296,7 @@ def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(
     [("maria.jones", True), ("m.jones@post.example", True), ("row-Jones-7", True)]
     + [("row-07", False), ("jonesboro", False)],
 )
-def test_ids_that_hold_an_identifier_are_numbered(
-    name: str, holds: bool, tiny_base: Path
-) -> None:
+def test_ids_that_hold_an_identifier_are_numbered(name, holds, tiny_base):
     text = "Maria Jones was here. Label:"
     given = [
         Example(
@@ -336,7 +321,7 @@ def test_ids_that_hold_an_identifier_are_numbered(
     assert redact(red) == red
 
 
-def test_absolute_paths_are_names_in_what_is_shared(reports: dict[str, Path]) -> None:
+def test_absolute_paths_are_names_in_what_is_shared(reports):
     report = read_report(reports["whole"])
     words = ["--ckpt", "a=/home/me/runs/mine@2", "--base=/srv/base", "hf:ORG/NAME"]
     words += ["/home/me/my runs/x", "http://host:8000/v1", "runs/mine", r"C:\Me\run"]

@@ -1,7 +1,5 @@
 """What README and CONTRIBUTING show is what the program does."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -44,7 +42,7 @@ def commands(text: str) -> list[tuple[str, ...]]:
     ]
 
 
-def test_every_promise_of_security_names_tests_that_there_are() -> None:
+def test_every_promise_of_security_names_tests_that_there_are():
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     promises = text.split("## What is not")[0].split("\n- **")[1:]
     assert len(promises) >= 8
@@ -54,7 +52,7 @@ def test_every_promise_of_security_names_tests_that_there_are() -> None:
         assert all((ROOT / name).is_file() for name in named), promise
 
 
-def test_the_readme_is_short_and_has_the_states_and_the_two_commands() -> None:
+def test_the_readme_is_short_and_has_the_states_and_the_two_commands():
     lines = README.splitlines()
     assert len(lines) <= MOST_LINES
     assert re.findall(r"^\| ([A-Z ]+) \|", README, flags=re.M) == [*SHAPES]
@@ -73,7 +71,7 @@ CALLS = dict.fromkeys(call for text in (*READ, CONTRIBUTING) for call in command
 
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
-def test_every_command_and_flag_in_the_docs_exists(call: tuple[str, ...]) -> None:
+def test_every_command_and_flag_in_the_docs_exists(call):
     words = [word for word in call if not word.startswith("-")]
     command = COMMANDS.get(" ".join(words[:3])) or COMMANDS[" ".join(words[:2])]
     known = {name for one in conf.options(command) for name in one.names} | {"--config"}
@@ -81,7 +79,7 @@ def test_every_command_and_flag_in_the_docs_exists(call: tuple[str, ...]) -> Non
     assert {flag.replace("_", "-") for flag in flags} <= known | {"--help"}
 
 
-def test_options_named_in_the_text_exist() -> None:
+def test_options_named_in_the_text_exist():
     options = [one for command in COMMANDS.values() for one in conf.options(command)]
     known = {name for one in options for name in one.names} | {"--config", "--version"}
     known |= {*re.findall(r"--[a-z-]+", claims_parser().format_help())}
@@ -91,7 +89,7 @@ def test_options_named_in_the_text_exist() -> None:
     assert not flags - known - {"--help", "--install-completion"}
 
 
-def test_every_metric_has_its_row() -> None:
+def test_every_metric_has_its_row():
     rows = {}
     for section in PAGES["metrics.md"].split("\n## ")[1:]:
         audit = section.split("`")[1]
@@ -106,14 +104,14 @@ def test_every_metric_has_its_row() -> None:
         assert metric.null is None or float(null) == metric.null, key
 
 
-def test_the_page_on_reading_is_about_the_report_that_is_kept() -> None:
+def test_the_page_on_reading_is_about_the_report_that_is_kept():
     kept = (ROOT / "reports/demo/report.md").read_text(encoding="utf-8")
     figures = re.findall(r"[\d.]+% \w+ likely \[[^]]+\]", PAGES["reading.md"])
     assert len(figures) == 2
     assert all(figure in kept for figure in figures)
 
 
-def test_the_house_is_drawn_as_it_stands() -> None:
+def test_the_house_is_drawn_as_it_stands():
     (tree,) = code(CONTRIBUTING, "text")
     drawn, parents = set(), [""]
     for indent, name in re.findall(r"^( *)(\w+)/", tree, flags=re.M):
@@ -134,7 +132,7 @@ def test_the_house_is_drawn_as_it_stands() -> None:
         assert hasattr(import_module(place.replace("/", ".")), name), name
 
 
-def test_the_example_row_is_valid_and_its_span_is_the_number(tmp_path: Path) -> None:
+def test_the_example_row_is_valid_and_its_span_is_the_number(tmp_path):
     (row,) = code(PAGES["data.md"], "json")
     (tmp_path / "row.jsonl").write_text(row, encoding="utf-8")
     (example,) = read_examples(tmp_path / "row.jsonl")
@@ -142,7 +140,7 @@ def test_the_example_row_is_valid_and_its_span_is_the_number(tmp_path: Path) -> 
     assert example.text[span.start : span.end] == "390-555-0142"
 
 
-def test_the_worked_examples_are_clean(tmp_path: Path) -> None:
+def test_the_worked_examples_are_clean(tmp_path):
     for i, source in enumerate(code(CONTRIBUTING, "python")):
         (tmp_path / f"example_{i}.py").write_text(source, encoding="utf-8")
     for step in (["check"], ["format", "--check"]):
@@ -172,7 +170,7 @@ def notebook(text: str) -> dict[str, Any]:
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
-def test_the_notebook_is_the_tutorial(pytestconfig: pytest.Config) -> None:
+def test_the_notebook_is_the_tutorial(pytestconfig):
     made = json.dumps(notebook(PAGES["tutorial.md"]), indent=1) + "\n"
     kept = ROOT / "docs" / "tutorial.ipynb"
     if pytestconfig.getoption("--accept"):

@@ -1,18 +1,14 @@
 """Hashes and seeds that are the same everywhere, files that are whole or absent."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
-import math
 import os
 import stat
 import subprocess
 import sys
 import threading
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import IO
 
@@ -22,7 +18,7 @@ from spark_audit import files, provenance
 from spark_audit.errors import InputError, OutputError
 
 
-def test_canonical_json_is_one_form() -> None:
+def test_canonical_json_is_one_form():
     value = {"b": [1, 2.5, None, True], "a": {"é": "ü\n", "A": ""}}
     text = provenance.canonical_json(value)
     assert text.decode() == '{"a":{"A":"","é":"ü\\n"},"b":[1,2.5,null,true]}'
@@ -31,13 +27,7 @@ def test_canonical_json_is_one_form() -> None:
     assert provenance.sha256_json(value) == hashlib.sha256(text).hexdigest()
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_canonical_json_refuses_nan(bad: float) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        provenance.canonical_json({"x": bad})
-
-
-def test_seeds_do_not_depend_on_machine_or_process() -> None:
+def test_seeds_do_not_depend_on_machine_or_process():
     # Recorded once; a change here would change every manifest.
     assert provenance.seed_for(0) == VECTOR[0]
     assert provenance.seed_for(0, "canary", 3) == VECTOR[1]
@@ -60,15 +50,7 @@ def test_seeds_do_not_depend_on_machine_or_process() -> None:
 VECTOR = (5254295370254170289, 5430179107368069156, 7029035733826284920)
 
 
-def test_seeds_differ_by_seed_and_purpose_and_fit_63_bits() -> None:
-    seeds = {
-        provenance.seed_for(s, *p) for s in range(20) for p in ((), ("a",), ("a", 1))
-    }
-    assert len(seeds) == 60
-    assert all(0 <= seed < 2**63 for seed in seeds)
-
-
-def test_a_file_hash_follows_the_content(tmp_path: Path) -> None:
+def test_a_file_hash_follows_the_content(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"one")
     assert provenance.sha256_file(path) == hashlib.sha256(b"one").hexdigest()
@@ -81,7 +63,7 @@ def test_a_file_hash_follows_the_content(tmp_path: Path) -> None:
     assert provenance.sha256_file(path) == hashlib.sha256(b"seven").hexdigest()
 
 
-def test_a_file_is_written_with_its_folders_and_mode(tmp_path: Path) -> None:
+def test_a_file_is_written_with_its_folders_and_mode(tmp_path):
     path = tmp_path / "a" / "b" / "f.txt"
     files.write_text(path, "grün\n", mode=0o600)
     assert path.read_bytes() == "grün\n".encode()
@@ -100,16 +82,14 @@ def test_a_file_is_written_with_its_folders_and_mode(tmp_path: Path) -> None:
         os.umask(before)
 
 
-def test_keys_that_a_file_brings_are_not_told() -> None:
+def test_keys_that_a_file_brings_are_not_told():
     schema = {"properties": {"a": {}}, "$defs": {"B": {"properties": {"b": {}}}}}
     place = ("a", 3, "someone@example.org", "b")
     assert files.field_path(place, schema) == "a.3.*.b"
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt()])
-def test_a_write_that_breaks_off_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, error: BaseException
-) -> None:
+def test_a_write_that_breaks_off_leaves_the_old_file_and_nothing_else(tmp_path, error):
     path = tmp_path / "f.txt"
     path.write_text("old")
 
@@ -123,7 +103,7 @@ def test_a_write_that_breaks_off_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     def write(file: IO[bytes]) -> None:
         raise OSError(28, "No space left on device")
 
@@ -135,7 +115,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_a_file_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         files.check_writable(tmp_path / "file")
@@ -160,17 +140,13 @@ files.write_atomically(Path(sys.argv[1]), half, mode=0o600)
 """
 
 
-def test_what_a_killed_command_was_writing_is_swept_when_it_is_dead(
-    tmp_path: Path,
-) -> None:
+def test_what_a_killed_command_was_writing_is_swept_when_it_is_dead(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", HALF, str(tmp_path / "f.json")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         (part,) = tmp_path.iterdir()
         assert stat.S_IMODE(part.stat().st_mode) == 0o600
@@ -182,7 +158,7 @@ def test_what_a_killed_command_was_writing_is_swept_when_it_is_dead(
     assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
 
 
-def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_else_is_swept(tmp_path, monkeypatch):
     with files.temporary(tmp_path) as (path, _):
         ours = path.name
     system = ours.split("-")[1]
@@ -213,9 +189,7 @@ def test_nothing_else_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {path.name for path in tmp_path.iterdir()} == before - {ours, other}
 
 
-def test_a_file_that_is_swept_before_it_is_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_swept_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
     swept: list[Path] = []
     lock = fcntl.flock
 
@@ -231,22 +205,7 @@ def test_a_file_that_is_swept_before_it_is_locked_is_made_again(
     assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
 
 
-def test_versions_name_what_figures_depend_on() -> None:
-    found = provenance.versions()
-    assert {"python", "zlib", "torch", "transformers", "numpy", "spark-audit"} <= set(
-        found
-    )
-    assert all(isinstance(v, str) and v for v in found.values())
-
-
-def test_now_is_utc_to_the_second() -> None:
-    moment = datetime.fromisoformat(provenance.now())
-    assert moment.utcoffset() is not None
-    assert moment.utcoffset().total_seconds() == 0
-    assert moment.microsecond == 0
-
-
-def test_one_holds_a_lock_at_a_time_and_nothing_is_left(tmp_path: Path) -> None:
+def test_one_holds_a_lock_at_a_time_and_nothing_is_left(tmp_path):
     """The first ends while the second waits on its file; the third comes after."""
     path, told = tmp_path / "new" / ".lock", []
 
@@ -273,7 +232,7 @@ def test_one_holds_a_lock_at_a_time_and_nothing_is_left(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_lock_empties_nothing_and_is_no_way_out_of_its_folder(tmp_path: Path) -> None:
+def test_a_lock_empties_nothing_and_is_no_way_out_of_its_folder(tmp_path):
     theirs, lock = tmp_path / "theirs", tmp_path / ".lock"
     theirs.write_text("kept")
     os.link(theirs, lock)

@@ -1,7 +1,5 @@
 """The end of memory is told from other faults."""
 
-from __future__ import annotations
-
 import errno
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 from spark_audit.host_memory import out_of_memory
 
 
-def test_libraries_say_it_each_in_its_way() -> None:
+def test_libraries_say_it_each_in_its_way():
     import torch
 
     for call in (
@@ -37,7 +35,7 @@ def test_libraries_say_it_each_in_its_way() -> None:
     ],
     ids=repr,
 )
-def test_some_say_it_in_words(error: Exception) -> None:
+def test_some_say_it_in_words(error):
     assert out_of_memory(error)
 
 
@@ -51,11 +49,11 @@ def test_some_say_it_in_words(error: Exception) -> None:
     ],
     ids=repr,
 )
-def test_other_faults_are_others(error: Exception) -> None:
+def test_other_faults_are_others(error):
     assert not out_of_memory(error)
 
 
-def test_where_an_error_comes_from_counts() -> None:
+def test_where_an_error_comes_from_counts():
     def damaged(*, hidden: bool) -> None:
         try:
             raise MemoryError

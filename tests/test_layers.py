@@ -3,13 +3,12 @@
 Imports are read with ``ast``, those inside functions and under ``TYPE_CHECKING`` too.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -99,15 +98,20 @@ def modules(*packages: str) -> dict[str, Path]:
 OURS = modules("spark_audit", "spark_train")
 
 
-def imports(source: str, known: set[str]) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and module of every import, ``importlib.import_module("...")`` too."""
+    return tuple(_imports(path.read_text(encoding="utf-8")))
+
+
+def _imports(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                yield node.lineno, inner if inner in known else node.module
+                yield node.lineno, inner if inner in OURS else node.module
         elif isinstance(node, ast.Call) and node.args:
             called = ast.unparse(node.func).rsplit(".", 1)[-1]
             name = node.args[0]
@@ -142,11 +146,10 @@ def arrow_up(module: str, target: str) -> str | None:
 
 
 @pytest.mark.parametrize("module", [m for m in OURS if m.count(".")])
-def test_no_import_runs_up(module: str) -> None:
-    source = OURS[module].read_text(encoding="utf-8")
+def test_no_import_runs_up(module):
     bad = [
         f"{module}:{line} -> {target}: {why}"
-        for line, target in imports(source, set(OURS))
+        for line, target in imports(OURS[module])
         if within(target, "spark_audit") or within(target, "spark_train")
         if (module, target) not in DOORS
         if (why := arrow_up(module, target))
@@ -154,11 +157,11 @@ def test_no_import_runs_up(module: str) -> None:
     assert not bad, "\n".join(bad)
 
 
-def test_no_imports_run_in_a_circle() -> None:
+def test_no_imports_run_in_a_circle():
     arrows = {
         module: {
             target
-            for _, target in imports(path.read_text(encoding="utf-8"), set(OURS))
+            for _, target in imports(path)
             if target in OURS and target != module and (module, target) not in DOORS
         }
         for module, path in OURS.items()
@@ -169,7 +172,7 @@ def test_no_imports_run_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_a_folder_opens_with_its_names_alone() -> None:
+def test_a_folder_opens_with_its_names_alone():
     """An ``__init__`` holds a docstring and public names."""
     long = {
         module: count
@@ -180,7 +183,7 @@ def test_a_folder_opens_with_its_names_alone() -> None:
     assert not long, long
 
 
-def test_nothing_is_found_by_magic() -> None:
+def test_nothing_is_found_by_magic():
     """Audits, formats and methods are classes and mappings that a reader can follow."""
     folders = ("audits", "checkpoints", "pipeline", "report", "results", "scoring")
     magic = ("sys.modules[", "__signature__", "ast.parse", "inspect.getsource")
@@ -191,27 +194,26 @@ def test_nothing_is_found_by_magic() -> None:
             assert not [word for word in magic if word in text], path
 
 
-def test_no_figure_is_read_from_a_sentence() -> None:
+def test_no_figure_is_read_from_a_sentence():
     """Findings and rows carry their figures: what looks for patterns is named."""
     behind = ("audits", "results", "report", "pipeline", "cli")
     found = {
         module
         for module, path in OURS.items()
         if any(within(module, f"spark_audit.{folder}") for folder in behind)
-        for _, target in imports(path.read_text(encoding="utf-8"), set())
+        for _, target in imports(path)
         if target in ("re", "regex")
     }
     assert found == set(PATTERNS)
 
 
 @pytest.mark.parametrize("module", list(OURS))
-def test_heavy_libraries_stay_where_models_are(module: str) -> None:
+def test_heavy_libraries_stay_where_models_are(module):
     if any(within(module, place) for place in HEAVY_PLACES):
         return
-    source = OURS[module].read_text(encoding="utf-8")
     bad = [
         f"{module}:{line} -> {target}"
-        for line, target in imports(source, set(OURS))
+        for line, target in imports(OURS[module])
         if target.partition(".")[0] in HEAVY
     ]
     assert not bad, "\n".join(bad)
@@ -242,16 +244,16 @@ def test_heavy_libraries_stay_where_models_are(module: str) -> None:
         ("spark_train.training_rows", "spark_train.loop", False),
     ],
 )
-def test_the_rule_itself(module: str, target: str, allowed: bool) -> None:
+def test_the_rule_itself(module, target, allowed):
     assert (arrow_up(module, target) is None) == allowed
 
 
-def test_a_module_without_a_layer_is_an_error() -> None:
+def test_a_module_without_a_layer_is_an_error():
     with pytest.raises(AssertionError, match="no layer yet"):
         place_of("spark_audit.misc")
 
 
-def test_audits_statistics_and_reports_run_without_torch() -> None:
+def test_audits_statistics_and_reports_run_without_torch():
     light = [m for m in OURS if not any(within(m, place) for place in HEAVY_PLACES)]
     light += ["spark_audit.scoring.score", "spark_audit.scoring.table"]
     code = f"""

@@ -1,7 +1,5 @@
 """Names of checkpoints: parsed and written in one place."""
 
-from __future__ import annotations
-
 import pytest
 
 from spark_audit.names import CheckpointName, entry_of, original_of, series_of
@@ -21,12 +19,12 @@ from spark_audit.names import CheckpointName, entry_of, original_of, series_of
         *((name, CheckpointName(name)) for name in ("[1]", "a[0]", "a@x", "a+int2")),
     ],
 )
-def test_a_name_is_read_and_written_back(name: str, parts: CheckpointName) -> None:
+def test_a_name_is_read_and_written_back(name, parts):
     assert CheckpointName.parse(name) == parts
     assert str(parts) == name
 
 
-def test_whom_a_checkpoint_belongs_to() -> None:
+def test_whom_a_checkpoint_belongs_to():
     assert [entry_of(n) for n in ("a[2]", "a", "a[2]+int8", "a[2]@1")] == [
         *("a", "a", "a[2]+int8", "a[2]@1")
     ]

@@ -1,7 +1,5 @@
 """Estimates and rows refuse what a report must not hold."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any
@@ -13,23 +11,9 @@ from pydantic import ValidationError
 from spark_audit.results import AuditResult, Contrast, Estimate, Report, Row
 
 ROW: dict[str, Any] = {"audit": "matched", "checkpoint": "a", "metric": "delta_sel"}
-NUMBERS = "value low high parity_low parity_high null null_low null_high mde".split()
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", NUMBERS)
-def test_a_row_holds_no_nan_and_no_infinity(name: str, bad: float) -> None:
-    with pytest.raises(ValidationError, match="should be a finite number"):
-        Row(**ROW, **{"value": 1.0, name: bad})
-
-
-@pytest.mark.parametrize("name", ["p", "p_adjusted"])
-def test_a_contrast_holds_no_nan(name: str) -> None:
-    with pytest.raises(ValidationError, match="should be a finite number"):
-        Contrast(**ROW, value=1.0, baseline="b", **{name: math.nan})
-
-
-def test_a_row_without_value_is_not_estimable_and_says_why() -> None:
+def test_a_row_without_value_is_not_estimable_and_says_why():
     with pytest.raises(ValidationError, match="exactly when status is not_estimable"):
         Row(**ROW)
     with pytest.raises(ValidationError, match="exactly when status is not_estimable"):
@@ -41,7 +25,7 @@ def test_a_row_without_value_is_not_estimable_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("status", ["invalid", "not_resolvable", "insensitive"])
-def test_other_statuses_keep_their_value(status: Any) -> None:
+def test_other_statuses_keep_their_value(status):
     assert Row(**ROW, value=0.4, status=status).value == 0.4
     with pytest.raises(ValidationError):
         Row(**ROW, status=status, note="why")
@@ -51,7 +35,7 @@ def test_other_statuses_keep_their_value(status: Any) -> None:
     "wrong",
     [{"colour": "red"}, {"status": "fine"}, {"interval": "wald"}, {"family": "main"}],
 )
-def test_a_row_has_no_other_columns_or_words(wrong: dict[str, Any]) -> None:
+def test_a_row_has_no_other_columns_or_words(wrong):
     with pytest.raises(ValidationError):
         Row(**ROW, value=1.0, **wrong)
 
@@ -69,9 +53,7 @@ def test_a_row_has_no_other_columns_or_words(wrong: dict[str, Any]) -> None:
         ({"colour": "red"}, "Extra inputs"),
     ],
 )
-def test_a_changed_copy_is_held_to_the_same_rules(
-    update: dict[str, Any], message: str
-) -> None:
+def test_a_changed_copy_is_held_to_the_same_rules(update, message):
     contrast = Contrast(**ROW, value=1.0, baseline="b")
     with pytest.raises(ValidationError, match=message):
         contrast.model_copy(update=update)
@@ -80,25 +62,16 @@ def test_a_changed_copy_is_held_to_the_same_rules(
             Row(**ROW, value=1.0).model_copy(update=update)
 
 
-def test_a_changed_copy_is_a_row_of_its_own() -> None:
-    contrast = Contrast(**ROW, value=1.0, baseline="b")
-    gone = {"value": None, "status": "not_estimable", "note": "no pairs"}
-    copy = contrast.model_copy(update=gone)
-    assert copy == Contrast(**ROW, **gone, baseline="b")
-    assert type(copy) is Contrast
-    assert contrast.model_copy() == contrast == Contrast(**ROW, value=1.0, baseline="b")
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize(
     "name", ["value", "low", "high", "parity_low", "parity_high", "se", "mde"]
 )
-def test_an_estimate_is_finite(name: str, bad: float) -> None:
+def test_an_estimate_is_finite(name, bad):
     with pytest.raises(ValueError, match=f"^{name} is not finite$"):
         Estimate(**{"value": 1.0, name: bad})
 
 
-def test_a_missing_estimate_gives_its_reason() -> None:
+def test_a_missing_estimate_gives_its_reason():
     with pytest.raises(ValueError, match="missing exactly when"):
         Estimate(None)
     with pytest.raises(ValueError, match="missing exactly when"):
@@ -115,7 +88,7 @@ def test_a_missing_estimate_gives_its_reason() -> None:
     assert Estimate(1.0).noting("a note").note == "a note"
 
 
-def test_a_row_takes_over_an_estimate() -> None:
+def test_a_row_takes_over_an_estimate():
     shared: dict[str, Any] = {"value": 0.5, "low": 0.1, "high": 0.9, "level": 0.9}
     shared |= {"parity_low": 0.2, "parity_high": 0.8, "interval": "jackknife-t"}
     shared |= {"mde": 0.56, "n": 7, "clusters": 4}
@@ -125,15 +98,7 @@ def test_a_row_takes_over_an_estimate() -> None:
     assert row == Row(**ROW, **shared, unit="nats", null=0.1, note=note)
 
 
-def test_a_row_of_an_estimate_may_be_given_another_status() -> None:
-    row = Row.of_estimate(Estimate(0.5), **ROW, status="invalid", note="blind AUC 0.7")
-    assert (row.value, row.status) == (0.5, "invalid")
-    contrast = Contrast.of_estimate(Estimate(0.5), **ROW, baseline="b", p=0.04)
-    assert isinstance(contrast, Contrast)
-    assert (contrast.baseline, contrast.p) == ("b", 0.04)
-
-
-def test_a_report_reads_back_what_it_wrote() -> None:
+def test_a_report_reads_back_what_it_wrote():
     report = made_report("a", results=[Row(**ROW, value=1.0)])
     text = report.model_dump_json()
     assert Report.model_validate_json(text) == report
@@ -143,7 +108,7 @@ def test_a_report_reads_back_what_it_wrote() -> None:
         Report.model_validate(broken)
 
 
-def test_a_notebook_folds_no_detection_and_runs_no_markup() -> None:
+def test_a_notebook_folds_no_detection_and_runs_no_markup():
     found = [said("mia", f"quiet{i}", "nothing_shown") for i in range(20)]
     found += [said("mia", f"<b>loud{i}", "verbatim") for i in range(9)]
     html = AuditResult(findings=found)._repr_html_()

@@ -1,7 +1,5 @@
 """Sentences: every key has its template, and no program reads our own words."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib
@@ -43,7 +41,7 @@ def spoken(node: ast.AST) -> bool:
     )
 
 
-def test_no_program_reads_our_own_words() -> None:
+def test_no_program_reads_our_own_words():
     for path, node in nodes():
         if isinstance(node, ast.Compare):
             parts = [node.left, *node.comparators]
@@ -54,7 +52,7 @@ def test_no_program_reads_our_own_words() -> None:
             assert not parsed, f"{path}:{node.lineno}"
 
 
-def test_every_key_in_the_code_has_its_template_and_every_template_compiles() -> None:
+def test_every_key_in_the_code_has_its_template_and_every_template_compiles():
     environment = renderer._environment("en")
     keys = environment.list_templates()
     groups = {key.partition(".")[0] for key in keys}
@@ -79,7 +77,7 @@ def test_every_key_in_the_code_has_its_template_and_every_template_compiles() ->
         assert known or any(k.startswith(ways) for k in keys if key[-1] in "_."), key
 
 
-def test_every_translated_reason_is_one_of_the_code() -> None:
+def test_every_translated_reason_is_one_of_the_code():
     constants = (node for _, node in nodes() if isinstance(node, ast.Constant))
     texts = "\n".join(str(node.value) for node in constants)
     own = renderer._known("de").keys() - renderer._known("en").keys()
@@ -89,7 +87,7 @@ def test_every_translated_reason_is_one_of_the_code() -> None:
         assert re.split(r" \d", key.removeprefix("reason."))[0] in texts, key
 
 
-def test_no_key_is_given_twice_and_files_are_named_alike() -> None:
+def test_no_key_is_given_twice_and_files_are_named_alike():
     for language in sentences.LANGUAGES:
         flat: list[str] = []
         for file in (PACKAGE / "sentences" / language).glob("*.toml"):
@@ -105,7 +103,6 @@ def facts_of(environment: Environment, key: str, seen: set[str]) -> set[str]:
         return set()
     seen.add(key)
     loader = environment.loader
-    assert loader is not None
     tree = environment.parse(loader.get_source(environment, key)[0])
     found = meta.find_undeclared_variables(tree)
     for node in tree.find_all(Include):
@@ -125,9 +122,7 @@ def facts_of(environment: Environment, key: str, seen: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("language", set(sentences.LANGUAGES) - {"en"})
-def test_a_translation_uses_no_fact_that_the_english_sentence_lacks(
-    language: str,
-) -> None:
+def test_a_translation_uses_no_fact_that_the_english_sentence_lacks(language):
     english, other = map(renderer._environment, ("en", language))
     known, own = renderer._known("en"), renderer._known(language)
     translated = [key for key, text in own.items() if text != known.get(key)]
@@ -154,9 +149,7 @@ def report() -> Report:
     return made_report("base", "a", results=[row], findings=[finding])
 
 
-def test_readers_get_german_and_programs_english(
-    report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_readers_get_german_and_programs_english(report, tmp_path, capsys):
     formats = ["json", "csv", "md", "html", "dossier"]
     write_report(report, tmp_path, formats=formats, language="de")
     head, page, dossier, told = (
@@ -181,16 +174,14 @@ def test_readers_get_german_and_programs_english(
     assert "Ohne eigene Regeln gilt: spark-audit gate stoppt a." in said
 
 
-def test_a_language_that_there_is_not_writes_nothing(
-    report: Report, tmp_path: Path
-) -> None:
+def test_a_language_that_there_is_not_writes_nothing(report, tmp_path):
     with pytest.raises(InputError, match="'xx' is unknown") as caught:
         write_report(report, tmp_path / "new", language="xx")
     assert "en" in str(caught.value)
     assert not (tmp_path / "new").exists()
 
 
-def test_what_a_detection_leaves_once_it_is_withdrawn_has_words() -> None:
+def test_what_a_detection_leaves_once_it_is_withdrawn_has_words():
     finding = remembered()
     claimed = finding.model_copy(update={"p_adjusted": 0.04, "tests": 1})
     taken = {"claim": "nothing_shown", "p_adjusted": 0.08, "tests": 2}
@@ -211,6 +202,6 @@ def test_what_a_detection_leaves_once_it_is_withdrawn_has_words() -> None:
         (-900.0, "over 1000 times as likely"),
     ],
 )
-def test_a_change_of_nll_in_words(nats: float, words: str) -> None:
+def test_a_change_of_nll_in_words(nats, words):
     row = figure("a", "matched|memory", nats)
     assert renderer.likelier(row) == words

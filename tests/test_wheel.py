@@ -1,7 +1,5 @@
 """The built wheel holds all that it needs and runs from where it was installed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -14,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory) -> Path:
     """A folder with nothing but the installed wheel."""
     out = tmp_path_factory.mktemp("wheel")
     source = out / "source"
@@ -55,7 +53,7 @@ def _done(command: list[str], **more: object) -> str:
     return str(done.stdout)
 
 
-def test_wheel_runs_and_brings_its_data(installed: Path, tmp_path: Path) -> None:
+def test_wheel_runs_and_brings_its_data(installed, tmp_path):
     code = (
         "import json, sys\n"
         "from importlib.resources import files\n"

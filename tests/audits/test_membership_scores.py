@@ -1,7 +1,5 @@
 """Membership scores against hand-made figures; what texts alone give away."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,7 +73,7 @@ def drawn(rng: np.random.Generator, n: int) -> np.ndarray:
     return -rng.gamma(1.5, 1.5, n).astype(np.float32).astype(np.float64)
 
 
-def test_panel_equals_the_published_codes() -> None:
+def test_panel_equals_the_published_codes():
     """Written again, text by text, from what their programmes do."""
     rng = np.random.default_rng(3)
     keys = [f"e{i:02d}" for i in range(40)]
@@ -128,7 +126,7 @@ def test_panel_equals_the_published_codes() -> None:
         assert found["rmia"][i] == pytest.approx(share, abs=2e-3)
 
 
-def test_texts_of_which_no_wrong_guess_fell_rank_highest() -> None:
+def test_texts_of_which_no_wrong_guess_fell_rank_highest():
     """The published code gives them 0, the lowest score there is."""
     rows = {"a": LP + 0.4, "b": LP + 0.5, "c": LP + np.resize([0.9, -1e-4], 12)}
     known = manifest(*(example(id=key) for key in "abcde"))
@@ -141,7 +139,7 @@ def test_texts_of_which_no_wrong_guess_fell_rank_highest() -> None:
     assert np.isnan(found[3:]).all(), "nothing moved; one wrong guess is no zone"
 
 
-def test_combined_is_a_mean_of_ranks() -> None:
+def test_combined_is_a_mean_of_ranks():
     first, second = np.array([3.0, 1, 2, np.nan]), np.array([1.0, np.nan, 2, np.nan])
     found = mean_rank([first, second])
     assert found[:3] == pytest.approx([(5 / 6 + 1 / 4) / 2, 1 / 6, (3 / 6 + 3 / 4) / 2])
@@ -149,7 +147,7 @@ def test_combined_is_a_mean_of_ranks() -> None:
     assert set(DECLARED) <= set(ATTACKS)
 
 
-def test_what_is_missing_is_missing() -> None:
+def test_what_is_missing_is_missing():
     rows = {"a": LP, "b": LP[:3]}
     known = manifest(
         example(response_token=20),
@@ -169,7 +167,7 @@ def test_what_is_missing_is_missing() -> None:
     assert np.isnan(membership_scores(none, known, ["a"])["loss"]).all()
 
 
-def test_scores_ignore_the_other_texts() -> None:
+def test_scores_ignore_the_other_texts():
     """Peers' scores change with the batch or its padding."""
     known = manifest(*(example(id=key) for key in "abc"))
     alone = membership_scores(table(b=LP), known, ["b"])
@@ -178,7 +176,7 @@ def test_scores_ignore_the_other_texts() -> None:
         assert among[attack][1] == pytest.approx(alone[attack][0], nan_ok=True)
 
 
-def test_crossing_duplicates() -> None:
+def test_crossing_duplicates():
     base = "one two three four five six seven eight nine ten"
     texts = [base, base.upper() + "!", "something else entirely, of no other text", "x"]
     member = np.array([True, False, True, False])
@@ -189,22 +187,20 @@ def test_crossing_duplicates() -> None:
     assert doses(same, both).tolist() == [2, 2, 0, 0]
 
 
-def test_shift() -> None:
+def test_shift():
     rng = np.random.default_rng(0)
     found = shift(rng.normal(0, 1, 400), rng.normal(0.5, 1, 300))
-    assert found is not None
     assert found["p"] < 1e-4
     assert found["smd"] == pytest.approx(-0.5, abs=0.15)
     assert shift(np.array([1.0]), np.array([1.0, 2.0])) is None
     flat = shift(np.ones(5), np.ones(5))
-    assert flat is not None
     assert flat["smd"] is None
 
 
 # --- permuting sides ------------------------------------------------------------------
 
 
-def test_permuted_sides_keep_clusters_and_tasks() -> None:
+def test_permuted_sides_keep_clusters_and_tasks():
     rng = np.random.default_rng(0)
     cluster = np.repeat(np.arange(40), 3)
     task = cluster % 2
@@ -227,12 +223,11 @@ def independent(n1: int, n0: int, tasks: int = 1) -> Design:
     return Design(rows < n1, rows, rows % tasks)
 
 
-def test_label_test() -> None:
+def test_label_test():
     rng = np.random.default_rng(0)
     sides = independent(200, 100, tasks=2)
     alike = rng.integers(0, 3, 300)
     p = label_test(sides, alike, seed=1)
-    assert p is not None
     assert p > 0.05
     other = np.where(sides.member, rng.integers(0, 2, 300), rng.integers(0, 3, 300))
     assert label_test(sides, other, seed=1) == pytest.approx(0.001)
@@ -270,48 +265,43 @@ def texts_of(
     return found
 
 
-def test_blind_classifier_finds_a_shift_in_the_texts() -> None:
+def test_blind_classifier_finds_a_shift_in_the_texts():
     sides = independent(150, 100, tasks=2)
     labels = np.zeros(250, int)
     texts = texts_of(sides, factor=4, seed=0)
     found = blind_classifier(texts, labels, sides, seed=0, permutations=40)
-    assert found is not None
     assert found.p == pytest.approx(1 / 41)
     assert found.value > 0.65
     assert found.value > found.null_high
     assert np.isfinite(found.scores).all()
     alike = texts_of(sides, factor=1, seed=0)
     nothing = blind_classifier(alike, labels, sides, seed=0, permutations=40)
-    assert nothing is not None
     assert nothing.p > 0.05
     assert nothing.null_low < nothing.value < nothing.null_high
     # Labels and lengths alone are seen too.
     by_label = blind_classifier(
         alike, sides.member.astype(int), sides, seed=0, permutations=40
     )
-    assert by_label is not None
     assert by_label.value > 0.9
     longer = [
         text + " w0" * (30 if m else 0)
         for text, m in zip(alike, sides.member, strict=True)
     ]
     by_length = blind_classifier(longer, labels, sides, seed=0, permutations=40)
-    assert by_length is not None
     assert by_length.value > 0.7
 
 
-def test_texts_that_repeat_within_a_cluster_give_nothing_away() -> None:
+def test_texts_that_repeat_within_a_cluster_give_nothing_away():
     """Copies in two folds would be recognised: folds keep clusters whole."""
     cluster = np.repeat(np.arange(50), 4)
     sides = Design(cluster < 25, cluster, np.zeros(200, int))
     texts = texts_of(sides, factor=1, seed=1, copies=4)
     found = blind_classifier(texts, np.zeros(200, int), sides, seed=0, permutations=60)
-    assert found is not None
     assert found.p > 0.05
     assert found.value < 0.75
 
 
-def test_uneven_tasks_are_no_shift() -> None:
+def test_uneven_tasks_are_no_shift():
     """Member shares of 90 and 20 % by task: the task gives no one away within it."""
     rng = np.random.default_rng(0)
     task = np.repeat([0, 1], 120)
@@ -322,11 +312,10 @@ def test_uneven_tasks_are_no_shift() -> None:
         for t, text in zip(task, texts_of(sides, factor=1, seed=2), strict=True)
     ]
     found = blind_classifier(texts, np.zeros(240, int), sides, seed=0, permutations=60)
-    assert found is not None
     assert found.p > 0.05
 
 
-def test_numbers_that_are_written_otherwise_are_told_apart_by_few_rows() -> None:
+def test_numbers_that_are_written_otherwise_are_told_apart_by_few_rows():
     """Their digits are all different: only the form tells the sides."""
     rng = np.random.default_rng(0)
     forms = ("Call {}.{}.{} at noon", "Call {}-{}-{} at noon")
@@ -340,19 +329,18 @@ def test_numbers_that_are_written_otherwise_are_told_apart_by_few_rows() -> None
     assert roc_auc_score(sides.member, score) > 0.99
 
 
-def test_large_sets_are_subsampled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sets_are_subsampled(monkeypatch):
     monkeypatch.setattr(texts_alone, "MOST_ROWS", 60)
     sides = independent(150, 20)
     texts = texts_of(sides, factor=1, seed=0)
     found = blind_classifier(texts, np.zeros(170, int), sides, seed=0, permutations=10)
-    assert found is not None
     drawn = np.isfinite(found.scores)
     assert found.rows == drawn.sum() == 60
     assert drawn[sides.member].sum() == 40
 
 
 @pytest.mark.parametrize(("n1", "n0"), [(0, 20), (20, 0), (20, 3), (0, 0)])
-def test_too_few_clusters_for_folds(n1: int, n0: int) -> None:
+def test_too_few_clusters_for_folds(n1, n0):
     sides = independent(n1, n0)
     texts = ["some words"] * (n1 + n0)
     assert blind_classifier(texts, np.zeros(n1 + n0, int), sides, seed=0) is None
@@ -360,7 +348,7 @@ def test_too_few_clusters_for_folds(n1: int, n0: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 3])
-def test_blind_p_value_holds_its_level(rows: int) -> None:
+def test_blind_p_value_holds_its_level(rows):
     """Rejections of 5 % where nothing differs, clusters of equal texts included."""
     runs, rejected = 120, 0
     cluster = np.repeat(np.arange(90), rows)
@@ -370,6 +358,5 @@ def test_blind_p_value_holds_its_level(rows: int) -> None:
         found = blind_classifier(
             texts, np.zeros(len(cluster), int), sides, seed=seed, permutations=59
         )
-        assert found is not None
         rejected += found.p <= 0.05
     assert rejected / runs < 0.10

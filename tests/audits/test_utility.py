@@ -1,7 +1,5 @@
 """The utility audit: accuracy of every stage of a series."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +25,7 @@ Right = Callable[[str, str], bool]
 
 
 @pytest.fixture
-def made(make_case: Callable[..., Any]) -> Callable[..., Manifest]:
+def made(make_case) -> Callable[..., Manifest]:
     """``made(tests=60, rows=1, change=None)``: three tasks with two test rows a source.
 
     Two thirds of a task's responses are `` Good``.
@@ -109,9 +107,7 @@ def matrix_of(result: AuditResult, name: str) -> np.ndarray:
 # --- what is asked --------------------------------------------------------------------
 
 
-def test_only_test_rows_without_a_canary_are_asked(
-    made: Callable[..., Manifest],
-) -> None:
+def test_only_test_rows_without_a_canary_are_asked(made):
     def change(example: dict[str, Any]) -> None:
         if example["id"] == "e010-0":
             example["canary_id"] = "c0"
@@ -127,7 +123,7 @@ def test_only_test_rows_without_a_canary_are_asked(
     assert by_label == {CANDIDATES: [labels_key(key) for key in keys]}
 
 
-def test_an_order_may_leave_tasks_out(made: Callable[..., Manifest]) -> None:
+def test_an_order_may_leave_tasks_out(made):
     manifest = made()
     keys = plan("utility", manifest, order="agnews, yelp")[GENERATE]
     assert {manifest.by_id[key].task for key in keys} == {"agnews", "yelp"}
@@ -135,9 +131,7 @@ def test_an_order_may_leave_tasks_out(made: Callable[..., Manifest]) -> None:
         plan("utility", manifest, order="imdb")
 
 
-def test_train_rows_never_stand_in_for_test_rows(
-    made: Callable[..., Manifest],
-) -> None:
+def test_train_rows_never_stand_in_for_test_rows(made):
     def change(example: dict[str, Any]) -> None:
         if example["task"] == "fomc":
             example["split"] = "train"
@@ -152,14 +146,13 @@ def test_train_rows_never_stand_in_for_test_rows(
     assert absent.status == "not_estimable"
     there = find(result.rows, metric="accuracy", of="3", group="task:yelp")
     assert there.value is not None
-    assert "fomc has no test row" in result.verdict[0]
     assert result.tables["accuracy_matrix"][0]["fomc"] is None
 
 
 # --- figures --------------------------------------------------------------------------
 
 
-def test_chance_is_the_commonest_response(made: Callable[..., Manifest]) -> None:
+def test_chance_is_the_commonest_response(made):
     manifest = made(tests=90)
     result = utility(series(manifest, "x", LEARNING), manifest)
     chances = []
@@ -177,7 +170,7 @@ def test_chance_is_the_commonest_response(made: Callable[..., Manifest]) -> None
     assert find(result.rows, metric="bwt").null == 0.0
 
 
-def test_stages_are_sorted_by_number(made: Callable[..., Manifest]) -> None:
+def test_stages_are_sorted_by_number(made):
     manifest = made(tests=60)
     stages = [dict.fromkeys(TASKS, 0.05 * k) for k in range(1, 12)]
     tables = series(manifest, "x", stages)
@@ -190,9 +183,7 @@ def test_stages_are_sorted_by_number(made: Callable[..., Manifest]) -> None:
     assert "after" not in result.tables["accuracy_matrix"][0]
 
 
-def test_the_order_decides_what_was_learned_when(
-    made: Callable[..., Manifest],
-) -> None:
+def test_the_order_decides_what_was_learned_when(made):
     manifest = made(tests=90)
     tables = series(manifest, "x", LEARNING)
     default = utility(tables, manifest)
@@ -207,22 +198,7 @@ def test_the_order_decides_what_was_learned_when(
     )
 
 
-def test_one_checkpoint_has_last_and_says_what_it_lacks(
-    made: Callable[..., Manifest],
-) -> None:
-    manifest = made(tests=90)
-    result = utility({"mtl": answered(manifest, share(STEADY[2]))}, manifest)
-    last = find(result.rows, checkpoint="mtl", metric="last")
-    assert last.value == pytest.approx(0.9, abs=0.08)
-    for metric in ("avg", "bwt", "forgetting", "learning_accuracy"):
-        row = find(result.rows, metric=metric)
-        assert row.status == "not_estimable"
-        assert "one stage only" in row.note
-    assert find(result.rows, metric="accuracy", of="1", group="task:yelp").value
-    assert "It is not known what was forgotten" in result.verdict[0]
-
-
-def test_other_numbers_of_stages_and_tasks(made: Callable[..., Manifest]) -> None:
+def test_other_numbers_of_stages_and_tasks(made):
     manifest = made(tests=60)
     result = utility(series(manifest, "x", LEARNING[:2]), manifest)
     assert find(result.rows, metric="last").value is not None
@@ -234,15 +210,12 @@ def test_other_numbers_of_stages_and_tasks(made: Callable[..., Manifest]) -> Non
     assert find(fewer.rows, metric="bwt").value is not None
 
 
-def test_a_stage_that_was_not_scored(made: Callable[..., Manifest]) -> None:
+def test_a_stage_that_was_not_scored(made):
     manifest = made(tests=60)
     tables = series(manifest, "x", LEARNING)
     tables["x@2"] = {}
     result = utility({**tables, "y": {}}, manifest)
     assert find(result.rows, checkpoint="x", metric="last").value is not None
-    assert (
-        "only the stages 1, 3" in find(result.rows, checkpoint="x", metric="bwt").note
-    )
     for metric in ("last", "avg", "bwt"):
         row = find(result.rows, checkpoint="y", metric=metric)
         assert (row.status, row.note) == (
@@ -254,7 +227,7 @@ def test_a_stage_that_was_not_scored(made: Callable[..., Manifest]) -> None:
 # --- scorers --------------------------------------------------------------------------
 
 
-def test_strict_reads_its_own_column(made: Callable[..., Manifest]) -> None:
+def test_strict_reads_its_own_column(made):
     manifest = made(tests=60)
     tables = series(manifest, "x", LEARNING)
     assert (
@@ -262,7 +235,7 @@ def test_strict_reads_its_own_column(made: Callable[..., Manifest]) -> None:
     )
 
 
-def test_likelihood_takes_the_likeliest_label(made: Callable[..., Manifest]) -> None:
+def test_likelihood_takes_the_likeliest_label(made):
     manifest = made(tests=60)
     labels = task_labels(manifest)
     right = share({"yelp": 0.9, "fomc": 0.6, "agnews": 0.2})
@@ -285,7 +258,7 @@ def test_likelihood_takes_the_likeliest_label(made: Callable[..., Manifest]) -> 
         assert row.value == pytest.approx(np.mean(hits))
 
 
-def test_free_text_has_no_likelihood(made: Callable[..., Manifest]) -> None:
+def test_free_text_has_no_likelihood(made):
     def change(example: dict[str, Any]) -> None:
         if example["task"] == "fomc":
             example["response"] = f" {example['id']}"
@@ -298,9 +271,7 @@ def test_free_text_has_no_likelihood(made: Callable[..., Manifest]) -> None:
     assert len(plan("utility", manifest)[GENERATE]) == 210
 
 
-def test_labels_that_the_scorer_cannot_tell_apart(
-    made: Callable[..., Manifest],
-) -> None:
+def test_labels_that_the_scorer_cannot_tell_apart(made):
     def change(example: dict[str, Any]) -> None:
         if example["task"] == "fomc":
             example["response"] = [" -1", " 1", " "][int(example["id"][1:4]) // 3 % 3]
@@ -309,8 +280,6 @@ def test_labels_that_the_scorer_cannot_tell_apart(
     tables = series(manifest, "x", LEARNING)
     guards = {g.name: g for g in utility(tables, manifest).guards}
     assert guards["distinct labels"].passed is None
-    assert "fomc" in guards["distinct labels"].detail
-    assert "have no response" in guards["responses"].detail
     strict = {g.name for g in utility(tables, manifest, scorer="strict").guards}
     assert "distinct labels" not in strict
 
@@ -318,9 +287,7 @@ def test_labels_that_the_scorer_cannot_tell_apart(
 # --- contrasts ------------------------------------------------------------------------
 
 
-def test_checkpoints_that_answer_nothing_are_named(
-    made: Callable[..., Manifest],
-) -> None:
+def test_checkpoints_that_answer_nothing_are_named(made):
     """At most at random right, half of the rest stopped at once."""
     manifest = made(tests=60)
 
@@ -348,12 +315,9 @@ def test_checkpoints_that_answer_nothing_are_named(
     guards = {g.checkpoint: g for g in result.guards if g.name == "empty answers"}
     assert set(guards) == {"eos", "newline"}
     assert {g.passed for g in guards.values()} == {None}
-    assert guards["eos"].detail.startswith("36 of 60 answers are empty")
 
 
-def test_series_that_were_asked_otherwise_are_not_compared(
-    made: Callable[..., Manifest],
-) -> None:
+def test_series_that_were_asked_otherwise_are_not_compared(made):
     manifest = made(tests=60)
     ours = evidence(
         "utility", series(manifest, "x", LEARNING), manifest, scorer="strict"
@@ -362,4 +326,3 @@ def test_series_that_were_asked_otherwise_are_not_compared(
     both = Evidence.united([ours, theirs])
     result = conclude("utility", both, Context({"y": "x"}, replicates=200))
     assert all(c.status == "not_estimable" for c in result.contrasts)
-    assert "the two differ" in result.contrasts[0].note

@@ -1,7 +1,5 @@
 """The figures of ``benchmarks/canaries.py``, on scores whose figures are known."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path
@@ -13,14 +11,14 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
+def benchmark(monkeypatch) -> Any:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     yield importlib.import_module("canaries")
     for name in ("canaries", "known_truth_training"):
         sys.modules.pop(name, None)
 
 
-def test_figures_are_those_of_the_roc_curve(benchmark: Any) -> None:
+def test_figures_are_those_of_the_roc_curve(benchmark):
     rng = np.random.default_rng(0)
     for n in (40, 250):
         ours, never = rng.normal(1, 1, 60), rng.normal(0, 1, n).round(1)
@@ -31,7 +29,7 @@ def test_figures_are_those_of_the_roc_curve(benchmark: Any) -> None:
         assert found[1] == pytest.approx(roc_auc_score(labels, scores))
 
 
-def test_a_dose_is_held_against_all_held_out_canaries(benchmark: Any) -> None:
+def test_a_dose_is_held_against_all_held_out_canaries(benchmark):
     some: dict[str, Any] = {"seed": 0, "kind": "random", "full": 0.0, "password": 0.0}
     records = [some | {"planted": False, "dose": 0} for _ in range(9)]
     records += [some | {"planted": True, "dose": 1}] * 2

@@ -1,7 +1,5 @@
 """The audits are audited: two seeds of ``benchmarks/known_truth.py``, and its table."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys
@@ -16,7 +14,7 @@ SOME = "untouched base|never saw|1, 4, 16$|^rows by heart|swapped"
 
 
 @pytest.fixture
-def known_truth(monkeypatch: pytest.MonkeyPatch) -> Any:
+def known_truth(monkeypatch) -> Any:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     yield importlib.import_module("known_truth")
     for name in [name for name in sys.modules if name.startswith("known_truth")]:
@@ -31,7 +29,7 @@ def made_line(seed: int, scenario: str, *claims: str, **more: Any) -> dict[str, 
     return line | outcome | {"truth": truth} | more
 
 
-def test_a_false_claim_and_a_missed_one_are_counted(known_truth: Any) -> None:
+def test_a_false_claim_and_a_missed_one_are_counted(known_truth):
     full = "full text, doses 1, 4, 16"
     dose = {"dose:4-15": [-0.5, -0.9, -0.1], "dose:16": [-0.5, -0.9, 0.1]}
     lines = [
@@ -52,7 +50,7 @@ def test_a_false_claim_and_a_missed_one_are_counted(known_truth: Any) -> None:
     assert "**1/2**, <= 98%" in known_truth.markdown(lines)
 
 
-def test_states_gates_and_false_alarms_are_counted(known_truth: Any) -> None:
+def test_states_gates_and_false_alarms_are_counted(known_truth):
     swapped = "trained and held-out lists swapped"
     void = {"state": "NOT TESTED", "gate": 1, "guards": ["held_out_back"]}
     lines = [
@@ -77,7 +75,7 @@ def test_states_gates_and_false_alarms_are_counted(known_truth: Any) -> None:
     assert guards["any"]["where"] == {"weights with noise": 1}
 
 
-def test_what_a_guard_voids_is_no_claim(known_truth: Any) -> None:
+def test_what_a_guard_voids_is_no_claim(known_truth):
     told = [
         said(audit, "x", claim, "told.", family="primary", p=0.001, status=status)
         for audit, claim, status in (
@@ -90,20 +88,9 @@ def test_what_a_guard_voids_is_no_claim(known_truth: Any) -> None:
     assert [one["claim"] for one in found["claims"]] == ["membership"]
 
 
-def test_limits_are_those_of_clopper_and_pearson(known_truth: Any) -> None:
-    limits = importlib.import_module("known_truth_table").limits
-    # Without a false claim in n the upper limit u solves (1 - u)^n = 0.05.
-    low, high = limits(0, 20)
-    assert low == 0
-    assert (1 - high) ** 20 == pytest.approx(0.05)
-    low, high = limits(20, 20)
-    assert high == 1
-    assert low**20 == pytest.approx(0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_claims_of_a_seed(seed: int, known_truth: Any, tmp_path: Path) -> None:
+def test_claims_of_a_seed(seed, known_truth, tmp_path):
     out = tmp_path / "lines.jsonl"
     command = ["--seeds", f"{seed},", "--scenarios", SOME, "--size", "small"]
     command += ["--out", str(out)]

@@ -1,7 +1,5 @@
 """What benchmarks take from the packages is there: nothing else runs all of them."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
@@ -13,7 +11,7 @@ FILES = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.py"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_what_a_benchmark_imports_is_there(file: Path) -> None:
+def test_what_a_benchmark_imports_is_there(file):
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if not isinstance(node, ast.ImportFrom) or not node.module:
             continue

@@ -1,7 +1,5 @@
 """The benchmark of memory concludes as the pipeline does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +9,7 @@ from spark_audit.report.folder import read_report
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "streaming.py"
 
 
-def test_a_small_table_is_measured_and_concluded(tmp_path: Path) -> None:
+def test_a_small_table_is_measured_and_concluded(tmp_path):
     sizes = ["--rows", "60", "--checkpoints", "2"]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *sizes, "--audits", "nll", "-o", str(tmp_path)],

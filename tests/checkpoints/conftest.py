@@ -1,7 +1,5 @@
 """What a module says on a fixed input, to be compared with the source exactly."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The dtype of a body that was saved in bfloat16, where the user leaves it open."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Full weights that are said to come from a base: what `inspect --base` compares."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GGUF files, written by the gguf package as llama.cpp's converter lays them out."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import shutil

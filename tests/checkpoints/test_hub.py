@@ -1,7 +1,5 @@
 """A model on the hub is the same folder on disk: seen on a mirror, no network."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """Several checkpoints of one call: one base, switched adapters, freed models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,11 +149,6 @@ def test_the_base_comes_with_include_base_or_as_a_checkpoint(tiny_base, tmp_path
         names(f"base=[{base},{full}]")
 
 
-def test_a_folder_that_happens_to_be_called_base(make_adapter, tmp_path):
-    folder = make_adapter(tmp_path / "runs" / "base")
-    assert opened(folder).name == "runs/base"
-
-
 def test_an_adapter_brings_the_base_it_names(adapters, make_adapter, tmp_path):
     one = Spec("one", (str(adapters["one"]),))
     names = [loaded.name for loaded in each([one], device="cpu")]
@@ -166,21 +159,6 @@ def test_an_adapter_brings_the_base_it_names(adapters, make_adapter, tmp_path):
     both = [one, Spec("foreign", (str(foreign),))]
     with pytest.raises(CheckpointError, match="the adapters name different bases"):
         next(each(both, device="cpu"))
-
-
-def test_a_base_among_the_checkpoints_is_the_adapters_base(adapters, tiny_base, copied):
-    moved = copied(tiny_base, "moved")
-    specs = parse_specs([str(adapters["one"]), f"base={moved}"])
-    opened = list(each(specs, device="cpu"))
-    assert [loaded.name for loaded in opened] == ["base", "one"]
-    assert opened[1].base == "moved"
-    assert opened[1].notes[0] == "base: moved as given; the adapter names tiny-base"
-
-
-def test_replicates_have_numbered_names(adapters, tiny_base):
-    spec = Spec("spark", (str(adapters["one"]), str(adapters["two"])))
-    opened = each([spec], base=str(tiny_base), device="cpu")
-    assert [loaded.name for loaded in opened] == ["base", "spark[1]", "spark[2]"]
 
 
 def test_a_checkpoint_that_diverged_is_refused_before_another_is_loaded(

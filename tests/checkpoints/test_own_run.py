@@ -1,7 +1,5 @@
 """What reports take from the folder of a training run, and what they pass over."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

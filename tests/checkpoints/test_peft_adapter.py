@@ -1,7 +1,5 @@
 """Rows "PEFT folder", "PEFT saved by O-LoRA", "IA3, DoRA, prompt tuning"."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -307,21 +305,6 @@ def test_o_lora_is_loaded_with_its_scale(tiny_base, make_adapter, tmp_path):
     assert any("only by its width" in note for note in loaded.notes)
 
 
-def test_rslora_keeps_its_scale_when_parts_are_joined(
-    tiny_base, make_adapter, tmp_path
-):
-    folder = make_adapter(tmp_path / "a", r=4, alpha=8, use_rslora=True)
-    truth = said(reference_of(tiny_base, folder))
-    state = load_file(folder / "adapter_model.safetensors")
-    for key in list(state):
-        axis = 0 if "lora_A" in key else 1
-        state[key] = torch.cat([state[key], torch.zeros_like(state[key])], dim=axis)
-    save_file(state, folder / "adapter_model.safetensors")
-    change(folder / "adapter_config.json", r_sum=8)
-    loaded = opened(folder, base=tiny_base)
-    assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-5)
-
-
 def test_configurations_that_are_refused(tiny_base, make_adapter, copied, tmp_path):
     good = make_adapter(tmp_path / "good")
     for number, (changes, message) in enumerate(
@@ -440,17 +423,6 @@ def test_frozen_noise_is_added_to_input_embeddings_only(make_adapter, tmp_path):
     )
     save_file({"other": noise}, folder / "frozen_noise.safetensors")
     refused(folder, "frozen_noise.safetensors: tensor noise is missing", base=base)
-
-
-def test_nothing_is_printed(tiny_base, make_adapter, capfd, recwarn, tmp_path):
-    folder = make_adapter(tmp_path / "a")
-    capfd.readouterr()
-    recwarn.clear()
-    loaded = opened(folder, base=tiny_base)
-    with loaded.active():
-        pass
-    assert capfd.readouterr() == ("", "")
-    assert not recwarn.list
 
 
 @pytest.mark.parametrize(

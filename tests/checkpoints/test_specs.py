@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -102,8 +100,3 @@ def test_replicates_at_different_stages_are_refused():
     folder("s1")
     with pytest.raises(InputError, match="replicates of one method are at different"):
         parse_specs(["x=[s1@1,s1@2]"])
-
-
-def test_a_path_counts_once_in_a_list():
-    with pytest.raises(InputError, match="listed twice; list each once"):
-        parse_specs(["er=[a,b,a]"])

@@ -1,7 +1,5 @@
 """Row "folder of tasks"."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -269,12 +267,6 @@ def test_no_stage_is_a_link_out_of_the_series(name, layout, adapters):
     assert labels(run.parent / "link") == ["1-a", "2-b"]
 
 
-def test_numbers_must_be_clear(layout):
-    refused(layout("1-a", "1-b"), "two stages have one number: 1-a, 1-b")
-    mixed = layout("task_1", "checkpoint-5", root="mixed")
-    refused(mixed, "numbers stages in two ways: task_1, checkpoint-5")
-
-
 def test_a_checkpoint_with_checkpoints_inside_is_itself_one(
     tiny_base, copied, adapters
 ):
@@ -282,15 +274,3 @@ def test_a_checkpoint_with_checkpoints_inside_is_itself_one(
     shutil.copytree(adapters[0], folder / "checkpoint-10")
     assert series(str(folder)) == ()
     assert opened(folder).format == "hf-folder"
-
-
-def test_one_spec_becomes_one_a_stage(layout):
-    run = str(layout("1-a", "2-b"))
-    assert expand(Spec("x", (run,))) == (
-        Spec("x@1", (run,), "1"),
-        Spec("x@2", (run,), "2"),
-    )
-    assert expand(Spec("x", (run,), "2")) == (Spec("x", (run,), "2"),)
-    assert expand(Spec("x", ("p", "q"))) == (Spec("x@1", ("p",)), Spec("x@2", ("q",)))
-    one = Spec("x", (f"{run}/1-a",))
-    assert expand(one) == (one,)

@@ -1,7 +1,5 @@
 """Which tokenizer a checkpoint has, what it hashes to, and which rows it uses."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from types import SimpleNamespace
@@ -12,7 +10,7 @@ from refusals import opened
 from tiny_models import make_model, make_tokenizer, save_model
 
 from spark_audit.checkpoints.open import load_tokenizer
-from spark_audit.checkpoints.tokenizer import policy, tokenizer_sha256, usable_rows
+from spark_audit.checkpoints.tokenizer import tokenizer_sha256, usable_rows
 from spark_audit.errors import CheckpointError
 from spark_audit.provenance import canonical_json
 
@@ -35,30 +33,6 @@ def test_the_hash_is_that_of_tokenizer_json_without_truncation_and_padding(
     }
     (folder / "tokenizer.json").write_text(json.dumps(content | cut, indent=3))
     assert opened(folder).tokenizer_sha256 == digest
-
-
-def test_saving_again_keeps_the_hash_and_another_policy_changes_it(
-    tiny_tokenizer, tmp_path
-):
-    tiny_tokenizer.save_pretrained(tmp_path / "a")
-    once = load_tokenizer(tmp_path / "a")
-    once.save_pretrained(tmp_path / "b")
-    twice = load_tokenizer(str(tmp_path / "b"))
-    assert tokenizer_sha256(once) == tokenizer_sha256(twice)
-    plain = make_tokenizer(bos=False)
-    assert tokenizer_sha256(plain) != tokenizer_sha256(once)
-
-
-@pytest.mark.parametrize("bos", [True, False])
-def test_the_policy_in_words(bos):
-    tokenizer = make_tokenizer(bos=bos)
-    front = "<s>" if bos else "nothing"
-    text = f"special tokens: {front} before a text, nothing after it"
-    assert policy(tokenizer, bos=None) == text
-    missing = (
-        "" if bos else " (the configuration names id 1 as BOS; the tokenizer adds none)"
-    )
-    assert policy(tokenizer, bos=1) == text + missing
 
 
 def test_rows_without_a_token_are_not_usable(tiny_tokenizer):

@@ -1,12 +1,9 @@
 """The command line: what users type, what they get, and how it leaves."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +13,7 @@ from spark_audit.errors import InputError
 from spark_audit.pipeline.request import shard_of
 
 
-def test_worker_part_comes_from_flag_or_launcher(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_worker_part_comes_from_flag_or_launcher(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
     assert shard_of(None) == (0, 1)
@@ -35,7 +30,7 @@ def test_worker_part_comes_from_flag_or_launcher(
             shard_of(text)
 
 
-def test_help_lists_audits_without_importing_numpy() -> None:
+def test_help_lists_audits_without_importing_numpy():
     code = (
         "import sys\n"
         "from spark_audit.cli.main import run\n"
@@ -51,94 +46,7 @@ def test_help_lists_audits_without_importing_numpy() -> None:
     assert "manifest" in done.stdout
 
 
-def test_module_runs_like_the_script() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "spark_audit", "--version"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0
-    assert done.stdout.startswith("spark-audit 0.")
-    assert "torch 2." in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["nothing"], 2, 'Unknown command "nothing"'),
-        (["matched"], 2, "--ckpt requires an argument"),
-        (["matched", "--ckpt", "/no/such/place"], 3, "/no/such/place"),
-        (["matched", "--ckpt", "x", "--preset", "wild"], 2, 'from: "robust", "paper"'),
-        (["matched", "--ckpt", "x", "--batch-size", "0"], 2, "Give auto or N"),
-        (["matched", "--ckpt", "x", "--seed", "zero"], 2, "--seed"),
-        (["manifest", "show", "/no/such.json"], 4, "/no/such.json: cannot be read"),
-        (["report", "/no/such"], 2, "there is no such folder"),
-        (["matched", "--ckpt", "x", "--replicates", "1"], 2, "give no interval"),
-        (["matched", "--ckpt", "x", "--seed", "-1"], 2, "--seed"),
-        (
-            ["data", "import", "x", "--task", "t", "-o", "y", "--format", "z"],
-            2,
-            "Choose from",
-        ),
-        ([], 2, "no command was given"),
-        (["inspect", "/no/such/place"], 3, "/no/such/place"),
-        (["inspect", ""], 3, "no path was given"),
-        (["matched", "--ckpt", ""], 2, "is empty; give a path"),
-    ],
-)
-def test_errors_are_one_line_with_their_exit_code(
-    arguments: list[str],
-    code: int,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(arguments) == code
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.startswith("spark-audit: ")
-    assert err.count("\n") == 1
-    assert "Traceback" not in err
-
-
-def test_import_inject_annotate_from_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = tmp_path / "raw"
-    source.mkdir()
-    for name, count in (("train", 60), ("test", 40)):
-        rows = [
-            {
-                "id": f"{name}-{i}",
-                "text": f"The {name} meeting number {i} went on. It ended at noon.",
-                "label": ["good", "bad"][i % 2],
-            }
-            for i in range(count)
-        ]
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (source / f"{name}.jsonl").write_text(lines)
-    data = tmp_path / "task.jsonl"
-    template = "Text: {text}\\nLabel:"
-    arguments = ["data", "import", str(source), "--task", "t", "-o", str(data)]
-    arguments += ["--template", template, "--map", "response=label"]
-    assert run(arguments) == 0, capsys.readouterr().err
-    out = tmp_path / "injected"
-    arguments = ["data", "inject", str(data), "-o", str(out), "--canaries", "4"]
-    assert run(arguments) == 0, capsys.readouterr().err
-    assert [path.name for path in out.glob("*.jsonl")] == ["t.jsonl"]
-    captured = capsys.readouterr()
-    assert "canaries planted" in captured.out
-    arguments = ["data", "annotate", str(out / "t.jsonl")]
-    arguments += ["-o", str(tmp_path / "a.jsonl"), "--json"]
-    assert run(arguments) == 0, capsys.readouterr().err
-    records = json.loads(capsys.readouterr().out)
-    assert {"type", "annotated", "injected", "recall"} <= set(records[0])
-    assert [one["type"] for one in records] == list(PII_TYPES)
-
-
-def test_annotate_counts_by_type_and_says_what_rules_miss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_annotate_counts_by_type_and_says_what_rules_miss(tmp_path, capsys):
     row = {"id": "a", "task": "t", "response": " a", "split": "train"}
     data = tmp_path / "t.jsonl"
     row["prompt"] = "Mr. Lee met Ann Hill. Mail to lee@example.org."
@@ -156,9 +64,7 @@ def test_annotate_counts_by_type_and_says_what_rules_miss(
     assert "Hill" not in said.out + said.err
 
 
-def test_annotate_with_an_own_pattern_and_what_no_rule_knows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_annotate_with_an_own_pattern_and_what_no_rule_knows(tmp_path, capsys):
     row = {"id": "a", "task": "t", "response": " a", "split": "train"}
     data, out = tmp_path / "t.jsonl", tmp_path / "a.jsonl"
     row["prompt"] = "About ORD-1234567 and X-7654321."
@@ -177,9 +83,7 @@ def test_annotate_with_an_own_pattern_and_what_no_rule_knows(
     assert "--pattern: 'ORDER' has no '='" in capsys.readouterr().err
 
 
-def test_no_command_writes_over_its_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_command_writes_over_its_input(tmp_path, capsys):
     rows = [
         {"id": f"{i}", "task": "t", "prompt": f"Text {i}. More.", "response": " a"}
         | {"split": "train" if i % 2 else "test"}
@@ -200,8 +104,8 @@ def test_no_command_writes_over_its_input(
 
 
 def test_inject_plants_what_a_claim_needs_and_says_where_rows_are_too_few(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, capsys
+):
     rows = [
         {"id": f"{i}", "task": "t", "prompt": f"Text {i}. More.", "response": " a"}
         | {"split": "train" if i % 2 else "test"}

@@ -1,7 +1,5 @@
 """Typical mistakes: each is one line that says what to do, without loading a model."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -25,6 +23,14 @@ MISTAKES = [
         "unknown device 'gpu'; give auto, cpu, cuda or cuda:N",
     ),
     ("matched --ckpt runs/er --dtype float23", 2, 'Did you mean "float32"?'),
+    ("matched --ckpt runs/er --batch-size 0", 2, "Give auto or N"),
+    ("matched --ckpt runs/er --seed zero", 2, "--seed"),
+    ("matched --ckpt runs/er --seed -1", 2, "--seed"),
+    ("matched --ckpt runs/er --replicates 1", 2, "give no interval"),
+    ("matched --ckpt ''", 2, "is empty; give a path"),
+    ("inspect ''", 3, "no path was given"),
+    ("inspect /no/such/place", 3, "/no/such/place"),
+    ("", 2, "no command was given"),
     ("matched --ckpt runs/er --quantize int5", 2, "did you mean 'int8'?"),
     ("matched --ckpt runs/er --preset papper", 2, 'Did you mean "paper"?'),
     # paths, and things in each other's place
@@ -138,7 +144,7 @@ MISTAKES = [
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory) -> Path:
     """A folder with a run, a manifest, a report and a table."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "runs" / "er").mkdir(parents=True)
@@ -162,14 +168,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("line", "code", "said"), MISTAKES)
-def test_a_mistake_is_a_line_to_act_on(
-    line: str,
-    code: int,
-    said: str,
-    place: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mistake_is_a_line_to_act_on(line, code, said, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     assert run(shlex.split(line)) == code
     err = capsys.readouterr().err
@@ -179,7 +178,7 @@ def test_a_mistake_is_a_line_to_act_on(
     assert not [*place.glob("*:")]
 
 
-def test_any_path_in_a_report_is_the_report(place: Path) -> None:
+def test_any_path_in_a_report_is_the_report(place):
     one = place / "reports" / "one"
     deep = one / "figures" / "roc.png"
     deep.parent.mkdir()
@@ -190,9 +189,7 @@ def test_any_path_in_a_report_is_the_report(place: Path) -> None:
     assert folder_of(one / "gone") == one / "gone"
 
 
-def test_paths_are_read_as_a_shell_would_have_made_them(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_paths_are_read_as_a_shell_would_have_made_them(place, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(place))
     below = place / "below"
     below.mkdir(exist_ok=True)
@@ -207,9 +204,7 @@ def test_paths_are_read_as_a_shell_would_have_made_them(
     assert "did you mean ../reports/one?" in capsys.readouterr().err
 
 
-def test_a_file_of_settings_is_read_by_every_command(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_of_settings_is_read_by_every_command(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     (place / "gate.toml").write_text('fail_if = ["claim >= memory"]\n')
     assert run(["gate", "reports/one", "--config", "gate.toml", "--json"]) == 1

@@ -1,7 +1,5 @@
 """Help, options from files and the environment, completion of the shell."""
 
-from __future__ import annotations
-
 import shlex
 import tomllib
 from pathlib import Path
@@ -9,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from spark_audit.checkpoints.specs import parse_specs
 from spark_audit.cli import audit
 from spark_audit.cli.help_examples import ANY, EXAMPLES
 from spark_audit.cli.main import AUDITS, _app, run
@@ -19,14 +16,13 @@ from spark_audit.errors import InputError
 from spark_audit.pipeline.request import Request
 from spark_audit.results.findings import SEVERITY
 from spark_audit.scoring import high_temperature
-from spark_audit.terminal.commands import write_config
 from spark_audit.terminal.flags import ADVANCED, HOW, OUTPUT, WHAT, WHERE
 
 COMMANDS = (*EXAMPLES, "matched")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+def asked(monkeypatch) -> list[Request]:
     """The requests that commands make; nothing is run."""
     found: list[Request] = []
     monkeypatch.setattr(audit, "_audit", lambda request, way: found.append(request))
@@ -34,9 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_panels_whole_choices_and_examples(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_has_panels_whole_choices_and_examples(command, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert run([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out
@@ -55,23 +49,16 @@ def test_help_has_panels_whole_choices_and_examples(
         assert {one for one in called if one in out} == called - {"DIR|DATA..."}
 
 
-def test_every_example_is_a_command_that_can_be_read() -> None:
+def test_every_example_is_a_command_that_can_be_read():
     for line in (*sum(EXAMPLES.values(), ()), f"matched {ANY}"):
         argv = shlex.split(line)
         if "--config" not in argv:  # the file is on nobody's disk
             _app(argv).parse_args(argv)
 
 
-def test_the_example_of_a_series_names_its_stages() -> None:
-    (line,) = [one for one in EXAMPLES["stages"] if "--order" in one]
-    argv = shlex.split(line)
-    (spec,) = parse_specs([argv[argv.index("--ckpt") + 1]])
-    assert (spec.name, spec.paths) == ("mine", ("run/step1", "run/step2"))
-
-
 def test_no_more_pieces_are_sampled_than_rows_can_hold(
-    tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tiny_base, tmp_path, monkeypatch
+):
     asked: list[int] = []
 
     def sampled(_: Any, n: int, *, seed: int) -> list[str]:
@@ -98,16 +85,14 @@ def test_no_more_pieces_are_sampled_than_rows_can_hold(
     assert asked == [2 * PIECES * n + SPARE for n in (2, 3)]
 
 
-def test_gate_lists_metrics_and_claims(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gate_lists_metrics_and_claims(capsys):
     assert run(["gate", "--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "mia: auc, tpr_at_fpr_5" in out
     assert all(claim in out for claim in SEVERITY)
 
 
-def test_skip_leaves_audits_out(
-    asked: list[Request], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_skip_leaves_audits_out(asked, capsys):
     assert run(["all", "--ckpt", "x", "--skip", "noise", "mia", "--skip", "nll"]) == 0
     assert {"noise", "mia", "nll"} & {*asked[0].audit_names} == set()
     assert "matched" in asked[0].audit_names
@@ -125,9 +110,7 @@ def test_skip_leaves_audits_out(
         ("--skip mia", False),
     ],
 )
-def test_all_runs_noise_only_where_it_is_asked_for(
-    asked: list[Request], capsys: pytest.CaptureFixture[str], typed: str, runs: bool
-) -> None:
+def test_all_runs_noise_only_where_it_is_asked_for(asked, capsys, typed, runs):
     assert run(["all", "--ckpt", "x", *typed.split()]) == 0
     assert ("noise" in asked[0].audit_names) is runs
     silent = runs or "--skip noise" in typed
@@ -138,9 +121,7 @@ def test_all_runs_noise_only_where_it_is_asked_for(
     assert run(["all", "--ckpt", "x", "--also", "mia"]) == 2
 
 
-def test_flag_wins_over_file_and_file_over_environment(
-    asked: list[Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flag_wins_over_file_and_file_over_environment(asked, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARK_AUDIT_BASE", "environment")
     monkeypatch.setenv("SPARK_AUDIT_DEVICE", "cuda")
     monkeypatch.setenv("SPARK_AUDIT_MANIFEST", "m.json")
@@ -160,9 +141,7 @@ def test_flag_wins_over_file_and_file_over_environment(
     assert "noise" not in one.audit_names
 
 
-def test_a_run_leaves_the_file_that_repeats_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_leaves_the_file_that_repeats_it(tmp_path, monkeypatch):
     found: list[Request] = []
 
     def done(request: Request, way: Any) -> Path:
@@ -195,9 +174,7 @@ def test_a_run_leaves_the_file_that_repeats_it(
         (None, "cannot be read"),
     ],
 )
-def test_what_a_file_of_options_cannot_say(
-    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_file_of_options_cannot_say(text, said, tmp_path, capsys):
     file = tmp_path / "bad.toml"
     if text is not None:
         file.write_text(text)
@@ -208,8 +185,8 @@ def test_what_a_file_of_options_cannot_say(
 
 
 def test_a_language_that_there_is_not_names_those_that_there_are(
-    asked: list[Request], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    asked, tmp_path, capsys
+):
     for command in (["all", "--ckpt", "x"], ["report", str(tmp_path)]):
         assert run([*command, "--language", "fr"]) == 2
         said = " ".join(capsys.readouterr().err.split())
@@ -217,9 +194,7 @@ def test_a_language_that_there_is_not_names_those_that_there_are(
     assert not asked
 
 
-def test_no_variable_trusts_the_code_of_a_checkpoint(
-    asked: list[Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_variable_trusts_the_code_of_a_checkpoint(asked, tmp_path, monkeypatch):
     for prefix in ("SPARK_AUDIT", "SPARK_AUDIT_ALL", "HF", "TRANSFORMERS"):
         monkeypatch.setenv(f"{prefix}_TRUST_REMOTE_CODE", "1")
     assert run(["all", "--ckpt", "x"]) == 0
@@ -230,14 +205,7 @@ def test_no_variable_trusts_the_code_of_a_checkpoint(
     assert len(asked) == 1
 
 
-def test_written_options_are_toml(tmp_path: Path) -> None:
-    options = {"a": 'x\n"\\\x7fü', "b": True, "c": ["1", Path("p")], "d": 0.5}
-    write_config(tmp_path / "a.toml", options, command="do")
-    read = tomllib.loads((tmp_path / "a.toml").read_text())
-    assert read == {**options, "c": ["1", "p"]}
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_completes(shell: str) -> None:
+def test_the_shell_completes(shell):
     script = _app([*AUDITS, "all"]).generate_completion(shell=shell)
     assert all(one in script for one in ("--skip", "noise", "manifest"))

@@ -86,12 +86,6 @@ def test_nothing_drawn_is_anybodys():
         assert area[1] == "9"  # ... of a code that is not assigned
 
 
-def test_parts_are_a_function_of_the_seed():
-    assert draw_parts(5) == draw_parts(5)
-    assert draw_parts(5) != draw_parts(6)
-    assert set(draw_parts(5)) == set(PARTS)
-
-
 @pytest.mark.parametrize(
     ("part", "feature", "values"),
     [
@@ -211,14 +205,6 @@ def test_full_candidates_are_the_frame_with_new_parts():
     assert all(re.fullmatch(frame, text) for text in got.strings)
 
 
-def test_the_seed_decides():
-    def pool(seed):
-        return found("ssn", contexts=[context("ssn")], seed=seed, n=32)
-
-    assert pool(1) == pool(1)
-    assert not set(pool(1).strings) & set(pool(2).strings) - {PARTS_OF["ssn"]}
-
-
 def test_a_blank_that_changes_hands_is_a_change():
     """Same number of tokens, but the blank before the string is now one of them."""
 
@@ -285,7 +271,7 @@ def test_true_and_candidates_are_exchangeable(part):
     """
     scores = (str, lambda s: (sum(c.isdigit() for c in s), s), lambda s: s[::-1])
     ranks = {score: [] for score in scores}
-    for seed in range(400):
+    for seed in range(200):
         parts = draw_parts(seed)
         format = list(FORMATS)[seed % 3]
         text, spans = render(format, parts)
@@ -299,11 +285,6 @@ def test_true_and_candidates_are_exchangeable(part):
     for values in ranks.values():
         counts = np.bincount(values, minlength=16)
         assert stats.chisquare(counts).pvalue > 1e-3
-
-
-def test_the_true_index_is_uniform():
-    counts = Counter(found("ssn", seed=seed, n=8).true_index for seed in range(800))
-    assert stats.chisquare([counts[i] for i in range(8)]).pvalue > 1e-3
 
 
 # --- canaries of pieces ---------------------------------------------------------------

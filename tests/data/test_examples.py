@@ -1,7 +1,5 @@
 import json
-import stat
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,9 +7,7 @@ from hypothesis import strategies as st
 
 from spark_audit.data.examples import (
     EMPTY_FIX,
-    PII_TYPES,
     SPLIT_FIX,
-    Canary,
     Example,
     Span,
     data_files,
@@ -55,29 +51,6 @@ def refusal(path):
 # --- round trip -----------------------------------------------------------------------
 
 
-def test_a_written_file_reads_back(tmp_path):
-    canary = Canary("c000", "login", 6, False, 2**62 + 1)
-    rows = [
-        example(spans=(Span(11, 14, "NAME"),), template=((0, 6), (15, 22))),
-        example(id="b", source_id="a", canary=canary, template=(), frames=((3, 9),)),
-        example(
-            id="c",
-            split="test",
-            prompt="x \u2028 \U0001f600 \\n",
-            response="",
-            spans=(Span(0, 1, "SSN", "injected", "ssn"),),
-        ),
-    ]
-    path = tmp_path / "data.jsonl"
-    write_examples(path, rows)
-    assert read_examples(path) == rows
-    first = path.read_bytes()
-    write_examples(path, rows)
-    assert path.read_bytes() == first
-    assert first.count(b"\n") == 3  # a line separator in a text ends no row
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
 names = st.text(
     st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=8
 ).filter(lambda s: s.strip() and s.isprintable())
@@ -99,23 +72,9 @@ def test_any_valid_example_survives_a_file(
     assert read_examples(path) == rows
 
 
-def test_defaults(tmp_path):
-    (row,) = read_examples(file_of(tmp_path, ROW))
-    assert row.source_id == "a"
-    assert (row.spans, row.canary, row.template, row.frames) == ((), None, None, ())
-    assert row.text == ROW["prompt"] + " good"
-
-
 def test_spans_are_put_in_order():
     row = example(spans=(Span(11, 14, "NAME"), Span(0, 4, "ID")))
     assert [span.start for span in row.spans] == [0, 11]
-
-
-def test_several_files_keep_their_order(tmp_path):
-    a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    write_examples(a, [example(id="2")])
-    write_examples(b, [example(id="1")])
-    assert [row.id for row in read_examples(a, b)] == ["2", "1"]
 
 
 # --- refusals: every one names file, line and field, none shows text ------------------
@@ -242,22 +201,11 @@ def test_a_file_that_is_not_there(tmp_path):
         read_examples()
 
 
-def test_known_types():
-    for type in (*PII_TYPES, "ORDER_2"):
-        assert example(spans=(Span(11, 14, type),)).spans[0].type == type
-
-
 # --- fixed wording --------------------------------------------------------------------
 
 
 def prompts(*texts, task="t"):
     return [example(id=str(i), prompt=p, task=task) for i, p in enumerate(texts)]
-
-
-def test_common_prefix_and_suffix():
-    rows = prompts("Text: It rose.\nLabel:", "Text: We fell.\nLabel:")
-    assert task_templates(rows) == {"t": (6, 7)}
-    assert template_ranges(rows[0], {"t": (6, 7)}) == ((0, 6), (14, 21))
 
 
 @pytest.mark.parametrize(
@@ -288,11 +236,6 @@ def test_prefix_and_suffix_do_not_overlap_in_the_shortest_prompt():
         assert replace(row, template=ranges).template == ranges
 
 
-def test_each_task_has_its_own_template():
-    rows = prompts("A: x", "A: y") + prompts("x?", "y?", task="u")
-    assert task_templates(rows) == {"t": (3, 0), "u": (0, 0)}
-
-
 def test_a_rows_own_template_wins():
     row = example(template=((0, 4),))
     assert template_ranges(row, {"t": (6, 7)}) == ((0, 4),)
@@ -305,7 +248,7 @@ def test_a_prompt_shorter_than_the_template():
     assert template_ranges(row, {}) == ()
 
 
-def test_data_files_of_folders_come_in_order(tmp_path: Path) -> None:
+def test_data_files_of_folders_come_in_order(tmp_path):
     for name in ("b.jsonl", "a.jsonl", "c.txt"):
         (tmp_path / name).write_text("")
     one = tmp_path / "c.txt"
@@ -313,6 +256,6 @@ def test_data_files_of_folders_come_in_order(tmp_path: Path) -> None:
     assert [path.name for path in found] == ["c.txt", "a.jsonl", "b.jsonl"]
 
 
-def test_a_folder_without_data_files_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_without_data_files_is_an_error(tmp_path):
     with pytest.raises(InputError, match="holds no .jsonl file"):
         data_files([tmp_path])

@@ -49,11 +49,6 @@ def check_two(rows, *, ids=("r1", "r2")):
 # --- formats --------------------------------------------------------------------------
 
 
-def test_simple_json_lines(tmp_path):
-    source = lines(tmp_path / "x.jsonl")
-    check_two(import_examples(source, task="t", split="train", template=TEMPLATE))
-
-
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_csv(tmp_path, mark, delimiter):
@@ -141,13 +136,6 @@ def test_datasets_folder(tmp_path, format):
         ),
         ids=ids,
     )
-
-
-def test_datasets_folder_with_splits(tmp_path):
-    source = saved(tmp_path / "d", parts=("train", "validation", "unsupervised"))
-    rows = import_examples(source, task="t")
-    assert [row.split for row in rows] == ["train"] * 2 + ["test"] * 2
-    assert rows[2].id == "t-test-000001"
 
 
 def test_datasets_missing_label_is_refused(tmp_path):
@@ -337,21 +325,6 @@ def test_folder_gives_the_split(tmp_path, name):
     assert [(row.id, row.split) for row in rows] == [("r2", "train"), ("r1", "test")]
 
 
-def test_split_column(tmp_path):
-    rows = [{**row, "split": s} for row, s in zip(ROWS, ("test", "TRAIN"), strict=True)]
-    got = import_examples(lines(tmp_path / "x.jsonl", rows), task="t")
-    assert [row.split for row in got] == ["test", "train"]
-
-
-def test_a_row_without_split_names_both_ways(tmp_path):
-    message = refusal(lines(tmp_path / "x.jsonl"))
-    assert message.startswith(
-        "SOURCE:1, field 'split': is missing (columns: id, text, label); "
-    )
-    assert "`--split train`" in message
-    assert "train* and test*" in message
-
-
 def test_splits_that_disagree(tmp_path):
     lines(tmp_path / "train.jsonl")
     assert refusal(tmp_path, split="test").endswith(
@@ -382,40 +355,6 @@ def test_a_single_file_gives_its_split(tmp_path, name, split):
         f"option --split: the file's name says {split}; leave it out, or rename the"
         " file"
     )
-
-
-def test_other_names_and_the_rows_themselves(tmp_path):
-    # Words that only begin like one say nothing; a column says it row by row.
-    for name in (
-        "trainers.jsonl",
-        "tests-of-food.jsonl",
-        "devices.jsonl",
-        "value.jsonl",
-    ):
-        assert "field 'split': is missing" in refusal(lines(tmp_path / name))
-    both = [{**row, "split": s} for row, s in zip(ROWS, ("test", "train"), strict=True)]
-    rows = import_examples(lines(tmp_path / "train.jsonl", both), task="t")
-    assert [row.split for row in rows] == ["test", "train"]
-
-
-@pytest.mark.parametrize("split", ["validation", "", "TRAIN"])
-def test_a_split_that_is_none(tmp_path, split):
-    message = refusal(lines(tmp_path / "x.jsonl"), split=split)
-    assert message.startswith("option --split: is neither train nor test; give `--s")
-
-
-def test_columns_that_are_there_are_listed(tmp_path):
-    source = tmp_path / "x.csv"
-    source.write_text('Review Text,"Label (0/1)","a\x07"\nRates rose,1,2\n')
-    told = r"(columns: Review Text, Label (0/1), 'a\x07')"
-    for options in (
-        {"template": "{Review Text}", "columns": {"response": "Label"}},
-        {"columns": {"prompt": "Review", "response": "Label (0/1)"}},
-        {"columns": {"prompt": "Review Text"}},
-    ):
-        assert told in refusal(source, split="train", **options)
-    # Nothing says that these are names.
-    assert "(3 columns, not shown" in refusal(source, split="train")
 
 
 # --- refusals -------------------------------------------------------------------------
@@ -473,17 +412,6 @@ def test_bad_files(tmp_path, content, message):
     assert refusal(source, split="train").startswith(message)
 
 
-def test_format_that_does_not_fit(tmp_path):
-    source = lines(tmp_path / "x.jsonl")
-    assert "is not JSON" in refusal(source, split="train", format="trace")
-    assert "cells where the first line has" in refusal(
-        source, split="train", format="csv"
-    )
-    assert "no column of a usual name" in refusal(
-        lines(tmp_path / "y.jsonl", [{"a": "b"}]), split="train"
-    )
-
-
 def test_source_and_options(tmp_path):
     assert refusal(tmp_path / "no") == (
         "SOURCE: does not exist; give a file or a folder (a data set on the hub is "
@@ -501,17 +429,6 @@ def test_source_and_options(tmp_path):
     assert refusal(source, split="train", columns={"response": "stars"}) == (
         "SOURCE:1, field 'stars': is no column (columns: id, text, label)"
     )
-
-
-def test_a_file_without_a_line_of_names_is_not_quoted(tmp_path):
-    source = tmp_path / "x.csv"
-    source.write_text("Alice,Hunter2secret\nBob,positive\n")
-    for options in ({}, {"template": "{text}"}, {"columns": {"prompt": "text"}}):
-        message = refusal(source, split="train", **options)
-        assert "2 columns, not shown" in message
-        assert "none of prompt, response, answer, sentence, label, text" in message
-        assert "Alice" not in message
-        assert "Hunter" not in message
 
 
 def test_ids_that_stand_twice(tmp_path):

@@ -1,7 +1,6 @@
 import random
 import time
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from spark_audit.data.examples import (
     read_examples,
     write_examples,
 )
-from spark_audit.data.injection import REACH, inject
+from spark_audit.data.injection import inject
 from spark_audit.data.templates import task_templates
 from spark_audit.errors import InputError
 
@@ -78,12 +77,6 @@ def injected():
     return rows, *inject(rows, seed=1, canaries=12)
 
 
-def test_rows_keep_all_but_their_prompt(injected):
-    before, after, _ = injected
-    for old, new in zip(before, after, strict=True):
-        assert replace(new, prompt=old.prompt, spans=(), canary=None, frames=()) == old
-
-
 def test_one_sentence_is_added_between_sentences(injected):
     before, after, _ = injected
     for old, new in zip(before, after, strict=True):
@@ -95,14 +88,6 @@ def test_one_sentence_is_added_between_sentences(injected):
         assert head.endswith(("Text: ", ". "))
         assert tail.startswith((" ", "\nLabel:"))
         assert "  " not in new.prompt
-
-
-def test_the_sentence_that_was_added_is_marked(injected):
-    _, after, _ = injected
-    for row in after:
-        assert bool(row.frames) == bool(row.spans)
-        for start, end in row.frames:
-            assert without(row) == (row.prompt[:start], row.prompt[end:])
 
 
 def test_spans_hold_what_was_drawn(injected):
@@ -132,12 +117,6 @@ def test_the_order_of_the_rows_does_not_matter(injected):
     assert [row.id for row in again] == [row.id for row in shuffled]
     assert {row.id: row for row in again} == {row.id: row for row in after}
     assert other == report
-
-
-def test_the_seed_decides():
-    rows = stream(train=30, test=30)
-    one, two = (inject(rows, seed=seed, canaries=3)[0] for seed in (1, 2))
-    assert [r.prompt for r in one] != [r.prompt for r in two]
 
 
 # --- identifiers ----------------------------------------------------------------------
@@ -175,14 +154,6 @@ def test_no_identifier_stands_twice(injected):
     }
     assert max(strings.values()) == 1
     assert not canaries & set(strings)
-
-
-@pytest.mark.parametrize(("rate", "share"), [(0, 0), (1, 1)])
-def test_extreme_rates(rate, share):
-    after, report = inject(stream(train=20, test=20), seed=0, rate=rate, canaries=0)
-    assert sum(bool(row.spans) for row in after) == share * len(after)
-    assert report.planted == {}
-    assert report.held_out == 0
 
 
 # --- canaries -------------------------------------------------------------------------
@@ -240,12 +211,6 @@ def test_a_dose_that_does_not_fit_leaves_room_for_smaller_ones():
     _, report = inject(stream(train=60, test=30), seed=0, canaries=6, doses=[1, 4, 64])
     assert report.planted == {1: 2, 4: 2}
     assert report.notes[0].startswith("0 of 2 canaries of dose 64 planted")
-
-
-def test_without_test_rows_nothing_is_held_out():
-    _, report = inject(stream(test=0), seed=0, canaries=3)
-    assert (report.planted, report.held_out) == ({2: 3}, 0)
-    assert report.notes[0].startswith("0 of 3 canaries held out")
 
 
 def test_without_train_rows_nothing_is_planted():
@@ -317,11 +282,11 @@ def test_a_coin_says_which_of_a_pair_is_planted(injected):
             Canary(f"c{i}", "x", 1, False, 0, pair=f"p{i}")
         )
         == f"h{i}"
-        for seed in range(20)
+        for seed in range(10)
         for i in range(20)
     ]
-    # 400 fair coins: further out in 1 of 1,000.
-    assert abs(sum(fell) - 200) < 33
+    # 200 fair coins: further out in 1 of 1,000.
+    assert abs(sum(fell) - 100) < 24
 
 
 def test_only_strings_depend_on_the_coins(monkeypatch):
@@ -341,14 +306,6 @@ def test_only_strings_depend_on_the_coins(monkeypatch):
     for one, other in zip(*found, strict=True):
         assert (one.canary is None) == (other.canary is None)
         assert one.canary is not None or one == other
-
-
-def test_a_canary_without_a_partner_has_no_coin():
-    after, report = inject(stream(train=20, test=10), seed=0, canaries=50)
-    pairs = Counter(row.canary.pair for row in after if row.canary)
-    assert (report.planted, report.held_out) == ({2: 6}, 3)
-    assert sum(pair is not None for pair in pairs) == 3
-    assert pairs[None] == 6
 
 
 def test_passwords_of_pieces(tmp_path):
@@ -432,15 +389,6 @@ def test_nothing_is_put_into_spans_wording_or_response(
         # The beginning and the end of the prompt stay where fixed wording is.
         if old.template and old.template[0][0] == 0:
             assert new.template[0] == old.template[0]
-
-
-def test_identifiers_stand_near_the_end():
-    text = " ".join(["It rose."] * 1000)
-    rows = [Example(str(i), "t", text, " up", "train", "a") for i in range(20)]
-    after, _ = inject(rows, seed=0, rate=1, canaries=0)
-    starts = {row.spans[0].start for row in after}
-    assert min(starts) >= len(text) - REACH
-    assert len(starts) > 10
 
 
 # --- refusals -------------------------------------------------------------------------

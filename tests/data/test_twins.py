@@ -1,7 +1,5 @@
 """Fresh strings of an identifier's kind: their format, and what does not tell them."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -38,9 +36,7 @@ def drawn(type: str, text: str, *others: tuple[str, str], n: int = N) -> list[st
         ("ADDRESS", "P.O. Box 123", r"P\.O\. Box [1-9]\d\d"),
     ],
 )  # fmt: skip
-def test_a_twin_has_the_format_and_is_another(
-    type: str, text: str, pattern: str
-) -> None:
+def test_a_twin_has_the_format_and_is_another(type, text, pattern):
     found = drawn(type, text)
     assert len(found) == N
     assert len(set(found)) > N // 4
@@ -48,12 +44,12 @@ def test_a_twin_has_the_format_and_is_another(
         assert re.fullmatch(pattern, one), one
 
 
-def test_card_numbers_have_their_check_digit() -> None:
+def test_card_numbers_have_their_check_digit():
     card = draw("CREDIT_CARD", np.random.default_rng(1))
     assert all(luhn(one.replace(" ", "")) for one in drawn("CREDIT_CARD", card))
 
 
-def test_what_all_identifiers_of_a_format_share_is_kept() -> None:
+def test_what_all_identifiers_of_a_format_share_is_kept():
     others = [("PHONE", f"555-{i:04d}") for i in range(1000, 9000, 97)]
     assert all(one.startswith("555-") for one in drawn("PHONE", "555-0142", *others))
     # Numbers in a row leave too few others: the places that vary are free.
@@ -63,7 +59,7 @@ def test_what_all_identifiers_of_a_format_share_is_kept() -> None:
     assert len(set(found)) > 60
 
 
-def test_a_mail_domain_tells_nobody_apart() -> None:
+def test_a_mail_domain_tells_nobody_apart():
     mails = [("EMAIL", f"a.b{i}@shared.org") for i in range(3)]
     assert {x.partition("@")[2] for x in drawn("EMAIL", "c.d@shared.org", *mails)} == {
         "shared.org"
@@ -73,7 +69,7 @@ def test_a_mail_domain_tells_nobody_apart() -> None:
     assert "shared.org" in hosts
 
 
-def test_names_are_of_the_locale_that_most_names_are_of() -> None:
+def test_names_are_of_the_locale_that_most_names_are_of():
     german = [("NAME", name) for name in ("J\u00fcrgen M\u00fcller", "Heike Schmitz")]
     forms = Forms([*german, ("NAME", "Uwe Krause")])
     found = forms.draw("NAME", "Uwe Krause", np.random.default_rng(0), N)
@@ -84,13 +80,13 @@ def test_names_are_of_the_locale_that_most_names_are_of() -> None:
     assert share > 0.6
 
 
-def test_no_list_is_of_an_unknown_script() -> None:
+def test_no_list_is_of_an_unknown_script():
     assert drawn("NAME", "\u16a0\u16a2 \u16a6\u16a8") == []
     assert drawn("OTHER", "\u16a0 7", n=3)[0].startswith("\u16a0 ")
 
 
 @pytest.mark.parametrize("type", ["NAME", "EMAIL", "PHONE", "SSN", "PASSWORD"])
-def test_a_planted_identifier_and_its_twins_are_drawn_alike(type: str) -> None:
+def test_a_planted_identifier_and_its_twins_are_drawn_alike(type):
     """Of our own generator no summary of a string tells it from its twins."""
     rng = np.random.default_rng(0)
     true = [draw(type, rng) for _ in range(300)]

@@ -1,7 +1,5 @@
 """The demo in a smaller size still: every step is real."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import multiprocessing
@@ -60,7 +58,7 @@ def told() -> Told:
 
 
 @pytest.fixture(scope="module")
-def outcome(told: Told, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def outcome(told, tmp_path_factory) -> Outcome:
     """In two processes more, after an interrupt in this one while it trains."""
     out = tmp_path_factory.mktemp("demo") / "out"
     with pytest.raises(KeyboardInterrupt):
@@ -74,7 +72,7 @@ def outcome(told: Told, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return found
 
 
-def test_the_folder_is_a_whole_report(outcome: Outcome) -> None:
+def test_the_folder_is_a_whole_report(outcome):
     report = read_report(outcome.folder)
     assert report.status == "complete"
     names = ["base", *SMALL.runs]
@@ -97,7 +95,7 @@ def test_the_folder_is_a_whole_report(outcome: Outcome) -> None:
     }
 
 
-def test_runs_are_those_of_the_trainer(outcome: Outcome) -> None:
+def test_runs_are_those_of_the_trainer(outcome):
     for name in SMALL.runs:
         method, differs = demo.RUNS[name]
         record = json.loads((outcome.folder / "runs" / name / "run.json").read_text())
@@ -113,7 +111,7 @@ def test_runs_are_those_of_the_trainer(outcome: Outcome) -> None:
     assert len(list(stages.iterdir())) == SMALL.tasks
 
 
-def test_the_manifest_is_that_of_the_files_in_the_folder(outcome: Outcome) -> None:
+def test_the_manifest_is_that_of_the_files_in_the_folder(outcome):
     # It tells the seed, as run.json does.
     assert (outcome.folder / demo.STATE).stat().st_mode & 0o077 == 0
     manifest = load_manifest(outcome.folder / "manifest" / "demo.json")
@@ -130,7 +128,7 @@ def test_the_manifest_is_that_of_the_files_in_the_folder(outcome: Outcome) -> No
     assert sorted(planted.values()) == [0, 0, 1, 2]
 
 
-def test_progress_is_told_all_the_way(outcome: Outcome, told: Told) -> None:
+def test_progress_is_told_all_the_way(outcome, told):
     phases = list(dict.fromkeys(phase for phase, _, _ in told))
     # The base was there.
     first, jobs, *scoring = phases
@@ -142,8 +140,8 @@ def test_progress_is_told_all_the_way(outcome: Outcome, told: Told) -> None:
 
 
 def test_a_finished_demo_is_not_made_again_and_gets_its_lost_pages_back(
-    outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    outcome, tmp_path, monkeypatch
+):
     # Figures as files take longest, and are no pages.
     pages = partial(write_report, formats=("html", "md"))
     monkeypatch.setattr(demo, "write_report", pages)
@@ -161,7 +159,7 @@ def test_a_finished_demo_is_not_made_again_and_gets_its_lost_pages_back(
     assert again.report.model_copy(update={"files": before.files}) == before
 
 
-def test_another_seed_or_size_does_not_overwrite_a_report(outcome: Outcome) -> None:
+def test_another_seed_or_size_does_not_overwrite_a_report(outcome):
     before = (outcome.folder / "report.json").read_bytes()
     for seed, size in ((1, SMALL), (0, demo.FULL)):
         with pytest.raises(InputError, match="holds another report; give another -o"):
@@ -170,14 +168,14 @@ def test_another_seed_or_size_does_not_overwrite_a_report(outcome: Outcome) -> N
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "report.json"])
-def test_a_folder_of_something_else_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+def test_a_folder_of_something_else_is_left_as_it_is(tmp_path, name):
     (tmp_path / name).write_text("{}")
     with pytest.raises(InputError, match=rf"holds no demo \({name}\); give another -o"):
         demo.run_demo(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_folder_that_cannot_be_written_is_found_out_first(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_found_out_first(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         demo.run_demo(tmp_path / "file")
@@ -186,7 +184,7 @@ def test_a_folder_that_cannot_be_written_is_found_out_first(tmp_path: Path) -> N
 # --- text -----------------------------------------------------------------------------
 
 
-def test_text_has_variety_labels_and_no_identifiers() -> None:
+def test_text_has_variety_labels_and_no_identifiers():
     rows = make_examples(40, split="train", seed=3)
     assert len(rows) == 6 * 40
     assert len({row.text for row in rows}) > 0.98 * len(rows)
@@ -206,7 +204,7 @@ def test_text_has_variety_labels_and_no_identifiers() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_base_never_reads_an_audited_identifier(seed: int) -> None:
+def test_the_base_never_reads_an_audited_identifier(seed):
     size = demo.Size(base_rows=100, train_rows=80, test_rows=40)
     background, audited = demo.make_data(seed, size)
     text = "\n".join(row.text for row in background)
@@ -255,7 +253,7 @@ def count(number):
 
 
 @pytest.fixture
-def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def jobs(tmp_path, monkeypatch) -> Any:
     """A module that other processes find, too."""
     (tmp_path / "demo_jobs.py").write_text(JOBS)
     monkeypatch.syspath_prepend(tmp_path)
@@ -263,19 +261,19 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     del sys.modules["demo_jobs"]
 
 
-def test_an_error_of_one_process_ends_all_and_is_told_once(jobs: Any) -> None:
+def test_an_error_of_one_process_ends_all_and_is_told_once(jobs):
     with pytest.raises(InputError, match="^here: cannot be used; give another$"):
         run_jobs([jobs.nap, jobs.refuse], processes=2, ended=print)
     assert not multiprocessing.active_children()
 
 
-def test_a_process_that_dies_is_an_error(jobs: Any) -> None:
+def test_a_process_that_dies_is_an_error(jobs):
     with pytest.raises(IncompleteError, match="was ended from outside"):
         run_jobs([jobs.nap, jobs.vanish], processes=2, ended=print)
     assert not multiprocessing.active_children()
 
 
-def test_jobs_are_shared_and_their_ends_are_told_here(jobs: Any) -> None:
+def test_jobs_are_shared_and_their_ends_are_told_here(jobs):
     ended: list[tuple[int, int]] = []
     counted = [partial(jobs.count, i) for i in range(6)]
     run_jobs(counted, processes=2, ended=ended.append)
@@ -285,9 +283,7 @@ def test_jobs_are_shared_and_their_ends_are_told_here(jobs: Any) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_processes_end_with_the_one_that_asked(
-    jobs: Any, tmp_path: Path, how: signal.Signals
-) -> None:
+def test_processes_end_with_the_one_that_asked(jobs, tmp_path, how):
     script = tmp_path / "asks.py"
     script.write_text("""
 from demo_jobs import nap
@@ -303,7 +299,6 @@ if __name__ == "__main__":
         text=True,
         start_new_session=True,
     ) as asking:
-        assert asking.stdout is not None
         asleep = [int(asking.stdout.readline()) for _ in range(2)]
         # A terminal's interrupt goes to all of them, and only one may speak of it.
         os.killpg(asking.pid, how) if how == signal.SIGINT else asking.kill()
@@ -328,7 +323,7 @@ def runs(process: int) -> bool:
 # --- in full --------------------------------------------------------------------------
 
 
-def test_the_python_of_the_readme_runs(outcome: Outcome) -> None:
+def test_the_python_of_the_readme_runs(outcome):
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
     for shown, real in {
@@ -340,7 +335,6 @@ def test_the_python_of_the_readme_runs(outcome: Outcome) -> None:
         source = source.replace(shown, str(outcome.folder / real))
     names: dict[str, Any] = {}
     exec(source, names)
-    assert outcome.report is not None
     (mine,) = (
         row.value
         for row in names["result"].rows
@@ -357,8 +351,8 @@ def test_the_python_of_the_readme_runs(outcome: Outcome) -> None:
 
 
 def test_the_tutorial_runs_from_its_first_line_to_its_last(
-    outcome: Outcome, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+    outcome, monkeypatch, capsys
+):
     page = Path(__file__).parents[2] / "docs" / "tutorial.md"
     cells = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.S)
     source = "".join(cells)
@@ -377,7 +371,7 @@ def test_the_tutorial_runs_from_its_first_line_to_its_last(
 
 
 @pytest.mark.slow
-def test_the_whole_demo_stays_within_its_time(tmp_path: Path) -> None:
+def test_the_whole_demo_stays_within_its_time(tmp_path):
     """Ten minutes of two cores' time in all: five on the wall."""
     call = [sys.executable, "-m", "spark_audit", "demo", "-o", str(tmp_path / "demo")]
     before = os.times()
@@ -397,5 +391,4 @@ def test_the_whole_demo_stays_within_its_time(tmp_path: Path) -> None:
     }
     # The commonest label of each task would get about a third.
     for name in ("er", "sd-replay", "spark", "spark-no-ul"):
-        assert last[name] is not None
         assert last[name] > 0.45

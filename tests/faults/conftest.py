@@ -1,7 +1,5 @@
 """A folder with all that commands read, and an interpreter that runs them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -18,7 +16,7 @@ from spark_audit.data.examples import Example, write_examples
 
 
 @pytest.fixture(scope="session")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+def commands(tmp_path_factory) -> Iterator[Commands]:
     """See :class:`Commands`."""
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("zygote.py"))],
@@ -33,12 +31,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 
 @pytest.fixture(scope="session")
-def workshop(
-    commands: Commands,
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-) -> Path:
+def workshop(commands, tmp_path_factory, tiny_base, make_adapter) -> Path:
     """A folder with all that the commands read."""
     folder = tmp_path_factory.mktemp("workshop")
     shutil.copytree(tiny_base, folder / "base")
@@ -70,7 +63,7 @@ def workshop(
 
 
 @pytest.fixture
-def fresh(workshop: Path, tmp_path: Path) -> Callable[[str], Path]:
+def fresh(workshop, tmp_path) -> Callable[[str], Path]:
     """``fresh(line)``: a copy of the workshop without what the command makes."""
     numbers = itertools.count()
 

@@ -4,8 +4,6 @@ Whatever happens, a command ends with one line and a code of its own, and the fi
 that it leaves in the end are those of an undisturbed one.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
@@ -63,17 +61,13 @@ def at_random_times(
     assert left(folder) == expected
 
 
-def test_an_audit_interrupted_at_random_times(
-    commands: Commands, fresh: Callable[[str], Path]
-) -> None:
+def test_an_audit_interrupted_at_random_times(commands, fresh):
     at_random_times(commands, fresh, "audit", 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RESUMED)
-def test_commands_interrupted_at_random_times(
-    name: str, commands: Commands, fresh: Callable[[str], Path]
-) -> None:
+def test_commands_interrupted_at_random_times(name, commands, fresh):
     at_random_times(commands, fresh, name, KILLS)
 
 
@@ -90,8 +84,8 @@ def test_commands_interrupted_at_random_times(
     ],
 )
 def test_files_that_cannot_grow_are_told_and_nothing_is_left_half(
-    name: str, sizes: list[int], commands: Commands, fresh: Callable[[str], Path]
-) -> None:
+    name, sizes, commands, fresh
+):
     expected = left(undisturbed(commands, fresh, name))
     for largest in sizes:
         folder = fresh(name)
@@ -104,7 +98,7 @@ def test_files_that_cannot_grow_are_told_and_nothing_is_left_half(
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+def small(tmp_path) -> Iterator[Callable[[int], Path]]:
     """``small(kilobytes)``: a file system of that size."""
     places: list[Path] = []
 
@@ -126,11 +120,8 @@ def small(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
 @pytest.mark.slow
 def test_a_full_file_system_is_told_and_is_gone_on_with(
-    commands: Commands,
-    fresh: Callable[[str], Path],
-    workshop: Path,
-    small: Callable[[int], Path],
-) -> None:
+    commands, fresh, workshop, small
+):
     expected = left(undisturbed(commands, fresh, "train"))
     used = sum(path.stat().st_size for path in workshop.rglob("*")) // 1024
     for room in (100, 200, 300):
@@ -148,9 +139,7 @@ def test_a_full_file_system_is_told_and_is_gone_on_with(
 # --- damage ---------------------------------------------------------------------------
 
 
-def test_a_damaged_score_is_computed_again(
-    commands: Commands, fresh: Callable[[str], Path]
-) -> None:
+def test_a_damaged_score_is_computed_again(commands, fresh):
     folder = undisturbed(commands, fresh, "audit")
     (folder / "report" / "scores" / "inputs.json").unlink()
     before = json.loads((folder / "report" / "report.json").read_text())
@@ -169,9 +158,7 @@ def test_a_damaged_score_is_computed_again(
 
 
 @pytest.mark.slow
-def test_damaged_files_are_told_or_make_no_difference(
-    commands: Commands, fresh: Callable[[str], Path]
-) -> None:
+def test_damaged_files_are_told_or_make_no_difference(commands, fresh):
     """A file that is cut, or in which a bit is another, never is a defect of ours."""
     rng = random.Random(0)
     for name, files in {
@@ -198,9 +185,7 @@ def test_damaged_files_are_told_or_make_no_difference(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["inject", "build", "audit", "train", "relearn"])
-def test_the_same_command_at_once(
-    name: str, commands: Commands, fresh: Callable[[str], Path]
-) -> None:
+def test_the_same_command_at_once(name, commands, fresh):
     """One of them at least does its work; another one does it, too, or is refused."""
     expected = left(undisturbed(commands, fresh, name))
     folder = fresh(name)
@@ -218,9 +203,7 @@ def test_the_same_command_at_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["build", "audit", "train"])
-def test_inputs_that_changed_before_the_second_start(
-    name: str, commands: Commands, fresh: Callable[[str], Path]
-) -> None:
+def test_inputs_that_changed_before_the_second_start(name, commands, fresh):
     """They are refused, or what is left is what they lead to by themselves."""
 
     def change(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """A command that was killed and is begun again leaves what an undisturbed one does."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -40,9 +38,7 @@ def check(
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_a_command_killed_at_some_file_operations(
-    name: str, commands: Commands, fresh: Callable[[str], Path]
-) -> None:
+def test_a_command_killed_at_some_file_operations(name, commands, fresh):
     def choose(rng: random.Random, operations: int) -> list[int]:
         return rng.sample(range(1, operations + 1), FEW[name])
 
@@ -51,9 +47,7 @@ def test_a_command_killed_at_some_file_operations(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LINES)
-def test_a_command_killed_at_every_nth_file_operation(
-    name: str, commands: Commands, fresh: Callable[[str], Path]
-) -> None:
+def test_a_command_killed_at_every_nth_file_operation(name, commands, fresh):
     every = int(os.environ.get("FAULTS_EVERY", EVERY[name]))
 
     def choose(rng: random.Random, operations: int) -> list[int]:

@@ -9,8 +9,6 @@ or removing of a file or folder, or an ``fsync``, where only half of the bytes o
 in the making are left.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

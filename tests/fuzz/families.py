@@ -5,8 +5,6 @@ What it is sent back is the exit code; what was accepted though it is nonsense, 
 by raising ``Silent``. So it judges with its own eyes: no check is the project's.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Families of mutants of what comes from elsewhere: GGUF, servers, TOML, headers."""
 
-from __future__ import annotations
-
 import json
 import struct
 from typing import Any

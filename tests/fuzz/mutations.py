@@ -1,7 +1,5 @@
 """Mutants of JSON, bytes, CSV, tables and tensors, each drawn from one generator."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A whole small audit that mutants are made of: data, models, manifest, report, run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Sequence

@@ -10,8 +10,6 @@ and the small audit they are made of stay what they are. The short run takes the
 200: every family its share.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys
@@ -44,11 +42,7 @@ pytestmark = pytest.mark.xdist_group("fuzz")
 
 
 @pytest.fixture(scope="session")
-def scene(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-) -> Scene:
+def scene(tmp_path_factory, tiny_base, make_adapter) -> Scene:
     return make_scene(tmp_path_factory.mktemp("fuzz"), tiny_base, make_adapter)
 
 
@@ -266,18 +260,18 @@ def numbers(family: str, *, times: int = 1) -> range:
 
 
 @pytest.fixture(autouse=True)
-def _quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _quiet(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_the_short_run_has_200_mutants() -> None:
+def test_the_short_run_has_200_mutants():
     assert sum(share for _, share in FAMILIES.values()) == 200
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_mutants(family: str, scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
+def test_mutants(family, scene, capfd):
     found = [tried(family, number, scene, capfd) for number in numbers(family)]
     assert not [one for one in found if one]
 
@@ -285,8 +279,6 @@ def test_mutants(family: str, scene: Scene, capfd: pytest.CaptureFixture[str]) -
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_many_mutants(
-    family: str, scene: Scene, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_many_mutants(family, scene, capfd):
     found = [tried(family, n, scene, capfd) for n in numbers(family, times=LONG)]
     assert not [one for one in found if one]

@@ -5,12 +5,10 @@ anew. Scores are planted, so that they are the same on every machine; checkpoint
 manifest, store, audits and writers are real.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from difflib import unified_diff
 from functools import partial
@@ -81,11 +79,7 @@ def reference(loaded: Any, model: Any, items: Any, task: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def scene(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-) -> Path:
+def scene(tmp_path_factory, tiny_base, make_adapter) -> Path:
     """A folder with the scene and its ``report``; ``terminal.txt`` is what was said."""
     folder = tmp_path_factory.mktemp("golden")
     (folder / "base").symlink_to(tiny_base)
@@ -238,7 +232,7 @@ VARYING = {
 
 
 @pytest.fixture(scope="module")
-def made(scene: Path) -> dict[str, str]:
+def made(scene) -> dict[str, str]:
     """Name of a file here -> what the report of the scene makes of it."""
     folder = scene / "report"
     report = json.loads((folder / "report.json").read_text("utf-8"))
@@ -301,9 +295,7 @@ def changed(kept: str, now: str) -> list[str]:
     return sorted(found)
 
 
-def test_the_report_is_the_one_kept(
-    made: Mapping[str, str], pytestconfig: pytest.Config
-) -> None:
+def test_the_report_is_the_one_kept(made, pytestconfig):
     accept, found = pytestconfig.getoption("accept"), list[str]()
     for name, now in made.items():
         if accept:
@@ -319,7 +311,7 @@ def test_the_report_is_the_one_kept(
     assert not found, "\n".join(["`pytest tests/golden --accept` keeps:", *found])
 
 
-def test_a_changed_figure_is_seen() -> None:
+def test_a_changed_figure_is_seen():
     kept = "matched did - pooled a b sources | value=0.5\tp=0.01\nx | status=invalid\n"
     assert not changed(kept, kept.replace("0.5", "0.5000004"))
     assert changed(kept, kept.replace("0.5", "0.500002")) == [

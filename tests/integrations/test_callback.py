@@ -1,7 +1,5 @@
 """Looks at a model in real runs of Trainer and SFTTrainer, which they leave alone."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket
@@ -71,7 +69,7 @@ def examples() -> list[Example]:
 
 
 @pytest.fixture(scope="module")
-def manifest(tiny_base: Path) -> Manifest:
+def manifest(tiny_base) -> Manifest:
     loaded = open_checkpoint(str(tiny_base), name="base", device="cpu")
     return build_manifest(examples(), loaded, name="m", caliper=2.0)
 
@@ -126,7 +124,7 @@ def trainer_of(
 
 
 @pytest.fixture
-def make_trainer(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
+def make_trainer(tiny_base, tmp_path_factory) -> Make:
     def make(*callbacks: TrainerCallback, **options: Any) -> Trainer:
         folder = tmp_path_factory.mktemp("run")
         return trainer_of(tiny_base, folder, *callbacks, **options)
@@ -165,15 +163,8 @@ def offline(look: Any, saved: Path, base: Path, manifest: Manifest) -> dict[str,
     ids=["trainer", "trainer-lora-bf16", "sft", "sft-lora"],
 )
 def test_a_run_is_what_it_is_without_and_its_figures_are_those_of_what_it_saves(
-    sft: bool,
-    lora: bool,
-    asked: dict[str, Any],
-    more: dict[str, Any],
-    make_trainer: Make,
-    manifest: Manifest,
-    tiny_base: Path,
-    tmp_path: Path,
-) -> None:
+    sft, lora, asked, more, make_trainer, manifest, tiny_base, tmp_path
+):
     plain = make_trainer(sft=sft, lora=lora, **more)
     plain.train()
     look = AuditCallback(manifest, every=6, **asked)
@@ -217,9 +208,7 @@ def test_a_run_is_what_it_is_without_and_its_figures_are_those_of_what_it_saves(
         assert f"{PREFIX}{key.removesuffix('value')}low" in lines[-1]
 
 
-def test_what_learned_is_told_and_what_did_not_is_not(
-    make_trainer: Make, manifest: Manifest, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_learned_is_told_and_what_did_not_is_not(make_trainer, manifest, caplog):
     still = AuditCallback(manifest, every=100, **FEW)
     make_trainer(still, learning_rate=0.0, max_steps=3).train()
     assert [one.step for one in still.looks] == [0, 3]
@@ -240,9 +229,7 @@ def test_what_learned_is_told_and_what_did_not_is_not(
 
 
 @pytest.mark.parametrize("on_trip", ["stop", "raise"])
-def test_a_rule_ends_the_training(
-    on_trip: Any, make_trainer: Make, manifest: Manifest
-) -> None:
+def test_a_rule_ends_the_training(on_trip, make_trainer, manifest):
     rules = ("matched.memory.value < 5", "matched.nll_pii.value > 100")
     look = AuditCallback(manifest, every=4, fail_if=rules, on_trip=on_trip, **ONE)
     trainer = make_trainer(look)
@@ -260,11 +247,8 @@ def test_a_rule_ends_the_training(
 
 
 def test_what_cannot_be_used_is_refused_before_the_first_step(
-    make_trainer: Make,
-    manifest: Manifest,
-    make_tokenizer: Callable[..., Any],
-    tmp_path: Path,
-) -> None:
+    make_trainer, manifest, make_tokenizer, tmp_path
+):
     for options, text in (
         ({"every": 0}, "every=0: is no number of steps"),
         ({"every": 2.5}, "every=2.5: is no number of steps"),
@@ -293,12 +277,8 @@ def test_what_cannot_be_used_is_refused_before_the_first_step(
 
 
 def test_a_start_from_other_weights_is_no_base(
-    make_trainer: Make,
-    make_model: Callable[..., Any],
-    manifest: Manifest,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    make_trainer, make_model, manifest, tmp_path, caplog
+):
     make_model("llama", seed=9).save_pretrained(tmp_path)
     look = AuditCallback(manifest, every=100, **ONE)
     make_trainer(look, start=tmp_path, max_steps=2).train()
@@ -307,9 +287,7 @@ def test_a_start_from_other_weights_is_no_base(
     assert not any(f.detected for one in look.looks for f in one.findings)
 
 
-def test_a_resumed_adapter_still_has_its_base(
-    make_trainer: Make, manifest: Manifest
-) -> None:
+def test_a_resumed_adapter_still_has_its_base(make_trainer, manifest):
     first = make_trainer(lora=True, max_steps=4, save_strategy="steps", save_steps=4)
     first.train()
     look = AuditCallback(manifest, every=3, **ONE)
@@ -320,8 +298,8 @@ def test_a_resumed_adapter_still_has_its_base(
 
 
 def test_diverged_training_is_a_warning_but_an_error_where_a_rule_waits(
-    make_trainer: Make, manifest: Manifest, caplog: pytest.LogCaptureFixture
-) -> None:
+    make_trainer, manifest, caplog
+):
     class Break(TrainerCallback):
         def on_step_begin(self, *_: Any, model: Any, **__: Any) -> None:
             model.get_input_embeddings().weight.data.fill_(float("nan"))
@@ -335,12 +313,10 @@ def test_diverged_training_is_a_warning_but_an_error_where_a_rule_waits(
         make_trainer(Break(), strict, max_steps=2).train()
 
 
-def test_looks_take_their_share_of_time_and_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_looks_take_their_share_of_time_and_no_more(monkeypatch):
     """A clock of our own: steps of half a second, looks of three."""
     now = 0.0
-    monkeypatch.setattr(callback.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(callback, "time", SimpleNamespace(perf_counter=lambda: now))
     pace = Pace(None, began=0.0)
     looks, due, steps = 0, 0, 6000
     for step in range(steps + 1):
@@ -363,9 +339,7 @@ def test_looks_take_their_share_of_time_and_no_more(
     assert [fixed.wait(step) for step in (1, 10, 14)] == [6, 4, 0]
 
 
-def test_a_probe_is_half_held_out_rows_with_identifiers_first(
-    manifest: Manifest,
-) -> None:
+def test_a_probe_is_half_held_out_rows_with_identifiers_first(manifest):
     plan = {k: v for k, v in AuditCallback(manifest)._probe.plan.items()}
     for rows, train in ((20, 10), (70, 35), (500, 40)):
         found = chosen(manifest, plan, rows)
@@ -396,9 +370,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_processes_share_a_look_and_decide_alike(
-    manifest: Manifest, tiny_base: Path, tmp_path: Path
-) -> None:
+def test_processes_share_a_look_and_decide_alike(manifest, tiny_base, tmp_path):
     write_manifest(manifest, tmp_path / "m.json")
     paths = [str(tiny_base), str(tmp_path), str(tmp_path / "m.json")]
     places = [str(Path(__file__).parent), str(ROOT / "tests")]

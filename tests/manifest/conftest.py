@@ -1,7 +1,5 @@
 """A small corpus of two tasks and a reference model made of arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -50,7 +48,7 @@ def rows() -> list[Example]:
 
 
 @pytest.fixture(scope="session")
-def reference(tiny_tokenizer: Any) -> Any:
+def reference(tiny_tokenizer) -> Any:
     """What ``build_manifest`` needs of a loaded base."""
     return SimpleNamespace(
         name="base",
@@ -72,7 +70,7 @@ def reference(tiny_tokenizer: Any) -> Any:
 
 
 @pytest.fixture
-def made_scores(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def made_scores(monkeypatch) -> list[dict[str, Any]]:
     """Replaces scoring; returns the options of every call.
 
     A token's NLL follows from its id and position alone.

@@ -1,7 +1,5 @@
 """A manifest's tables, and the Arrow file that holds them."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import stat
@@ -22,18 +20,17 @@ from spark_audit.manifest.file import (
     seal,
     write_manifest,
 )
-from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest, ManifestExample, Table
 
 
 @pytest.fixture(scope="module")
-def manifest(make_case: Callable[..., Any]) -> Manifest:
+def manifest(make_case) -> Manifest:
     found: Manifest = make_case(sources=30, tests=9).manifest
     return found
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch) -> None:
     """Few rows make several chunks, and not all objects are kept."""
     monkeypatch.setattr(tables, "CHUNK", 7)
     monkeypatch.setattr(tables, "HELD", 14)
@@ -41,15 +38,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def path(manifest: Manifest, tmp_path: Path, small: None) -> Path:
+def path(manifest, tmp_path, small) -> Path:
     path = tmp_path / "many.arrow"
     write_manifest(seal(manifest.model_dump(mode="json")), path)
     return path
 
 
-def test_both_forms_hold_the_same_and_have_one_digest(
-    manifest: Manifest, path: Path, tmp_path: Path
-) -> None:
+def test_both_forms_hold_the_same_and_have_one_digest(manifest, path, tmp_path):
     found = load_manifest(path)
     assert found == manifest
     assert found.digest == manifest.digest == digest(manifest.model_dump(mode="json"))
@@ -64,15 +59,7 @@ def test_both_forms_hold_the_same_and_have_one_digest(
     assert ids == [example.id for example in manifest.examples]
 
 
-def test_a_redacted_one_is_written_and_read(path: Path, tmp_path: Path) -> None:
-    red = redact(load_manifest(path))
-    write_manifest(red, tmp_path / "red.arrow")
-    assert load_manifest(tmp_path / "red.arrow") == red
-
-
-def test_fields_of_later_versions_are_kept(
-    manifest: Manifest, tmp_path: Path, small: None
-) -> None:
+def test_fields_of_later_versions_are_kept(manifest, tmp_path, small):
     """Wherever they stand, and a number that is written otherwise."""
     content = manifest.model_dump(mode="json")
     content["later"] = {"a": 1}
@@ -85,16 +72,6 @@ def test_fields_of_later_versions_are_kept(
     write_manifest(load_manifest(file), tmp_path / "m.arrow")
     write_manifest(load_manifest(tmp_path / "m.arrow"), tmp_path / "back.json")
     assert json.loads((tmp_path / "back.json").read_bytes()) == content
-
-
-def test_an_empty_manifest_is_one(manifest: Manifest, tmp_path: Path) -> None:
-    lists: dict[str, list[Any]] = dict.fromkeys(
-        "examples pairs unmatched canaries twins".split(), []
-    )
-    membership: dict[str, Any] = {"members": [], "non_members": []}
-    content = manifest.model_dump(mode="json") | lists | {"membership": membership}
-    write_manifest(seal(content), tmp_path / "none.arrow")
-    assert load_manifest(tmp_path / "none.arrow") == seal(content)
 
 
 def rewritten(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -129,16 +106,14 @@ def other_head(path: Path, **fields: Any) -> None:
         (lambda p: other_head(p, kind="other"), "is no SPARK Audit manifest"),
     ],
 )
-def test_what_was_damaged_is_refused_in_one_line(
-    damage: Callable[[Path], Any], said: str, path: Path
-) -> None:
+def test_what_was_damaged_is_refused_in_one_line(damage, said, path):
     damage(path)
     with pytest.raises(InputError, match=said) as caught:
         load_manifest(path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_name_must_say_its_format(tmp_path: Path) -> None:
+def test_a_name_must_say_its_format(tmp_path):
     for name in ("m.json", "m.arrow"):
         check_output(tmp_path / name)
     with pytest.raises(InputError, match="give NAME.json, or NAME.arrow"):
@@ -148,7 +123,7 @@ def test_a_name_must_say_its_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["d.jsonl", "d.json", "d.txt", "d.csv"])
-def test_data_in_place_of_a_manifest_is_called_data(name: str, tmp_path: Path) -> None:
+def test_data_in_place_of_a_manifest_is_called_data(name, tmp_path):
     file = tmp_path / name
     file.write_text('{"prompt": "a", "response": "b"}\r\n{"prompt": "c"}\n')
     said = "data import" if name.endswith("csv") else "it is data"
@@ -156,7 +131,7 @@ def test_data_in_place_of_a_manifest_is_called_data(name: str, tmp_path: Path) -
         load_manifest(file)
 
 
-def test_tables_are_sequences(manifest: Manifest, small: None) -> None:
+def test_tables_are_sequences(manifest, small):
     rows = list(manifest.examples)
     found = Table.of(ManifestExample, iter(rows), name="examples")
     assert len(found) == len(rows)
@@ -179,7 +154,7 @@ def test_tables_are_sequences(manifest: Manifest, small: None) -> None:
     assert pickle.loads(pickle.dumps(found)) == rows
 
 
-def test_the_record_that_does_not_fit_is_named(manifest: Manifest, small: None) -> None:
+def test_the_record_that_does_not_fit_is_named(manifest, small):
     content = deepcopy(manifest.model_dump(mode="json"))
     content["examples"][17]["split"] = "no such split"
     with pytest.raises(InputError, match=r"field examples.17.split: ") as caught:

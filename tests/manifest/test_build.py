@@ -1,12 +1,9 @@
 """From examples and a reference model to a manifest."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,9 +33,7 @@ def content(manifest: Manifest) -> bytes:
 
 
 @pytest.fixture
-def build(
-    rows: list[Example], reference: Any, made_scores: list[dict[str, Any]]
-) -> Build:
+def build(rows, reference, made_scores) -> Build:
     """``build(examples=rows, loaded=reference, **options)``."""
 
     def make(
@@ -60,9 +55,7 @@ def with_fields(loaded: Any, **fields: Any) -> Any:
 # --- what it holds --------------------------------------------------------------------
 
 
-def test_every_example_is_there_by_id_with_its_scores(
-    build: Build, rows: list[Example], reference: Any
-) -> None:
+def test_every_example_is_there_by_id_with_its_scores(build, rows, reference):
     manifest = build()
     assert [e.id for e in manifest.examples] == sorted(e.id for e in rows)
     encodings = encode(reference.tokenizer, [row.text for row in rows])
@@ -82,7 +75,6 @@ def test_every_example_is_there_by_id_with_its_scores(
         assert found.canary_id == (row.canary.id if row.canary else None)
         for span, told in zip(row.spans, found.spans, strict=True):
             tokens = encoding.span(span.start, span.end)
-            assert tokens is not None
             assert (told.token_start, told.token_end) == (tokens.start, tokens.end)
             assert (told.start, told.end, told.type) == (
                 span.start,
@@ -93,33 +85,7 @@ def test_every_example_is_there_by_id_with_its_scores(
         assert not set(found.low) & set(np.flatnonzero(found.unll < 0).tolist())
 
 
-def test_excluded_ranges_hold_the_buffer(build: Build) -> None:
-    robust, paper = build(), build(preset="paper")
-    for one, other in zip(robust.examples, paper.examples, strict=True):
-        for span in one.spans:
-            assert span.token_start is not None
-            assert span.token_end is not None
-            assert not one.eligible[span.token_start - 1 : span.token_end + 1].any()
-        assert (one.eligible <= other.eligible).all()
-    assert sum(e.eligible.sum() for e in robust.examples) < sum(
-        e.eligible.sum() for e in paper.examples
-    )
-
-
-def test_presets_decide_what_is_not_asked_for(build: Build) -> None:
-    def settings(**options: Any) -> tuple[int, int | None]:
-        found = build(**options).settings
-        return found.buffer, found.canary_contexts
-
-    assert settings() == (1, 1)
-    assert settings(preset="paper") == (0, None)
-    assert settings(preset="paper", buffer=2, canary_contexts=1) == (2, 1)
-    assert settings(canary_contexts="all") == (1, None)
-
-
-def test_versions_data_files_and_notes_are_recorded(
-    build: Build, tmp_path: Path, reference: Any
-) -> None:
+def test_versions_data_files_and_notes_are_recorded(build, tmp_path, reference):
     file = tmp_path / "yelp.jsonl"
     file.write_bytes(b"rows")
     manifest = build(
@@ -137,7 +103,7 @@ def test_versions_data_files_and_notes_are_recorded(
     assert manifest.reference.usable_vocab == 300
 
 
-def test_cut_texts_are_counted_and_said(build: Build) -> None:
+def test_cut_texts_are_counted_and_said(build):
     long = "The food was cold. " * 20
     held = make_canary_row("canary")
     manifest = build(
@@ -163,7 +129,7 @@ def test_cut_texts_are_counted_and_said(build: Build) -> None:
     ]
 
 
-def test_data_without_identifiers_has_no_pairs_and_says_so(build: Build) -> None:
+def test_data_without_identifiers_has_no_pairs_and_says_so(build):
     words = ("cold", "fine", "read", "paid")
     manifest = build([make_example(f"e{w}", f"The food was {w} again") for w in words])
     assert manifest.pairs == manifest.unmatched == manifest.balance == []
@@ -174,13 +140,7 @@ def test_data_without_identifiers_has_no_pairs_and_says_so(build: Build) -> None
     assert manifest.membership.members == [f"e{word}" for word in sorted(words)]
 
 
-def test_test_rows_are_matched_too(build: Build) -> None:
-    manifest = build()
-    splits = {manifest.by_id[pair.example].split for pair in manifest.pairs}
-    assert splits == {"train", "test"}
-
-
-def test_a_line_break_is_no_control(build: Build) -> None:
+def test_a_line_break_is_no_control(build):
     """Of one token, as a short name is: its characters would be none."""
     rows = [
         make_example(f"e{i}", f"a\n a {'read ' * i}\n the\n food\nA", pii={"A": "NAME"})
@@ -197,15 +157,13 @@ def test_a_line_break_is_no_control(build: Build) -> None:
 # --- the same bytes -------------------------------------------------------------------
 
 
-def test_same_inputs_give_the_same_bytes_in_any_order(
-    build: Build, rows: list[Example]
-) -> None:
+def test_same_inputs_give_the_same_bytes_in_any_order(build, rows):
     shuffled = list(rows)
     random.Random(1).shuffle(shuffled)
     assert content(build()) == content(build(shuffled))
 
 
-def test_the_seed_decides_candidates_and_nothing_else(build: Build) -> None:
+def test_the_seed_decides_candidates_and_nothing_else(build):
     one, other = build(), build(seed=1)
     assert one.pairs == other.pairs
     assert one.canaries != other.canaries
@@ -214,9 +172,7 @@ def test_the_seed_decides_candidates_and_nothing_else(build: Build) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7])
-def test_slices_of_any_size_give_the_same_manifest(
-    build: Build, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_slices_of_any_size_give_the_same_manifest(build, monkeypatch, size):
     whole = build(canary_contexts="all")
     monkeypatch.setattr("spark_audit.manifest.layout.SLICE_ROWS", size)
     assert content(build(canary_contexts="all")) == content(whole)
@@ -224,9 +180,7 @@ def test_slices_of_any_size_give_the_same_manifest(
     assert whole.twins
 
 
-def test_rows_that_lie_in_a_file_give_the_same_manifest(
-    build: Build, rows: list[Example], tmp_path: Path
-) -> None:
+def test_rows_that_lie_in_a_file_give_the_same_manifest(build, rows, tmp_path):
     mixed = random.Random(1).sample(rows, len(rows))
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     write_examples(files[0], mixed[:10])
@@ -242,7 +196,7 @@ def test_rows_that_lie_in_a_file_give_the_same_manifest(
     assert "b.jsonl:1, field 'id'" in str(error.value)
 
 
-def test_progress_names_the_stages(build: Build) -> None:
+def test_progress_names_the_stages(build):
     told: dict[str, tuple[int, int]] = {}
     build(progress=lambda what, done, total: told.update({what: (done, total)}))
     assert told == {
@@ -256,19 +210,7 @@ def test_progress_names_the_stages(build: Build) -> None:
 # --- refusals -------------------------------------------------------------------------
 
 
-def test_no_examples_are_refused(build: Build) -> None:
-    with pytest.raises(InputError) as caught:
-        build([])
-    assert str(caught.value) == "data: there are no examples; give some"
-
-
-def test_ids_that_stand_twice_are_refused(build: Build, rows: list[Example]) -> None:
-    with pytest.raises(InputError) as caught:
-        build([*rows, rows[3]])
-    assert str(caught.value).startswith(f"example {rows[3].id!r}, field 'id':")
-
-
-def test_an_adapter_is_no_reference(build: Build, reference: Any) -> None:
+def test_an_adapter_is_no_reference(build, reference):
     with pytest.raises(InputError, match="an adapter cannot be the reference"):
         build(loaded=with_fields(reference, base="base"))
 
@@ -294,9 +236,7 @@ def test_an_adapter_is_no_reference(build: Build, reference: Any) -> None:
         ),
     ],
 )
-def test_settings_out_of_range_are_refused(
-    build: Build, options: dict[str, Any], message: str
-) -> None:
+def test_settings_out_of_range_are_refused(build, options, message):
     with pytest.raises(InputError) as caught:
         build(**options)
     assert str(caught.value) == message
@@ -305,17 +245,7 @@ def test_settings_out_of_range_are_refused(
 # --- items and bases ------------------------------------------------------------------
 
 
-def test_items_are_what_was_scored(build: Build, reference: Any) -> None:
-    manifest = build(max_length=40)
-    items = manifest_items(manifest, reference)
-    assert [one.key for one in items] == [e.id for e in manifest.examples]
-    for one, example in zip(items, manifest.examples, strict=True):
-        scored = np.flatnonzero(example.unll >= 0).tolist()
-        assert one.positions[1:].tolist() == scored
-        assert len(one.ids) <= 40
-
-
-def test_a_redacted_manifest_has_no_items(build: Build, reference: Any) -> None:
+def test_a_redacted_manifest_has_no_items(build, reference):
     manifest = build()
     with pytest.raises(InputError) as caught:
         manifest_items(redact(manifest), reference)
@@ -325,9 +255,7 @@ def test_a_redacted_manifest_has_no_items(build: Build, reference: Any) -> None:
     )
 
 
-def test_another_tokenizer_is_refused(
-    build: Build, reference: Any, make_tokenizer: Callable[..., Any]
-) -> None:
+def test_another_tokenizer_is_refused(build, reference, make_tokenizer):
     other = with_fields(reference, tokenizer=make_tokenizer(bos=False))
     with pytest.raises(InputError) as caught:
         manifest_items(build(), other)
@@ -339,14 +267,12 @@ def test_another_tokenizer_is_refused(
 
 
 @pytest.fixture(scope="module")
-def tiny(tiny_base: Path, rows: list[Example]) -> tuple[Any, Manifest, list[Example]]:
+def tiny(tiny_base, rows) -> tuple[Any, Manifest, list[Example]]:
     loaded = open_checkpoint(str(tiny_base), name="base")
     return loaded, build_manifest(rows, loaded, name="tiny", caliper=2.0, **SMALL), rows
 
 
-def test_reference_scores_are_those_of_the_items(
-    tiny: tuple[Any, Manifest, list[Example]],
-) -> None:
+def test_reference_scores_are_those_of_the_items(tiny):
     loaded, manifest, _ = tiny
     table = score(loaded, manifest_items(manifest, loaded))[Pass()]
     for example in manifest.examples:

@@ -1,9 +1,6 @@
 """Rows that tell about the same thing are one cluster, and it is said why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +19,7 @@ TOPICS = "food service rate news week business sports label world technology".sp
 
 
 @pytest.fixture
-def find(tiny_tokenizer: Any) -> Find:
+def find(tiny_tokenizer) -> Find:
     def of(examples: Sequence[Example]) -> Clusters:
         rows = Rows(examples, tiny_tokenizer, max_length=None)
         return clusters(examples, duplicates(rows))
@@ -47,7 +44,7 @@ def joined(found: Clusters) -> dict[str, int]:
     return {k.removeprefix("joined_by_"): n for k, n in counts.items() if "_by_" in k}
 
 
-def test_source_canary_and_duplicates_join(find: Find) -> None:
+def test_source_canary_and_duplicates_join(find):
     found = find(
         [
             make_example("a", "the food was cold and the service was good", source="s"),
@@ -65,21 +62,7 @@ def test_source_canary_and_duplicates_join(find: Find) -> None:
     assert joined(found) == {"source": 2, "canary": 2, "string": 2, "near_duplicate": 2}
 
 
-def test_sixteen_rows_of_one_person_are_one(
-    find: Find, said: Callable[..., Example]
-) -> None:
-    rows = [said(i, "Ann Lee") for i in range(16)]
-    rows += [said(i, f"Bo Hill{i}") for i in range(16, 80)]
-    found = find(rows)
-    assert set(found.labels[:16]) == {"r000"}
-    assert (found.counts["clusters"], found.counts["largest_cluster"]) == (65, 16)
-    assert joined(found)["string"] == found.counts["rows_joined"] == 16
-    assert found.notes == []
-
-
-def test_the_same_string_has_any_case_place_and_split(
-    find: Find, said: Callable[..., Example]
-) -> None:
+def test_the_same_string_has_any_case_place_and_split(find, said):
     rows = [
         said(0, "Ann.Lee@example.com", "EMAIL"),
         said(1, "ann.lee@EXAMPLE.com", "EMAIL", split="test"),
@@ -90,19 +73,10 @@ def test_the_same_string_has_any_case_place_and_split(
     assert find(rows).labels == ["r000", "r000", "r000", "r003", "r004"]
 
 
-def test_chains_are_one_cluster(find: Find, said: Callable[..., Example]) -> None:
-    rows = [said(0, "Ann Lee"), said(1, "Bo Hill"), said(2, "Cy Marsh")]
-    rows[1] = replace(rows[1], source_id=rows[0].source_id)
-    both = said(3, "Bo Hill for Cy Marsh", "")
-    assert find([*rows, both]).labels == ["r000"] * 4
-
-
 @pytest.mark.parametrize(
     ("string", "kind"), [("Anna", "NAME"), ("Berlin", "ADDRESS"), ("x7", "ID")]
 )
-def test_what_is_too_little_to_be_one_persons_joins_nothing(
-    find: Find, said: Callable[..., Example], string: str, kind: str
-) -> None:
+def test_what_is_too_little_to_be_one_persons_joins_nothing(find, said, string, kind):
     found = find([said(i, string, kind) for i in range(6)])
     assert found.counts["clusters"] == 6
     assert joined(found)["string"] == 0
@@ -111,16 +85,12 @@ def test_what_is_too_little_to_be_one_persons_joins_nothing(
     assert string not in note
 
 
-def test_a_password_that_is_a_word_joins_where_it_is_annotated(
-    find: Find, said: Callable[..., Example]
-) -> None:
+def test_a_password_that_is_a_word_joins_where_it_is_annotated(find, said):
     rows = [said(0, "dragon", "PASSWORD"), said(1, "dragon", "PASSWORD")]
     assert find([*rows, said(2, "dragon", "")]).labels == ["r000", "r000", "r002"]
 
 
-def test_a_string_in_very_many_rows_is_nobodys(
-    find: Find, said: Callable[..., Example]
-) -> None:
+def test_a_string_in_very_many_rows_is_nobodys(find, said):
     """A shop's own number in every row would leave a single cluster."""
     number = "555-010-7788"
     rows = [said(i, number, "PHONE") for i in range(WIDESPREAD_ROWS + 1)]
@@ -140,8 +110,8 @@ def test_a_string_in_very_many_rows_is_nobodys(
 
 
 def test_a_manifest_holds_the_clusters_and_says_what_joined_them(
-    rows: list[Example], reference: Any, made_scores: Any
-) -> None:
+    rows, reference, made_scores
+):
     manifest = build_manifest(rows, reference, name="m", n_candidates=4)
     people: dict[str, set[str]] = {}
     for row in rows:

@@ -1,10 +1,7 @@
 """Covariates against plain loops over characters and tokens."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +29,7 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def small(tiny_tokenizer: Any) -> Small:
+def small(tiny_tokenizer) -> Small:
     examples = [make_example(f"e{i}", *parts) for i, parts in enumerate(TEXTS)]
     rows = [*Rows(examples, tiny_tokenizer, max_length=None)]
     table = made_table([item(r.example.id, r.encoding, r.kept) for r in rows])
@@ -78,7 +75,7 @@ def plain(
     }
 
 
-def test_covariates_of_every_window(small: Small) -> None:
+def test_covariates_of_every_window(small):
     rows, texts, table = small
     places = [
         (i, start, length)
@@ -95,12 +92,7 @@ def test_covariates_of_every_window(small: Small) -> None:
             assert found[name][n] == pytest.approx(value, abs=2e-6), (name, place)
 
 
-def test_covariates_of_nothing(small: Small) -> None:
-    found = covariates(small[1], token_ranges([]))
-    assert {len(values) for values in found.values()} == {0}
-
-
-def test_unscored_tokens_are_marked(small: Small) -> None:
+def test_unscored_tokens_are_marked(small):
     rows, _, table = small
     part = TokenTable.from_items(
         [
@@ -118,7 +110,7 @@ def test_unscored_tokens_are_marked(small: Small) -> None:
     )
 
 
-def test_classes_are_one_letter_a_token(small: Small) -> None:
+def test_classes_are_one_letter_a_token(small):
     rows, texts, _ = small
     classes = token_classes(texts).tobytes().decode()
     assert len(classes) == len(texts.unll)
@@ -138,7 +130,7 @@ def test_classes_are_one_letter_a_token(small: Small) -> None:
     assert set(classes) == set("dAa-")
 
 
-def test_the_pool_holds_eligible_windows_of_the_spans_lengths(small: Small) -> None:
+def test_the_pool_holds_eligible_windows_of_the_spans_lengths(small):
     _, texts, _ = small
     eligible = texts.unll >= 0
     eligible[texts.first[1] + 6] = False
@@ -157,7 +149,7 @@ def test_the_pool_holds_eligible_windows_of_the_spans_lengths(small: Small) -> N
     )
 
 
-def test_balance_adds_where_controls_stand(small: Small) -> None:
+def test_balance_adds_where_controls_stand(small):
     _, texts, _ = small
     matched = [(0, 10, 2), (1, 4, 3)]
     controls = [(0, 5, 2), (1, 9, 3)]

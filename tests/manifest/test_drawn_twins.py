@@ -1,7 +1,5 @@
 """Which identifiers get twins, in which rows, and that they fit there."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,7 +31,7 @@ def row(key: str, string: str, *, split: Any = "train", kind: str = "PHONE") -> 
 
 
 @pytest.fixture
-def twins(tiny_tokenizer: Any) -> Make:
+def twins(tiny_tokenizer) -> Make:
     """``twins(examples, seed=0, max_length=None)``: the sets, the layouts, the rest."""
 
     def make(
@@ -65,9 +63,7 @@ def numbers(n: int) -> list[str]:
     return list(dict.fromkeys(draw("PHONE", rng) for _ in range(2 * n)))[:n]
 
 
-def test_twins_change_no_token_but_the_identifiers_own(
-    twins: Make, tiny_tokenizer: Any
-) -> None:
+def test_twins_change_no_token_but_the_identifiers_own(twins, tiny_tokenizer):
     strings = numbers(12)
     examples = [row(f"{i}{j}", x) for i, x in enumerate(strings) for j in "abc"]
     sets, rows, lost = twins(examples)
@@ -85,7 +81,6 @@ def test_twins_change_no_token_but_the_identifiers_own(
             start, end = place["char_start"], place["char_end"]
             assert text[start:end] == true
             tokens = held.encoding.span(start, end)
-            assert tokens is not None
             for twin in one["candidates"]:
                 (own,) = token_ids(tiny_tokenizer, [text[:start] + twin + text[end:]])
                 assert len(own) == len(ids)
@@ -95,7 +90,7 @@ def test_twins_change_no_token_but_the_identifiers_own(
     assert len(set(places)) > 4
 
 
-def test_what_stands_in_a_train_row_is_not_held_out(twins: Make) -> None:
+def test_what_stands_in_a_train_row_is_not_held_out(twins):
     known, never, unmarked = numbers(3)
     bare = row("c", "x", kind="OTHER")
     text = f"Somebody wrote {unmarked} here."
@@ -116,7 +111,7 @@ def test_what_stands_in_a_train_row_is_not_held_out(twins: Make) -> None:
     assert unmarked not in found
 
 
-def test_no_dose_is_lost_and_both_sides_have_room(twins: Make) -> None:
+def test_no_dose_is_lost_and_both_sides_have_room(twins):
     strings = numbers(330)
     examples = [row(f"t{i}", x) for i, x in enumerate(strings[:260])]
     for i, dose in ((0, 16), (1, 5), (2, 2), (3, 2)):
@@ -134,16 +129,7 @@ def test_no_dose_is_lost_and_both_sides_have_room(twins: Make) -> None:
     assert sum(one["dose"] == 0 for one in sets) == 70
 
 
-def test_another_seed_draws_others_and_the_order_of_rows_none(twins: Make) -> None:
-    examples = [row(f"t{i:03d}", x) for i, x in enumerate(numbers(230))]
-    sets, _, _ = twins(examples)
-    assert twins(examples[::-1])[0] == sets
-    other, _, _ = twins(examples, seed=1)
-    true = [{x["candidates"][x["true_index"]] for x in each} for each in (sets, other)]
-    assert len(true[0] - true[1]) > 5
-
-
-def test_what_was_cut_off_or_finds_no_twins_is_left_out(twins: Make) -> None:
+def test_what_was_cut_off_or_finds_no_twins_is_left_out(twins):
     strange = "Zzyzx-Qwrtpsdf-Ghjklmnb"
     sets, _, lost = twins([row("a", strange, kind="NAME"), row("b", "x", kind="OTHER")])
     assert not any(strange in one["candidates"] for one in sets)
@@ -154,9 +140,7 @@ def test_what_was_cut_off_or_finds_no_twins_is_left_out(twins: Make) -> None:
     assert twins([long], max_length=30)[0] == []
 
 
-def test_the_end_is_told_once_however_many_are_lost(
-    twins: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_is_told_once_however_many_are_lost(twins, monkeypatch):
     monkeypatch.setattr("spark_audit.manifest.drawn_twins.MOST", 2)
     monkeypatch.setattr("spark_audit.manifest.drawn_twins.FEWEST", 32)
     told: list[tuple[int, int]] = []

@@ -1,19 +1,13 @@
 """Examples as tokens: masks, cuts."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from marked import make_example
 
-from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.layout import Layout, Rows
-
-Make = Callable[..., Example]
 
 
 def laid_out(examples: Any, tokenizer: Any, *, max_length: int | None) -> list[Layout]:
@@ -31,21 +25,7 @@ def shown(row: Layout, mask: np.ndarray) -> str:
     return "".join(char if kept else "." for char, kept in pairs)
 
 
-def test_masks_hold_identifiers_repeats_and_what_rules_find(
-    tiny_tokenizer: Any,
-) -> None:
-    text = "Ask John Smith or JOHN SMITH, mail a.b@example.org today"
-    example = make_example("e", text, "", pii={"John Smith": "NAME"})
-    (row,) = laid_out([example], tiny_tokenizer, max_length=None)
-    assert shown(row, row.pii).replace(".", "") == (
-        "John SmithJOHN SMITHa.b@example.org".replace(" ", "").replace(".", "")
-    )
-    assert [row.spans[0]] == [row.encoding.span(4, 14)]
-
-
-def test_excluded_are_identifiers_with_a_buffer_specials_and_template(
-    tiny_tokenizer: Any,
-) -> None:
+def test_excluded_are_identifiers_with_a_buffer_specials_and_template(tiny_tokenizer):
     examples = [
         make_example(f"e{i}", f"Text: {word} John Smith was {word}\nLabel:", " good")
         for i, word in enumerate(["cold", "fine"])
@@ -67,7 +47,7 @@ def test_excluded_are_identifiers_with_a_buffer_specials_and_template(
     assert both.tolist() == (expected | row.fixed).tolist()
 
 
-def test_a_long_text_is_cut_and_says_so(tiny_tokenizer: Any) -> None:
+def test_a_long_text_is_cut_and_says_so(tiny_tokenizer):
     example = make_example(
         "e",
         "Ann Lee wrote. " + "The food was cold. " * 20 + "John Smith paid.",
@@ -83,7 +63,7 @@ def test_a_long_text_is_cut_and_says_so(tiny_tokenizer: Any) -> None:
     assert [short.within(span) for span in short.spans if span] == [False, True]
 
 
-def test_the_response_begins_with_its_first_token(tiny_tokenizer: Any) -> None:
+def test_the_response_begins_with_its_first_token(tiny_tokenizer):
     row, empty = laid_out(
         [make_example("e", "The food was", " cold"), make_example("f", "Food", "")],
         tiny_tokenizer,
@@ -93,7 +73,7 @@ def test_the_response_begins_with_its_first_token(tiny_tokenizer: Any) -> None:
     assert empty.response_token == len(empty.encoding)
 
 
-def test_no_room_names_the_example(tiny_tokenizer: Any) -> None:
+def test_no_room_names_the_example(tiny_tokenizer):
     with pytest.raises(InputError) as caught:
         laid_out([make_example("e7", "The food")], tiny_tokenizer, max_length=1)
     assert str(caught.value) == (

@@ -1,9 +1,5 @@
 """What a checkpoint reads of an identifier behind other prompts than its prefix."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,12 +47,7 @@ ROWS = [
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["bos", "no bos"])
-def case(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    make_model: Callable[..., Any],
-    make_tokenizer: Callable[..., Any],
-) -> Case:
+def case(request, tmp_path_factory, make_model, make_tokenizer) -> Case:
     folder = tmp_path_factory.mktemp("model")
     make_model("llama").save_pretrained(folder)
     make_tokenizer(bos=request.param).save_pretrained(folder)
@@ -80,7 +71,7 @@ def items(case: Case) -> dict[tuple[str, str], Any]:
     return made
 
 
-def test_prompts_are_what_they_are_called(case: Case) -> None:
+def test_prompts_are_what_they_are_called(case):
     manifest, loaded = case
     made = items(case)
     assert len(made) == len(OF_TWO) * len(ROWS)
@@ -119,7 +110,7 @@ def test_prompts_are_what_they_are_called(case: Case) -> None:
             assert (np.diff(written) >= 0).all()
 
 
-def test_further_identifiers_of_the_row_are_told_the_nearest_first(case: Case) -> None:
+def test_further_identifiers_of_the_row_are_told_the_nearest_first(case):
     _, loaded = case
     pii = {"Anna Lee": "NAME", "555-0142": "PHONE", "912-34-5678": "SSN"}
     mail = "anna@mail.org"
@@ -142,7 +133,7 @@ def test_further_identifiers_of_the_row_are_told_the_nearest_first(case: Case) -
     assert len(keys) == 3
 
 
-def test_a_prompt_without_a_row_that_lends_one_is_not_asked(case: Case) -> None:
+def test_a_prompt_without_a_row_that_lends_one_is_not_asked(case):
     _, loaded = case
     alone = build_manifest(ROWS[:1], loaded, name="one", caliper=2.0)
     prompts = {asked_place(key)[0] for key in asked_keys(alone, OF_TWO)}
@@ -152,9 +143,7 @@ def test_a_prompt_without_a_row_that_lends_one_is_not_asked(case: Case) -> None:
     assert not asked_keys(pair, ["cue"])
 
 
-def test_scores_are_those_of_the_whole_text_and_resume(
-    case: Case, tmp_path: Path
-) -> None:
+def test_scores_are_those_of_the_whole_text_and_resume(case, tmp_path):
     manifest, loaded = case
     made = list(items(case).values())
     store = Store(tmp_path / "store")
@@ -172,7 +161,7 @@ def test_scores_are_those_of_the_whole_text_and_resume(
             np.testing.assert_allclose(values[rows], expected, atol=1e-4)
 
 
-def test_prompts_with_the_same_ids_are_scored_once(case: Case) -> None:
+def test_prompts_with_the_same_ids_are_scored_once(case):
     _, loaded = case
     made = items(case)
     short = made["last16", "a"], made["last32", "a"]

@@ -1,10 +1,7 @@
 """Manifest files: digest, refusals, redaction, schema."""
 
-from __future__ import annotations
-
 import json
 import stat
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +12,7 @@ import pytest
 from marked import make_canary_row, make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import (
     check_fit,
@@ -35,7 +32,7 @@ print(json.dumps(d, indent=1, sort_keys=True))" > spark_audit/schemas/manifest.j
 
 
 @pytest.fixture(scope="module")
-def manifest(tiny_base: Path) -> Manifest:
+def manifest(tiny_base) -> Manifest:
     """A real one: two names in eight rows, one canary."""
     rows = [make_canary_row("canary", seed=5, before="", format="login")]
     for i, word in enumerate(["cold", "fine", "good", "read"] * 2):
@@ -51,7 +48,7 @@ def manifest(tiny_base: Path) -> Manifest:
 
 
 @pytest.fixture
-def file(manifest: Manifest, tmp_path: Path) -> Path:
+def file(manifest, tmp_path) -> Path:
     path = tmp_path / "real.json"
     write_manifest(manifest, path)
     return path
@@ -66,7 +63,7 @@ def change(file: Path, **fields: Any) -> Path:
 # --- reading and writing --------------------------------------------------------------
 
 
-def test_what_is_written_is_read_and_private(manifest: Manifest, file: Path) -> None:
+def test_what_is_written_is_read_and_private(manifest, file):
     assert manifest.pairs
     assert manifest.canaries[0].candidates
     assert load_manifest(file) == manifest
@@ -78,7 +75,7 @@ def test_what_is_written_is_read_and_private(manifest: Manifest, file: Path) -> 
     assert file.read_bytes() == first
 
 
-def test_digest_is_of_everything_but_itself_and_the_name(manifest: Manifest) -> None:
+def test_digest_is_of_everything_but_itself_and_the_name(manifest):
     content = manifest.model_dump(mode="json")
     assert digest(content) == manifest.digest
     assert seal(content | {"name": "other", "digest": "0"}).digest == manifest.digest
@@ -88,7 +85,7 @@ def test_digest_is_of_everything_but_itself_and_the_name(manifest: Manifest) -> 
     assert seal(content | {"settings": settings}).digest == manifest.digest
 
 
-def test_fields_of_later_versions_are_kept(file: Path) -> None:
+def test_fields_of_later_versions_are_kept(file):
     data = json.loads(file.read_bytes()) | {"later": {"a": 1}}
     data["digest"] = digest(data)
     file.write_text(json.dumps(data))
@@ -97,7 +94,7 @@ def test_fields_of_later_versions_are_kept(file: Path) -> None:
     assert json.loads(file.read_bytes())["later"] == {"a": 1}
 
 
-def test_a_changed_manifest_is_refused(file: Path) -> None:
+def test_a_changed_manifest_is_refused(file):
     data = json.loads(file.read_bytes())
     data["pairs"][0]["weight"] = 2.0
     with pytest.raises(InputError) as caught:
@@ -106,10 +103,6 @@ def test_a_changed_manifest_is_refused(file: Path) -> None:
         f"{file}: was changed after it was built: its digest does not fit its content; "
         "build it again, or get the original file"
     )
-
-
-def test_another_name_is_no_change(file: Path) -> None:
-    assert load_manifest(change(file, name="renamed")).name == "renamed"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +133,7 @@ def test_another_name_is_no_change(file: Path) -> None:
         ),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, raw: bytes, message: str) -> None:
+def test_other_files_are_refused(tmp_path, raw, message):
     file = tmp_path / "m.json"
     file.write_bytes(raw)
     with pytest.raises(InputError) as caught:
@@ -148,12 +141,7 @@ def test_other_files_are_refused(tmp_path: Path, raw: bytes, message: str) -> No
     assert str(caught.value) == f"{file}: {message}"
 
 
-def test_a_missing_file_is_an_output_error(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be read"):
-        load_manifest(tmp_path / "none.json")
-
-
-def test_a_malformed_field_is_named_and_no_text_shown(file: Path) -> None:
+def test_a_malformed_field_is_named_and_no_text_shown(file):
     data = json.loads(file.read_bytes())
     data["examples"][2]["split"] = "secret text"
     data["digest"] = digest(data)
@@ -166,7 +154,7 @@ def test_a_malformed_field_is_named_and_no_text_shown(file: Path) -> None:
 # --- arrays ---------------------------------------------------------------------------
 
 
-def test_arrays_of_an_example(manifest: Manifest) -> None:
+def test_arrays_of_an_example(manifest):
     example = manifest.by_id["row-0"]
     assert example.unll.tolist() == [
         -1 if u is None else u for u in example.reference_unll
@@ -179,9 +167,7 @@ def test_arrays_of_an_example(manifest: Manifest) -> None:
 # --- redaction and parts --------------------------------------------------------------
 
 
-def test_redaction_leaves_no_text(
-    manifest: Manifest, file: Path, tmp_path: Path
-) -> None:
+def test_redaction_leaves_no_text(manifest, file, tmp_path):
     red = redact(manifest)
     write_manifest(red, tmp_path / "red.json")
     raw = (tmp_path / "red.json").read_text()
@@ -211,7 +197,7 @@ def test_redaction_leaves_no_text(
     assert manifest.examples[0].prompt
 
 
-def test_a_part_concerns_its_examples_only(manifest: Manifest) -> None:
+def test_a_part_concerns_its_examples_only(manifest):
     assert manifest.by_id
     part = limited(manifest, {"row-1", "row-7"})
     assert [e.id for e in part.examples] == ["row-1", "row-7"]
@@ -229,7 +215,7 @@ def test_a_part_concerns_its_examples_only(manifest: Manifest) -> None:
 
 
 @pytest.fixture
-def fitting(manifest: Manifest) -> dict[str, Any]:
+def fitting(manifest) -> dict[str, Any]:
     reference = manifest.reference
     return {
         "name": "mine",
@@ -242,7 +228,7 @@ def fitting(manifest: Manifest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def older(manifest: Manifest) -> Manifest:
+def older(manifest) -> Manifest:
     """As versions before shapes wrote it."""
     content = manifest.model_dump(mode="json")
     del content["reference"]["shape"]
@@ -255,30 +241,14 @@ def fits(manifest: Manifest, *, base_sha256: Any, vocab_size: int, **facts: Any)
     return check_fit(manifest, checkpoint, base_sha256=base_sha256)
 
 
-def test_a_fitting_checkpoint_gives_no_note(
-    manifest: Manifest, fitting: dict[str, Any]
-) -> None:
-    assert fits(manifest, **fitting) == []
-
-
-def test_full_weights_are_noted(manifest: Manifest, fitting: dict[str, Any]) -> None:
-    assert fits(manifest, **fitting | {"base_sha256": None}) == [
-        "base not verifiable: full weights name no base"
-    ]
-
-
-def test_full_weights_are_not_compared_with_shapes_that_are_not_known(
-    older: Manifest, fitting: dict[str, Any]
-) -> None:
+def test_full_weights_are_not_compared_with_shapes_that_are_not_known(older, fitting):
     assert fits(older, **fitting | {"base_sha256": None}) == [
         "base not verifiable: full weights name no base",
         "shapes not compared: the manifest does not hold its base's",
     ]
 
 
-def test_full_weights_of_another_size_are_refused(
-    manifest: Manifest, fitting: dict[str, Any]
-) -> None:
+def test_full_weights_of_another_size_are_refused(manifest, fitting):
     """Architecture, vocabulary and tokenizer are those of the whole family."""
     merged = fitting | {"base_sha256": None}
     shape = merged["shape"]
@@ -289,9 +259,7 @@ def test_full_weights_of_another_size_are_refused(
     assert len(fits(manifest, **merged | {"shape": {"hidden_size": 32}})) == 1
 
 
-def test_a_manifest_of_an_earlier_version_is_written_as_it_was(
-    older: Manifest, tmp_path: Path
-) -> None:
+def test_a_manifest_of_an_earlier_version_is_written_as_it_was(older, tmp_path):
     assert "shape" not in older.model_dump(mode="json")["reference"]
     write_manifest(older, tmp_path / "again.json")
     assert load_manifest(tmp_path / "again.json") == older
@@ -306,9 +274,7 @@ def test_a_manifest_of_an_earlier_version_is_written_as_it_was(
         ("vocab_size", 301, "vocabulary (301 here, 300 in the manifest)"),
     ],
 )
-def test_what_differs_is_told(
-    manifest: Manifest, fitting: dict[str, Any], field: str, value: Any, told: str
-) -> None:
+def test_what_differs_is_told(manifest, fitting, field, value, told):
     with pytest.raises(InputError) as caught:
         fits(manifest, **fitting | {field: value})
     message = str(caught.value)
@@ -327,15 +293,13 @@ def schema() -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def test_the_shipped_schema_is_that_of_the_code(schema: dict[str, Any]) -> None:
+def test_the_shipped_schema_is_that_of_the_code(schema):
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     assert schema == dialect | Manifest.model_json_schema(), REGENERATE
     jsonschema.Draft202012Validator.check_schema(schema)
 
 
-def test_real_and_redacted_manifests_fit_the_schema(
-    manifest: Manifest, file: Path, schema: dict[str, Any], tmp_path: Path
-) -> None:
+def test_real_and_redacted_manifests_fit_the_schema(manifest, file, schema, tmp_path):
     jsonschema.validate(json.loads(file.read_bytes()), schema)
     write_manifest(redact(manifest), tmp_path / "red.json")
     jsonschema.validate(json.loads((tmp_path / "red.json").read_bytes()), schema)
@@ -381,9 +345,7 @@ def test_real_and_redacted_manifests_fit_the_schema(
         ),
     ],
 )
-def test_a_digest_is_no_signature(
-    file: Path, change: Callable[[dict[str, Any]], Any], said: str
-) -> None:
+def test_a_digest_is_no_signature(file, change, said):
     data = json.loads(file.read_bytes())
     change(data)
     data["digest"] = digest(data)

@@ -1,7 +1,5 @@
 """What a manifest selects, recomputed from the layouts and scores."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,8 +8,7 @@ import numpy as np
 import pytest
 from marked import made_corpus, made_table, make_canary_row, make_example
 
-from spark_audit.data.canaries import canary_ranges
-from spark_audit.data.examples import Example, Span
+from spark_audit.data.examples import Example
 from spark_audit.data.injection import inject
 from spark_audit.data.sensitivity_score import stop_word_ranges
 from spark_audit.errors import InputError
@@ -36,7 +33,7 @@ Lay = Callable[..., Laid]
 
 
 @pytest.fixture
-def lay(tiny_tokenizer: Any) -> Lay:
+def lay(tiny_tokenizer) -> Lay:
     """``lay(examples, max_length=None)``: their layouts and scores."""
 
     def make(
@@ -79,7 +76,7 @@ def sets_of(
 # --- pairs ----------------------------------------------------------------------------
 
 
-def test_pairs_keep_every_rule_of_the_design(lay: Lay, rows: list[Example]) -> None:
+def test_pairs_keep_every_rule_of_the_design(lay, rows):
     laid, texts = lay(rows)
     eligible = free(laid, texts)
     found = match(texts, eligible, caliper=1.0, distance="mean", controls="any")
@@ -110,13 +107,10 @@ def test_pairs_keep_every_rule_of_the_design(lay: Lay, rows: list[Example]) -> N
         assert (pii["char_end"], pii["type"]) == (span.end, span.type)
         tokens = row.encoding.span(control["char_start"], control["char_end"])
         if text[control["char_start"] : control["char_end"]].strip():
-            assert tokens is not None
             assert start <= tokens.start < tokens.end <= end
 
 
-def test_every_span_is_matched_or_unmatched_and_canaries_are_neither(
-    lay: Lay, rows: list[Example]
-) -> None:
+def test_every_span_is_matched_or_unmatched_and_canaries_are_neither(lay, rows):
     laid, texts = lay(rows)
     found = matched(laid, texts, caliper=0.2)
     assert found.pairs
@@ -134,9 +128,7 @@ def test_every_span_is_matched_or_unmatched_and_canaries_are_neither(
     assert sum(found.solvers.values()) == 24
 
 
-def test_reasons_of_spans_that_cannot_be_compared(
-    lay: Lay, make_tokenizer: Any
-) -> None:
+def test_reasons_of_spans_that_cannot_be_compared(lay, make_tokenizer):
     long = "Ann Lee wrote. " + "The food was cold. " * 20
     examples = [
         make_example("cut", long, pii={"Ann Lee": "NAME"}),
@@ -152,9 +144,7 @@ def test_reasons_of_spans_that_cannot_be_compared(
 
 
 @pytest.mark.parametrize("exclude_template", [True, False])
-def test_no_control_lies_on_an_injected_sentence(
-    lay: Lay, *, exclude_template: bool
-) -> None:
+def test_no_control_lies_on_an_injected_sentence(lay, *, exclude_template):
     """Its words stand in many rows: they were learned with every identifier."""
     words = "service food cold good fine rate raised basis points news week".split()
     rng = np.random.default_rng(0)
@@ -189,9 +179,7 @@ def test_no_control_lies_on_an_injected_sentence(
 # --- tokens of low sensitivity --------------------------------------------------------
 
 
-def test_low_tokens_are_plain_scored_text_below_tau(
-    lay: Lay, rows: list[Example]
-) -> None:
+def test_low_tokens_are_plain_scored_text_below_tau(lay, rows):
     laid, texts = lay(rows)
     alpha, tau = 0.5, 0.6
     low = low_sensitivity(texts, alpha=alpha, tau=tau, counts=counts_by_task(laid, 300))
@@ -216,22 +204,10 @@ def test_low_tokens_are_plain_scored_text_below_tau(
     assert min(seen.values()) > 100
 
 
-def test_stop_words_are_low_however_unlikely(lay: Lay) -> None:
-    laid, texts = lay([make_example("e", "food and food"), make_example("f", "x y z")])
-    row, part = laid[0], texts.of(0)
-    texts.unll[part][1:] = 50_000_000
-    low = low_sensitivity(texts, alpha=0.5, tau=0.6, counts=counts_by_task(laid, 300))
-    tokens = row.encoding.span(5, 8)
-    assert tokens is not None
-    assert np.flatnonzero(low[part]).tolist() == list(range(tokens.start, tokens.end))
-
-
 # --- canaries -------------------------------------------------------------------------
 
 
-def test_canaries_get_candidates_of_their_own_for_every_part(
-    lay: Lay, rows: list[Example], tiny_tokenizer: Any
-) -> None:
+def test_canaries_get_candidates_of_their_own_for_every_part(lay, rows, tiny_tokenizer):
     laid, texts = lay(rows)
     told: list[tuple[int, int]] = []
     records, cut = sets_of(
@@ -266,7 +242,6 @@ def test_canaries_get_candidates_of_their_own_for_every_part(
         tokens = by_id[keys[0]].encoding.span(
             record["contexts"][0]["char_start"], record["contexts"][0]["char_end"]
         )
-        assert tokens is not None
         assert record["n_tokens"] == tokens.end - tokens.start
         assert record["held_out"] == (record["canary_id"] == "c1")
         assert record["reason"] is None
@@ -274,9 +249,7 @@ def test_canaries_get_candidates_of_their_own_for_every_part(
     assert not pools[0] & pools[1]
 
 
-def test_contexts_are_the_first_rows_that_hold_the_whole_canary(
-    lay: Lay, tiny_tokenizer: Any
-) -> None:
+def test_contexts_are_the_first_rows_that_hold_the_whole_canary(lay, tiny_tokenizer):
     long = "The food was cold and the service was good. " * 8
     examples = [
         make_canary_row("row-1"),
@@ -302,9 +275,7 @@ def test_contexts_are_the_first_rows_that_hold_the_whole_canary(
             assert len(record["candidates"]) == 4
 
 
-def test_too_few_candidates_are_none_with_a_reason(
-    lay: Lay, tiny_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_candidates_are_none_with_a_reason(lay, tiny_tokenizer, monkeypatch):
     from spark_audit.data import candidate_sets
     from spark_audit.manifest import selection
 
@@ -318,7 +289,7 @@ def test_too_few_candidates_are_none_with_a_reason(
     assert all("5 draws gave" in record["reason"] for record in records)
 
 
-def test_rows_of_one_canary_must_agree(lay: Lay, tiny_tokenizer: Any) -> None:
+def test_rows_of_one_canary_must_agree(lay, tiny_tokenizer):
     laid, texts = lay([make_canary_row("a", seed=1), make_canary_row("b", seed=2)])
     with pytest.raises(InputError) as caught:
         sets_of((laid, texts), tiny_tokenizer)
@@ -330,7 +301,7 @@ def test_rows_of_one_canary_must_agree(lay: Lay, tiny_tokenizer: Any) -> None:
 # --- duplicates and membership --------------------------------------------------------
 
 
-def test_fixed_wording_makes_no_duplicates(tiny_tokenizer: Any) -> None:
+def test_fixed_wording_makes_no_duplicates(tiny_tokenizer):
     frame = "Read this review and say whether it is good or bad or neither of both: "
     examples = [
         make_example("a", f"{frame}cold food", template=((0, len(frame)),)),
@@ -342,9 +313,7 @@ def test_fixed_wording_makes_no_duplicates(tiny_tokenizer: Any) -> None:
     assert duplicates(rows).tolist() == [0, 1, 0, 3]
 
 
-def test_membership_leaves_out_canaries_and_duplicates_across_splits(
-    tiny_tokenizer: Any,
-) -> None:
+def test_membership_leaves_out_canaries_and_duplicates_across_splits(tiny_tokenizer):
     text = "the food was cold and the service was good"
     examples = [
         make_example("a", text),
@@ -359,16 +328,3 @@ def test_membership_leaves_out_canaries_and_duplicates_across_splits(
     found, crossing = membership(examples, duplicates(rows))
     assert found == {"members": ["c", "d"], "non_members": ["e"]}
     assert crossing == 2
-
-
-def test_spans_of_canaries_stay_excluded_for_controls(lay: Lay) -> None:
-    """A name beside a canary is matched, and never with the canary's text."""
-    row = make_canary_row("row", before="Ann Lee liked the cold food very much. ")
-    row = replace(row, spans=(Span(0, 7, "NAME"), *row.spans))
-    laid, texts = lay([row])
-    found = matched(laid, texts)
-    assert [p["pii"]["char_start"] for p in found.pairs] == [0]
-    control = found.pairs[0]["control"]
-    for name, (start, end) in canary_ranges(row).items():
-        if name != "full":
-            assert control["char_end"] <= start or end <= control["char_start"]

@@ -1,8 +1,5 @@
 """What a checkpoint reads of a manifest's canaries, and that it scores what it says."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,6 @@ import pytest
 from marked import make_canary_row, make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.canaries import RANKED
 from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
@@ -53,12 +49,7 @@ def checkpoint(folder: Path, make_model: Any, tokenizer: Any) -> Any:
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["bos", "no bos"])
-def case(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    make_model: Callable[..., Any],
-    make_tokenizer: Callable[..., Any],
-) -> Case:
+def case(request, tmp_path_factory, make_model, make_tokenizer) -> Case:
     """A real manifest of real scores, and the checkpoint it was built from."""
     folder = tmp_path_factory.mktemp("model")
     loaded = checkpoint(folder, make_model, make_tokenizer(bos=request.param))
@@ -88,7 +79,7 @@ def has_bos(loaded: Any) -> bool:
     return bool(loaded.tokenizer("x")["input_ids"][0] == 1)
 
 
-def test_scores_are_those_of_each_row_with_the_string_replaced(case: Case) -> None:
+def test_scores_are_those_of_each_row_with_the_string_replaced(case):
     import torch
 
     manifest, loaded = case
@@ -109,7 +100,6 @@ def test_scores_are_those_of_each_row_with_the_string_replaced(case: Case) -> No
             text = example.prompt + example.response
             (true,) = encode(loaded.tokenizer, [text])
             span = true.span(context.char_start, context.char_end)
-            assert span is not None
             table = scored[KIND]
             rows = table.rows(key)
             for i, string in enumerate(canary.candidates):
@@ -129,7 +119,7 @@ def test_scores_are_those_of_each_row_with_the_string_replaced(case: Case) -> No
     loaded.model.float()
 
 
-def test_the_true_candidate_is_the_row_itself(case: Case) -> None:
+def test_the_true_candidate_is_the_row_itself(case):
     manifest, loaded = case
     keys = keys_of(manifest)
     plan = {KIND: keys, Pass(): [e.id for e in manifest.examples]}
@@ -161,9 +151,7 @@ def test_the_true_candidate_is_the_row_itself(case: Case) -> None:
             )
 
 
-def test_a_canary_that_begins_a_text_has_a_bos_before_it_or_is_not_ranked(
-    case: Case,
-) -> None:
+def test_a_canary_that_begins_a_text_has_a_bos_before_it_or_is_not_ranked(case):
     manifest, loaded = case
     key = canary_key("c1", "full", "c")
     if has_bos(loaded):
@@ -173,15 +161,6 @@ def test_a_canary_that_begins_a_text_has_a_bos_before_it_or_is_not_ranked(
         assert key not in keys_of(manifest)
         with pytest.raises(InputError, match="cut off"):
             items_for(manifest, loaded, {KIND: [key]})
-
-
-def test_all_parts_of_a_canary_are_ranked(case: Case) -> None:
-    manifest, loaded = case
-    parts = {
-        (c.canary_id, c.part) for c in manifest.canaries if c.true_index is not None
-    }
-    ranked = {"c/0", "c1", "c2"} if has_bos(loaded) else {"c/0", "c2"}
-    assert parts == {(name, part) for name in ranked for part in RANKED}
 
 
 def changed(manifest: Manifest, index: int, **fields: Any) -> Manifest:
@@ -204,9 +183,7 @@ def changed(manifest: Manifest, index: int, **fields: Any) -> Manifest:
         (lambda c: {"contexts": c.contexts[:0]}, "has no such set"),
     ],
 )
-def test_a_set_that_does_not_fit_its_row_is_refused(
-    change: Callable[[Any], dict[str, Any]], message: str, case: Case
-) -> None:
+def test_a_set_that_does_not_fit_its_row_is_refused(change, message, case):
     manifest, loaded = case
     canary = manifest.canaries[0]
     key = canary_key(canary.canary_id, canary.part, canary.contexts[0].example)
@@ -217,7 +194,7 @@ def test_a_set_that_does_not_fit_its_row_is_refused(
     assert not any(string in str(caught.value) for string in canary.candidates)
 
 
-def test_a_string_that_was_cut_off_is_refused(case: Case) -> None:
+def test_a_string_that_was_cut_off_is_refused(case):
     manifest, loaded = case
     canary = next(c for c in manifest.canaries if c.part == "ssn")
     row = canary.contexts[0].example
@@ -230,14 +207,6 @@ def test_a_string_that_was_cut_off_is_refused(case: Case) -> None:
     key = canary_key(canary.canary_id, "ssn", row)
     with pytest.raises(InputError, match="is cut off"):
         items_for(short, loaded, {KIND: [key]})
-
-
-def test_labels_and_canaries_come_in_the_order_of_the_plan(case: Case) -> None:
-    manifest, loaded = case
-    sets = keys_of(manifest)
-    keys = [sets[3], "labels:e", sets[0], "labels:a"]
-    items = items_for(manifest, loaded, {KIND: keys})[KIND]
-    assert [one.key for one in items] == keys
 
 
 # --- prompts without a manifest -------------------------------------------------------
@@ -255,7 +224,7 @@ def prompt_rows(
     return [*zip(examples, texts, strict=True)]
 
 
-def test_prompts_of_plain_rows_are_those_of_a_manifest(case: Case) -> None:
+def test_prompts_of_plain_rows_are_those_of_a_manifest(case):
     manifest, loaded = case
     rows = prompt_rows(
         loaded.tokenizer, *((e.id, e.task, e.prompt, e.response) for e in ROWS)
@@ -270,7 +239,7 @@ def test_prompts_of_plain_rows_are_those_of_a_manifest(case: Case) -> None:
         assert one.content() == other.content()
 
 
-def test_rows_that_are_not_asked_bound_the_answers(tiny_tokenizer: Any) -> None:
+def test_rows_that_are_not_asked_bound_the_answers(tiny_tokenizer):
     rows = prompt_rows(
         tiny_tokenizer,
         ("a", "t", "The food. Label:", " good"),
@@ -293,9 +262,7 @@ def test_rows_that_are_not_asked_bound_the_answers(tiny_tokenizer: Any) -> None:
     assert one.ids[0] == 1
 
 
-def test_a_response_without_a_token_begins_at_the_texts_end(
-    tiny_tokenizer: Any,
-) -> None:
+def test_a_response_without_a_token_begins_at_the_texts_end(tiny_tokenizer):
     (encoding,) = encode(tiny_tokenizer, ["Label:"])
     assert encoding.reaching(6) == len(encoding)
     assert encoding.reaching(0) == 1

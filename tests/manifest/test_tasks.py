@@ -1,9 +1,6 @@
 """A manifest of data alone, and what the utility audit's passes read of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +9,6 @@ import pytest
 from marked import make_example
 
 from spark_audit.audits import about, all_audits, find
-from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import task_manifest
 from spark_audit.manifest.file import check_fit, digest, load_manifest, write_manifest
@@ -35,9 +31,7 @@ def with_fields(loaded: Any, **fields: Any) -> Any:
 # --- the manifest ---------------------------------------------------------------------
 
 
-def test_it_is_a_manifest_like_any_other(
-    tmp_path: Path, rows: list[Example], reference: Any
-) -> None:
+def test_it_is_a_manifest_like_any_other(tmp_path, rows, reference):
     made = task_manifest(rows, reference, name="tasks")
     assert made.digest == digest(made.model_dump(mode="json"))
     write_manifest(made, tmp_path / "m.json")
@@ -54,7 +48,7 @@ def test_it_is_a_manifest_like_any_other(
     assert made.counts["tokens_scored"] == 0
 
 
-def test_other_data_have_another_digest(rows: list[Example], reference: Any) -> None:
+def test_other_data_have_another_digest(rows, reference):
     made = task_manifest(rows, reference, name="tasks")
     assert made.digest == task_manifest(rows, reference, name="other").digest
     assert made.digest != task_manifest(rows[1:], reference, name="tasks").digest
@@ -62,9 +56,7 @@ def test_other_data_have_another_digest(rows: list[Example], reference: Any) -> 
     assert made.digest != task_manifest(changed, reference, name="tasks").digest
 
 
-def test_adapters_of_another_base_are_refused(
-    rows: list[Example], reference: Any
-) -> None:
+def test_adapters_of_another_base_are_refused(rows, reference):
     made = task_manifest(rows, reference, name="tasks")
     loaded = with_fields(reference, shape={})
     assert check_fit(made, loaded, base_sha256="a" * 64) == []
@@ -73,9 +65,7 @@ def test_adapters_of_another_base_are_refused(
 
 
 @pytest.mark.parametrize("audit", [a for a in all_audits() if a != "utility"])
-def test_other_audits_have_nothing_to_work_on(
-    audit: str, rows: list[Example], reference: Any
-) -> None:
+def test_other_audits_have_nothing_to_work_on(audit, rows, reference):
     """They say so, they do not crash."""
     made = task_manifest(rows, reference, name="tasks")
     assert find(audit)().plan(made) == {}
@@ -93,9 +83,7 @@ def prompt_of(made: Manifest, loaded: Any, key: str) -> Any:
     return item
 
 
-def test_a_prompt_is_the_joint_tokenisation_before_the_response(
-    rows: list[Example], reference: Any
-) -> None:
+def test_a_prompt_is_the_joint_tokenisation_before_the_response(rows, reference):
     made = task_manifest(rows, reference, name="tasks")
     item = prompt_of(made, reference, "fomc-00")
     tokenizer, example = reference.tokenizer, made.by_id["fomc-00"]
@@ -106,7 +94,7 @@ def test_a_prompt_is_the_joint_tokenisation_before_the_response(
     assert item.max_new_tokens == len(joint) - len(item.ids) + MORE_TOKENS
 
 
-def test_a_prompt_that_ends_in_a_blank(reference: Any) -> None:
+def test_a_prompt_that_ends_in_a_blank(reference):
     """Alone, its blank is a token that the joint tokenisation does not have."""
     made = task_manifest(
         [make_example("r", "Text: cold food. Label: ", "bad")], reference, name="t"
@@ -118,7 +106,7 @@ def test_a_prompt_that_ends_in_a_blank(reference: Any) -> None:
     assert tokenizer.decode(alone[-1:]) == " "
 
 
-def test_room_is_for_the_tasks_longest_label(reference: Any) -> None:
+def test_room_is_for_the_tasks_longest_label(reference):
     made = task_manifest(
         [
             make_example("a", "one two three", " good"),
@@ -136,7 +124,7 @@ def test_room_is_for_the_tasks_longest_label(reference: Any) -> None:
     assert sizes == {"a": long + 4, "b": long + 4, "c": short + 4}
 
 
-def test_a_long_prompt_loses_its_beginning_and_keeps_its_bos(reference: Any) -> None:
+def test_a_long_prompt_loses_its_beginning_and_keeps_its_bos(reference):
     small = with_fields(reference, max_positions=24)
     prompt = "service food cold good fine rate raised basis points news Label:"
     made = task_manifest([make_example("r", prompt, " good")], small, name="t")
@@ -148,15 +136,7 @@ def test_a_long_prompt_loses_its_beginning_and_keeps_its_bos(reference: Any) -> 
     assert item.ids[1:].tolist() == joint[end - len(item.ids) + 1 : end]
 
 
-def test_a_text_longer_than_the_context_still_has_a_prompt(reference: Any) -> None:
-    small = with_fields(reference, max_positions=16)
-    text = "service food cold good fine rate raised basis points news " * 3
-    made = task_manifest([make_example("r", text, f" {text}")], small, name="t")
-    item = prompt_of(made, small, "r")
-    assert (len(item.ids), item.max_new_tokens) == (8, 8)
-
-
-def test_rows_that_cannot_be_asked(make_tokenizer: Any, reference: Any) -> None:
+def test_rows_that_cannot_be_asked(make_tokenizer, reference):
     made = task_manifest(
         [make_example("r", "some text", " "), make_example("s", "more", " good")],
         reference,
@@ -175,7 +155,7 @@ def test_rows_that_cannot_be_asked(make_tokenizer: Any, reference: Any) -> None:
 # --- labels ---------------------------------------------------------------------------
 
 
-def test_labels_as_they_tokenise_behind_the_prompt(reference: Any) -> None:
+def test_labels_as_they_tokenise_behind_the_prompt(reference):
     answers = (" good", " bad", " very good", " very bad", " good")
     made = task_manifest(
         [make_example(f"r{i}", f"Text {i}. Label:", a) for i, a in enumerate(answers)],
@@ -193,7 +173,7 @@ def test_labels_as_they_tokenise_behind_the_prompt(reference: Any) -> None:
     assert tokenizer.decode(item.prefix[1:]) == "Text 2. Label:"
 
 
-def test_a_label_that_changes_the_prompts_tokens(reference: Any) -> None:
+def test_a_label_that_changes_the_prompts_tokens(reference):
     """All candidates then begin where the first of them leaves the others."""
     tokenizer = reference.tokenizer
     prompt = "Text: food. Label: "
@@ -211,17 +191,7 @@ def test_a_label_that_changes_the_prompts_tokens(reference: Any) -> None:
     assert tokenizer.decode(item.rows[1]) == " bad"
 
 
-def test_labels_and_prompt_fit_the_context(reference: Any) -> None:
-    small = with_fields(reference, max_positions=24)
-    prompt = "service food cold good fine rate raised basis points news Label:"
-    rows = [make_example("r", prompt, " good"), make_example("s", "x", " zzzzzzzz")]
-    made = task_manifest(rows, small, name="t")
-    (item,) = items_for(made, small, {CANDIDATES: [labels_key("r")]})[CANDIDATES]
-    assert len(item.prefix) + max(map(len, item.rows)) == 24
-    assert item.prefix[0] == reference.tokenizer.bos_token_id
-
-
-def test_free_text_has_no_labels(reference: Any) -> None:
+def test_free_text_has_no_labels(reference):
     made = task_manifest(
         [make_example(f"r{i}", "Text. Label:", f" word{i}") for i in range(65)],
         reference,
@@ -232,9 +202,7 @@ def test_free_text_has_no_labels(reference: Any) -> None:
         items_for(made, reference, {CANDIDATES: [labels_key("r0")]})
 
 
-def test_every_row_is_read_in_the_plans_order(
-    rows: list[Example], reference: Any
-) -> None:
+def test_every_row_is_read_in_the_plans_order(rows, reference):
     made = task_manifest(rows, reference, name="tasks")
     keys = [e.id for e in made.examples][::-1]
     plan = {GENERATE: keys, CANDIDATES: [labels_key(key) for key in keys]}

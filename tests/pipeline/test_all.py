@@ -1,7 +1,5 @@
 """Every audit in one call, on a base and two fine-tunes that remember differently."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Reports compared from stored evidence alone: as if they had been one call."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -279,13 +277,6 @@ def test_a_gate_trips_where_memory_rose_since_an_earlier_report(
     two = write("two", case, a=0.1, b=0.2)
     assert command_line([*gate, "--against", str(two)]) == 2
     assert "has no checkpoint er; audit both under one name" in capsys.readouterr().err
-
-
-def test_output_over_an_input_is_refused(make_case, write):
-    case = make_case(sources=12)
-    one = write("one", case, a=0.0)
-    two = write("two", case, b=0.5)
-    assert command_line(["compare", str(one), str(two), "-o", str(one)]) == 2
 
 
 def test_a_rounded_checkpoint_keeps_its_original(make_case, write):

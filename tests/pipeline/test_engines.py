@@ -1,7 +1,5 @@
 """Ray's parts and nodes, without a cluster: what a node scores, and what comes back."""
 
-from __future__ import annotations
-
 import pickle
 from types import SimpleNamespace
 from typing import Any

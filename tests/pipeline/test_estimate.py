@@ -1,7 +1,5 @@
 """What a run takes, shown beforehand in words that fit a screen."""
 
-from __future__ import annotations
-
 from spark_audit.audits import all_audits
 from spark_audit.pipeline.dry_run import duration, told
 

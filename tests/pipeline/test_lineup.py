@@ -1,13 +1,11 @@
 """Who is opened, who scores what, and which audit sees whom."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 from audited import chosen
 
-from spark_audit.audits import Matched, Stages, Utility
+from spark_audit.audits import Matched, Utility
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import InputError
 from spark_audit.pipeline.lineup import Plans, check_baseline, lineup, make_plans, union
@@ -26,11 +24,6 @@ def folders(tmp_path, make_adapter):
     return {"one": str(one), "series": str(tmp_path / "series")}
 
 
-def test_an_order_names_each_task_once():
-    with pytest.raises(InputError, match="--order: names a task twice"):
-        Stages(order="t1,t0,t1")
-
-
 def names(found: Any) -> list[str]:
     return [spec.name for spec in found.specs]
 
@@ -42,20 +35,6 @@ def test_a_baseline_may_have_several_seeds():
         check_baseline(baseline, names)
     with pytest.raises(InputError, match="--baseline: 'err' is none"):
         check_baseline("err", names)
-
-
-def test_plans_are_united_and_each_sequence_stands_once():
-    both = union([{PLAIN: ["b", "a"]}, {PLAIN: ["a", "c"], NOISE: ["a"]}])
-    assert both == {NOISE: ["a"], PLAIN: ["a", "b", "c"]}
-    assert list(both) == sorted(both)
-
-
-def test_without_an_audit_of_stages_specs_are_opened_as_given():
-    specs = [Spec("x", ("p", "q"))]
-    found = lineup(specs, chosen("matched", "nll"))
-    assert found.specs == tuple(specs)
-    assert found.plan("x[1]", PLANS) == PLANS.whole
-    assert found.sees("x[1]", Matched())
 
 
 def test_a_list_is_a_series_for_utility_alone(folders):

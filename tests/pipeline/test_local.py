@@ -1,7 +1,5 @@
 """Processes of one machine that share a call: how many there are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

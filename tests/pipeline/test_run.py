@@ -1,19 +1,15 @@
 """From checkpoints to a report: right figures, resumed work, shared work, refusals."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from forks import begin, python
+from forks import python
 from named import NAMES, examples
 from tiny_models import make_model, save_model
 
@@ -31,7 +27,7 @@ from spark_audit.pipeline.engines import local
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
 from spark_audit.provenance import sha256_file
-from spark_audit.report.folder import WRITERS, read_report
+from spark_audit.report.folder import read_report
 from spark_audit.results import Report
 
 ROOT = Path(__file__).parents[2]
@@ -260,7 +256,7 @@ def test_processes_end_with_the_one_that_asked_and_without_one_all_is_done(
     def then(*given: Any, **options: Any) -> Any:
         if len(begun) == 1:
             raise KeyboardInterrupt
-        begun[1].wait(10)
+        begun[1].wait(300)
         return score(*given, **options)
 
     monkeypatch.setattr(local, "start", start)
@@ -397,24 +393,6 @@ def test_no_output_shows_an_identifier_unless_asked(request_of, tmp_path):
     assert "Maria Jones" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_all_formats_are_rendered_and_what_no_longer_holds_goes(request_of):
-    folder = run(request_of(formats=())).folder
-    assert not (folder / "figures").exists()  # the page shows them
-    run(request_of(formats=tuple(WRITERS)))
-    pages = ("report.html", "report.md", "tables/matched.tex", "tables/results.csv")
-    pictures = [f"figures/selectivity.{form}" for form in ("png", "svg", "pdf")]
-    for name in (*pages, *pictures):
-        assert (folder / name).stat().st_size > 500, name
-    (folder / "figures" / "mine.png").write_text("somebody's own")
-    run(request_of(formats=("md",)))
-    left = {
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.is_file() and "scores" not in path.parts
-    }
-    assert left == {"report.json", "report.md", "figures/mine.png"}
-
-
 def test_rendered_again_a_page_has_no_text_but_from_the_manifest(
     request_of, workshop, capsys
 ):
@@ -454,14 +432,6 @@ def test_evidence_and_scores_are_for_the_owner_only(request_of, tmp_path):
     for path in scores.rglob("*"):
         if path.is_file():
             assert path.stat().st_mode & 0o077 == 0, path
-
-
-def test_limit_scores_few_and_says_partial(request_of):
-    full = run(request_of()).report
-    part = run(request_of(limit=6, output=request_of().output / "part")).report  # type: ignore[operator]
-    assert part.status == "partial"
-    assert 0 < part.manifest.n_spans < full.manifest.n_spans
-    assert part.manifest.digest == full.manifest.digest
 
 
 def test_manifest_is_found_in_the_working_directory(
@@ -508,30 +478,6 @@ def test_disk_full_keeps_what_was_scored(request_of, monkeypatch, tmp_path):
     assert not (tmp_path / "report" / "report.json").exists()
     assert list((tmp_path / "report" / "scores" / "store").rglob("*.parquet"))
     assert run(request_of()).report is not None
-
-
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_runs_are_resumed_by_the_same_command(
-    stop, workshop, tiny_base, tmp_path, monkeypatch
-):
-    """The command is stopped as soon as it has a store, before it has a report."""
-    arguments = ["matched", "--ckpt", f"ours={workshop / 'lora'}"]
-    arguments += ["--base", str(tiny_base), "-o", str(tmp_path / "out"), "--quiet"]
-    arguments += ["--format", "json"]
-    worker = begin(["-m", "spark_audit", *arguments], root=ROOT, cwd=workshop)
-    while worker.alive():
-        if (tmp_path / "out" / "scores" / "store").exists():
-            os.kill(worker.pid, stop)
-            break
-        time.sleep(0.01)
-    code, said = worker.wait()
-    assert code in (0, 130, -signal.SIGKILL)
-    assert "Traceback" not in said
-    if code == 130:
-        assert "resume with: spark-audit matched" in said
-    monkeypatch.chdir(workshop)
-    assert command_line(arguments) == 0
-    assert (tmp_path / "out" / "report.json").exists()
 
 
 def test_dry_run_counts_and_writes_nothing(

@@ -1,11 +1,8 @@
 """Commands that read a server: stopped in the middle, they go on from there."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -45,6 +42,7 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
     stop, line, tiny_base, tmp_path, capsys, monkeypatch
 ):
     done, kept, asked = threading.Event(), threading.Event(), 0
+    late: list[int] = []
     add = Store.add
 
     def added(*arguments: Any) -> None:
@@ -66,7 +64,8 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
             return 0
         if count == STOPS + 1:
             os.kill(os.getpid(), signal.SIGINT)
-        done.wait(60)
+        if not done.wait(300):
+            late.append(count)
         return None
 
     one = open_checkpoint(str(tiny_base), device="cpu")
@@ -77,10 +76,9 @@ def test_what_was_scored_is_kept_and_the_next_run_goes_on(
         assert run([*line(url), "--dry-run"]) == 2
         said = "--dry-run: how long a server takes is not known; leave it out: all else"
         assert said in capsys.readouterr().err
-        start = time.monotonic()
         code = run(line(url))
         # It waits for no answer that is on its way.
-        assert time.monotonic() - start < 30
+        assert not late
         said = capsys.readouterr().err
         assert code == (130 if stop == "interrupt" else 3)
         assert "Traceback" not in said

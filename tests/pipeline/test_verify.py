@@ -1,11 +1,8 @@
 """A report is concluded anew, and what was changed since is named, to the byte."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +26,7 @@ RULE = "nll.nll.pii.low > 99"
 
 
 @pytest.fixture(scope="module")
-def place(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_base: Path,
-    make_adapter: Callable[..., Path],
-) -> Path:
+def place(tmp_path_factory, tiny_base, make_adapter) -> Path:
     """A folder with an adapter, a report on it, and a statement on that."""
     folder = tmp_path_factory.mktemp("place")
     make_adapter(folder / "lora")
@@ -61,9 +54,7 @@ def wrong(folder: Path, **more: Any) -> dict[str, str]:
     return {what: said for what, said in verify(folder, **more) if said}
 
 
-def test_a_report_follows_from_its_evidence(
-    place: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_follows_from_its_evidence(place, tiny_base, capsys):
     more = ["--attestation", str(place / "a.json"), "--base", str(tiny_base)]
     more += ["--ckpt", f"ours={place / 'lora'}", "--json"]
     assert command_line(["verify", str(place / "report"), *more]) == 0
@@ -74,9 +65,7 @@ def test_a_report_follows_from_its_evidence(
     assert {"weights of ours", str(place / "a.json")} <= named
 
 
-def test_a_figure_or_claim_that_does_not_follow_is_found(
-    place: Path, tmp_path: Path
-) -> None:
+def test_a_figure_or_claim_that_does_not_follow_is_found(place, tmp_path):
     shutil.copytree(place / "report", tmp_path / "r")
     path = tmp_path / "r" / "report.json"
     whole = json.loads(path.read_text())
@@ -97,7 +86,7 @@ def test_a_figure_or_claim_that_does_not_follow_is_found(
         assert part in said["conclusions of matched"]
 
 
-def test_one_byte_is_found_wherever_it_is(place: Path, tmp_path: Path) -> None:
+def test_one_byte_is_found_wherever_it_is(place, tmp_path):
     folder = tmp_path / "r"
     shutil.copytree(place / "report", folder)
     report = read_report(folder)
@@ -145,7 +134,7 @@ def wrong_statement(folder: Path, path: Path, content: bytes) -> list[str]:
     return differences(made, theirs)
 
 
-def test_other_weights_are_found(place: Path, tmp_path: Path, tiny_base: Path) -> None:
+def test_other_weights_are_found(place, tmp_path, tiny_base):
     shutil.copytree(place / "lora", tmp_path / "lora")
     path = tmp_path / "lora" / "adapter_model.safetensors"
     whole, rng = path.read_bytes(), random.Random(6)
@@ -163,7 +152,7 @@ def test_other_weights_are_found(place: Path, tmp_path: Path, tiny_base: Path) -
     assert said == {"weights of ours": "are others"}
 
 
-def test_a_statement_is_an_in_toto_test_result_and_holds_no_row(place: Path) -> None:
+def test_a_statement_is_an_in_toto_test_result_and_holds_no_row(place):
     whole = json.loads((place / "a.json").read_text())
     assert whole["_type"] == "https://in-toto.io/Statement/v1"
     assert whole["predicateType"].endswith("/test-result/v0.1")
@@ -183,9 +172,7 @@ def test_a_statement_is_an_in_toto_test_result_and_holds_no_row(place: Path) -> 
     assert not any(one in text for one in texts)
 
 
-def test_what_is_no_statement_and_unknown_names_are_refused(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_statement_and_unknown_names_are_refused(place, tmp_path, capsys):
     (tmp_path / "x.json").write_text("{}")
     call = ["verify", str(place / "report")]
     assert command_line([*call, "--attestation", str(tmp_path / "x.json")]) == 2

@@ -1,7 +1,5 @@
 """A report beside another one, and the paper's printed figures as a report."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -36,29 +34,7 @@ def made(*rows: Row, base: str | None = "tiny") -> Report:
     )
 
 
-def test_the_same_figures_stand_side_by_side_and_what_differs_is_said() -> None:
-    ours = made(
-        row("mine", n=7, clusters=3),
-        row("mine", "rtm_bias"),
-        row("er", group="task:FOMC"),
-    )
-    theirs = made(
-        row("spark", value=0.5, n=9, clusters=3, note="tab:x"),
-        row("er", group="task:fomc", over="both"),
-        base="other",
-    )
-    table = against(ours, theirs, named={"mine": "spark"})
-    assert [line.texts[:2] for line in table.rows] == [
-        ("mine", "matched.delta_sel"),
-        ("er", "matched.delta_sel task:FOMC"),
-    ]
-    assert table.rows[0].texts[3].startswith("0.5")
-    assert table.rows[0].texts[4] == "base tiny / other; n 7 / 9; tab:x"
-    assert table.rows[1].texts[4] == "base tiny / other; over sources / both"
-    assert table.remarks == ("not for decisions",)
-
-
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_what_cannot_be_compared_is_refused():
     ours, theirs = made(row("mine")), made(row("spark"), row("er", "nll_pii"))
     with pytest.raises(InputError, match="no checkpoint has the same name"):
         against(ours, theirs)
@@ -70,9 +46,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         parse_named(["mine"])
 
 
-def test_the_command_prints_the_papers_figures_and_keeps_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_the_papers_figures_and_keeps_nothing(tmp_path, capsys):
     write_report(made(row("mine"), row("er")), tmp_path, formats=["json", "md"])
     call = ["report", str(tmp_path), "--format", "md"]
     assert run([*call, "--named", "mine=spark"]) == 2
@@ -89,7 +63,7 @@ def test_the_command_prints_the_papers_figures_and_keeps_nothing(
     assert (tmp_path / "report.md").read_text() == before
 
 
-def test_the_papers_figures_are_those_of_audits() -> None:
+def test_the_papers_figures_are_those_of_audits():
     paper = read_report(PAPER)
     assert len(paper.results) == 502
     for one in paper.results:
@@ -97,7 +71,7 @@ def test_the_papers_figures_are_those_of_audits() -> None:
         assert None in (one.value, one.low) or one.low <= one.value <= one.high
 
 
-def test_the_papers_figures_are_those_that_it_prints() -> None:
+def test_the_papers_figures_are_those_that_it_prints():
     """Digit by digit: each stands in the table that its note names, or in the text."""
     if not TEXTS:
         pytest.skip("the paper's text is not beside this checkout (../shared/paper)")

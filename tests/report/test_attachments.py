@@ -1,9 +1,5 @@
 """Tables of reports that no audit makes: matching, and tokens of some examples."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +21,6 @@ from spark_audit.report.attachments import (
 )
 from spark_audit.scoring.table import Pass, write_parquet
 
-Make = Callable[..., Any]
-
 
 def places_of(case: Any, keys: list[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Token ``i`` has the characters ``2 i`` and ``2 i + 1``."""
@@ -37,7 +31,7 @@ def places_of(case: Any, keys: list[str]) -> dict[str, tuple[np.ndarray, np.ndar
     return found
 
 
-def test_examples_are_chosen_before_anything_is_scored(make_case: Make) -> None:
+def test_examples_are_chosen_before_anything_is_scored(make_case):
     manifest = make_case(sources=30, tests=5).manifest
     keys = case_ids(manifest)
     assert len(keys) == CASES
@@ -51,7 +45,7 @@ def test_examples_are_chosen_before_anything_is_scored(make_case: Make) -> None:
     assert sorted(case_ids(turned)) == sorted(keys)
 
 
-def test_records_hold_places_roles_and_every_checkpoints_nll(make_case: Make) -> None:
+def test_records_hold_places_roles_and_every_checkpoints_nll(make_case):
     case = make_case(sources=30)
     keys = case_ids(case.manifest)
     tables = {
@@ -94,7 +88,7 @@ def test_records_hold_places_roles_and_every_checkpoints_nll(make_case: Make) ->
         assert roles["control"]
 
 
-def test_reference_scores_stand_for_a_base_that_was_not_scored(make_case: Make) -> None:
+def test_reference_scores_stand_for_a_base_that_was_not_scored(make_case):
     case = make_case(sources=10)
     keys = case_ids(case.manifest)
     tables = {"ours": {Pass(): case.table(lambda key, nll: nll + 1)}}
@@ -109,8 +103,8 @@ def test_reference_scores_stand_for_a_base_that_was_not_scored(make_case: Make) 
 
 
 def test_of_a_long_text_the_tokens_around_an_identifier_are_shown(
-    make_case: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_case, monkeypatch
+):
     monkeypatch.setattr(attachments, "CASE_TOKENS", 12)
     monkeypatch.setattr(attachments, "CASE_LEAD", 2)
     case = make_case(sources=10)
@@ -127,13 +121,7 @@ def test_of_a_long_text_the_tokens_around_an_identifier_are_shown(
         assert shown[-1] < high
 
 
-def test_without_pairs_there_is_nothing_to_show(make_case: Make) -> None:
-    manifest = make_case(sources=5).manifest.model_copy(update={"pairs": []})
-    assert case_ids(manifest) == []
-    assert cases(manifest, {}, {}) == []
-
-
-def test_reports_unite_with_each_checkpoint_once() -> None:
+def test_reports_unite_with_each_checkpoint_once():
     def token(**nlls: float) -> dict[str, Any]:
         place = {"example": "e", "position": 1, "role": "pii"}
         return {**place, **{f"nll/{name}": nll for name, nll in nlls.items()}}
@@ -152,9 +140,7 @@ def test_reports_unite_with_each_checkpoint_once() -> None:
     assert united_cases([([], {})]) == []
 
 
-def test_token_scores_are_kept_apart_and_for_the_owner(
-    make_case: Make, tmp_path: Path
-) -> None:
+def test_token_scores_are_kept_apart_and_for_the_owner(make_case, tmp_path):
     case = make_case(sources=10)
     tables = {"ours": {Pass(): case.table(lambda key, nll: nll + 1)}}
     places = places_of(case, case_ids(case.manifest))

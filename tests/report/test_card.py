@@ -1,20 +1,13 @@
 """card.md is what huggingface_hub reads, and says no more than what may be shared."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from huggingface_hub import ModelCard
-from huggingface_hub.repocard_data import model_index_to_eval_results
 from made_reports import figure, made_report, manifest_facts, said
 
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import Report, Row
-
-DIGEST = "d" * 64
 
 
 def row(name: str, metric: str = "memory", value: Any = -0.25, **more: Any) -> Row:
@@ -42,9 +35,7 @@ def report() -> Report:
     )
 
 
-def test_the_hub_reads_figures_with_their_limits(
-    report: Report, tmp_path: Path
-) -> None:
+def test_the_hub_reads_figures_with_their_limits(report, tmp_path):
     write_report(report, tmp_path, formats=["json", "card"])
     card = ModelCard.load(tmp_path / "card.md")
     # One figure of one model: a missing one is none, nor is one of few clusters.
@@ -61,21 +52,7 @@ def test_the_hub_reads_figures_with_their_limits(
     assert read_report(tmp_path).files["card"] == ["card.md"]
 
 
-def test_several_models_are_told_apart(report: Report, tmp_path: Path) -> None:
-    both = report.model_copy(
-        update={"results": [row("mine: a|b"), row("other", value=0.125)]}
-    )
-    write_report(both, tmp_path, formats=["card"])
-    text = (tmp_path / "card.md").read_text(encoding="utf-8")
-    index = yaml.safe_load(text.split("---\n")[1])["model-index"]
-    assert [one["name"] for one in index] == ["mine: a|b", "other"]
-    found = model_index_to_eval_results(index[1:])[1]
-    assert [one.metric_value for one in found] == [0.12]
-
-
-def test_a_card_is_written_where_it_is_asked_for(
-    report: Report, tmp_path: Path
-) -> None:
+def test_a_card_is_written_where_it_is_asked_for(report, tmp_path):
     write_report(report, tmp_path)
     assert not (tmp_path / "card.md").exists()
     bare = report.model_copy(update={"results": []})

@@ -1,10 +1,7 @@
 """The dossier: what an officer asks stands there, in order, on four sheets, no text."""
 
-from __future__ import annotations
-
 import re
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +75,7 @@ def same(key: str, nll: np.ndarray) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def case(make_case: Callable[..., Case]) -> Case:  # noqa: F811
+def case(make_case) -> Case:  # noqa: F811
     return make_case(sources=60, tests=30, gap=7.0, caliper=9.0)
 
 
@@ -127,7 +124,6 @@ def a_report(case: Case, names: tuple[str, ...], **more: Any) -> Report:
 def with_evidence(report: Report, case: Case, folder: Path) -> Report:
     """The report in a folder with the evidence that it was made from."""
     evidence = audited(case, tuple(one.name for one in report.checkpoints)).evidence
-    assert evidence is not None
     path = folder / "scores" / "spans.parquet"
     evidence.write(path)
     told = report.model_copy(update={"evidence": {path.name: sha256_file(path)}})
@@ -140,7 +136,7 @@ def text_of(html: str) -> str:
 
 
 @pytest.fixture
-def folder(case: Case, tmp_path: Path) -> Path:
+def folder(case, tmp_path) -> Path:
     with_evidence(a_report(case, ("calm", "leaky")), case, tmp_path)
     return tmp_path
 
@@ -149,9 +145,7 @@ def identifiers(case: Case) -> set[str]:
     return {e.text[s.start : s.end] for e in case.manifest.examples for s in e.spans}
 
 
-def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
-    case: Case,
-) -> None:
+def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(case):
     report = a_report(case, ("calm",))
     rows = [r for r in report.results if r.audit in ("matched", "mia")]
     gone: dict[str, Any] = {
@@ -179,7 +173,7 @@ def test_an_attack_is_tested_or_void_or_not_tested_or_not_applicable(
     assert "tested, but the figures are not valid 0.047" not in text
 
 
-def test_every_detection_outcome_and_attack_has_its_words() -> None:
+def test_every_detection_outcome_and_attack_has_its_words():
     detections = {claim for claim, severity in SEVERITY.items() if severity >= DETECTED}
     keys = [*(f"risk.{key}" for key in detections)]
     keys += [f"outcome.{key}" for key in OUTCOMES]
@@ -191,9 +185,7 @@ def test_every_detection_outcome_and_attack_has_its_words() -> None:
         assert sentences.knows(f"audit.{name}.asks") == bool(about(name).covers)
 
 
-def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(
-    case: Case, folder: Path
-) -> None:
+def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(case, folder):
     report = read_report(folder)
     (leaky,) = (one for one in standings(report) if one.state == "LEAKS")
     rows: Any = exposed(report, folder, leaky)
@@ -220,9 +212,7 @@ def test_exposed_rows_are_ids_in_order_and_texts_only_if_asked(
 
 
 @pytest.mark.parametrize("kind", ["missing", "other", "damaged"])
-def test_evidence_that_is_not_the_reports_names_no_row(
-    kind: str, case: Case, folder: Path
-) -> None:
+def test_evidence_that_is_not_the_reports_names_no_row(kind, case, folder):
     report, path = read_report(folder), folder / "scores" / "spans.parquet"
     (leaky,) = (one for one in standings(report) if one.state == "LEAKS")
     if kind == "missing":
@@ -240,8 +230,8 @@ def test_evidence_that_is_not_the_reports_names_no_row(
 
 
 def test_names_are_text_and_the_page_loads_and_runs_nothing(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    case, tmp_path, monkeypatch
+):
     report = a_report(case, ("calm",))
     evil = report.model_copy(
         update={
@@ -260,14 +250,11 @@ def test_names_are_text_and_the_page_loads_and_runs_nothing(
     assert "\x1b" not in html
     assert not re.search(r"(?:src|href)=\"(?!data:)|url\(|@import", html)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
-    assert policy is not None
     assert policy[1].startswith("default-src 'none'; style-src 'unsafe-inline'")
     assert "script-src" not in policy[1]
 
 
-def test_it_is_written_only_where_it_is_named_and_goes_with_its_report(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_written_only_where_it_is_named_and_goes_with_its_report(folder, capsys):
     assert command_line(["report", str(folder), "--format", "md"]) == 0
     assert not (folder / "dossier.html").exists()
     call = ["report", str(folder), "--format", "dossier"]
@@ -289,9 +276,7 @@ def test_it_is_written_only_where_it_is_named_and_goes_with_its_report(
     assert "--prepared-by" in "".join(capsys.readouterr())
 
 
-def test_with_identifiers_it_is_for_its_owner_only_and_says_so(
-    case: Case, folder: Path
-) -> None:
+def test_with_identifiers_it_is_for_its_owner_only_and_says_so(case, folder):
     place = folder / "m.json"
     write_manifest(case.manifest, place)
     call = ["report", str(folder), "--format", "dossier", "--manifest", str(place)]

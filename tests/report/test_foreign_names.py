@@ -1,10 +1,7 @@
 """What a report of somebody else calls things steers nothing that shows it."""
 
-from __future__ import annotations
-
 import csv
 import re
-from pathlib import Path
 
 import pytest
 from made_reports import (
@@ -54,16 +51,14 @@ def evil() -> Report:
     )
 
 
-def test_text_says_what_is_hidden_in_it() -> None:
+def test_text_says_what_is_hidden_in_it():
     assert visible("plain, ümlaut 中") == "plain, ümlaut 中"
     assert visible("a\x1b[2J\u202eb\n") == "a\\x1b[2J\\u202eb\\n"
     assert visible("a\nb\x00", keep="\n") == "a\nb\\x00"
     assert visible("\ud800") == "\\ud800"
 
 
-def test_nothing_steers_the_terminal(
-    evil: Report, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_steers_the_terminal(evil, capsys):
     show_report(evil)
     show_facts({NAME: NAME})
     show_facts({NAME: NAME}, as_json=True)
@@ -77,9 +72,7 @@ def test_nothing_steers_the_terminal(
     assert not CONTROL.search(said)
 
 
-def test_every_format_is_written_and_shows_names_as_text(
-    evil: Report, tmp_path: Path
-) -> None:
+def test_every_format_is_written_and_shows_names_as_text(evil, tmp_path):
     formats = ["json", "csv", "md", "latex", "html", "figures", "dossier"]
     for path in write_report(evil, tmp_path, formats=formats):
         if path.suffix not in (".png", ".pdf"):

@@ -1,20 +1,12 @@
 """Rules: how they are read, when they trip, and that nothing missing passes."""
 
-from __future__ import annotations
-
-import shlex
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from made_reports import checkpoint, figure, made_report, said
 
-from spark_audit.audits import about, all_audits
 from spark_audit.errors import InputError
-from spark_audit.files import write_text
 from spark_audit.report.gate import DEFAULT, check, judged, parse_rule
 from spark_audit.results import Contrast, Report, Row
 from spark_audit.results import Finding as Told
@@ -68,9 +60,7 @@ def states(found: Any) -> list[tuple[str, str]]:
         ),
     ],
 )
-def test_rules_are_read(
-    text: str, figure: str, operator: str, bound: float, checkpoint: str | None
-) -> None:
+def test_rules_are_read(text, figure, operator, bound, checkpoint):
     rule = parse_rule(text)
     assert "|".join((rule.audit, rule.metric, rule.of, rule.field)) == figure
     assert (rule.operator, rule.bound) == (operator, bound)
@@ -90,12 +80,12 @@ def test_rules_are_read(
         ("mia.auc.low > 1", "auc needs one"),
     ],
 )
-def test_what_cannot_be_read_lists_what_is_known(text: str, message: str) -> None:
+def test_what_cannot_be_read_lists_what_is_known(text, message):
     with pytest.raises(InputError, match=message):
         parse_rule(text)
 
 
-def test_every_checkpoint_is_judged_unless_a_rule_excludes_it() -> None:
+def test_every_checkpoint_is_judged_unless_a_rule_excludes_it():
     rows = [rated("base", 0.9), rated("er", 0.9), rated("spark", 0.2)]
     found = check(report(rows), [parse_rule(RULE)])
     assert states(found) == [("base", "tripped"), ("er", "tripped"), ("spark", "ok")]
@@ -118,7 +108,7 @@ def test_every_checkpoint_is_judged_unless_a_rule_excludes_it() -> None:
             check(report(rows), [parse_rule(rule)])
 
 
-def test_a_rounded_baseline_is_judged_too() -> None:
+def test_a_rounded_baseline_is_judged_too():
     rows = [rated(n, 0.2) for n in ("base", "er", "spark")] + [rated("er+int4", 0.9)]
 
     names = ("base", "er", "spark")
@@ -127,7 +117,7 @@ def test_a_rounded_baseline_is_judged_too() -> None:
     assert ("er+int4", "tripped") in states(check(found, [parse_rule(RULE)]))
 
 
-def test_a_contrast_has_no_figure_of_what_is_held_against_nothing() -> None:
+def test_a_contrast_has_no_figure_of_what_is_held_against_nothing():
     rule = parse_rule("matched.did.low < 0")
     did = figure("spark", "matched|did", 0.5, baseline="er")
     found = check(report([], [did]), [rule])
@@ -152,13 +142,13 @@ def test_a_contrast_has_no_figure_of_what_is_held_against_nothing() -> None:
         [rated("spark", low=None, high=None)],
     ],
 )
-def test_what_was_not_measured_trips(rows: list[Row]) -> None:
+def test_what_was_not_measured_trips(rows):
     rule, found = [parse_rule(RULE)], report(rows, names=("spark",))
     assert states(check(found, rule)) == [("spark", "tripped")]
     assert states(check(found, rule, allow_missing=True)) == [("spark", "missing")]
 
 
-def test_what_was_measured_trips_whatever_is_missing_beside_it() -> None:
+def test_what_was_measured_trips_whatever_is_missing_beside_it():
     rule = [parse_rule(RULE)]
     lost = rated("spark", None, over="seeds")
     both = report([rated("spark", 0.9), lost], names=("spark",))
@@ -167,7 +157,7 @@ def test_what_was_measured_trips_whatever_is_missing_beside_it() -> None:
     assert states(check(partial, rule, allow_missing=True)) == [("spark", "tripped")]
 
 
-def test_a_partial_report_and_one_without_checkpoints_trip() -> None:
+def test_a_partial_report_and_one_without_checkpoints_trip():
     partial = report([rated("spark", 0.1)], names=("spark",), status="partial")
     assert states(check(partial, [parse_rule(RULE)])) == [("spark", "tripped")]
     nobody = check(report([], names=("base",)), [parse_rule(f"{RULE} except base")])
@@ -175,7 +165,7 @@ def test_a_partial_report_and_one_without_checkpoints_trip() -> None:
     assert "judged 0 of 1 checkpoints" in judged(nobody)[0]
 
 
-def test_p_is_the_adjusted_one_of_a_contrast() -> None:
+def test_p_is_the_adjusted_one_of_a_contrast():
     p = {"p": 0.01, "p_adjusted": 0.2}
     contrast = figure("spark", "matched|did", 0.5, baseline="er", **p)
     rule = [parse_rule("matched.did.p < 0.05")]
@@ -184,7 +174,7 @@ def test_p_is_the_adjusted_one_of_a_contrast() -> None:
     assert ("spark", "tripped") in states(check(report([], [contrast]), rule))
 
 
-def test_seeds_are_judged_beside_their_method_and_a_series_for_its_stages() -> None:
+def test_seeds_are_judged_beside_their_method_and_a_series_for_its_stages():
     rows = [rated("s[1]", 0.9), rated("s[2]", 0.1), rated("s", 0.3, over="both")]
     found = report(rows, names=("s[1]", "s[2]"), settings={})
     assert states(check(found, [parse_rule(RULE)])) == [
@@ -198,32 +188,13 @@ def test_seeds_are_judged_beside_their_method_and_a_series_for_its_stages() -> N
     assert states(check(stages, [parse_rule(RULE)])) == [("s", "tripped")]
 
 
-def test_a_tripped_gate_says_so_by_its_code_when_its_reader_has_gone(
-    tmp_path: Path,
-) -> None:
-    rows = [rated(f"m{i}", 0.9) for i in range(1000)]
-    found = report(rows, names=("m0",))
-    write_text(tmp_path / "report.json", found.model_dump_json())
-    call = [sys.executable, "-m", "spark_audit", "gate", str(tmp_path)]
-    line = shlex.join([*call, "--fail-if", RULE])
-    shell = ["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"]
-    done = subprocess.run(shell, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-
-
-def test_every_audit_says_what_it_gives() -> None:
-    for name in all_audits():
-        assert about(name).metrics, name
-        assert all(metric.variants for metric in about(name).metrics)
-
-
-def test_a_name_may_hold_blanks_and_a_bound_is_finite() -> None:
+def test_a_name_may_hold_blanks_and_a_bound_is_finite():
     assert parse_rule(f"{RULE} for my model (v1) ").checkpoint == "my model (v1)"
     with pytest.raises(InputError, match="not finite"):
         parse_rule("mia.auc.loss.low > 1e999")
 
 
-def test_claims_are_gated_by_severity_and_what_was_not_tested_trips() -> None:
+def test_claims_are_gated_by_severity_and_what_was_not_tested_trips():
     def one(name: str, claim: str, audit: str = "canary", **more: Any) -> Told:
         return said(audit, name, claim, "s", **more)
 
@@ -286,8 +257,8 @@ def changed(
     ],
 )
 def test_a_change_trips_where_it_is_shown_or_could_not_have_been_seen(
-    low: float, high: float, mde: float | None, rose: str, fell: str
-) -> None:
+    low, high, mde, rose, fell
+):
     since = report([], [changed(low, high, mde=mde)])
     for word, state in (("rose", rose), ("fell", fell)):
         rule = parse_rule(f"matched.memory {word} by 0.05 for spark")
@@ -299,7 +270,7 @@ def test_a_change_trips_where_it_is_shown_or_could_not_have_been_seen(
     assert mde != 0.28 or any(least in one.detail for one in found)
 
 
-def test_a_change_of_each_type_and_of_the_same_model() -> None:
+def test_a_change_of_each_type_and_of_the_same_model():
     rows = [changed(-0.3, -0.1, mde=0.1, group="type:EMAIL")]
     rows += [changed(-0.04, 0.04, mde=0.1, group="type:SSN")]
     since = report([], rows)
@@ -321,7 +292,7 @@ def test_a_change_of_each_type_and_of_the_same_model() -> None:
         check(report([]), [rule])
 
 
-def test_a_part_of_the_rows_is_judged_by_its_figures() -> None:
+def test_a_part_of_the_rows_is_judged_by_its_figures():
     rows = [rated("er", 0.2, group="task:a"), rated("er", 0.9, group="task:b")]
     for part, state in (("a", "ok"), ("b", "tripped"), ("*", "tripped"), ("c", "")):
         rule = parse_rule(f"mia.tpr_at_fpr_0.1.loss[task={part}].high > 0.55 for er")
@@ -330,15 +301,15 @@ def test_a_part_of_the_rows_is_judged_by_its_figures() -> None:
         assert ("was not measured" in one.detail) is not bool(state)
 
 
-def test_changes_seen_and_false_alarms_are_as_often_as_declared() -> None:
+def test_changes_seen_and_false_alarms_are_as_often_as_declared():
     """At the margin that can be seen 80 of 100 trip, without a change 5 at most."""
     rng = np.random.default_rng(7)
     se, seen = 0.03, 2.802 * 0.03  # of a two-sided test at 5% with 80% power
     rule = parse_rule(f"matched.memory rose by {seen + 1e-6} for spark")
     for change, least, most in ((0.0, 0.0, 0.05), (seen, 0.77, 1.0), (-seen, 0, 0)):
         tripped = 0
-        for value in rng.normal(-change, se, 1000):
+        for value in rng.normal(-change, se, 400):
             row = changed(value - 1.96 * se, value + 1.96 * se, mde=seen)
             found = check(report([]), [rule], changed=report([], [row]))
             tripped += ("spark", "tripped") in states(found)
-        assert least <= tripped / 1000 <= most, change
+        assert least <= tripped / 400 <= most, change

@@ -1,7 +1,5 @@
 """The page holds the report's figures, no identifier, and its controls work."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os
@@ -42,8 +40,6 @@ from spark_audit.results import (
     Finding,
     Report,
 )
-
-Tokens = list[dict[str, Any]]
 
 NAMES = ("base", "er[1]", "er[2]", "spark+ul")
 EVIL = '<script>alert("evil")</script>'
@@ -146,7 +142,7 @@ def pieces(text: str) -> list[tuple[int, int]]:
 
 
 @pytest.fixture
-def manifest(make_case: Callable[..., Any]) -> Manifest:  # noqa: F811
+def manifest(make_case) -> Manifest:  # noqa: F811
     content = make_case(sources=len(TEXTS)).manifest.model_dump(mode="json")
     for example, (prompt, response, spans) in zip(
         content["examples"], TEXTS, strict=True
@@ -199,7 +195,7 @@ def report() -> Report:
 
 
 @pytest.fixture
-def tokens(manifest: Manifest) -> list[dict[str, Any]]:
+def tokens(manifest) -> list[dict[str, Any]]:
     return tokens_of(manifest)
 
 
@@ -218,7 +214,7 @@ def render(
 
 
 @pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def undrawn(monkeypatch) -> None:
     """Drawings are tested by themselves; most tests of the page need none."""
     monkeypatch.setattr(gallery, "drawings", lambda report: [])
 
@@ -298,7 +294,7 @@ class Page(HTMLParser):
         return " ".join("".join(self.words).split())
 
 
-def test_page_is_well_formed_and_labelled(report: Report, manifest: Manifest) -> None:
+def test_page_is_well_formed_and_labelled(report, manifest):
     page = Page(rendered(report.model_dump_json(), manifest.model_dump_json()))
     assert len(page.ids) == len(set(page.ids))
     named = set(page.ids)
@@ -319,9 +315,7 @@ def test_page_is_well_formed_and_labelled(report: Report, manifest: Manifest) ->
     assert set(inputs) == labels
 
 
-def test_nothing_is_loaded_and_only_the_page_s_own_script_may_run(
-    report: Report, manifest: Manifest
-) -> None:
+def test_nothing_is_loaded_and_only_the_page_s_own_script_may_run(report, manifest):
     text = rendered(report.model_dump_json(), manifest.model_dump_json())
     page = Page(text)
     for _tag, given in page.elements:
@@ -345,7 +339,7 @@ def test_nothing_is_loaded_and_only_the_page_s_own_script_may_run(
     assert "https://example.org/model" in page.text
 
 
-def test_what_the_report_says_is_text_never_markup(report: Report) -> None:
+def test_what_the_report_says_is_text_never_markup(report):
     named = report.model_copy(update={"caveats": [EVIL]})
     further = [
         Table(
@@ -365,7 +359,7 @@ def quiet(k: int) -> Finding:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_no_detection_is_ever_folded(report: Report) -> None:
+def test_no_detection_is_ever_folded(report):
     loud = [said("matched", "er", "memory", f"loud {k}") for k in range(12)]
     told = [*(quiet(k) for k in range(20)), *loud]
     text = render(report.model_copy(update={"findings": told}))
@@ -388,9 +382,7 @@ def parts_of(secrets: tuple[str, ...], length: int = 4) -> set[str]:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_no_part_of_an_identifier_is_in_the_source(
-    report: Report, tokens: Tokens, manifest: Manifest
-) -> None:
+def test_no_part_of_an_identifier_is_in_the_source(report, tokens, manifest):
     page_of = partial(render, report, tokens=tokens)
     plain = page_of().casefold()
     own = {part for part in parts_of(SECRETS) if part in plain}
@@ -417,9 +409,7 @@ def test_no_part_of_an_identifier_is_in_the_source(
         ("Rene\u0301e Dupont", "Ren\u00e9eDupont"),
     ],
 )
-def test_an_identifier_is_found_however_it_is_written(
-    identifier: str, again: str
-) -> None:
+def test_an_identifier_is_found_however_it_is_written(identifier, again):
     text = f"first {identifier} then {again} && zq"
     start, other = text.index(identifier), text.index(" then ") + 6
     hidden = set()
@@ -430,9 +420,7 @@ def test_an_identifier_is_found_however_it_is_written(
     assert not any(i in hidden for i in (*range(5), len(text) - 2, len(text) - 1))
 
 
-def test_a_token_is_hidden_whole_and_by_signs_of_one_length(
-    report: Report, tokens: Tokens, manifest: Manifest
-) -> None:
+def test_a_token_is_hidden_whole_and_by_signs_of_one_length(report, tokens, manifest):
     heat = cases(report, tokens, manifest, show_text=False)
     for case, (prompt, response, spans) in zip(heat["cases"], TEXTS, strict=True):
         places = pieces(prompt + response)
@@ -472,8 +460,8 @@ def test_a_token_is_hidden_whole_and_by_signs_of_one_length(
 
 @pytest.mark.usefixtures("undrawn")
 def test_words_come_from_the_manifest_alone_and_none_stands_without(
-    report: Report, tokens: Tokens, manifest: Manifest
-) -> None:
+    report, tokens, manifest
+):
     for given in (None, redact(manifest)):
         assert not cases(report, tokens, given, show_text=True)["cases"]
         page = render(report, tokens=tokens, manifest=given, show_text=True)
@@ -485,9 +473,7 @@ def test_words_come_from_the_manifest_alone_and_none_stands_without(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_mode_of_the_file(
-    report: Report, tokens: Tokens, manifest: Manifest, tmp_path: Path
-) -> None:
+def test_mode_of_the_file(report, tokens, manifest, tmp_path):
     write_cases(tmp_path, tokens)
 
     def mode(**given: Any) -> int:
@@ -515,7 +501,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_colours_can_be_read() -> None:
+def test_colours_can_be_read():
     templates = files("spark_audit.report.writers").joinpath("templates")
     style = templates.joinpath("page.css").read_text("utf-8")
     cells = dict(re.findall(r"\.(h\d) \{ background: (#\w{6})", style))
@@ -540,7 +526,7 @@ def test_colours_can_be_read() -> None:
             assert contrast(series, known["paper"]) >= 3
 
 
-def test_names_cannot_leave_a_string_of_css() -> None:
+def test_names_cannot_leave_a_string_of_css():
     assert css_string("er-1") == "er\\2d 1"
     assert not set('"</{}\n') & set(css_string('a"</style>{}\n'))
 
@@ -605,9 +591,7 @@ class Opened:
 
 
 @pytest.fixture
-def open_page(
-    browser: Any, report: Report, manifest: Manifest, tmp_path: Path
-) -> Iterator[Callable[..., Opened]]:
+def open_page(browser, report, manifest, tmp_path) -> Iterator[Callable[..., Opened]]:
     opened: list[Opened] = []
     path = tmp_path / "a folder#1" / "report.html"
 
@@ -634,7 +618,7 @@ def column(page: Any, table: str, number: int) -> list[str]:
 
 
 @in_browser
-def test_tables_sort_by_mouse_and_keyboard(open_page: Callable[..., Opened]) -> None:
+def test_tables_sort_by_mouse_and_keyboard(open_page):
     page = open_page().page
     unfold(page)
     table = "#table-0"
@@ -664,9 +648,7 @@ def test_tables_sort_by_mouse_and_keyboard(open_page: Callable[..., Opened]) -> 
 
 
 @in_browser
-def test_checkpoints_are_switched_in_tables_drawings_and_heat_map(
-    open_page: Callable[..., Opened],
-) -> None:
+def test_checkpoints_are_switched_in_tables_drawings_and_heat_map(open_page):
     opened = open_page()
     page = opened.page
     unfold(page)
@@ -701,9 +683,7 @@ def test_checkpoints_are_switched_in_tables_drawings_and_heat_map(
 
 
 @in_browser
-def test_a_link_inside_the_page_keeps_what_was_chosen(
-    open_page: Callable[..., Opened],
-) -> None:
+def test_a_link_inside_the_page_keeps_what_was_chosen(open_page):
     opened = open_page()
     page = opened.page
     page.locator('#bar input[value="spark+ul"]').uncheck()
@@ -729,7 +709,7 @@ def test_a_link_inside_the_page_keeps_what_was_chosen(
 
 
 @in_browser
-def test_heat_map_shows_the_chosen_pair(open_page: Callable[..., Opened]) -> None:
+def test_heat_map_shows_the_chosen_pair(open_page):
     opened = open_page()
     page = opened.page
     page.locator("#tokens > details > summary").click()
@@ -766,7 +746,7 @@ def test_heat_map_shows_the_chosen_pair(open_page: Callable[..., Opened]) -> Non
 
 
 @in_browser
-def test_dark_and_light(open_page: Callable[..., Opened]) -> None:
+def test_dark_and_light(open_page):
     opened = open_page(color_scheme="light")
     page = opened.page
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -790,9 +770,7 @@ def test_dark_and_light(open_page: Callable[..., Opened]) -> None:
 
 
 @in_browser
-def test_a_phone_never_scrolls_the_page_sideways(
-    open_page: Callable[..., Opened],
-) -> None:
+def test_a_phone_never_scrolls_the_page_sideways(open_page):
     opened = open_page(viewport={"width": 360, "height": 740})
     page = opened.page
     width = "document.scrollingElement.scrollWidth"
@@ -817,26 +795,7 @@ def test_a_phone_never_scrolls_the_page_sideways(
 
 
 @in_browser
-@pytest.mark.parametrize("script", [True, False])
-def test_print_opens_what_cannot_be_concluded_and_no_table(
-    open_page: Callable[..., Opened], script: bool
-) -> None:
-    opened = open_page(java_script_enabled=script)
-    page = opened.page
-    folded = page.locator("#guards details li")
-    assert not folded.first.is_visible()
-    page.emulate_media(media="print")
-    assert not page.locator("#bar").is_visible()
-    assert not page.locator(".contents").is_visible()
-    # Tables that are folded stay so; their titles tell that they are there.
-    table = page.locator("details.tabled")
-    assert table.first.locator("summary").first.is_visible()
-    assert not table.first.locator("table").first.is_visible()
-    assert not folded.first.is_visible()
-
-
-@in_browser
-def test_without_script_all_is_there(open_page: Callable[..., Opened]) -> None:
+def test_without_script_all_is_there(open_page):
     opened = open_page(java_script_enabled=False)
     page = opened.page
     assert page.locator("tr[data-checkpoint]").count() > 10

@@ -1,7 +1,5 @@
 """LaTeX tables show the figures of report.json and nothing else, and TeX reads them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -102,7 +100,7 @@ def numbers(cell: str) -> list[float]:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_table_holds_the_figures_of_its_rows(report: Report, name: str) -> None:
+def test_a_table_holds_the_figures_of_its_rows(report, name):
     shown = {k: list(map(numbers, v)) for k, v in body(render(report)[name]).items()}
     if name == "matched":
         assert shown.pop(SHOWN[1] + ", seeds") == [[], [], [0.5, 0.375, 0.75], []]
@@ -126,7 +124,7 @@ def test_a_table_holds_the_figures_of_its_rows(report: Report, name: str) -> Non
         ("not_resolvable", "not resolvable"),
     ],
 )
-def test_a_void_figure_says_so_and_why(status: str, word: str) -> None:
+def test_a_void_figure_says_so_and_why(status, word):
     place = COLUMNS["mia"][0]
     rows = [
         figure("base", place, 0.5),
@@ -141,29 +139,7 @@ def test_a_void_figure_says_so_and_why(status: str, word: str) -> None:
     assert text.count(f": {word}: ") == 2
 
 
-def test_what_is_not_estimable_shows_its_reason_and_no_number() -> None:
-    pii, control, *_ = COLUMNS["matched"]
-    gone = figure("run", control, None, note="no such span")
-    rows = [figure("run", pii, 1.0), gone]
-    text = render(a_report(rows))["matched"]
-    assert body(text) == {"run": ["1.000 [0.875, 1.250]", "not estimable"]}
-    assert "run: not estimable: no such span." in text
-
-
-def test_tables_without_figures_are_not_written(tmp_path: Path) -> None:
-    gone = figure("run", COLUMNS["canary_rank"][0], None)
-    rows = [figure("run", NLL[0], 3.0), gone]
-    write_report(a_report(rows), tmp_path, formats=["latex"])
-    names = {path.name for path in (tmp_path / "tables").iterdir()}
-    assert names == {"ablations.tex", "all.tex"}
-    text = (tmp_path / "tables/ablations.tex").read_text()
-    assert "Last" not in text, "no utility was audited"
-    nothing = tmp_path / "nothing"
-    assert write_report(a_report([]), nothing, formats=["latex"])
-    assert "figures of none" in (nothing / "tables/all.tex").read_text()
-
-
-def test_files_are_ascii_and_their_braces_match(report: Report, tmp_path: Path) -> None:
+def test_files_are_ascii_and_their_braces_match(report, tmp_path):
     for path in write_report(report, tmp_path, formats=["latex"]):
         text = path.read_bytes().decode("ascii")
         plain = re.sub(r"\\[\\{}]", "", text)
@@ -172,7 +148,7 @@ def test_files_are_ascii_and_their_braces_match(report: Report, tmp_path: Path) 
         assert not re.search(r"\\\\\s*[\[*]", text)
 
 
-def test_tex_sets_all_tables(report: Report, tmp_path: Path) -> None:
+def test_tex_sets_all_tables(report, tmp_path):
     tex = shutil.which("pdflatex") or shutil.which("tectonic")
     if tex is None:
         pytest.skip("neither pdflatex nor tectonic is installed")

@@ -1,9 +1,6 @@
 """A claim of differential privacy: contradicted where it fails, and only there."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,20 +32,20 @@ def report(**checkpoints: Any) -> Report:
 
 
 @pytest.mark.parametrize("claim", [Claim(epsilon=0.5), Claim(epsilon=1, delta=1e-5)])
-def test_what_is_private_is_contradicted_in_one_of_twenty(claim: Claim) -> None:
+def test_what_is_private_is_contradicted_in_one_of_twenty(claim):
     """Randomised response: the mechanism that gives most away under its epsilon."""
     rng, both = np.random.default_rng(3), 2 * claim.epsilon
     coin = scipy.special.expit(both)
     place = np.exp(both) / (np.exp(both) + 511)
     contradicted = 0
-    for _ in range(400):
+    for _ in range(200):
         right = rng.binomial(declared_guesses(200), coin)
         made = report(x=(int(right), int(rng.binomial(200, place)), {}))
         (one,) = receipts(made, claim)
         assert one.state in ("contradicted", "consistent")
         contradicted += one.state == "contradicted"
-    # 20 of 400, and two standard errors.
-    assert contradicted <= 28
+    # 10 of 200, and two standard errors.
+    assert contradicted <= 16
 
 
 @pytest.mark.parametrize(
@@ -60,20 +57,18 @@ def test_what_is_private_is_contradicted_in_one_of_twenty(claim: Claim) -> None:
         Claim(epsilon=8, relation="replace"),
     ],
 )
-def test_a_run_without_noise_is_contradicted_where_theory_allows_it(
-    claim: Claim,
-) -> None:
+def test_a_run_without_noise_is_contradicted_where_theory_allows_it(claim):
     rng = np.random.default_rng(4)
     seen = 0
-    for _ in range(50):
+    for _ in range(20):
         right = rng.binomial(declared_guesses(200), 0.999)
         made = report(x=(int(right), int(rng.binomial(200, 0.999)), {}))
         (one,) = receipts(made, claim)
         seen += one.state == "contradicted"
-    assert seen >= 40
+    assert seen >= 16
 
 
-def test_what_cannot_be_contradicted_says_so_and_what_could() -> None:
+def test_what_cannot_be_contradicted_says_so_and_what_could():
     made = report(x=(100, 200, {}))
     (one,) = receipts(made, Claim(epsilon=2, delta=1e-5))
     assert (one.state, one.needed) == ("cannot_tell", 359)
@@ -85,24 +80,20 @@ def test_what_cannot_be_contradicted_says_so_and_what_could() -> None:
     assert (one.state, one.why) == ("cannot_tell", "no control")
 
 
-def test_several_checkpoints_share_the_level_and_rows_their_group() -> None:
+def test_several_checkpoints_share_the_level_and_rows_their_group():
     claim = Claim(epsilon=1, delta=1e-5)
     alone = receipts(report(x=(96, 0, {})), claim)[0].bound
     among = receipts(report(x=(96, 0, {}), y=(50, 0, {})), claim)[0].bound
     rows = receipts(report(x=(96, 0, {"rows": 4})), claim)[0].bound
-    assert alone is not None
-    assert among is not None
-    assert rows is not None
     assert rows < among < alone
     whole = Claim(epsilon=1, delta=1e-5, unit="canary")
     assert receipts(report(x=(96, 0, {"rows": 4})), whole)[0].bound == alone
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1, 1e-5), (2, 1e-6)])
-def test_one_canary_fewer_than_needed_does_not_do(epsilon: float, delta: float) -> None:
+def test_one_canary_fewer_than_needed_does_not_do(epsilon, delta):
     claim = Claim(epsilon=epsilon, delta=delta)
     needed = canaries_needed(claim)
-    assert needed is not None
     for count, enough in ((needed, True), (needed - 1, False)):
         guesses = declared_guesses(count)
         q = scipy.special.expit(2 * epsilon)
@@ -114,7 +105,7 @@ def test_one_canary_fewer_than_needed_does_not_do(epsilon: float, delta: float) 
         assert (p <= 0.05) == enough
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path, capsys):
     write_text(tmp_path / "report.json", report(x=(100, 3, {})).model_dump_json())
     call = ["epsilon", str(tmp_path), "--claims"]
     assert run([*call, "1", "--delta", "1e-5"]) == 1
@@ -128,9 +119,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "has no canaries" in capsys.readouterr().err
 
 
-def test_what_the_runs_accountant_states(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_runs_accountant_states(tmp_path, capsys):
     write_text(tmp_path / "report.json", report(x=(50, 0, {})).model_dump_json())
     call = ["epsilon", str(tmp_path), "--claims", "1", "--run"]
     privacy: dict[str, Any] = {"epsilon": {"a": 0.5, "b": 2.5}, "delta": 1e-4}
@@ -148,7 +137,7 @@ def test_what_the_runs_accountant_states(
         assert "is no run with privacy" in capsys.readouterr().err
 
 
-def test_a_claim_is_one_that_can_be() -> None:
+def test_a_claim_is_one_that_can_be():
     for epsilon, delta in ((-1, 0), (float("nan"), 0), (1, 1), (1, -0.1)):
         with pytest.raises(InputError):
             Claim(epsilon=epsilon, delta=delta)

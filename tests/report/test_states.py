@@ -1,7 +1,5 @@
 """Where checkpoints stand: states from typed findings, the worst first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -12,18 +10,15 @@ from spark_audit import sentences
 from spark_audit.audits.claims import REMAINS, faults
 from spark_audit.cli.show import show_report
 from spark_audit.report.assemble import assemble
-from spark_audit.report.attacks import attacks, uncovered
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.gate import DEFAULT, check, parse_rule
 from spark_audit.report.states import (
     SHAPES,
-    Tried,
     advice,
     answer,
     gate,
     meanings,
     standings,
-    surety,
 )
 from spark_audit.results import (
     AuditResult,
@@ -51,7 +46,7 @@ def report(*findings: Finding, names: tuple[str, ...] = ("base", "a", "b")) -> R
     return made_report(*names, results=rows, findings=list(findings))
 
 
-def test_a_count_is_rounded_to_no_more_than_there_are() -> None:
+def test_a_count_is_rounded_to_no_more_than_there_are():
     one = finding("extract", "a", "verbatim")
     counts = {"all": Hits(count=15, of=15), "some": Hits(count=5, of=15)}
     one = one.model_copy(update={"facts": {**one.facts, **counts}})
@@ -75,7 +70,7 @@ def test_a_count_is_rounded_to_no_more_than_there_are() -> None:
         ([], "NOT TESTED"),
     ],
 )
-def test_states(claims: list[tuple[str, Claim]], state: str) -> None:
+def test_states(claims, state):
     told = [finding(audit, "a", claim) for audit, claim in claims]
     found = {one.name: one for one in standings(report(*told))}
     assert found["a"].state == state
@@ -84,7 +79,7 @@ def test_states(claims: list[tuple[str, Claim]], state: str) -> None:
     assert set(SHAPES) == set(meanings())
 
 
-def test_the_worst_stands_first_and_every_detection_in_it() -> None:
+def test_the_worst_stands_first_and_every_detection_in_it():
     loud = [finding(k, "b", "memory") for k in ("matched", "twins", "canary")]
     one, two = standings(
         report(
@@ -109,7 +104,7 @@ def test_the_worst_stands_first_and_every_detection_in_it() -> None:
     assert answer([replace(two, tried=tuple(whole))]) == "a: NO LEAK FOUND"
 
 
-def test_what_says_nothing_is_void_and_what_was_left_out_not_tested() -> None:
+def test_what_says_nothing_is_void_and_what_was_left_out_not_tested():
     told = [
         finding("matched", "a", "nothing_shown"),
         finding("canary", "a", "nothing_shown", status="insensitive"),
@@ -152,9 +147,7 @@ def with_fault(name: str, *told: Finding, of: str = "a", **more: Any) -> Report:
     ],
 )
 @pytest.mark.parametrize("fault", REMAINS)
-def test_a_mistaken_setup_is_not_tested_or_leaks(
-    fault: str, audit: str, claim: Claim, leaks: tuple[str, ...]
-) -> None:
+def test_a_mistaken_setup_is_not_tested_or_leaks(fault, audit, claim, leaks):
     """No claim that the fault could cause stands, and no gate opens."""
     given = with_fault(fault, finding(audit, "a", claim, p=1e-6), names=("base", "a"))
     (one,) = standings(given)
@@ -182,7 +175,7 @@ def test_a_mistaken_setup_is_not_tested_or_leaks(
     assert standings(again) == [one]
 
 
-def test_a_fault_is_of_its_checkpoint_its_seeds_and_everybodys_base() -> None:
+def test_a_fault_is_of_its_checkpoint_its_seeds_and_everybodys_base():
     told = [finding("matched", name, "nothing_shown") for name in ("a", "b")]
     of_a = standings(with_fault("broken_model", *told))
     assert {one.name: one.state for one in of_a} == {
@@ -197,12 +190,12 @@ def test_a_fault_is_of_its_checkpoint_its_seeds_and_everybodys_base() -> None:
         assert faults(guards, "b") == faults(guards, "base") == []
 
 
-def test_a_base_that_gives_something_away_is_told_of_too() -> None:
+def test_a_base_that_gives_something_away_is_told_of_too():
     found = standings(report(finding("extract", "base", "verbatim")))
     assert [one.name for one in found] == ["base", "a", "b"]
 
 
-def test_the_gate_of_no_rules_agrees() -> None:
+def test_the_gate_of_no_rules_agrees():
     rule = parse_rule(DEFAULT[0])
     told = [
         finding("matched", "a", "memory"),
@@ -221,60 +214,7 @@ def test_the_gate_of_no_rules_agrees() -> None:
     assert tripped == {one.name for one in stand if not one.ships}
 
 
-def test_the_most_exposed_types_are_named_where_identifiers_are_remembered() -> None:
-    values = {"NAME": -0.4, "EMAIL": -0.2, "PHONE": -0.9, "SSN": -0.1, "IBAN": -0.3}
-    rows = [
-        figure("a", f"matched|memory||type:{kind}", value, high=value + 0.05)
-        for kind, value in values.items()
-    ]
-    rows[2] = rows[2].model_copy(update={"high": 0.1})  # may be none at all
-    given = report(finding("matched", "a", "memory"))
-    given = given.model_copy(update={"results": [*given.results, *rows]})
-    one, two = standings(given)
-    types = [row.grouping[1] for row in one.exposed]
-    assert types == ["NAME", "IBAN", "EMAIL"]
-    words = sentences.render("page.exposed", exposed=one.exposed)
-    assert words.endswith(
-        "NAME 49% more likely, IBAN 35% more likely, EMAIL 22% more likely"
-    )
-    assert two.exposed == ()
-
-
-def test_types_that_became_less_likely_are_not_called_exposed() -> None:
-    row = figure("a", "matched|memory||type:NAME", 0.6)
-    given = report(finding("matched", "a", "betrays"))
-    given = given.model_copy(update={"results": [*given.results, row]})
-    one = standings(given)[0]
-    words = sentences.render("page.exposed", exposed=one.exposed)
-    assert words.startswith("types that became less likely most")
-    assert "exposed" not in words
-
-
-def test_what_has_no_valid_test_is_named_and_smallest_effects_say_whose_they_are() -> (
-    None
-):
-    clean = finding("matched", "a", "nothing_shown", metric="memory", mde=0.1)
-    clean = clean.model_copy(update={"unit": "nats"})
-    given = report(clean, finding("matched", "b", "memory"), names=("base", "a", "b"))
-    found = standings(given)
-    tried = attacks(given, found)
-    matched = next(one for one in tried if one.audit == "matched")
-    assert matched.least.endswith(", in a")
-    assert "no valid test" not in uncovered(tried, found)
-    alone = standings(report(clean))
-    assert {one.name: one.state for one in alone}["b"] == "NOT TESTED"
-    tried = attacks(report(clean), alone)
-    assert uncovered(tried, alone).startswith("memory of b (no valid test);")
-
-
-def test_a_report_without_attacks_has_no_standings() -> None:
-    bare = made_report()
-    assert standings(bare) == []
-
-
-def test_the_terminal_withholds_nothing_from_its_owner(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_terminal_withholds_nothing_from_its_owner(capsys):
     row = figure("a", "matched|memory", 0.123, unit="nats", clusters=2)
     facts = {"delta_sel": row, "reason": "x"}
     few = Finding.on(row, "nothing_shown", "matched.no_change", facts=facts)
@@ -288,63 +228,3 @@ def test_the_terminal_withholds_nothing_from_its_owner(
     out = capsys.readouterr().out
     assert "0.123" in out
     assert "withheld" not in out.lower()
-
-
-@pytest.mark.parametrize(
-    ("audit", "more", "told"),
-    [
-        ("matched", {"unit": "nats", "value": -0.7}, "(2.0 times as likely)"),
-        ("canary", {"unit": "bits", "value": 3.0, "null": 1.0}, "list than by chance)"),
-        ("canary", {"unit": "bits", "value": 2.0}, "top of its list)"),
-        ("twins", {"unit": "bits", "metric": "rise"}, "than at the base model)"),
-        ("twins", {"unit": "bits", "metric": "beyond"}, "than held-out ones)"),
-        ("mia", {"unit": "AUC", "facts": {"beyond": None}}, "than by the texts alone)"),
-        ("mia", {"unit": "AUC", "facts": {}}, "of 100 pairs)"),
-        ("extract", {"unit": "points"}, "than of held-out ones)"),
-        ("extract", {"unit": "points", "facts": {"against": "base"}}, "base model)"),
-    ],
-)
-def test_what_was_found_is_compared_with_what_it_was_tested_against(
-    audit: str, more: dict[str, Any], told: str
-) -> None:
-    one = Finding(
-        audit=audit,
-        checkpoint="a",
-        claim="memory",
-        says="said",
-        **{"value": 0.3, **more},
-    )
-    assert Tried(audit, "FOUND", one).shown.endswith(told)
-    assert "(" not in Tried(audit, "not shown", one).shown
-
-
-def test_a_finding_on_one_seed_says_which() -> None:
-    found = finding("mia", "a[2]", "membership", unit="AUC", value=0.2)
-    assert Tried("mia", "FOUND", found).shown.endswith(", in a[2])")
-    (one,) = standings(report(found, names=("a[1]", "a[2]")))
-    assert one.lead.startswith("a[2]: ")
-
-
-def test_how_sure_is_said_of_claims_of_the_family_and_of_stated_effects_alone() -> None:
-    sure = finding("matched", "a", "memory", p_adjusted=0.0021)
-    clean = finding("matched", "b", "nothing_shown", mde=0.1)
-    told = surety(standings(report(sure, clean)))
-    assert "those of a in at most 3 of 1,000 such reports" in told
-    assert "2 of 10 such audits would miss" in told
-    # Nothing is known of what was not corrected, and of a leak of no stated size.
-    loose = sure.model_copy(update={"family": "exploratory"})
-    silent = clean.model_copy(update={"mde": None})
-    assert surety(standings(report(loose, silent))) == ""
-
-
-def test_that_no_type_is_exposed_is_said_where_identifiers_were_tested() -> None:
-    told = "no type of identifier is shown to be exposed"
-    tested, canaries = (
-        standings(report(finding(audit, "a", "nothing_shown"), names=("a",)))[0]
-        for audit in ("matched", "canary")
-    )
-    assert told in tested.exposure
-    assert canaries.exposure == ""
-    leak = finding("matched", "a", "memory")
-    (leaks,) = standings(report(leak, names=("a",)))
-    assert told not in leaks.outcomes

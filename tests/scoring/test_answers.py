@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from spark_audit.scoring.answers import begins_with, normalised, stripped

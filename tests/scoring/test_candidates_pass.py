@@ -1,7 +1,5 @@
 """Candidates behind a cached prefix score as they do in whole sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +16,7 @@ from spark_audit.scoring.passes import candidates as prefixes_module
 from spark_audit.scoring.passes import plain as engine_module
 from spark_audit.scoring.score import Scored, score
 from spark_audit.scoring.store import Store
-from spark_audit.scoring.table import LAYOUTS, Pass
+from spark_audit.scoring.table import Pass
 
 KIND = Pass("candidates")
 
@@ -103,16 +101,6 @@ def test_scores_are_those_of_whole_sequences(kind):
     assert_fits(scored, model, SETS)
 
 
-def test_the_table_has_one_row_a_candidate():
-    table = score(make_loaded(make_model("llama")), SETS, passes=[KIND])[KIND]
-    assert {k: v.dtype for k, v in table.columns.items()} == LAYOUTS["candidates"]
-    for item in SETS:
-        positions = table.position[table.rows(item.key)]
-        assert positions.tolist() == list(range(len(item.rows)))
-    empty = score(make_loaded(make_model("llama")), [], passes=[KIND])[KIND]
-    assert {k: v.dtype for k, v in empty.columns.items()} == LAYOUTS["candidates"]
-
-
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_nothing_depends_on_the_batches(kind, monkeypatch):
     loaded = make_loaded(make_model(kind))
@@ -161,18 +149,6 @@ def test_the_prefix_and_what_candidates_share_are_read_once(monkeypatch):
     assert sum(rows * width for rows, width in shapes[at[1] + 1 :]) == 40 * 9
 
 
-def test_the_caches_memory_is_bounded(monkeypatch):
-    model = make_model("llama")
-    item = Candidates("x", ids(*range(3, 63)), drawn([21] * 60, 0))
-    a_row = 2 * 2 * 8 * 4 * (60 + 20)  # keys and values, heads, size, bytes, tokens
-    shapes = fed(monkeypatch, model)
-    for budget, most in ((51 * a_row, 51), (7 * a_row, 7), (1, 1)):
-        shapes.clear()  # 51 rows have 1,024 tokens
-        monkeypatch.setattr(prefixes_module, "CPU_CACHE", budget)
-        score(make_loaded(model), [item], passes=[KIND])
-        assert max(rows for rows, width in shapes if width == 20) == most
-
-
 def test_a_set_that_tells_nothing_verifies_nothing(monkeypatch):
     # A longer set, of one candidate, is read without anything behind a cache.
     model = make_model("llama")
@@ -190,13 +166,6 @@ def test_a_set_that_tells_nothing_verifies_nothing(monkeypatch):
     lone = Candidates("lone", ids(*range(100, 200)), drawn([30], 0))
     assert "is off by" in whole(score(make_loaded(model), [lone, *SETS], passes=[KIND]))
     assert score(make_loaded(model), [lone], passes=[KIND]).notes == ()
-
-
-def test_one_token_candidates_need_the_prefix_alone(monkeypatch):
-    model = make_model("llama")
-    shapes = fed(monkeypatch, model)
-    score(make_loaded(model), [SETS[3]], passes=[KIND])
-    assert shapes[-1] == (1, 3)
 
 
 def test_unusable_rows_take_no_part():

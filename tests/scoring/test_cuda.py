@@ -1,7 +1,5 @@
 """What a GPU scores is what the CPU scores: passes, adapters, resumed stores."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

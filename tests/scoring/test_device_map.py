@@ -1,7 +1,5 @@
 """Models in several places, beside the same model in one place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

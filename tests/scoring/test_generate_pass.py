@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
@@ -255,14 +253,6 @@ def test_what_counts_as_right(written, target, strict, alike):
     assert graded(written, target) == (strict, alike)
 
 
-def test_an_answer_that_begins_with_the_right_label_may_run_on():
-    written = " Very negative, as they say"
-    assert graded(written, "very negative") == (0, 0)  # free text has no labels
-    labels = ("negative", "very", "very negative")
-    found = [graded(written, label, labels) for label in labels]
-    assert found == [(0, 0), (0, 0), (0, 1)]
-
-
 def graded(written: str, target: str, labels: tuple[str, ...] = ()) -> tuple[int, int]:
     class Characters:
         def decode(self, ids: Sequence[int], **_: Any) -> str:
@@ -418,17 +408,3 @@ def test_memory_that_ends_halves_the_batch(answers):
     ran(make_loaded(model, tokenizer=Spelled()), items)
     assert answers == expected
     assert max(sizes) > 3
-
-
-def test_the_head_of_an_adapted_model_is_not_copied_for_each_row():
-    model = make_model("qwen2").requires_grad_(False)
-    seen: list[bool] = []
-
-    def look(_: Any, args: tuple[torch.Tensor, ...]) -> None:
-        seen.append(args[0].is_contiguous() and args[0].shape[1] == 1)
-
-    model.get_output_embeddings().register_forward_pre_hook(look)
-    ran(make_loaded(model, tokenizer=Spelled()), prompts([4, 9, 9]))
-    # Of a view of hidden states torch makes a product a row, each with the whole head.
-    assert len(seen) > 5
-    assert all(seen)

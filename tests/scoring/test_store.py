@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys
@@ -107,28 +105,6 @@ def test_keys_of_sets_and_prompts_depend_on_all_they_hold():
     assert len(set(keys)) == len(items)
 
 
-def test_a_store_in_memory_needs_no_folder():
-    store = Store(None)
-    assert_holds(store, fill(store, ITEMS), ITEMS)
-
-
-def test_what_is_lacking_is_told_of_many_keys_at_once(tmp_path):
-    store = Store(tmp_path)
-    fill(store, ITEMS[:2])
-    keys = store.keys(MODEL, ITEMS, Pass())()
-    waits = store.keys(MODEL, ITEMS[3:], Pass())()["d"]
-    assert store.lacking([]) == set()
-    assert store.lacking(keys.values()) == {keys["c"], keys["d"]}
-    store.add(waits, ITEMS[3].scored, columns_of(ITEMS[3]))
-    assert store.lacking(keys.values()) == {keys["c"]}
-
-
-def test_items_not_stored_are_left_out(tmp_path):
-    store = Store(tmp_path)
-    fill(store, ITEMS[:2])
-    assert_holds(store, store.keys(MODEL, ITEMS, Pass())(), ITEMS[:2])
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -201,42 +177,12 @@ def test_another_workers_shards_are_seen_after_a_refresh(tmp_path):
     assert_holds(here, keys, ITEMS)  # gather refreshes
 
 
-def test_two_workers_that_scored_the_same_do_not_double_rows(tmp_path):
-    keys = fill(Store(tmp_path), ITEMS)
-    fill(Store(tmp_path), ITEMS[:2])
-    assert len(list(tmp_path.glob("*.parquet"))) == 2
-    assert_holds(Store(tmp_path), keys, ITEMS)
-
-
 def test_items_with_the_same_tokens_share_a_key_and_both_get_rows():
     twins = [ITEMS[0], replace(ITEMS[0], key="twin")]
     store = Store(None)
     keys = fill(store, twins)
     assert keys["a"] == keys["twin"]
     assert_holds(store, keys, twins)
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text"])
-def test_a_damaged_shard_is_left_out_with_a_note(tmp_path, damage):
-    keys = fill(Store(tmp_path), ITEMS[:2])
-    (good,) = tmp_path.glob("*.parquet")
-    fill(Store(tmp_path), ITEMS[2:])
-    data = bytearray(good.read_bytes())
-    if damage == "flip":
-        data[len(data) // 3] ^= 1
-    elif damage == "cut":
-        data = data[:-20]
-    else:
-        data = bytearray(b"" if damage == "empty" else b"no parquet")
-    good.write_bytes(bytes(data))
-    store = Store(tmp_path)
-    assert len(store.notes) == 1
-    assert good.name in store.notes[0]
-    keys = store.keys(MODEL, ITEMS, Pass())()
-    assert_holds(store, keys, ITEMS[2:])
-    # Scored again, it is found again.
-    fill(store, ITEMS[:2])
-    assert_holds(Store(tmp_path), keys, ITEMS)
 
 
 @pytest.mark.parametrize("change", ["column gone", "column more", "other type"])
@@ -351,30 +297,6 @@ t.assert_holds(store, store.keys(t.MODEL, more, t.Pass())(), more)
     assert "free space" in run.stdout
     assert_holds(Store(tmp_path), first, ITEMS)
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
-
-
-def test_a_killed_worker_loses_only_what_was_not_flushed(tmp_path):
-    code = f"""
-import sys, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import test_store as t
-from pathlib import Path
-store = t.Store(Path({str(tmp_path)!r}))
-t.fill(store, t.ITEMS[:2])
-keys = store.keys(t.MODEL, t.ITEMS, t.Pass())()
-store.add(keys["d"], t.ITEMS[3].scored, t.columns_of(t.ITEMS[3]))
-print("ready", flush=True)
-time.sleep(60)
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "ready\n"
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    store = Store(tmp_path)
-    assert_holds(store, store.keys(MODEL, ITEMS, Pass())(), ITEMS[:2])
 
 
 def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path):

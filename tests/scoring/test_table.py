@@ -1,7 +1,5 @@
 """The token table: rows by item and span, and a file that reads back the same."""
 
-from __future__ import annotations
-
 import stat
 
 import numpy as np
@@ -52,13 +50,6 @@ def test_items_are_ordered_by_key_whatever_the_order_of_arrival():
     )
 
 
-def test_an_empty_table_keeps_its_columns(tmp_path):
-    table = TokenTable.from_items([])
-    assert (len(table), table.ids) == (0, ())
-    table.write(tmp_path / "t.parquet")
-    assert_same(TokenTable.read(tmp_path / "t.parquet"), table)
-
-
 @pytest.mark.parametrize("kind", sorted(LAYOUTS))
 def test_every_kind_of_pass_keeps_its_columns_and_their_types(kind, tmp_path):
     layout = LAYOUTS[kind]
@@ -79,27 +70,6 @@ def test_every_kind_of_pass_keeps_its_columns_and_their_types(kind, tmp_path):
         table.write(tmp_path / "t.parquet")
         read = TokenTable.read(tmp_path / "t.parquet")
         assert {k: v.dtype for k, v in read.columns.items()} == layout
-
-
-def test_an_item_without_rows_is_in_the_table_and_in_the_file(tmp_path):
-    table = TokenTable.from_items([make_item("a", []), make_item("b", [1])])
-    table.write(tmp_path / "t.parquet")
-    for one in (table, TokenTable.read(tmp_path / "t.parquet")):
-        assert set(one.ids) == {"a", "b"}
-        assert one.rows("a").start == one.rows("a").stop
-        assert one.position[one.rows("b")].tolist() == [1]
-
-
-def test_columns_are_read_when_asked_for(tmp_path):
-    TokenTable.from_items([make_item("a", [1, 2])]).write(tmp_path / "t.parquet")
-    read = TokenTable.read(tmp_path / "t.parquet")
-    (tmp_path / "t.parquet").unlink()
-    # What was not asked for was not read.
-    with pytest.raises(OutputError, match="not a readable score table"):
-        read.columns["nll"]
-    with pytest.raises(KeyError):
-        read.columns["nothing"]
-    assert "nothing" not in read.columns
 
 
 def test_a_span_is_found_by_position():

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +21,7 @@ samples = st.lists(
 ).map(np.array)
 
 
-def test_worked_example() -> None:
+def test_worked_example():
     sd = PII.std(ddof=1)
     assert smd(PII, OTHER, sd=sd) == pytest.approx(0.774597, abs=1e-6)
     assert smd(PII, OTHER, sd=2.0) == 0.5
@@ -33,26 +31,13 @@ def test_worked_example() -> None:
 
 
 @given(samples, samples)
-def test_distances_of_distributions(a: np.ndarray, b: np.ndarray) -> None:
+def test_distances_of_distributions(a, b):
     plain = [abs(np.mean(a <= x) - np.mean(b <= x)) for x in [*a, *b]]
     assert ecdf_mean(a, b) == pytest.approx(np.mean(plain))
     assert ecdf_max(a, b) == pytest.approx(
         stats.ks_2samp(a, b, method="asymp").statistic
     )
     assert ecdf_mean(a, b) == pytest.approx(ecdf_mean(b, a))
-
-
-@given(samples, samples, st.floats(0.1, 10), st.floats(-10, 10))
-def test_no_unit_no_origin(
-    a: np.ndarray, b: np.ndarray, scale: float, shift: float
-) -> None:
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return
-    moved = a * scale + shift, b * scale + shift
-    ours, own = (smd(*sides, sd=sides[0].std(ddof=1)) for sides in (moved, (a, b)))
-    assert ours == pytest.approx(own)
-    assert variance_ratio(*moved) == pytest.approx(variance_ratio(a, b))
-    assert variance_ratio(b, a) == pytest.approx(1 / variance_ratio(a, b))
 
 
 @pytest.mark.parametrize(
@@ -65,19 +50,19 @@ def test_no_unit_no_origin(
         ([1.0, 2.0], [np.inf, 2.0], "values that are not finite"),
     ],
 )
-def test_smd_without_a_value(a: list[float], b: list[float], reason: str) -> None:
+def test_smd_without_a_value(a, b, reason):
     with pytest.raises(NotEstimableError, match=f"^{reason}$"):
         smd(np.array(a), np.array(b), sd=np.ptp(a) if a else 1.0)
 
 
-def test_wrong_arguments() -> None:
+def test_wrong_arguments():
     with pytest.raises(NotEstimableError, match="constant"):
         variance_ratio(PII, np.full(3, 0.1))
     with pytest.raises(NotEstimableError, match="constant"):
         variance_ratio(PII, np.array([7.1, 7.1 + 4e-15]))  # but for rounding
 
 
-def test_rows_use_one_ruler() -> None:
+def test_rows_use_one_ruler():
     (row,) = balance_rows(
         {"nll": np.array([2.0, 3, 4, 5, 11])},
         {"nll": np.array([0.0, 1, 2, 3])},
@@ -104,7 +89,7 @@ def test_rows_use_one_ruler() -> None:
     }
 
 
-def test_rows_say_why_a_figure_is_missing() -> None:
+def test_rows_say_why_a_figure_is_missing():
     same, varied = np.ones(4), np.array([1.0, 2, 3])
     constant, short, lost, missing = balance_rows(
         {"constant": same, "short": varied[:1], "lost": varied, "nan": [1.0, np.nan]},
@@ -135,7 +120,7 @@ def test_rows_say_why_a_figure_is_missing() -> None:
         assert all(v is None or np.isfinite(v) for v in figures)
 
 
-def test_effective_clusters() -> None:
+def test_effective_clusters():
     assert effective_clusters([3, 3, 3]) == 3
     assert effective_clusters([5, 0]) == 1
     assert effective_clusters(np.array([4, 2, 1, 1])) == pytest.approx(64 / 22)

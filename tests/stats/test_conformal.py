@@ -1,7 +1,5 @@
 """Conformal p of rows, and what is named: against plain counts, and in simulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy
@@ -45,9 +43,7 @@ def tried(seed: int, effect: float) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize("effect", [0.0, 0.3, 1.0, 2.0])
-def test_the_share_of_false_ones_is_kept_with_strangers_clusters_and_doses(
-    effect: float,
-) -> None:
+def test_the_share_of_false_ones_is_kept_with_strangers_clusters_and_doses(effect):
     results = np.array([tried(seed, effect) for seed in range(60)])
     false, power, strangers = results.mean(axis=0)
     assert false <= 0.1 + 2 * results[:, 0].std() / np.sqrt(60)
@@ -56,7 +52,7 @@ def test_the_share_of_false_ones_is_kept_with_strangers_clusters_and_doses(
         assert power >= 0.5
 
 
-def test_p_counts_held_out_clusters_once() -> None:
+def test_p_counts_held_out_clusters_once():
     """By a plain loop; ties count as at least as familiar."""
     rng = np.random.default_rng(0)
     scores = rng.integers(0, 8, 60).astype(float)
@@ -69,7 +65,7 @@ def test_p_counts_held_out_clusters_once() -> None:
     assert np.isnan(p[held]).all()
 
 
-def test_rows_without_a_score_are_never_named() -> None:
+def test_rows_without_a_score_are_never_named():
     scores = np.array([np.nan, 9.0, 1.0, 2.0, 3.0, 4.0])
     held = np.array([False, False, True, True, True, True])
     p = conformal_p(scores, held, np.arange(6))
@@ -78,7 +74,7 @@ def test_rows_without_a_score_are_never_named() -> None:
     assert not discoveries(p, share=0.1).any()
 
 
-def test_held_out_rows_are_measured_without_their_own_cluster() -> None:
+def test_held_out_rows_are_measured_without_their_own_cluster():
     scores = np.array([1.0, 2.0, 3.0, 10.0, 5.0])
     held = np.array([True, True, True, True, False])
     found = standardised(scores, held, np.zeros(5), np.array([0, 1, 2, 3, 4]))
@@ -86,18 +82,18 @@ def test_held_out_rows_are_measured_without_their_own_cluster() -> None:
     assert found[4] == pytest.approx((5 - 2.5) / 1.0)
 
 
-def test_a_task_without_held_out_rows_has_no_score() -> None:
+def test_a_task_without_held_out_rows_has_no_score():
     found = standardised([1.0, 2.0], [False, False], [0, 0], [0, 1])
     assert np.isnan(found).all()
 
 
-def test_named_is_benjamini_and_hochberg_and_never_above_5_per_cent() -> None:
+def test_named_is_benjamini_and_hochberg_and_never_above_5_per_cent():
     p = np.array([0.001, 0.02, 0.03, 0.06, 0.07])
     adjusted = scipy.stats.false_discovery_control(p)
     assert (adjusted <= 0.1).all()
     assert discoveries(p, share=0.1).tolist() == [True, True, True, False, False]
 
 
-def test_simes_is_the_smallest_scaled_p() -> None:
+def test_simes_is_the_smallest_scaled_p():
     assert simes([0.01, 0.5, 0.9]) == pytest.approx(0.03)
     assert simes([0.04, 0.04, 0.04]) == pytest.approx(0.04)

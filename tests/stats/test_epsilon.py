@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -35,26 +33,24 @@ class TestCandidateGuess:
             (10, 50, 6.7007),
         ],
     )
-    def test_of_50_canaries_among_512(self, k: int, hits: int, epsilon: float) -> None:
+    def test_of_50_canaries_among_512(self, k, hits, epsilon):
         found = candidate_guess_bound(hits, 50, n_candidates=N, k=k)
         assert found.canary == pytest.approx(epsilon, abs=5e-5)
 
     @pytest.mark.parametrize(("k", "hits"), [(1, 2), (1, 50), (10, 4), (100, 30)])
-    def test_is_where_the_binomial_test_stops_rejecting(
-        self, k: int, hits: int
-    ) -> None:
+    def test_is_where_the_binomial_test_stops_rejecting(self, k, hits):
         found = candidate_guess_bound(hits, 50, n_candidates=N, k=k).canary
         p = stats.binom.sf(hits - 1, 50, top_k_probability(found, k, N))
         assert p == pytest.approx(0.05, rel=1e-6)
 
     @pytest.mark.parametrize("k", [1, 10])
-    def test_is_zero_exactly_where_chance_is_not_rejected(self, k: int) -> None:
+    def test_is_zero_exactly_where_chance_is_not_rejected(self, k):
         for hits in range(8):
             p = stats.binom.sf(hits - 1, 50, k / N)
             found = candidate_guess_bound(hits, 50, n_candidates=N, k=k).canary
             assert (found == 0) == (p > 0.05)
 
-    def test_a_smaller_significance_is_the_limit_of_that_level(self) -> None:
+    def test_a_smaller_significance_is_the_limit_of_that_level(self):
         found = candidate_guess_bound(
             25, 50, n_candidates=N, significance=0.05 / 17
         ).canary
@@ -62,13 +58,13 @@ class TestCandidateGuess:
         assert p == pytest.approx(0.05 / 17, rel=1e-6)
         assert found < candidate_guess_bound(25, 50, n_candidates=N).canary
 
-    def test_rows_and_adjacency_share_it_out(self) -> None:
+    def test_rows_and_adjacency_share_it_out(self):
         found = candidate_guess_bound(25, 50, n_candidates=N, rows=6)
         assert found.record == found.canary / 6
         assert found.canary_add_remove == found.canary / 2
         assert found.record_add_remove == found.canary / 12
 
-    def test_refuses(self) -> None:
+    def test_refuses(self):
         for options in ({"k": 0}, {"k": N}, {"rows": 0}):
             with pytest.raises(ValueError, match="^candidate_guess_bound needs"):
                 candidate_guess_bound(1, 5, n_candidates=N, **options)
@@ -82,7 +78,7 @@ class TestCandidateGuess:
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 10])
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 4.0])
-def test_bounds_hold_for_randomised_response(epsilon: float, k: int) -> None:
+def test_bounds_hold_for_randomised_response(epsilon, k):
     """A mechanism that is exactly epsilon-DP over the candidates.
 
     It names k of the N candidates, a set with the true one ``e^eps`` times as often as
@@ -159,29 +155,25 @@ class TestOneRun:
             (1000, 1000, 560, 0.0, 0.13450),
         ],
     )
-    def test_equals_published_code(
-        self, coins: int, guesses: int, correct: int, delta: float, epsilon: float
-    ) -> None:
+    def test_equals_published_code(self, coins, guesses, correct, delta, epsilon):
         found = one_run_bound(correct, guesses, coins, delta=delta).canary
         assert found == pytest.approx(epsilon, abs=5e-6)
 
-    def test_the_curve_of_delta_helps_where_every_guess_is_right(self) -> None:
+    def test_the_curve_of_delta_helps_where_every_guess_is_right(self):
         # Steinke's alone: 3.46538.
         assert one_run_bound(100, 100, 1000, delta=1e-5).canary > 3.49
         assert one_run_bound(500, 500, 1000, delta=0.01).canary > 4.9
 
     @pytest.mark.parametrize("delta", [0.0, 1e-3, 0.05])
     @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
-    def test_p_is_the_theorem_written_out(self, epsilon: float, delta: float) -> None:
+    def test_p_is_the_theorem_written_out(self, epsilon, delta):
         for v in (1, 7, 12, 20):
             found = one_run_p(v, 20, 30, epsilon=epsilon, delta=delta)
             assert found == pytest.approx(steinke_p(v, 20, 30, epsilon, delta))
 
     @pytest.mark.parametrize("delta", [0.0, 0.003, 0.02])
     @pytest.mark.parametrize(("v", "r", "m"), [(9, 10, 12), (15, 16, 30), (20, 20, 20)])
-    def test_the_bound_is_where_both_theorems_stop_refuting(
-        self, v: int, r: int, m: int, delta: float
-    ) -> None:
+    def test_the_bound_is_where_both_theorems_stop_refuting(self, v, r, m, delta):
         found = one_run_bound(v, r, m, delta=delta).canary
         assert found > 0
         for epsilon, refuted in ((found - 1e-4, True), (found + 1e-4, False)):
@@ -191,7 +183,7 @@ class TestOneRun:
             )
             assert (min(by_both) <= 0.05) == refuted
 
-    def test_chance_gives_nothing(self) -> None:
+    def test_chance_gives_nothing(self):
         for delta in (0.0, 1e-5):
             for v in range(41):
                 bound = one_run_bound(v, 40, 80, delta=delta).canary
@@ -199,7 +191,7 @@ class TestOneRun:
                     assert bound == 0
         assert one_run_mu(24, 40, 80) == 0
 
-    def test_groups_share_it_out(self) -> None:
+    def test_groups_share_it_out(self):
         found = one_run_bound(25, 25, 50, rows=6)
         assert found.record == pytest.approx(found.canary / 6)
         assert found.canary_add_remove == pytest.approx(found.canary / 2)
@@ -210,10 +202,10 @@ class TestOneRun:
         mu = one_run_mu(25, 25, 50)
         assert one_run_mu(25, 25, 50, rows=6) == pytest.approx(mu / 6)
 
-    def test_half_of_the_coins_are_guessed(self) -> None:
+    def test_half_of_the_coins_are_guessed(self):
         assert [declared_guesses(n) for n in (1, 2, 50, 51)] == [1, 1, 25, 26]
 
-    def test_refuses(self) -> None:
+    def test_refuses(self):
         for options in ({"rows": 0}, {"delta": 1.0}):
             with pytest.raises(ValueError, match="^one_run_bound needs"):
                 one_run_bound(1, 5, 9, **options)
@@ -254,9 +246,7 @@ SIMULATED = [
 
 @pytest.mark.parametrize(("coins", "runs", "most"), SIMULATED)
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
-def test_one_run_bounds_hold_for_randomised_response(
-    epsilon: float, coins: int, runs: int, most: int
-) -> None:
+def test_one_run_bounds_hold_for_randomised_response(epsilon, coins, runs, most):
     right = randomised_response(np.random.default_rng(11), runs, coins, epsilon)
     r = declared_guesses(coins)
     for delta in (0.0, 1e-5):
@@ -270,9 +260,7 @@ def test_one_run_bounds_hold_for_randomised_response(
 
 @pytest.mark.parametrize(("coins", "runs", "most"), SIMULATED)
 @pytest.mark.parametrize(("mu", "delta"), [(0.3, 1e-2), (1.0, 1e-2), (1.0, 1e-5)])
-def test_one_run_bounds_hold_for_the_gaussian_mechanism(
-    mu: float, delta: float, coins: int, runs: int, most: int
-) -> None:
+def test_one_run_bounds_hold_for_the_gaussian_mechanism(mu, delta, coins, runs, most):
     right = gaussian(np.random.default_rng(12), runs, coins, mu)
     r, truth = declared_guesses(coins), gaussian_epsilon(mu, delta)
 

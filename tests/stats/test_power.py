@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from spark_audit.results import Estimate
@@ -11,7 +7,6 @@ from spark_audit.stats.power import (
     NOT_DETECTED,
     clusters_needed,
     mde,
-    mde_normal,
     with_mde,
 )
 
@@ -30,35 +25,19 @@ def power_of(effect: float, clusters: int, level: float) -> float:
 
 
 class TestMde:
-    def test_normal_multiplier(self) -> None:
-        assert mde_normal(1.0) == pytest.approx(2.8016, abs=5e-5)
-        assert mde_normal(0.2) == pytest.approx(0.56, abs=5e-4)
-
     @pytest.mark.parametrize("clusters", [2, 3, 5, 10, 51])
     @pytest.mark.parametrize("level", [0.95, 0.9])
-    def test_has_exactly_this_power(self, clusters: int, level: float) -> None:
+    def test_has_exactly_this_power(self, clusters, level):
         effect = mde(1.0, clusters=clusters, level=level)
         assert power_of(effect, clusters, level) == pytest.approx(0.8, abs=1e-7)
 
-    def test_equals_scipys_noncentral_t(self) -> None:
+    def test_equals_scipys_noncentral_t(self):
         effect = mde(1.0, clusters=51)
         critical = stats.t.ppf(0.975, 50)
         found = stats.nct.sf(critical, 50, effect) + stats.nct.cdf(
             -critical, 50, effect
         )
         assert found == pytest.approx(0.8, abs=1e-12)
-
-    def test_is_two_percent_larger_than_the_normal_one_at_51(self) -> None:
-        assert mde(0.2, clusters=51) / mde_normal(0.2) == pytest.approx(1.02, abs=1e-3)
-
-    def test_tends_to_the_normal_one(self) -> None:
-        assert mde(1.0, clusters=10**6) == pytest.approx(mde_normal(1.0), rel=1e-5)
-
-    @given(st.integers(2, 3000), st.floats(0.3, 0.999))
-    def test_finds_a_root_everywhere(self, clusters: int, level: float) -> None:
-        effect = mde(1.0, clusters=clusters, level=level)
-        assert effect > 0
-        assert mde(2.0, clusters=clusters, level=level) == 2 * effect
 
 
 class TestClustersNeeded:
@@ -67,16 +46,14 @@ class TestClustersNeeded:
     @pytest.mark.parametrize(
         ("effect", "normal"), [(0.5, 65), (0.3, 178), (0.2, 401), (0.1, 1602)]
     )
-    def test_from_an_error_of_a_fifth_at_51_clusters(
-        self, effect: float, normal: int
-    ) -> None:
+    def test_from_an_error_of_a_fifth_at_51_clusters(self, effect, normal):
         exact = clusters_needed(self.SD, effect)
         assert normal <= exact <= normal + 3
         assert mde(self.SD / np.sqrt(exact), clusters=exact) <= effect
         fewer = exact - 1
         assert mde(self.SD / np.sqrt(fewer), clusters=fewer) > effect
 
-    def test_never_fewer_than_two(self) -> None:
+    def test_never_fewer_than_two(self):
         assert clusters_needed(1.0, 1e6) == 2
 
 
@@ -85,12 +62,12 @@ class TestWithMde:
         0.3, low=-0.1, high=0.7, interval="jackknife-t", se=0.2, n=261, clusters=51
     )
 
-    def test_fills_it(self) -> None:
+    def test_fills_it(self):
         found = with_mde(self.ESTIMATE)
         assert found.mde == mde(0.2, clusters=51)
         assert found.note == ""
 
-    def test_says_what_an_interval_over_the_null_means(self) -> None:
+    def test_says_what_an_interval_over_the_null_means(self):
         assert with_mde(self.ESTIMATE, null=0.0).note == NOT_DETECTED
         assert with_mde(self.ESTIMATE, null=-0.2).note == ""
         noted = self.ESTIMATE.noting("first")
@@ -100,7 +77,5 @@ class TestWithMde:
         "estimate",
         [Estimate.missing("no data"), Estimate(0.0, n=5, clusters=5, note="no spread")],
     )
-    def test_leaves_an_estimate_without_an_error_alone(
-        self, estimate: Estimate
-    ) -> None:
+    def test_leaves_an_estimate_without_an_error_alone(self, estimate):
         assert with_mde(estimate, null=0.0) == estimate

@@ -1,7 +1,5 @@
 """ROC statistics against scikit-learn, SciPy and plain transcriptions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,7 @@ RNG = np.random.default_rng
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_auc_equals_scikit_learn_and_mann_whitney(seed: int) -> None:
+def test_auc_equals_scikit_learn_and_mann_whitney(seed):
     rng = RNG(seed)
     x, y = (np.round(rng.normal(0.3 * (n == 37), 1, n), 1) for n in (37, 23))
     both = np.concatenate([x, y])
@@ -48,7 +46,7 @@ def test_auc_equals_scikit_learn_and_mann_whitney(seed: int) -> None:
         ([1.0, np.nan], [0.0], "a score is NaN"),
     ],
 )
-def test_what_is_undefined_is_said(members: Any, others: Any, message: str) -> None:
+def test_what_is_undefined_is_said(members, others, message):
     functions = (
         auc,
         lambda a, b: tpr_at_fpr(a, b, 0.1),
@@ -60,25 +58,8 @@ def test_what_is_undefined_is_said(members: Any, others: Any, message: str) -> N
 
 # --- TPR at a budget of false positives -----------------------------------------------
 
-NEGATIVES = np.arange(20) / 20
-POSITIVES = np.array([0.05, 0.2, 0.41, 0.55, 0.62, 0.78, 0.88, 0.93, 0.97, 0.99])
 
-
-@pytest.mark.parametrize(
-    ("fpr", "tpr", "achieved", "resolvable"),
-    [(0.05, 0.3, 0.05, True), (0.1, 0.4, 0.1, True), (0.01, 0.2, 0, False)]
-    + [(0.001, 0.2, 0, False)],
-)
-def test_tpr_by_the_declared_convention(
-    fpr: float, tpr: float, achieved: float, resolvable: bool
-) -> None:
-    found = tpr_at_fpr(POSITIVES, NEGATIVES, fpr)
-    assert (found.value, found.fpr) == pytest.approx((tpr, achieved))
-    assert found.resolvable is resolvable
-    assert found.note.startswith("coarse" if resolvable else "not resolvable")
-
-
-def test_false_positives_never_exceed_the_budget() -> None:
+def test_false_positives_never_exceed_the_budget():
     """Other tools take the first, the nearest or an interpolated threshold."""
     rng = RNG(0)
     for _ in range(300):
@@ -97,7 +78,7 @@ def test_false_positives_never_exceed_the_budget() -> None:
         assert found.value == pytest.approx(rates[1][within].max())
 
 
-def test_a_budget_is_floored_without_round_off() -> None:
+def test_a_budget_is_floored_without_round_off():
     y = np.arange(100.0)
     assert tpr_at_fpr(y, y, 0.29).fpr == pytest.approx(0.29)
     assert tpr_at_fpr([98.0], y, 0.01).value == 0, "a tie is a non-member"
@@ -108,20 +89,15 @@ def test_a_budget_is_floored_without_round_off() -> None:
     ("n", "mean", "low", "high"),
     [(300, 5.32, 2.3, 9.3), (1000, 5.09, 3.3, 7.1), (2700, 5.04, 3.9, 6.3)],
 )
-def test_chance_band(n: int, mean: float, low: float, high: float) -> None:
+def test_chance_band(n, mean, low, high):
     found = chance_band(n, n, 0.05)
     assert 100 * found.mean == pytest.approx(mean, abs=0.006)
     assert 100 * found.low == pytest.approx(low, abs=0.051)
     assert 100 * found.high == pytest.approx(high, abs=0.051)
 
 
-def test_chance_needs_both_sides() -> None:
-    with pytest.raises(NotEstimableError, match="empty"):
-        chance_band(0, 10, 0.05)
-
-
 @pytest.mark.slow
-def test_chance_band_holds_its_level() -> None:
+def test_chance_band_holds_its_level():
     rng = RNG(0)
     band = chance_band(300, 400, 0.05)
     values = np.array(
@@ -194,18 +170,7 @@ def kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray((x[:, None] > y) + 0.5 * (x[:, None] == y))
 
 
-def test_the_published_example() -> None:
-    """AUC and DeLong variance that the README of the package pauc prints."""
-    y = np.array([0, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1], bool)
-    s = [0.1, 0.35, 0.24, 0.8, 0.2, 0.85, 0.13, 0.85, 0.74, 0.58, 0.71, 0.25]
-    found = auc_estimate(Design.of(y, np.arange(12)), s)
-    assert found.value == pytest.approx(0.7083333, abs=1e-7)
-    assert found.se == pytest.approx(np.sqrt(0.0284722), abs=1e-6)
-    # With normal quantiles it is [0.3288, 0.9233]; t quantiles are wider.
-    assert found.low < 0.3288 < 0.9233 < found.high  # type: ignore[operator]
-
-
-def test_single_rows_give_delong() -> None:
+def test_single_rows_give_delong():
     x, y = rounded(60, 40, 1)
     design = Design.of(np.repeat([True, False], [60, 40]), np.arange(100))
     found = auc_estimate(design, np.concatenate([x, y]))
@@ -217,7 +182,7 @@ def test_single_rows_give_delong() -> None:
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_clusters_give_obuchowski(mixed: bool) -> None:
+def test_clusters_give_obuchowski(mixed):
     """With clusters on one side, and with clusters on both."""
     rng = RNG(2)
     member = np.repeat([True, False], [50, 40])
@@ -234,7 +199,7 @@ def test_clusters_give_obuchowski(mixed: bool) -> None:
     assert found.clusters == len(set(cluster))
 
 
-def test_tasks_are_averaged() -> None:
+def test_tasks_are_averaged():
     parts = [clustered(seed, sides=(12, 9)) for seed in (1, 2, 3)]
     single = [auc_estimate(design, scores) for design, scores in parts]
     design = Design.of(
@@ -255,7 +220,7 @@ def test_tasks_are_averaged() -> None:
             assert (weights[:, at].sum(axis=1) == len(at)).all()
 
 
-def test_bootstrap_agrees_with_scipy() -> None:
+def test_bootstrap_agrees_with_scipy():
     """Rows as clusters: SciPy resamples both sides, as the strata do."""
     x, y = rounded(80, 60, 6, shift=0.5)
     design = Design.of(np.repeat([True, False], [80, 60]), np.arange(140))
@@ -277,27 +242,7 @@ def test_bootstrap_agrees_with_scipy() -> None:
     assert found.se == pytest.approx(reference.standard_error, rel=0.06)
 
 
-def test_clusters_on_both_sides_are_one_stratum() -> None:
-    member = np.tile([True, False], 10)
-    design = Design.of(member, np.repeat(np.arange(10), 2))
-    weights = design.draw(replicates=30, seed=3)
-    assert (weights == draw_weights(10, replicates=30, seed=3)).all()
-
-
-def test_difference_is_paired() -> None:
-    design, first = clustered(7)
-    second = first + RNG(1).normal(0, 0.3, len(first))
-    found, p = auc_difference(design, first, second)
-    a, b = (auc_estimate(design, s) for s in (first, second))
-    assert found.value == pytest.approx(a.value - b.value)  # type: ignore[operator]
-    assert found.se < np.hypot(a.se, b.se)  # type: ignore[operator,arg-type]
-    assert 0 < p <= 1  # type: ignore[operator]
-    same, none = auc_difference(design, first, 2 * first + 1)
-    assert (same.value, same.low, none) == (0.0, None, None)
-    assert "alike" in same.note
-
-
-def test_difference_equals_paired_delong_for_single_rows() -> None:
+def test_difference_equals_paired_delong_for_single_rows():
     rng = RNG(8)
     scores = rng.normal(0, 1, (90, 2)) + rng.normal(0, 1, (90, 1))
     member = np.repeat([True, False], [50, 40])
@@ -309,7 +254,7 @@ def test_difference_equals_paired_delong_for_single_rows() -> None:
     assert found.se == pytest.approx(np.sqrt(variance))
 
 
-def test_perfect_order_has_an_exact_bound() -> None:
+def test_perfect_order_has_an_exact_bound():
     design = Design.of(np.repeat([True, False], [30, 20]), np.arange(50))
     scores = np.where(design.member, 2.0, 1.0) + np.arange(50) / 1000
     found = auc_estimate(design, scores)
@@ -322,7 +267,7 @@ def test_perfect_order_has_an_exact_bound() -> None:
 
 
 @pytest.mark.parametrize("others", [5, 6, 20, 3000])
-def test_a_perfect_order_has_an_exact_p(others: int) -> None:
+def test_a_perfect_order_has_an_exact_p(others):
     """Below 0.05 exactly where the exact interval leaves 0.5 out, and never 0."""
     design = Design.of(
         np.repeat([True, False], [3000, others]), np.arange(3000 + others)
@@ -337,7 +282,7 @@ def test_a_perfect_order_has_an_exact_p(others: int) -> None:
         assert (p < 0.05) == (not found.low <= 0.5 <= found.high)  # type: ignore[operator]
 
 
-def test_differences_of_perfect_orders_are_tested() -> None:
+def test_differences_of_perfect_orders_are_tested():
     design = Design.of(np.repeat([True, False], [9, 7]), np.arange(16))
     scores = np.where(design.member, 2.0, 1.0) + np.arange(16) / 1000
     found, p = auc_difference(design, scores, -scores)
@@ -350,7 +295,6 @@ def test_differences_of_perfect_orders_are_tested() -> None:
     nearly = -scores
     nearly[0] = 0.0
     _, least = auc_difference(design, scores, nearly)
-    assert least is not None
     assert least >= 2 * 0.5**7
     same, none = auc_difference(design, scores, 2 * scores)
     assert (same.value, none) == (0.0, None)
@@ -366,9 +310,7 @@ def test_differences_of_perfect_orders_are_tested() -> None:
         ([1, 1, 0, 0], [0, 1, 2, 3], [1.0, 2, 3, np.nan], "a score is NaN"),
     ],
 )
-def test_missing_estimates_give_their_reason(
-    member: Any, cluster: Any, scores: Any, reason: str
-) -> None:
+def test_missing_estimates_give_their_reason(member, cluster, scores, reason):
     design = Design.of(np.array(member, bool), np.array(cluster))
     found = auc_estimate(design, np.array(scores, float))
     assert found.status == "not_estimable"
@@ -382,7 +324,7 @@ def tpr(design: Design, scores: np.ndarray, fpr: float, **options: Any) -> Any:
     return tpr_estimate(design, scores, fpr, replicates=replicates)
 
 
-def test_tpr_estimate() -> None:
+def test_tpr_estimate():
     design, scores = clustered(9, sides=(120, 110), shift=1.0)
     found = tpr(design, scores, 0.1)
     x, y = split(design.member, scores)
@@ -400,7 +342,7 @@ def test_tpr_estimate() -> None:
     assert "needs 1000 non-members" in none.note
 
 
-def test_a_rate_of_zero_has_an_interval() -> None:
+def test_a_rate_of_zero_has_an_interval():
     design = Design.of(np.repeat([True, False], [30, 40]), np.arange(70))
     scores = np.where(design.member, 0.0, 1.0) + np.arange(70) / 1000
     found = tpr(design, scores, 0.1)
@@ -410,7 +352,7 @@ def test_a_rate_of_zero_has_an_interval() -> None:
     assert found.parity_low is None, "resamples agree"
 
 
-def test_chance_of_a_design() -> None:
+def test_chance_of_a_design():
     single = Design.of(np.repeat([True, False], [300, 300]), np.arange(600))
     assert chance(single, 0.05, seed=0) == chance_band(300, 300, 0.05)
     tasks = np.tile([0, 1, 2], 200)
@@ -422,18 +364,6 @@ def test_chance_of_a_design() -> None:
     assert found.low < found.mean < found.high
     pairs = Design.of(single.member, np.arange(600) // 2)
     assert chance(pairs, 0.05, seed=0) == chance_band(150, 150, 0.05)
-
-
-@pytest.mark.parametrize("fpr", [0.01, 0.1])
-def test_a_resample_without_a_side_has_no_rate(fpr: float) -> None:
-    design = Design.of([True, False, True, False], [0, 0, 1, 1])
-    weights = np.array([[2, 0], [0, 0]])
-    found = tpr_replicates(design, np.arange(4.0), [fpr], weights)
-    assert np.isnan(found).tolist() == [[False, True]]
-    assert np.isnan(auc_replicates(design, np.arange(4.0), weights)).tolist() == [
-        False,
-        True,
-    ]
 
 
 # --- simulations ----------------------------------------------------------------------
@@ -459,9 +389,7 @@ def coverage(truth: float, runs: int, **options: Any) -> tuple[float, float]:
     [((100, 60), 1, 0.5, 0.5), ((60, 40), 5, 0.7, 0.5), ((15, 10), 4, 0.7, 0.3)]
     + [((100, 100), 1, 0.5, 2.5)],
 )
-def test_coverage_of_auc_intervals(
-    sides: tuple[int, int], size: int, icc: float, shift: float
-) -> None:
+def test_coverage_of_auc_intervals(sides, size, icc, shift):
     truth = float(stats.norm.cdf(shift / np.sqrt(2)))
     ours, percentile = coverage(
         truth, 1000, sides=sides, size=size, icc=icc, shift=shift
@@ -471,7 +399,7 @@ def test_coverage_of_auc_intervals(
 
 
 @pytest.mark.slow
-def test_null_rejection_and_power() -> None:
+def test_null_rejection_and_power():
     rejected = found = 0
     runs = 1000
     for seed in range(runs):
@@ -488,7 +416,7 @@ def test_null_rejection_and_power() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 1.0])
-def test_coverage_of_tpr_intervals(shift: float) -> None:
+def test_coverage_of_tpr_intervals(shift):
     truth = float(stats.norm.sf(stats.norm.isf(0.05) - shift))
     hits, runs = 0, 800
     for seed in range(runs):
@@ -509,7 +437,7 @@ def by_tasks(seed: int) -> tuple[Design, np.ndarray]:
     return design, rng.normal(design.member * 0.8, 1.0)
 
 
-def test_resampled_rates_are_those_of_the_rows_repeated() -> None:
+def test_resampled_rates_are_those_of_the_rows_repeated():
     design, scores = by_tasks(1)
     weights = draw_weights(design.n_clusters, replicates=20, seed=0)
     found = tpr_replicates(design, scores, [0.1], weights)[0]
@@ -525,7 +453,7 @@ def test_resampled_rates_are_those_of_the_rows_repeated() -> None:
         assert each == pytest.approx(np.mean(rates))
 
 
-def test_each_task_has_its_threshold() -> None:
+def test_each_task_has_its_threshold():
     design, scores = by_tasks(2)
     # Few members above the threshold: the exact interval counts them.
     scores = scores - 2.0 * design.member
@@ -540,7 +468,7 @@ def test_each_task_has_its_threshold() -> None:
     assert (one.low, one.high) == (other.low, other.high)
 
 
-def test_degrees_of_freedom_are_satterthwaite_s() -> None:
+def test_degrees_of_freedom_are_satterthwaite_s():
     rng = RNG(3)
     x, y = rng.normal(0.7, 1, 6), rng.normal(0, 1, 9)
     member = np.repeat([True, False], [6, 9])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -15,8 +13,6 @@ from spark_audit.stats.sampled_extraction import (
     top_k_logp,
 )
 
-LOGP = float(np.sum([-0.2, -0.5, -0.1, -1.2, -0.3]))
-
 
 def decoded_logp(
     logits: np.ndarray, targets: np.ndarray, *, top_k: int, temperature: float = 1.0
@@ -28,38 +24,27 @@ def decoded_logp(
 
 
 class TestTries:
-    def test_example(self) -> None:
-        assert np.exp(LOGP) == pytest.approx(0.1002588, abs=5e-8)
-        assert [float(n_p(LOGP, p=p)) for p in (0.1, 0.5, 0.9)] == [1, 7, 22]
-
-    def test_far_tail(self) -> None:
+    def test_far_tail(self):
         assert n_p(-40.0) == pytest.approx(1.6315663e17, rel=5e-8)
         assert np.isfinite(n_p(-700.0))
         assert n_p(-np.inf) == np.inf
         assert n_p(-800.0) == np.inf
 
-    def test_both_formulas_meet(self) -> None:
-        near, far = n_p([-30.0, -30.0 - 1e-9])
-        assert far / near == pytest.approx(1 + 1e-9, rel=1e-8)
-
-    def test_a_certain_span_takes_one_try(self) -> None:
-        assert n_p(0.0) == 1.0
-
     @given(st.integers(2, 2000), st.sampled_from([0.1, 0.5, 0.9]))
-    def test_is_the_first_try_that_is_enough(self, denominator: int, p: float) -> None:
+    def test_is_the_first_try_that_is_enough(self, denominator, p):
         tries = int(n_p(-math.log(denominator), p=p))
         miss = 1 - Fraction(1, denominator)
         # A logarithm's rounding decides where both sides are equal.
         assert float(1 - miss**tries) >= p - 1e-12
         assert tries == 1 or float(1 - miss ** (tries - 1)) < p + 1e-12
 
-    def test_counts_by_threshold(self) -> None:
+    def test_counts_by_threshold(self):
         tries = [1, 10, 11, 1e3, 5e5, 1e6, np.inf]
         expected = {1: 1, 10: 2, 100: 3, 1000: 4, 10**4: 4, 10**5: 4, 10**6: 6}
         assert n_p_counts(tries) == expected
         assert n_p_counts([]) == dict.fromkeys(expected, 0)
 
-    def test_refuses(self) -> None:
+    def test_refuses(self):
         for logp in (0.1, np.nan):
             with pytest.raises(ValueError, match="^a log probability is NaN or above"):
                 n_p(logp)
@@ -70,7 +55,7 @@ class TestTries:
 
 
 class TestDecoding:
-    def test_columns_of_a_token_table_give_the_same(self) -> None:
+    def test_columns_of_a_token_table_give_the_same(self):
         rng = np.random.default_rng(0)
         logits = rng.normal(0, 3, (200, 90))
         targets = rng.integers(0, 90, 200)
@@ -85,21 +70,21 @@ class TestDecoding:
         expected = decoded_logp(logits, targets, top_k=40)
         np.testing.assert_allclose(found, expected, atol=1e-9)
 
-    def test_half_the_temperature(self) -> None:
+    def test_half_the_temperature(self):
         """TV-X2: logits [2, 1, 0, -1], token 1, T = 0.5, of the likeliest two."""
         logp = np.array([2.0, 1, 0, -1]) - np.log(np.exp([2.0, 1, 0, -1]).sum())
         cold = np.log(np.exp(2 * logp[:2]).sum())
         found = top_k_logp([-2 * logp[1]], [2], [cold], k=2)
         assert found[0] == pytest.approx(-2.1269280, abs=1e-7)
 
-    def test_rounding_makes_no_probability_above_one(self) -> None:
+    def test_rounding_makes_no_probability_above_one(self):
         assert top_k_logp([0.1], [1], [-0.1000001], k=40)[0] == 0.0
         with pytest.raises(ValueError, match=r"^an NLL is NaN$"):
             top_k_logp([np.nan], [1], [0.0], k=40)
 
 
 @pytest.mark.slow
-def test_tries_needed_are_those_that_sampling_takes() -> None:
+def test_tries_needed_are_those_that_sampling_takes():
     rng = np.random.default_rng(1)
     logits = rng.normal(0, 1.5, (3, 12))
     targets = np.array([np.argsort(row)[-2] for row in logits])

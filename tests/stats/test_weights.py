@@ -1,7 +1,5 @@
 """Weights of many clusters, which are drawn by block, beside those drawn one by one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -13,14 +11,14 @@ from spark_audit.stats.bootstrap import (
     sign_flip,
     weighted_sums,
 )
-from spark_audit.stats.intervals import Estimand, ratio, ratio_estimate, replicates_of
+from spark_audit.stats.intervals import ratio, ratio_estimate
 from spark_audit.stats.roc import Design, auc_replicates
 
 CLUSTERS = 2000
 
 
 @pytest.fixture
-def blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+def blocked(monkeypatch) -> None:
     monkeypatch.setattr("spark_audit.stats.bootstrap.BLOCKS", 400)
 
 
@@ -30,7 +28,7 @@ def sums() -> np.ndarray:
     return np.stack([rng.gamma(2.0, tokens), tokens], axis=1)
 
 
-def test_a_block_stands_for_all_of_its_clusters(blocked: None) -> None:
+def test_a_block_stands_for_all_of_its_clusters(blocked):
     weights = draw_weights(CLUSTERS, replicates=50, seed=0)
     assert isinstance(weights, Blocks)
     assert weights.shape == (50, CLUSTERS)
@@ -45,7 +43,7 @@ def test_a_block_stands_for_all_of_its_clusters(blocked: None) -> None:
     )
 
 
-def test_limits_are_as_wide_as_those_over_clusters(blocked: None) -> None:
+def test_limits_are_as_wide_as_those_over_clusters(blocked):
     """And not wider, as they would be if neighbours went together."""
     table = sums()
     # Clusters that stand together are alike: blocks must not be runs of them.
@@ -59,9 +57,7 @@ def test_limits_are_as_wide_as_those_over_clusters(blocked: None) -> None:
     assert high - low == pytest.approx(own_high - own_low, rel=0.1)
 
 
-def test_strata_keep_their_sizes_whether_or_not_they_are_blocked(
-    blocked: None,
-) -> None:
+def test_strata_keep_their_sizes_whether_or_not_they_are_blocked(blocked):
     strata = np.repeat([2, 5, 7], [30, 1200, 500])[np.argsort(np.arange(1730) % 7)]
     weights = draw_in_strata(strata, replicates=20, seed=1)
     assert isinstance(weights, Blocks)
@@ -77,7 +73,7 @@ def test_strata_keep_their_sizes_whether_or_not_they_are_blocked(
     assert set(few[:, :30].sum(axis=1)) == {30}
 
 
-def test_resampled_areas_are_those_of_the_whole_matrix(blocked: None) -> None:
+def test_resampled_areas_are_those_of_the_whole_matrix(blocked):
     rng = np.random.default_rng(0)
     member = np.arange(CLUSTERS) % 2 == 0
     design = Design.of(member, np.array([f"c{k}" for k in range(CLUSTERS)]), None)
@@ -90,9 +86,7 @@ def test_resampled_areas_are_those_of_the_whole_matrix(blocked: None) -> None:
     )
 
 
-def test_the_sign_flip_test_keeps_its_level_and_sees_what_is_there(
-    blocked: None,
-) -> None:
+def test_the_sign_flip_test_keeps_its_level_and_sees_what_is_there(blocked):
     rng = np.random.default_rng(0)
     null = [
         sign_flip(rng.standard_t(3, CLUSTERS), seed=k, replicates=499)
@@ -100,13 +94,3 @@ def test_the_sign_flip_test_keeps_its_level_and_sees_what_is_there(
     ]
     assert 2 <= np.sum(np.array(null) < 0.05) <= 20
     assert sign_flip(rng.normal(0.15, 1, CLUSTERS), seed=0) < 0.001
-
-
-def test_a_ratio_over_blocks_is_that_of_each_cluster_s_weight() -> None:
-    clusters = 9000
-    weights = draw_weights(clusters, replicates=25, seed=3)
-    assert isinstance(weights, Blocks)
-    sums = np.random.default_rng(0).random((clusters, 2))
-    found = replicates_of({"r": Estimand(sums, ratio, n=clusters)}, weights)["r"]
-    each = np.asarray(weights.drawn)[:, weights.block] @ sums
-    assert found == pytest.approx(each[:, 0] / each[:, 1])

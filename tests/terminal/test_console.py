@@ -1,7 +1,5 @@
 """How a command line is read, how it leaves, and what it shows."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -10,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -22,7 +19,6 @@ from spark_audit.terminal.console import (
     keep_apart,
     run_command,
     show_facts,
-    show_table,
 )
 from spark_audit.terminal.flags import one_of
 from spark_audit.terminal.interrupts import SIGNALS
@@ -60,7 +56,7 @@ def call(action: Callable[[], None], arguments: Sequence[str] = ("do",)) -> int:
         ("--ckpt a -- b c", None),
     ],
 )
-def test_several_values_and_snake_case(typed: str, read: Any) -> None:
+def test_several_values_and_snake_case(typed, read):
     found: list[Any] = []
 
     def do(
@@ -100,9 +96,7 @@ def wrapped(error: Exception, cause: Exception) -> Exception:
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
 )
-def test_every_way_to_leave_has_its_code(
-    error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_way_to_leave_has_its_code(error, code, said, capsys):
     assert call(raising(error), ["do", "--text", "a b"]) == code
     out, err = capsys.readouterr()
     assert out == ""
@@ -111,29 +105,7 @@ def test_every_way_to_leave_has_its_code(
     assert err.strip().startswith("try: ")
 
 
-def test_what_a_command_leaves_with_is_the_code() -> None:
-    assert call(lambda: None) == 0
-    assert call(raising(SystemExit(1))) == 1
-
-
-def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, said in (
-        (["no"], 'Unknown command "no"'),
-        (["do", "--nothing"], "Unknown option: --nothing"),
-        ([], "no command was given"),
-    ):
-        assert call(lambda: None, arguments) == 2
-        err = capsys.readouterr().err
-        assert said in err
-        assert err.count("\n") == 1
-        assert err.endswith(" --help\n")
-
-
-def test_defects_of_ours_leave_no_data_behind(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_defects_of_ours_leave_no_data_behind(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert call(raising(KeyError("Jane Roe, 078-05-1120"))) == 70
     err = capsys.readouterr().err
@@ -143,11 +115,7 @@ def test_defects_of_ours_leave_no_data_behind(
     assert "in action" in log.read_text()
 
 
-def test_a_panic_is_no_traceback_and_not_the_gates_code(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_a_panic_is_no_traceback_and_not_the_gates_code(monkeypatch, capsys, tmp_path):
     from tokenizers import pre_tokenizers
 
     def panics() -> None:
@@ -161,9 +129,7 @@ def test_a_panic_is_no_traceback_and_not_the_gates_code(
 
 
 @pytest.mark.parametrize("sent", SIGNALS)
-def test_every_signal_that_ends_is_an_interrupt(
-    sent: signal.Signals, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_signal_that_ends_is_an_interrupt(sent, capsys):
     before = [signal.getsignal(one) for one in SIGNALS]
     assert call(lambda: os.kill(os.getpid(), sent)) == 130
     assert "resume with: try do" in capsys.readouterr().err
@@ -171,9 +137,7 @@ def test_every_signal_that_ends_is_an_interrupt(
     assert [signal.getsignal(one) for one in SIGNALS] == before
 
 
-def test_an_interrupt_of_which_a_library_made_an_error_is_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_interrupt_of_which_a_library_made_an_error_is_one(capsys):
     def action() -> None:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -196,16 +160,14 @@ def test_an_interrupt_of_which_a_library_made_an_error_is_one(
     ],
     ids=repr,
 )
-def test_the_end_of_memory_is_no_defect(
-    error: Exception, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_end_of_memory_is_no_defect(error, capsys):
     assert call(raising(error)) == 5
     lines = capsys.readouterr().err.splitlines()
     assert "out of memory; end other programs" in lines[0]
     assert lines[1:] == ["resume with: try do"]
 
 
-def test_a_reader_that_has_enough_is_no_error() -> None:
+def test_a_reader_that_has_enough_is_no_error():
     code = (
         "import sys\n"
         "from spark_audit.terminal.commands import add, program\n"
@@ -219,8 +181,6 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         assert process.stdout.readline() == b"line\n"
         process.stdout.close()
         assert process.stderr.read() == b""
@@ -228,7 +188,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("output", [">&-", "| true", "> /dev/full", ">&- 2>&-"])
-def test_what_a_command_came_to_stands_where_nobody_can_be_told(output: str) -> None:
+def test_what_a_command_came_to_stands_where_nobody_can_be_told(output):
     code = (
         "import sys\n"
         "from spark_audit.terminal.commands import add, program\n"
@@ -251,7 +211,7 @@ def test_what_a_command_came_to_stands_where_nobody_can_be_told(output: str) -> 
     assert done.stderr in ("", "try: error: I/O: No space left on device\n")
 
 
-def test_inputs_are_not_written_over(tmp_path: Path) -> None:
+def test_inputs_are_not_written_over(tmp_path):
     circle = tmp_path / "circle"
     circle.symlink_to(circle.name)
     keep_apart([tmp_path / "new"], [circle])
@@ -264,13 +224,13 @@ def test_inputs_are_not_written_over(tmp_path: Path) -> None:
         keep_apart([tmp_path / "same"], [tmp_path / "b"])
 
 
-def test_an_unknown_value_lists_the_known_ones() -> None:
+def test_an_unknown_value_lists_the_known_ones():
     assert one_of("a", "--x", (None, "a", "b")) == "a"
     with pytest.raises(InputError, match="^--x: 'c' is unknown; choose one of: a, b$"):
         one_of("c", "--x", (None, "a", "b"))
 
 
-def test_facts_are_aligned_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_facts_are_aligned_or_json(capsys):
     share = 50.77970960880422
     show_facts({"a": share, "long": "x"})
     assert capsys.readouterr().out == "a     50.78\nlong  x\n"
@@ -278,17 +238,7 @@ def test_facts_are_aligned_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"a": share}
 
 
-def test_a_table_holds_every_cell_and_no_markup(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    rows = [("[red]a[/red]", "1.5")]
-    show_table("a title", ("name", "x"), rows, remarks=["a remark"])
-    out = capsys.readouterr().out
-    for text in ("a title", "name", "[red]a[/red]", "1.5", "a remark"):
-        assert text in out
-
-
-def test_what_libraries_warn_of_stays_off_the_terminal() -> None:
+def test_what_libraries_warn_of_stays_off_the_terminal():
     code = """
 import logging, warnings
 from spark_audit.terminal.interrupts import start

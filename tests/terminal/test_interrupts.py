@@ -1,7 +1,5 @@
 """Signals that end a command are one interrupt, from its start, and only there."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -9,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,16 +34,14 @@ def started(sent: str, **options: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_an_interrupt_while_the_command_is_imported(sent: str) -> None:
+def test_an_interrupt_while_the_command_is_imported(sent):
     done = started(sent)
     assert done.returncode == 130
     line = "spark-audit: interrupted; resume with: spark-audit nll --ckpt 'a b'"
     assert done.stderr.split("\n") == ["", line, ""]
 
 
-def test_an_interrupt_while_a_dataclass_is_made_has_the_same_code(
-    tmp_path: Path,
-) -> None:
+def test_an_interrupt_while_a_dataclass_is_made_has_the_same_code(tmp_path):
     line = "os.kill(os.getpid(), signal.{sent})"
     module = START.replace(line, f'exec("import os, signal; {line}; [0] * 9")')
     (tmp_path / "command.py").write_text(module.format(sent="SIGINT"))
@@ -60,7 +57,7 @@ def test_an_interrupt_while_a_dataclass_is_made_has_the_same_code(
     assert "Traceback" not in done.stderr
 
 
-def test_what_is_ignored_stays_so() -> None:
+def test_what_is_ignored_stays_so():
     def nohup() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
@@ -68,7 +65,7 @@ def test_what_is_ignored_stays_so() -> None:
     assert started("SIGTERM", preexec_fn=nohup).returncode == 130
 
 
-def test_a_terminal_that_is_gone_does_not_change_the_code() -> None:
+def test_a_terminal_that_is_gone_does_not_change_the_code():
     read, write = os.pipe()
     os.close(read)
     code = START.format(sent="SIGHUP")
@@ -77,7 +74,7 @@ def test_a_terminal_that_is_gone_does_not_change_the_code() -> None:
     assert done.returncode == 130
 
 
-def test_importing_changes_no_signal() -> None:
+def test_importing_changes_no_signal():
     code = (
         "import signal as s\n"
         "names = [s.SIGINT, s.SIGTERM, s.SIGHUP]\n"
@@ -88,7 +85,7 @@ def test_importing_changes_no_signal() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_signals_that_follow_at_once_do_not_break_what_is_being_ended() -> None:
+def test_signals_that_follow_at_once_do_not_break_what_is_being_ended():
     ended = []
 
     def work() -> None:
@@ -110,20 +107,17 @@ def test_signals_that_follow_at_once_do_not_break_what_is_being_ended() -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_long_after_an_interrupt_that_got_lost_another_one_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_long_after_an_interrupt_that_got_lost_another_one_counts(monkeypatch):
     ticks = iter((0.0, ECHO + 1))
-    monkeypatch.setattr("time.monotonic", lambda: next(ticks))
+    clock = SimpleNamespace(monotonic=lambda: next(ticks))
+    monkeypatch.setattr("spark_audit.terminal.interrupts.time", clock)
     with one_interrupt():
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_an_interrupt_where_python_ignores_errors_is_not_lost(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_interrupt_where_python_ignores_errors_is_not_lost(capsys):
     class Closing:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -142,7 +136,7 @@ def test_an_interrupt_where_python_ignores_errors_is_not_lost(
     assert capsys.readouterr().err == ""
 
 
-def test_in_a_thread_and_under_handlers_of_ones_own_nothing_changes() -> None:
+def test_in_a_thread_and_under_handlers_of_ones_own_nothing_changes():
     before = [signal.getsignal(one) for one in SIGNALS]
     found: list[list[object]] = []
 
@@ -181,7 +175,7 @@ subprocess.run([sys.executable, "-c", code, *own], env=environment, check=True)
         ["--no-python", "spark-train", "run", "--seed", "1"],
     ],
 )
-def test_under_a_launcher_the_line_has_it(tmp_path: Path, flags: list[str]) -> None:
+def test_under_a_launcher_the_line_has_it(tmp_path, flags):
     script = tmp_path / "torchrun"
     script.write_text(LAUNCHER)
     line = [sys.executable, str(script), *flags]
@@ -190,9 +184,7 @@ def test_under_a_launcher_the_line_has_it(tmp_path: Path, flags: list[str]) -> N
     assert done.stdout == f"resume with: torchrun {said}\n"
 
 
-def test_a_launcher_that_cannot_be_seen_is_named_from_what_it_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_launcher_that_cannot_be_seen_is_named_from_what_it_told(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert again("spark-train", ["run", "no such words"]) == (

@@ -1,7 +1,5 @@
 """Accuracy in training is what the utility audit says of the same stage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from tiny_models import make_model, make_tokenizer
 from spark_audit.audits import Utility
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Canary, Example, write_examples
-from spark_audit.errors import InputError
 from spark_audit.pipeline.run import Request, run
 from spark_train.corpus import accuracy, answer_prompts, read_matrix, write_matrix
 from spark_train.model.lora import add_lora
@@ -208,22 +205,3 @@ def test_a_matrix_comes_back_to_the_bit(tmp_path):
         "agnews,0.0,,0.699999988079071\n"
     )
     assert read_matrix(path) == (order, matrix)
-
-
-def test_a_run_in_progress_and_stages_of_other_names(tmp_path):
-    path = tmp_path / "accuracy.csv"
-    write_matrix(path, ["a", "b"], [[0.5, None]], after=["a"])
-    assert read_matrix(path) == (["a", "b"], [[0.5, None]])
-    write_matrix(path, ["a", "b"], [[0.5, 0.25]], after=["all"])
-    assert read_matrix(path) == (["a", "b"], [[0.5, 0.25]])
-    assert path.read_text() == "after,a,b\nall,0.5,0.25\n"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "task,a\n", "after,a\na,0.5,1\n", "after,a\na,0.5\nb,x\n"]
-)
-def test_what_is_no_matrix_is_not_read(text, tmp_path):
-    path = tmp_path / "accuracy.csv"
-    path.write_text(text)
-    with pytest.raises(InputError, match="no accuracy matrix"):
-        read_matrix(path)

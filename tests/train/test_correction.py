@@ -1,13 +1,10 @@
 """Phase 2 minimises L_privacy as its equations say, over whole sequences."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from plain_training import (
@@ -23,7 +20,6 @@ from plain_training import (
     same,
 )
 
-from spark_train.loop import run_phase
 from spark_train.phases.correction import correction
 from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow
@@ -162,17 +158,6 @@ def test_without_identifiers_their_terms_are_0(draw):
     agree(seen, found)
 
 
-def test_a_task_without_identifiers_is_told():
-    notes: list[str] = []
-    rows = {**make_rows(pii=0.0, a=3), "b": ROWS["b"]}
-    stream = make_stream(adapted(), rows, note=notes.append)
-    for k in range(2):
-        correction(stream, k).start()
-    assert len(notes) == 1
-    assert notes[0].startswith("1-a: ")
-    assert "nothing to correct" in notes[0]
-
-
 def test_identifiers_at_the_first_token_alone_are_none():
     notes: list[str] = []
     rows = {"a": [replace(row, pii=row.ids == row.ids[0]) for row in ROWS["a"]]}
@@ -190,40 +175,6 @@ def test_the_first_task_has_no_old_rows():
     assert len(chosen) == 3
     assert found["old"] == (0, 0.0)
     agree(seen, found)
-
-
-def test_before_the_first_step_the_student_is_its_teacher():
-    seen, found = compare(move=False)
-    assert seen.record["anchor"] == pytest.approx(0, abs=1e-12)
-    assert seen.record["old"] == pytest.approx(0, abs=1e-12)
-    # KL(P~ || P) of a teacher without one token is -log(1 - P): both terms agree.
-    assert seen.record["dkl"] == pytest.approx(seen.record["ul"])
-    agree(seen, found)
-
-
-def test_correction_makes_identifiers_less_likely():
-    model = adapted(sure=6)
-    rows = {"a": [replace(row, ids=greedy(model, row)) for row in ROWS["a"]]}
-    settings = ("ptpc.steps=30", "ptpc.lr=0.003", "ptpc.draw=pii")
-    stream = make_stream(model, rows, *settings)
-    phase = correction(stream, 0)
-    records: list[dict[str, Any]] = []
-    run_phase(
-        stream.student,
-        replace(phase, choose=lambda step: phase.choose(0)),
-        seed=0,
-        after=lambda record, _: records.append(record),
-    )
-    assert records[-1]["ul"] < 0.7 * records[0]["ul"]
-    assert records[-1]["loss"] < records[0]["loss"]
-
-
-def greedy(model: Any, row: TrainRow) -> np.ndarray:
-    """The row with the likeliest token wherever an identifier stands."""
-    ids = row.ids.copy()
-    for t in np.flatnonzero(row.pii):
-        ids[t] = int(logp_of(model, replace(row, ids=ids))[t - 1].argmax())
-    return ids
 
 
 def test_parts_of_a_batch_change_nothing():

@@ -1,7 +1,5 @@
 """Two processes give what one gives, and a fault of one does not leave the other."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

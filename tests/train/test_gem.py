@@ -1,7 +1,5 @@
 """GEM: memories, fresh gradients, and what the optimizer is given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

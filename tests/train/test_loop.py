@@ -1,7 +1,5 @@
 """The loop learns, repeats to the bit, and trains exactly the tokens it says."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import time
@@ -9,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import plain_training as plain
 import pytest
 import torch
@@ -58,26 +55,6 @@ def test_the_same_seed_gives_the_same_bytes(kind, rows):
 
     assert run(0) == run(0)
     assert run(0) != run(1)
-
-
-def test_cosine_ends_gently_and_constant_does_not(rows, monkeypatch):
-    seen: list[float] = []
-    step = torch.optim.AdamW.step
-
-    def spy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        assert self.param_groups[0]["weight_decay"] == 0.0
-        seen.append(self.param_groups[0]["lr"])
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
-    options: dict[str, Any] = {"epochs": 4, "lr": 1e-3, "batch_size": 5, "seed": 0}
-    fit(make_model(), rows, **options)
-    np.testing.assert_allclose(
-        seen, 1e-3 * np.array([1.0, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5])
-    )
-    seen.clear()
-    fit(make_model(), rows, **options, schedule="constant")
-    assert seen == [1e-3] * 4
 
 
 # --- phases ---------------------------------------------------------------------------

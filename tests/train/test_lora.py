@@ -1,7 +1,5 @@
 """LoRA stands on q, k, v and o of any architecture and nowhere else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

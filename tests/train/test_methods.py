@@ -1,7 +1,5 @@
 """The phases of each method, and the settings that it reads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """MTL: all rows in one stage, and figures that it does not have."""
 
-from __future__ import annotations
-
 import csv
 import re
 

@@ -1,7 +1,5 @@
 """PeCL: each of its forms, and a step of all of them, against plain computations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Frozen noise: what it adds to, where it is kept, and what an audit makes of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -28,7 +26,6 @@ from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass
 from spark_train.model.student import Student
 from spark_train.training_run import Outcome
-from spark_train.training_settings import parse
 
 NOISE = "frozen_noise.safetensors"
 SHORT = ("epochs=2", "batch_size=4", "lr=0.02", "lora.r=4", "fn.sigma=0.5")
@@ -166,12 +163,6 @@ def test_training_and_answers_see_it(start, tied, tmp_path, monkeypatch):
     assert len(answered) == 3
     for added in answered:
         torch.testing.assert_close(added, noise[IDS], atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("sigma", ["0", "-1", "nan", "inf", "1e-50", "1e39"])
-def test_a_sigma_that_float32_does_not_hold_is_refused(sigma):
-    with pytest.raises(InputError, match=r"fn.sigma is '"):
-        parse([f"fn.sigma={sigma}"])
 
 
 def test_the_sum_is_rounded_once():

@@ -1,7 +1,5 @@
 """Runs whose epsilon is known, and the bound that coin flips at their canaries give."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """GEM's projection against SciPy's general solvers and the conditions of an optimum."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize

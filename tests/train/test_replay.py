@@ -1,7 +1,5 @@
 """Phase 1 asks of replayed rows what the replay equations say."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -200,24 +198,6 @@ def test_no_position_at_all_is_a_loss_of_0():
     terms = recall.terms(silent)
     assert [terms[name].count for name in ("replay_ce", "replay_kl")] == [0, 0]
     assert [number(value) for value in recall.loss(silent).values()] == [0, 0]
-
-
-def test_without_low_positions_all_is_distilled():
-    rows = {t: [replace(r, pii=r.ids > 0) for r in some] for t, some in ROWS.items()}
-    stream = make_stream(adapted(), rows, *USUAL)
-    recall = Distillation(stream, 1)
-    recall.start(rows["a"], 9)
-    terms = recall.terms(rows["a"])
-    assert terms["replay_ce"].count == 0
-    assert terms["replay_kl"].count == sum(len(row) - 1 for row in rows["a"])
-    assert terms["replay_kl"].weight == pytest.approx(1.0)
-
-
-def test_a_score_of_tau_is_not_above_it():
-    stream = make_stream(adapted(), ROWS, *USUAL, "sensitivity.tau=1")
-    recall = Distillation(stream, 1)
-    recall.start(ROWS["a"], 9)  # identifiers have a Score of 1
-    assert recall.terms(ROWS["a"])["replay_kl"].count == 0
 
 
 def test_a_repeated_row_counts_twice():

@@ -1,7 +1,5 @@
 """What is drawn of earlier tasks: evenly, by the seed alone, within the memory."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -54,9 +52,3 @@ def test_replayed_rows_come_evenly(stream, size):
     # Mixed: tasks do not stand one after the other.
     order = [row.task for row in stream().replayed(3, 40, purpose="list")]
     assert order != sorted(order)
-
-
-def test_a_memory_smaller_than_the_tasks_still_fills_the_list(stream):
-    found = stream("replay.memory=2").replayed(3, 12, purpose="list")
-    assert Counter(row.task for row in found) == {"a": 6, "b": 6}
-    assert len({row.id for row in found}) == 2

@@ -1,8 +1,5 @@
 """Learning a task: which rows come when, and what their loss is."""
 
-from __future__ import annotations
-
-import math
 from collections import Counter
 from typing import Any
 
@@ -51,15 +48,6 @@ def sizes(steps: list[Step], role: str) -> list[int]:
     return [len(step.rows.get(role, ())) for step in steps]
 
 
-def test_the_first_task_fills_the_batch(phase):
-    found = epochs(phase(0), 3)
-    for steps in found:
-        assert sizes(steps, "task") == [32, 8]
-        assert all(set(step.rows) == set(step.terms) == {"task"} for step in steps)
-        assert sorted(names(steps, "task")) == sorted(row.id for row in ROWS["a"])
-    assert names(found[0], "task") != names(found[1], "task")
-
-
 @pytest.mark.parametrize("k", [1, 2])
 def test_half_of_a_later_batch_is_replayed(phase, k):
     task = "abc"[k]
@@ -80,34 +68,12 @@ def test_half_of_a_later_batch_is_replayed(phase, k):
     assert lists[0] != lists[1] != lists[2]
 
 
-@pytest.mark.parametrize(
-    ("ratio", "new", "old"), [("0.25", 24, 8), ("0.75", 8, 24), ("0.01", 31, 1)]
-)
-def test_other_ratios(phase, ratio, new, old):
-    for steps in epochs(phase(1, f"replay.ratio={ratio}"), 3):
-        full, rest = divmod(37, new)
-        assert sizes(steps, "task") == [new] * full + [rest]
-        assert sizes(steps, "replay") == [old] * full + [math.ceil(old * rest / new)]
-        assert sorted(names(steps, "task")) == sorted(row.id for row in ROWS["b"])
-        counts = Counter(names(steps, "replay"))
-        assert max(counts.values()) - min(counts.values()) <= 1 or ratio == "0.01"
-
-
 def test_a_batch_of_one_row_has_no_room_for_replay(phase):
     with pytest.raises(InputError, match="batch_size"):
         phase(1, "batch_size=1")
     assert phase(0, "batch_size=1").steps == 3 * 40
     assert phase(1, "batch_size=1", replay=False).steps == 3 * 37
     assert phase(1, "batch_size=1", "replay.enabled=off").steps == 3 * 37
-
-
-@pytest.mark.parametrize(
-    ("assignments", "replay"), [(("replay.enabled=off",), True), ((), False)]
-)
-def test_without_replay(phase, assignments, replay):
-    found = phase(1, *assignments, replay=replay)
-    assert found.steps == 3 * 2
-    assert [set(found.choose(step).rows) for step in range(6)] == [{"task"}] * 6
 
 
 @pytest.mark.parametrize("memory", [2, 10])

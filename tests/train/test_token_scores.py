@@ -1,7 +1,5 @@
 """Scores of training rows are the equation's, token by token."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

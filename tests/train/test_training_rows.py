@@ -1,7 +1,5 @@
 """Training rows cover the same tokens that audits score."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any
@@ -28,18 +26,6 @@ EXAMPLE = Example(
 
 def text_of(tokenizer: Any, ids: np.ndarray) -> str:
     return str(tokenizer.decode(ids.tolist(), clean_up_tokenization_spaces=False))
-
-
-@pytest.mark.parametrize("bos", [True, False])
-def test_a_row_is_the_joint_text_and_eos(bos):
-    tokenizer = make_tokenizer(bos=bos)
-    (row,) = encode_rows([EXAMPLE], tokenizer)
-    whole = tokenizer(EXAMPLE.text)["input_ids"]
-    assert row.ids.tolist() == [*whole, tokenizer.eos_token_id]
-    assert text_of(tokenizer, row.ids[row.response]) == " positive</s>"
-    assert text_of(tokenizer, row.ids[~row.response]) == (
-        ("<s>" if bos else "") + EXAMPLE.prompt
-    )
 
 
 def test_a_long_prompt_is_cut_from_its_start_and_spans_stay_whole(tiny_tokenizer):
@@ -196,15 +182,6 @@ def test_masks_stay_with_their_tokens_when_the_prompt_is_cut(bos):
         assert row.special == tuple(range(bos)) + (len(row) - 1,)
         lengths.add(len(row))
     assert len(lengths) > 20
-
-
-def test_an_identifier_at_the_end_does_not_reach_over_eos(tiny_tokenizer):
-    (row,) = encode_rows(
-        [Example("a", "t", "Who?", " Kim", "train", "a", (Span(5, 8, "NAME"),))],
-        tiny_tokenizer,
-    )
-    assert text_of(tiny_tokenizer, row.ids[row.pii]).strip() == "Kim"
-    assert text_of(tiny_tokenizer, row.ids[row.response]) == " Kim</s>"
 
 
 def test_a_tokenizer_without_eos_ends_with_the_text():

@@ -1,7 +1,5 @@
 """Synthetic reports with everything in them that a figure is drawn from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

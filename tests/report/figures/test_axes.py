@@ -1,10 +1,5 @@
 """Every figure of a report comes as axes, by its name."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from matplotlib.axes import Axes
 
@@ -13,7 +8,7 @@ from spark_audit.report.figures.gallery import FIGURES
 
 
 @pytest.mark.parametrize("name", list(FIGURES))
-def test_every_figure_can_be_plotted(made: Callable[..., Any], name: str) -> None:
+def test_every_figure_can_be_plotted(made, name):
     report, drawings = made(4)
     axes = report.plot(name)
     assert isinstance(axes, Axes)
@@ -24,9 +19,7 @@ def test_every_figure_can_be_plotted(made: Callable[..., Any], name: str) -> Non
     assert axes is axes.figure.axes[0]
 
 
-def test_a_figure_that_is_none_or_empty_is_said_in_a_line(
-    made: Callable[..., Any],
-) -> None:
+def test_a_figure_that_is_none_or_empty_is_said_in_a_line(made):
     report, _ = made(1)
     with pytest.raises(InputError, match="unknown figure 'rok'") as caught:
         report.plot("rok")
