@@ -41,11 +41,11 @@ def persons(
     manifest
         For --person by any source of a row, and for --show-text.
     show_text
-        Name the identifiers that come back word for word (for the person alone).
+        Name the identifiers that come back word for word. Rows of one group may name
+        several persons: read them before you hand them out.
     share
         Expected share of false ones among named rows.
     """
-    from spark_audit.audits.extract.prompt_evidence import spans_of
     from spark_audit.cli.report_commands import manifest_of
     from spark_audit.report import named
     from spark_audit.report.folder import folder_of, read_report
@@ -58,8 +58,8 @@ def persons(
         raise InputError(what, where="--show-text", fix=fix)
     told: list[dict[str, Any]] = []
     reports: dict[Path, Report] = {}
-    changes: list[dict[str, Any]] = []
-    sources, texts = dict[str, str](), list[str]()
+    changes: list[dict[str, Any]] | None = None
+    sources, whole = dict[str, str](), None
     with spoken(language):
         for folder in map(folder_of, folders):
             reports[folder] = report = read_report(folder)
@@ -68,13 +68,12 @@ def persons(
                 if manifest is not None:
                     whole = manifest_of(report, manifest)
                     sources = {row.source_id: row.cluster for row in whole.examples}
-                    texts = [row.text[s.start : s.end] for row, s, _ in spans_of(whole)]
                 found = named.persons(
                     report,
                     folder,
                     person,
                     sources=sources,
-                    texts=texts if show_text else (),
+                    shown=whole if show_text else None,
                     share=share,
                 )
                 told += [whose | vars(one) | {"state": one.state} for one in found]
@@ -86,7 +85,7 @@ def persons(
             moved = named.changed(reports, person, sources=sources)
             changes = [vars(one) | {"change": one.state} for one in moved]
         if json:
-            tell_json(told + changes)
+            tell_json(told + (changes or []))
         elif person:
             _tell_sheet(told, changes, share)
         else:
@@ -111,7 +110,7 @@ def _tell_lists(told: list[dict[str, Any]]) -> None:
 
 
 def _tell_sheet(
-    told: list[dict[str, Any]], changes: list[dict[str, Any]], share: float
+    told: list[dict[str, Any]], changes: list[dict[str, Any]] | None, share: float
 ) -> None:
     for key in dict.fromkeys(one["id"] for one in told):
         own = [one for one in told if one["id"] == key]
@@ -124,9 +123,11 @@ def _tell_sheet(
             tell(f"- {_place(one)}**{one['checkpoint']}** {words} {back}".rstrip())
             for text in one["texts"]:
                 tell(f"  - {text}")
-        for one in changes:
-            if one["id"] == key:
-                tell(f"- {render('persons.' + one['change'], **one)}")
+        moved = [one for one in changes or () if one["id"] == key]
+        for one in moved:
+            tell(f"- {render('persons.' + one['change'], **one)}")
+        if changes is not None and not moved:
+            tell(f"- {render('persons.no_pair')}")
         tell("")
     tell(render("persons.limits"))
 

@@ -35,6 +35,8 @@ from spark_audit.stats.conformal import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from spark_audit.manifest.schema import Manifest
+
 AUDIT, SCORE = "mia", "reference"
 BLIND = "blind text classifier"
 """The guard that the texts alone do not tell trained from held-out rows."""
@@ -190,7 +192,7 @@ def persons(
     ids: Sequence[str],
     *,
     sources: Mapping[str, str] | None = None,
-    texts: Sequence[str] = (),
+    shown: Manifest | None = None,
     share: float = SHARE,
 ) -> list[Person]:
     """What each checkpoint shows of persons, by an id of a row or of a group of rows.
@@ -200,14 +202,14 @@ def persons(
     sources
         Source ids -> the groups that they belong to, as the manifest knows them: a
         group has the name of its smallest source.
-    texts
-        The identifiers that ``extract`` asks for, in its order, to be told where they
-        come back.
+    shown
+        The report's manifest, to tell the identifiers that come back.
 
     Raises
     ------
     InputError
         If an id is in no row of the evidence: the report says nothing of such a person.
+        If the manifest has other identifiers than were audited.
     """
     evidence = evidence_of(report, folder)
     units = evidence.units
@@ -216,6 +218,13 @@ def persons(
     if about("extract").evidence_file() in report.evidence:
         extracted = evidence_of(report, folder, "extract")
     groups = _groups(units, ids, sources or {}, extracted)
+    if not all(groups.values()):
+        raise InputError(
+            "is no row and no group of rows of this report: nothing is known of it",
+            where="--person",
+            fix="give the id of a row, or --manifest for the sources of all rows",
+        )
+    texts = [] if shown is None or extracted is None else _texts(shown, extracted)
     found: list[Person] = []
     for one in named_rows(report, evidence, share=share):
         rows = {k: one.rows[one.rows["group"].isin(of)] for k, of in groups.items()}
@@ -255,20 +264,28 @@ def _groups(
     sources: Mapping[str, str],
     extracted: Evidence | None = None,
 ) -> dict[str, set[str]]:
-    """The groups of rows of each person, of which some may be asked for alone."""
+    """The groups of rows of each person; some are known to ``extract`` alone."""
     groups: dict[str, set[str]] = {}
     asked = set() if extracted is None else {*extracted.units["cluster"]}
     for key in ids:
         group = sources.get(key, key)
         own = (units["example"] == key) | (units["cluster"] == group)
         groups[key] = {*units["cluster"][own]} | ({group} & asked)
-        if not groups[key]:
-            raise InputError(
-                "is no row and no group of rows of this report: nothing is known of it",
-                where="--person",
-                fix="give the id of a row, or --manifest for the sources of all rows",
-            )
     return groups
+
+
+def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
+    """The identifiers that were asked for, by their numbers in the evidence."""
+    from spark_audit.audits.extract.prompt_evidence import FULL, spans_of
+
+    units = extracted.units[extracted.units["prompt"] == FULL].sort_values("span")
+    spans = [(row, span) for row, span, _ in spans_of(manifest)]
+    asked = list(zip(units["cluster"], units["type"], strict=True))
+    if asked != [(row.cluster, span.type) for row, span in spans]:
+        what = "has other identifiers than were audited, so that none can be told"
+        fix = "audit all of it, without --limit"
+        raise InputError(what, where="--manifest", fix=fix)
+    return [row.text[span.start : span.end] for row, span in spans]
 
 
 def _holm(p: Mapping[str, float]) -> dict[str, float]:
@@ -329,7 +346,7 @@ def changed(
     Raises
     ------
     InputError
-        If the reports are of different rows, or an id is in none of them.
+        If the reports are of different rows.
     """
     before, after = (evidence_of(one, folder) for folder, one in reports.items())
     units = before.units

@@ -3,6 +3,7 @@
 import json
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -162,6 +163,38 @@ def test_who_did_not_change_is_said_to_in_at_most_5_percent(tmp_path):
         (_, one) = changed(reports, ["five"])
         moved += one.state in ("fell", "rose")
     assert moved <= stats.binom.ppf(0.99, 100, 0.05)
+
+
+def test_what_comes_back_is_told_of_the_person_alone(folder):
+    """By the manifest that was audited whole, of which a part would name others."""
+    said = [("s1", "NAME", "Ann Lee"), ("other", "NAME", "Bo Dow"), ("s1", "ID", "X7")]
+    rows = [
+        SimpleNamespace(
+            text=f"of {value}",
+            cluster=cluster,
+            canary_id=None,
+            identifiers=[
+                (SimpleNamespace(start=3, end=3 + len(value), part=None, type=kind), ())
+            ],
+        )
+        for cluster, kind, value in said
+    ]
+    units = pd.DataFrame(said, columns=["cluster", "type", "value"])
+    units = units.drop(columns="value").assign(span=range(3), prompt="full")
+    scores = {"greedy_sure": np.array([1.0, 1.0, 0.0])}
+    evidence = Evidence.of(units.assign(split="train"), [("leaky", scores)])
+    path = folder / "scores" / "extract.parquet"
+    evidence.write(path)
+    report = read_report(folder)
+    known = {**report.evidence, path.name: sha256_file(path)}
+    report = report.model_copy(update={"evidence": known})
+    found = persons(report, folder, ["s1"], shown=SimpleNamespace(examples=rows))
+    told = {one.checkpoint: (one.back, one.asked, one.texts) for one in found}
+    assert told == {"clean": (None, 0, ()), "leaky": (1, 2, ("Ann Lee",))}
+    (alone,) = persons(report, folder, ["other"])[-1:]
+    assert (alone.trained, alone.back, alone.state) == (0, 1, "not_tested")
+    with pytest.raises(InputError, match="other identifiers than were audited"):
+        persons(report, folder, ["s1"], shown=SimpleNamespace(examples=rows[1:]))
 
 
 def test_reports_of_different_rows_are_not_compared(tmp_path):
