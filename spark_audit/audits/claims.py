@@ -57,7 +57,7 @@ def corrected(findings: Sequence[Finding]) -> list[Finding]:
     of Holm's first step among so many tests.
     """
     tests = family(findings)
-    ps = holm([one.p or 0.0 for one in tests]).tolist() if tests else []
+    ps = holm([one.p or 0.0 for one in tests]).tolist()
     adjusted = {id(one): p for one, p in zip(tests, ps, strict=True)}
     return [_judged(one, adjusted.get(id(one)), len(tests)) for one in findings]
 

@@ -23,7 +23,7 @@ from spark_audit.report.states import standings
 from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
-from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.conformal import (
     MOST_P,
     conformal_p,
@@ -230,7 +230,7 @@ def persons(
         rows = {k: one.rows[one.rows["group"].isin(of)] for k, of in groups.items()}
         known = {k: mine["p"].dropna() for k, mine in rows.items() if not one.why}
         p = {k: simes(each) for k, each in known.items() if len(each)}
-        adjusted = _holm(p)
+        adjusted = holm_by_key(p)
         for key, mine in rows.items():
             back, asked = _back(extracted, one.checkpoint, groups[key])
             told = [texts[i] for i in back or ()] if texts else []
@@ -286,10 +286,6 @@ def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
         fix = "audit all of it, without --limit"
         raise InputError(what, where="--manifest", fix=fix)
     return [row.text[span.start : span.end] for row, span in spans]
-
-
-def _holm(p: Mapping[str, float]) -> dict[str, float]:
-    return dict(zip(p, holm([*p.values()]).tolist(), strict=True)) if p else {}
 
 
 def _back(
@@ -373,7 +369,7 @@ def changed(
             if own.any():
                 down, up = (simes(way[own]) for way in ways)
                 fell[key], p[key] = down < up, min(1.0, 2 * min(down, up))
-        adjusted = _holm(p)
+        adjusted = holm_by_key(p)
         found += [
             Changed(key, old, new, fell.get(key, False), p.get(key), adjusted.get(key))
             for key in groups

@@ -27,6 +27,7 @@ from .bootstrap import dealt_sums as dealt_sums
 from .bootstrap import draw_in_strata as draw_in_strata
 from .bootstrap import draw_weights as draw_weights
 from .bootstrap import holm as holm
+from .bootstrap import holm_by_key as holm_by_key
 from .bootstrap import independent as independent
 from .bootstrap import max_t as max_t
 from .bootstrap import median_replicates as median_replicates

@@ -9,15 +9,16 @@ checkpoint and metric make their differences paired.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+K = TypeVar("K")
 _CHUNK = 1 << 20
 """Elements of one intermediate array: bounds the memory, changes no result."""
 
@@ -397,6 +398,12 @@ def holm(p: ArrayLike) -> np.ndarray:
     adjusted = np.empty_like(values)
     adjusted[order] = np.maximum.accumulate(values[order] * factors).clip(max=1.0)
     return adjusted
+
+
+def holm_by_key(p: Mapping[K, float | None]) -> dict[K, float]:
+    """Holm's adjusted p values of those that are known, by their keys."""
+    known = {key: one for key, one in p.items() if one is not None}
+    return dict(zip(known, holm([*known.values()]).tolist(), strict=True))
 
 
 def correlated(p: ArrayLike, correlation: np.ndarray) -> np.ndarray:

@@ -254,6 +254,13 @@ def test_a_task_apart_before_it_was_trained_on_is_not_judged():
     (guard,) = result.guards
     assert guard.passed is None
     assert told(made(NONE)).guards[0].passed is True
+    # Nor does it count in what all stages together show.
+    frame = made({**NONE, "c": (-0.5, -1.5, 0.0)})
+    figures = [
+        [row.value for row in told(one).rows if row.metric.startswith("memory_")]
+        for one in (frame, frame[frame["task"] != "c"])
+    ]
+    assert figures[0] == figures[1]
 
 
 def test_without_held_out_identifiers_nothing_is_estimable():

@@ -14,6 +14,7 @@ from spark_audit.stats.bootstrap import (
     correlated,
     draw_weights,
     holm,
+    holm_by_key,
     max_t,
     median_replicates,
     sign_flip,
@@ -210,6 +211,9 @@ class TestAdjustedP:
         p = np.round(rng.random(1 + 3 * seed), seed % 3 + 1)  # with ties, 0 and 1
         theirs = multipletests(p, method="holm")[1]
         np.testing.assert_allclose(holm(p), theirs, rtol=1e-12)
+        by_key = holm_by_key({**dict(enumerate(p)), "unknown": None})
+        assert [*by_key.values()] == holm(p).tolist()
+        assert holm_by_key({"unknown": None}) == {}
 
 
 @pytest.mark.slow

@@ -209,7 +209,7 @@ def _against_held_out(records: Iterable[Record]) -> list[Record]:
     Each with its ``p`` by Holm ``over`` so many parts, the clearest first.
     """
     found = [record for record in records if record["p"] is not None]
-    ps = holm([record["p"] for record in found]).tolist() if found else []
+    ps = holm([record["p"] for record in found]).tolist()
     pairs = zip(found, ps, strict=True)
     made = [{**record, "p": p, "over": len(ps)} for record, p in pairs]
     return sorted(made, key=itemgetter("p"))

@@ -180,7 +180,7 @@ class Tested:
 
 def adjusted(tests: list[Tested]) -> list[Tested]:
     """The tests with Holm's correction, in their order."""
-    ps = holm([test.p for test in tests]).tolist() if tests else []
+    ps = holm([test.p for test in tests]).tolist()
     return [replace(t, p=p, over=len(ps)) for t, p in zip(tests, ps, strict=True)]
 
 

@@ -215,7 +215,7 @@ def _whole(train: pd.DataFrame, full: pd.DataFrame, *, cue: bool) -> dict[str, A
 def shown_prompts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The records of :func:`prompt_table`, ``p`` turned into what is ``shown``."""
     tested = [record["p"] for record in records if record["p"] is not None]
-    adjusted = iter(holm(tested).tolist() if tested else [])
+    adjusted = iter(holm(tested).tolist())
     found = []
     for record in records:
         told = {key: value for key, value in record.items() if key != "p"}

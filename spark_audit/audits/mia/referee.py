@@ -199,7 +199,7 @@ def judged_scores(
             says = "confounded" if confounded else "not shown"
             records.append(record | {"p": ps[-1], "status": state, "says": says})
     tested = [one for one in records if "p" in one]
-    for one, p in zip(tested, holm(ps) if ps else (), strict=True):
+    for one, p in zip(tested, holm(ps), strict=True):
         one["p_adjusted"] = float(p)
         if p < 0.05:
             one["says"] = "detected" if one["status"] == "ok" else one["status"]

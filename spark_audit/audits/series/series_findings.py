@@ -21,7 +21,7 @@ from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Claim, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
-from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.roc import auc_estimate
 
 NO_TEXTS = "the texts alone could not be tested: too few groups of rows"
@@ -51,10 +51,10 @@ def conclude(evidence: Evidence, context: Context) -> AuditResult:
                 pooled[name], gains[name] = group, 1.0 if p is None else p
             rows += _rows(name, group, gain)
         table += _by_stage(name, stages)
-    adjusted = holm([*gains.values()]).tolist()
+    adjusted = holm_by_key(gains)
     by_place = {(row.checkpoint, row.metric, row.of): row for row in rows[::-1]}
-    for (name, group), p in zip(pooled.items(), adjusted, strict=True):
-        findings.append(_finding(name, group, p, len(pooled), by_place))
+    for name, group in pooled.items():
+        findings.append(_finding(name, group, adjusted[name], len(pooled), by_place))
     return AuditResult(rows=rows, findings=findings, tables={"series_stages": table})
 
 

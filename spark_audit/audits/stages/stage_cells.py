@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -15,7 +15,7 @@ from spark_audit.audits.identifier_facts import sides_of
 from spark_audit.audits.matched.changes import unequal
 from spark_audit.names import CheckpointName
 from spark_audit.results.evidence import Evidence
-from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.memory_contrast import Memory, Sides, memory
 
 State = Literal[
@@ -86,14 +86,20 @@ class Found:
         """Cells of a series' single tasks."""
         return {k: c for k, c in self.cells.items() if k[0] == series and k[1]}
 
+    def apart(self, series: str) -> set[str]:
+        """Tasks of a series whose sides differed before they were trained on."""
+        return {k[1] for k, p in self.early.items() if k[0] == series and p < LEVEL}
+
     def conclude(self) -> None:
         """Correct over all single tasks, and name each one's state."""
         single = {k: cell for k, cell in self.cells.items() if k[1]}
         late = {k: cell for k, cell in single.items() if k[2] >= cell.place}
-        self.late = _holm({k: cell.p for k, cell in late.items()})
-        self.early = _holm({k: c.p for k, c in single.items() if k not in late})
-        self.risen = _holm({k: cell.since for k, cell in late.items()})
-        self.steps = _holm({k: c.step_p for k, c in late.items() if 0 < c.place < k[2]})
+        self.late = holm_by_key({k: cell.p for k, cell in late.items()})
+        self.early = holm_by_key({k: c.p for k, c in single.items() if k not in late})
+        self.risen = holm_by_key({k: cell.since for k, cell in late.items()})
+        self.steps = holm_by_key(
+            {k: c.step_p for k, c in late.items() if 0 < c.place < k[2]}
+        )
         apart = {k[:2] for k, p in self.early.items() if p < LEVEL}
         seen: set[tuple[str, str]] = set()
         for key in sorted(single, key=lambda key: key[2]):
@@ -115,13 +121,6 @@ class Found:
         if p < LEVEL:
             return "remembered" if value < 0 else "less likely"
         return "forgotten" if before and self.risen[key] < LEVEL else "not shown"
-
-
-def _holm(ps: Mapping[Key, float | None]) -> dict[Key, float]:
-    known = {key: p for key, p in ps.items() if p is not None}
-    if not known:
-        return {}
-    return dict(zip(known, holm(list(known.values())).tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -185,10 +184,17 @@ class BySeries:
     reach: float
 
     @classmethod
-    def of(cls, series: Series) -> BySeries | None:
-        """``None`` where no task has a place, or there is a single stage."""
+    def of(cls, series: Series, *, without: Collection[str] = ()) -> BySeries | None:
+        """``None`` where no task has a place, or there is a single stage.
+
+        Parameters
+        ----------
+        without
+            Tasks whose sides differed before they were trained on.
+        """
         spans, stages = series.spans, np.array([*series.nll])[:, None]
-        chosen = _usable(spans) & (spans["place"] > 0).to_numpy()
+        trained = (spans["place"] > 0) & ~spans["task"].isin([*without])
+        chosen = _usable(spans) & trained.to_numpy()
         own = spans[chosen]
         if len(stages) < 2 or own.empty:
             return None

@@ -20,7 +20,7 @@ from spark_audit.audits.stages.stage_cells import (
 from spark_audit.audits.utility.task_accuracy import UNORDERED
 from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence
-from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.memory_contrast import claim_of
 
 Told: TypeAlias = "Mapping[tuple[str, str, str, str], Row]"
@@ -112,7 +112,7 @@ def guards_of(name: str, series: Found) -> list[Guard]:
     tested = [key for key in early if key in series.early]
     if not tested:
         return []
-    apart = sorted({key[1] for key in tested if series.early[key] < LEVEL})
+    apart = sorted(series.apart(name))
     facts: dict[str, Any] = {"figures": len(tested), "tasks": apart}
     passed = None if apart else True
     name_of = "tasks not yet trained on"
@@ -121,9 +121,7 @@ def guards_of(name: str, series: Found) -> list[Guard]:
 
 def by_series(found: Mapping[str, BySeries], rows: list[Row]) -> list[Finding]:
     """Whether all stages at once show more memory than the last one; adds the rows."""
-    ps = {name: one.gain.t_p() for name, one in found.items()}
-    known = {name: p for name, p in ps.items() if p is not None}
-    adjusted = dict(zip(known, holm([*known.values()]).tolist(), strict=True))
+    adjusted = holm_by_key({name: one.gain.t_p() for name, one in found.items()})
     findings = []
     for name, one in found.items():
         columns: dict[str, Any] = {"audit": "stages", "checkpoint": name}
@@ -198,14 +196,13 @@ def _record(key: Key, found: Found) -> dict[str, Any]:
 
 def conclude(evidence: Evidence) -> AuditResult:
     """Rows, findings and guards of every series, and the state of each task."""
-    found = Found()
-    at_once: dict[str, BySeries] = {}
-    for name, series in all_series(evidence).items():
-        if (whole := BySeries.of(series)) is not None:
-            at_once[name] = whole
+    found, every = Found(), all_series(evidence)
+    for name, series in every.items():
         for task, stage, cell in cells_of(series):
             found.cells[name, task, stage] = cell
     found.conclude()
+    whole = {n: BySeries.of(s, without=found.apart(n)) for n, s in every.items()}
+    at_once = {name: one for name, one in whole.items() if one is not None}
     names = list(dict.fromkeys(key[0] for key in found.cells))
     rows = [row for key, cell in found.cells.items() for row in _rows(key, cell)]
     by_place = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
