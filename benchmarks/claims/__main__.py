@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--set", dest="settings", **several, metavar="NAME=VALUE")
     add("--candidates", type=int, default=512, help="a canary is ranked among so many")
+    add("--rows", type=int, help="train rows of a made task; default: 60")
     add(
         "--processes",
         type=int,

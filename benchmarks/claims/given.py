@@ -47,6 +47,7 @@ def given(
             "belong together", where="--data and --base", fix="give both, or neither"
         )
     size = QUICK if request.quick else MADE
+    size = replace(size, train_rows=request.rows or size.train_rows)
     made = request.output / "made"
     files = [made / "data" / f"{task}.jsonl" for task in TASKS]
     background, audited = make_data(0, size)

@@ -29,6 +29,8 @@ class ClaimsRequest:
         small models on made-up tasks. Default: the paper's with ``data``.
     settings
         ``NAME=VALUE`` texts for all systems that know the name.
+    rows
+        Train rows of a task where data are made.
     engine, address
         What trains: processes here, or the nodes of a Ray cluster that share the disk.
     quick
@@ -51,6 +53,7 @@ class ClaimsRequest:
     by: str | None = None
     settings: tuple[str, ...] = ()
     candidates: int = 512
+    rows: int | None = None
     processes: int = 1
     engine: str = "local"
     address: str | None = None
@@ -63,6 +66,12 @@ class ClaimsRequest:
             raise InputError("must be at least 1", where="--seeds, --processes")
         if self.candidates < 2:
             raise InputError("must be at least 2", where="--candidates")
+        if self.rows is not None and (self.rows < 1 or self.data):
+            raise InputError(
+                "is the size of made tasks, at least 1",
+                where="--rows",
+                fix="leave out --rows or --data",
+            )
         if self.address is not None and self.engine != "ray":
             raise InputError(
                 "is that of a Ray cluster", where="--address", fix="add --engine ray"
