@@ -28,6 +28,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "manifest export": (
         "manifest export manifests/reviews.json --redact -o shared.json",
     ),
+    "manifest rows": ("manifest rows manifests/reviews.json -o peer",),
     "all": (
         "all --ckpt runs/mine --base models/base --dry-run",
         "all --ckpt with=runs/mine without=runs/plain --base models/base "

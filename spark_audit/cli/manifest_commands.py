@@ -1,7 +1,8 @@
-"""``spark-audit manifest``: build, show, verify and export."""
+"""``spark-audit manifest``: build, show, verify, export and rows."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,12 @@ from cyclopts import Parameter
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.show import show_records
 from spark_audit.manifest.build_settings import BuildSettings
-from spark_audit.manifest.file import check_output, load_manifest, write_manifest
+from spark_audit.manifest.file import (
+    check_output,
+    load_manifest,
+    original,
+    write_manifest,
+)
 from spark_audit.manifest.overview import Description, describe
 from spark_audit.manifest.redaction import redact as redacted
 from spark_audit.sentences import render
@@ -169,6 +175,32 @@ def export(
     tell(f"Manifest: {output}")
 
 
+def rows(
+    manifest: File,
+    /,
+    *,
+    output: Annotated[Path, Parameter(alias="-o", metavar="FOLDER")],
+) -> None:
+    """Write the rows of `mia` for another tool's attack to score.
+
+    Parameters
+    ----------
+    output
+        Folder: rows.jsonl has members.jsonl first, then non_members.jsonl.
+    """
+    from spark_audit.audits.mia.peer_files import peer_rows
+    from spark_audit.files import check_writable, write_text
+
+    found = list(peer_rows(original(load_manifest(manifest))))
+    check_writable(output)
+    members, others = ([r for r in found if r["label"] == side] for side in (1, 0))
+    parts = {"rows": found, "members": members, "non_members": others}
+    for name, part in parts.items():
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in part]
+        write_text(output / f"{name}.jsonl", "".join(lines), mode=0o600)
+    tell(f"Rows: {output} ({len(members)} of members, {len(others)} of non-members)")
+
+
 def _show(described: Description) -> None:
     """What a reader must know first."""
     for text in described.summary:
@@ -177,4 +209,10 @@ def _show(described: Description) -> None:
         show_line(f"note: {note}")
 
 
-COMMANDS = {"build": build, "show": show, "verify": verify, "export": export}
+COMMANDS = {
+    "build": build,
+    "show": show,
+    "verify": verify,
+    "export": export,
+    "rows": rows,
+}

@@ -28,6 +28,7 @@ from spark_audit.audits.mia.estimates import (
     rows_by_group,
 )
 from spark_audit.audits.mia.membership_guards import Findings, covariate_table, findings
+from spark_audit.audits.mia.peer_files import read_rows
 from spark_audit.audits.mia.referee import (
     given_files,
     judged_scores,
@@ -106,6 +107,10 @@ class Membership(Audit):
         "NAME=FILE,...: scores of other tools' attacks, by id; NAME=-FILE: the lower, "
         "the likelier a member",
     ] = None
+    scores_rows: Annotated[
+        Path | None,
+        "rows of `manifest rows`, in whose order scores are that have no id",
+    ] = None
 
     def __post_init__(self) -> None:
         if self.blind_permutations and self.blind_permutations < 20:
@@ -117,11 +122,13 @@ class Membership(Audit):
 
     @property
     def inputs(self) -> list[Path]:
-        return [one.path for one in given_files(self.scores_file)]
+        rows = [] if self.scores_rows is None else [self.scores_rows]
+        return [*rows, *(one.path for one in given_files(self.scores_file))]
 
     def check_names(self, names: Sequence[str]) -> None:
+        rows = None if self.scores_rows is None else read_rows(self.scores_rows)
         for one in given_files(self.scores_file):
-            read_scores(one, names)
+            read_scores(one, names, rows)
         if names:
             given = listed(self.reference, names, where=REFERENCE)
             if given and set(names) - {BASE} == set(given) and len(given) == 1:
@@ -162,7 +169,8 @@ class Membership(Audit):
         )
 
         attacks = given_files(self.scores_file)
-        outside = outside_scores(attacks, manifest, ids, scored)
+        rows = self.scores_rows
+        outside = outside_scores(attacks, manifest, ids, scored, rows)
 
         def measured() -> Measured:
             beside = dict.fromkeys(BESIDE, np.full(len(units), np.nan))
@@ -193,7 +201,7 @@ class Membership(Audit):
         lacking = [name for name in tables if name not in scored]
         told = {"alone": alone, "borrowed": borrowed, "unscored": lacking}
         if attacks:
-            told["outside"] = [one.name for one in attacks]
+            told["outside"] = list(dict.fromkeys(one.name for one in attacks))
         return Evidence.of(units, measured(), told)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:

@@ -3,15 +3,14 @@
 A file of scores is a table (CSV, TSV, JSON lines or Parquet) with a column ``id`` (the
 example's) or ``text_sha256`` (of its whole text), a column ``score`` and, where several
 checkpoints are audited, a column ``checkpoint``. The higher the score, the likelier a
-member; ``NAME=-FILE`` turns it round. An ``ATTACK_results.json`` of mimir is read as it
-is: it holds the texts.
+member; ``NAME=-FILE`` turns it round. Files that tools write themselves are read by
+``peer_files``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,14 @@ import pandas as pd
 
 from spark_audit.audits.mia.estimates import Group
 from spark_audit.audits.mia.membership_guards import Findings
+from spark_audit.audits.mia.peer_files import (
+    HASH,
+    ROWS_OPTION,
+    WRITE,
+    by_place,
+    read_file,
+    read_rows,
+)
 from spark_audit.audits.mia.scores import ATTACKS, BESIDE
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.schema import Manifest
@@ -27,39 +34,24 @@ from spark_audit.names import BASE
 from spark_audit.stats.bootstrap import holm
 
 OPTION = "--scores-file"
-HASH = "text_sha256"
-
-
-def _of_mimir(path: Path) -> pd.DataFrame:
-    """Scores as mimir writes them; the lower, the likelier a member."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    rows = []
-    for side in ("member", "nonmember"):
-        scores, samples = (content[k][side] for k in ("predictions", "raw_results"))
-        for score, sample in zip(scores, samples, strict=True):
-            rows.append((hashlib.sha256(sample[0].encode()).hexdigest(), -score))
-    return pd.DataFrame(rows, columns=[HASH, "score"])
-
-
-READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
-    ".csv": pd.read_csv,
-    ".tsv": lambda path: pd.read_csv(path, sep="\t"),
-    ".jsonl": lambda path: pd.read_json(path, lines=True),
-    ".parquet": pd.read_parquet,
-    ".json": _of_mimir,
-}
 
 
 class Given(NamedTuple):
-    """A file of scores: the attack's name, where it lies, and 1, or -1 if turned."""
+    """A file of scores: the attack's name, where it lies, and 1, or -1 if turned.
+
+    ``checkpoint`` is whose scores they are, ``attack`` which scores of the file; both
+    are empty where they need not be said.
+    """
 
     name: str
     path: Path
     sign: int
+    checkpoint: str = ""
+    attack: str = ""
 
 
 def given_files(text: str | None) -> list[Given]:
-    """Read ``NAME=FILE,NAME=-FILE``.
+    """Read ``NAME=FILE,NAME=-FILE,NAME:CHECKPOINT=FILE#ATTACK``.
 
     Raises
     ------
@@ -68,8 +60,11 @@ def given_files(text: str | None) -> list[Given]:
     """
     found: list[Given] = []
     for part in (text or "").split(",") if text else ():
-        name, equals, path = (one.strip() for one in part.partition("="))
-        taken = {*ATTACKS, *BESIDE, *(one.name for one in found)}
+        left, equals, path = (one.strip() for one in part.partition("="))
+        name, _, checkpoint = left.partition(":")
+        path, _, attack = path.partition("#")
+        taken = {*ATTACKS, *BESIDE}
+        taken |= {one.name for one in found if one.checkpoint == checkpoint}
         if not name or not equals or not path.lstrip("-"):
             raise InputError(
                 f"{part!r} is no file", where=OPTION, fix="write NAME=FILE"
@@ -78,42 +73,50 @@ def given_files(text: str | None) -> list[Given]:
             what = f"{name!r} is the name of another score"
             raise InputError(what, where=OPTION, fix="choose another name")
         sign = -1 if path.startswith("-") else 1
-        found.append(Given(name, Path(path.lstrip("-")).expanduser(), sign))
+        file = Path(path.lstrip("-")).expanduser()
+        found.append(Given(name, file, sign, checkpoint, attack))
     return found
 
 
-def read_scores(one: Given, names: Sequence[str]) -> pd.DataFrame:
+def read_scores(
+    one: Given, names: Sequence[str], rows: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """A file's ``checkpoint``, ``id`` or ``text_sha256``, and ``score``.
 
     Parameters
     ----------
     names
         Checkpoints that are audited.
+    rows
+        Of :func:`~spark_audit.audits.mia.peer_files.read_rows`: what scores belong to
+        that say neither text nor id.
 
     Raises
     ------
     InputError
-        If it is no such table, or it is not known whose scores they are.
+        If it is no such file, or it is not known whose scores they are, or of which
+        rows.
     """
     where = f"{OPTION} {one.path}"
-    reader = READERS.get(one.path.suffix.lower())
-    if reader is None:
-        raise InputError("is no table", where=where, fix=f"give {', '.join(READERS)}")
-    try:
-        frame = reader(one.path)
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=where) from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError("cannot be read as a table", where=where) from error
+    frame = read_file(one.path, one.attack, where)
     keys = [key for key in ("id", HASH) if key in frame]
-    if not keys or "score" not in frame:
+    if "score" not in frame:
         columns = ", ".join(map(str, frame.columns))
         fix = f"name them id (or {HASH}) and score (columns: {columns[:200]})"
         raise InputError("has not the columns of scores", where=where, fix=fix)
-    own = [name for name in names if name != BASE]
+    if not keys and rows is None:
+        fix = f"add a column id or {HASH}, or give the rows with {ROWS_OPTION}"
+        raise InputError("does not say which rows it scores", where=where, fix=fix)
+    if not keys and rows is not None:
+        frame, keys = by_place(frame, rows, where), ["id"]
+    own = [one.checkpoint] if one.checkpoint else [n for n in names if n != BASE]
+    if one.checkpoint and "checkpoint" in frame:
+        fix = f"write {one.name}=FILE"
+        raise InputError("has a column checkpoint of its own", where=where, fix=fix)
     if "checkpoint" not in frame:
         if len(own) != 1:
-            fix = f"add a column checkpoint with: {', '.join(own)}"
+            fix = "write NAME:CHECKPOINT=FILE, or add a column checkpoint with: "
+            fix += ", ".join(own)
             raise InputError("does not say whose scores they are", where=where, fix=fix)
         frame["checkpoint"] = own[0]
     whose = frame["checkpoint"].astype(str)
@@ -130,23 +133,36 @@ def read_scores(one: Given, names: Sequence[str]) -> pd.DataFrame:
 
 
 def outside_scores(
-    files: Sequence[Given], manifest: Manifest, ids: Sequence[str], names: Sequence[str]
+    files: Sequence[Given],
+    manifest: Manifest,
+    ids: Sequence[str],
+    names: Sequence[str],
+    rows: Path | None = None,
 ) -> dict[str, dict[str, np.ndarray]]:
     """Scores of the examples by checkpoint and attack, shape ``(n,)``; NaN: none.
 
     Raises
     ------
     InputError
-        If a file holds no score of any of these examples.
+        If a file holds no score of any of these examples, or the rows are others.
     """
     found = {n: {one.name: np.full(len(ids), np.nan) for one in files} for n in names}
-    hashes = {
-        hashlib.sha256(manifest.by_id[key].text.encode()).hexdigest(): at
-        for at, key in enumerate(ids)
-    }
+    hashes = {_hash(manifest, key): at for at, key in enumerate(ids)}
     places = {"id": {key: at for at, key in enumerate(ids)}, HASH: hashes}
+    order = None
+    if rows is not None:
+        order, members = read_rows(rows), {*manifest.membership.members}
+        own = {key: (_hash(manifest, key), key in members) for key in ids}
+        given = zip(order[HASH], order["label"] == 1, strict=True)
+        # Of a part of the manifest (--limit) the file has more rows.
+        if any(
+            own.get(key, one) != one
+            for key, one in zip(order["id"], given, strict=True)
+        ):
+            what, where = "has other rows than the manifest", f"{ROWS_OPTION} {rows}"
+            raise InputError(what, where=where, fix=WRITE)
     for one in files:
-        frame = read_scores(one, names)
+        frame = read_scores(one, names, order)
         key = "id" if "id" in frame else HASH
         at = frame[key].map(places[key])
         known = frame[at.notna()].assign(at=at.dropna().astype(int))
@@ -160,6 +176,10 @@ def outside_scores(
             if name in found:  # the base may be left out
                 found[str(name)][one.name][part["at"]] = part["score"]
     return found
+
+
+def _hash(manifest: Manifest, key: str) -> str:
+    return hashlib.sha256(manifest.by_id[key].text.encode()).hexdigest()
 
 
 def judged_scores(
