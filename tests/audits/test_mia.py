@@ -1,8 +1,10 @@
 """The membership audit: what it finds, what it doubts, and that it invents nothing."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from spark_audit.audits.mia.membership_guards import (
     TEXTS,
     UNGUARDED,
 )
+from spark_audit.audits.mia.peer_files import peer_rows
 from spark_audit.audits.mia.scores import ATTACKS
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal
@@ -429,6 +432,39 @@ def test_scores_of_another_tool_are_judged_beside_ours(make_world, tmp_path):
     (tmp_path / "b.csv").write_text("id,score\nnobody,1\n")
     with pytest.raises(InputError, match="holds no score of any row"):
         mia(tables, world.manifest, scores_file=f"peer={tmp_path / 'b.csv'}")
+
+
+def test_scores_by_place_are_judged_with_the_rows_that_were_scored(
+    make_world, tmp_path
+):
+    world, rows = make_world(), tmp_path / "rows.jsonl"
+    given = list(peer_rows(world.manifest))
+    rows.write_text("".join(json.dumps(row) + "\n" for row in given))
+    assert given == list(peer_rows(world.manifest))
+    assert [row["label"] for row in given] == [1] * 132 + [0] * 92
+    own = dict(zip(world.logp, np.random.default_rng(1).random(200), strict=True))
+    scores = np.array([own[row["id"]] + 2 * row["label"] for row in given])
+    np.savez(tmp_path / "mine.npz", train_scores=scores[:132], test_scores=scores[132:])
+    np.save(tmp_path / "base.npy", [own[row["id"]] for row in given])
+    spec = f"peer:mine={tmp_path / 'mine.npz'},peer:base={tmp_path / 'base.npy'}"
+    audit = partial(mia, world.tables(mine=0.0), world.manifest, scores_file=spec)
+    result = audit(scores_rows=rows)
+    (record,) = result.tables["mia_outside"]
+    assert (record["checkpoint"], record["says"]) == ("mine", "detected")
+    assert row_of(result, "mine", "peer").value == 1.0
+    member = np.isin(list(own), sorted(world.members))
+    values = np.array(list(own.values()))
+    auc = (values[member][:, None] > values[~member]).mean()
+    assert row_of(result, "base", "peer").value == pytest.approx(auc)
+    first, *others = map(json.dumps, given)
+    for wrong in ({"text": "other"}, {"label": 0}):
+        changed = json.dumps({**given[0], **wrong})
+        rows.write_text("\n".join([changed, *others]))
+        with pytest.raises(InputError, match="other rows than the manifest|label"):
+            audit(scores_rows=rows)
+    rows.write_text("\n".join([first, *others]))
+    with pytest.raises(InputError, match="does not say which rows"):
+        audit()
 
 
 @pytest.mark.parametrize("n", [200, 600, 2000])

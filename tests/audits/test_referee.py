@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -24,10 +25,12 @@ def verdicts(
     times: int,
     shift: float = 0.0,
     base: bool = False,
+    folder: Path | None = None,
 ) -> list[str]:
     """What is said of an attack on sets of rows whose topics are ``shift`` apart.
 
-    ``attack`` gets the sides and what a perfect reader of the texts would see.
+    ``attack`` gets the sides and what a perfect reader of the texts would see. With a
+    folder its scores go through a file that names no row.
     """
     said = []
     for seed in range(times):
@@ -37,7 +40,8 @@ def verdicts(
         facts = pd.DataFrame({"task": "t", "member": member})
         facts["cluster"] = [f"c{i}" for i in range(ROWS)]
         texts = topic + rng.normal(0, 0.5, ROWS)
-        own = {"texts": texts, "x": attack(rng, member, topic)}
+        scored = attack(rng, member, topic)
+        own = {"texts": texts, "x": scored if folder is None else filed(scored, folder)}
         scores = {"base": {"texts": texts}, "mine": own}
         if base:
             scores["base"]["x"] = topic + rng.normal(0, 0.3, ROWS)
@@ -50,19 +54,42 @@ def verdicts(
     return said
 
 
-def test_scores_that_know_nothing_are_claimed_in_one_of_twenty():
-    said = verdicts(lambda rng, member, topic: rng.random(ROWS), times=200)
+def filed(scores: np.ndarray, folder: Path) -> np.ndarray:
+    """Scores that were written by place, members first and 12 of each side twice."""
+    rng = np.random.default_rng(len(scores))
+    sides = [np.arange(side, ROWS, 2) for side in (0, 1)]
+    order = np.concatenate([rng.permutation([*side, *side[:12]]) for side in sides])
+    rows = pd.DataFrame({"id": order.astype(str), "label": 1 - order % 2})
+    np.savez(
+        folder / "a.npz",
+        train_scores=scores[order[:132]],
+        test_scores=scores[order[132:]],
+    )
+    frame = read_scores(given_files(f"x={folder / 'a.npz'}")[0], ["mine"], rows)
+    return frame.set_index(frame["id"].astype(int))["score"].sort_index().to_numpy()
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_scores_that_know_nothing_are_claimed_in_one_of_twenty(placed, tmp_path):
+    folder = tmp_path if placed else None
+    said = verdicts(lambda rng, *_: rng.random(ROWS), times=200, folder=folder)
+    assert len(said) == 200
     assert said.count("detected") <= 10
 
 
 @pytest.mark.parametrize("shift", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("base", [False, True])
-def test_a_score_that_reads_the_text_alone_claims_nothing(shift, base):
+@pytest.mark.parametrize(
+    ("base", "placed"), [(False, False), (True, False), (False, True)]
+)
+def test_a_score_that_reads_the_text_alone_claims_nothing(
+    shift, base, placed, tmp_path
+):
     said = verdicts(
         lambda rng, member, topic: topic + rng.normal(0, 0.3, ROWS),
         times=100,
         shift=shift,
         base=base,
+        folder=tmp_path if placed else None,
     )
     assert said.count("detected") <= 5
 
@@ -147,3 +174,23 @@ def test_whose_scores_they_are_must_be_known(tmp_path):
     }
     with pytest.raises(InputError, match="add a column checkpoint with: er, mine"):
         read_scores(given, ["er", "mine"])
+    both = given_files(f"peer:er={tmp_path / 'a.csv'},peer:base={tmp_path / 'a.csv'}")
+    whose = [read_scores(one, ["base", "er", "mine"]) for one in both]
+    assert [{*frame["checkpoint"]} for frame in whose] == [{"er"}, {"base"}]
+    with pytest.raises(InputError, match="'other' is none of the checkpoints"):
+        read_scores(both[0]._replace(checkpoint="other"), ["base", "er"])
+    (tmp_path / "b.csv").write_text("id,score,checkpoint\na,1,er\n")
+    with pytest.raises(InputError, match="has a column checkpoint of its own"):
+        read_scores(given_files(f"p:er={tmp_path / 'b.csv'}")[0], ["er"])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
+def test_ids_of_digits_stay_as_they_are(suffix, tmp_path):
+    path, frame = tmp_path / f"a.{suffix}", pd.DataFrame({"id": ["007", "1e3"]})
+    frame["score"] = [1.0, 2.0]
+    if suffix == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_csv(path, index=False, sep="," if suffix == "csv" else "\t")
+    (given,) = given_files(f"peer={path}")
+    assert read_scores(given, ["mine"])["id"].tolist() == ["007", "1e3"]

@@ -269,3 +269,37 @@ def test_one_run_bounds_hold_for_the_gaussian_mechanism(mu, delta, coins, runs, 
 
     assert too_high(right, truth, bound) <= most
     assert too_high(right, mu, lambda v: one_run_mu(v, r, coins)) <= most
+
+
+def by_shared_luck(mu: float, guesses: int) -> tuple[np.ndarray, float]:
+    """Chance of at least 0 to ``guesses`` right ones where all coins share one draw.
+
+    The mechanism draws |L|, the absolute privacy loss of N(0, 1) against N(mu, 1), once
+    for all coins, shows it, and tells each coin rightly at odds of e^|L|: of each coin
+    alone that is the Gaussian mechanism. Also the chance of one right guess.
+    """
+    z = np.linspace(-9, mu + 9, 20001)
+    weight = stats.norm.pdf(z) + stats.norm.pdf(z - mu)
+    weight /= weight.sum()
+    q = stats.logistic.cdf(np.abs(mu * mu / 2 - mu * z))
+    at_least = [weight @ stats.binom.sf(v - 1, guesses, q) for v in range(guesses + 1)]
+    return np.array(at_least), float(weight @ q)
+
+
+@pytest.mark.parametrize("coins", [50, 200, 1000])
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+def test_mu_holds_where_all_coins_share_their_luck(mu, coins):
+    """Bounds for independent errors (arXiv 2509.08704 as public code has it) do not."""
+    for guesses in (coins, declared_guesses(coins)):
+        at_least, _ = by_shared_luck(mu, guesses)
+        # What more than 5% of runs reach refutes nothing.
+        reached = int(np.flatnonzero(at_least > 0.05).max())
+        assert one_run_mu(reached, guesses, coins) <= mu
+    at_least, right = by_shared_luck(mu, coins)
+    independent = stats.binom.sf(np.arange(coins + 1) - 1, coins, right)
+    refuted = at_least[np.argmax(independent <= 0.05)]
+    assert refuted > 0.05
+    if (mu, coins) == (1.0, 1000):
+        assert refuted == pytest.approx(0.41, abs=0.01)
+        seen = round(coins * right)
+        assert one_run_mu(seen, coins, coins) == pytest.approx(0.34, abs=0.01)

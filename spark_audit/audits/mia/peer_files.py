@@ -26,7 +26,7 @@ ROWS_OPTION = "--scores-rows"
 WRITE = "write them with `spark-audit manifest rows`"
 TWICE = 12
 """Rows of each side that stand twice."""
-LEVEL, DRAWS = 0.001, 9999
+LEVEL, DRAWS = 0.001, 3999
 """Scores in another order pass for scores in this one so seldom."""
 ALIKE, APART = 0.02, 0.2
 """Of all ranks: where repeats differ by less, as of most attacks, none may by more."""
