@@ -30,6 +30,9 @@ from spark_audit.stats.sampled_extraction import n_p, n_p_counts
 PROMPTED = Pass("prompted")
 PROMPTS_TABLE = "extract_prompts"
 SAMPLERS = ("t1", "top40")
+NUCLEUS = Pass("nucleus")
+NUCLEI = ("top_p90", "top_p95")
+"""Samplers of that pass, on request."""
 FULL = "full"
 """The true prefix: what the plain pass has read anyway."""
 DEFAULT = "last16,cue"

@@ -1,8 +1,8 @@
-"""The plain and prompted passes: one forward per sequence, token columns from it.
+"""The plain, prompted and nucleus passes: one forward per sequence, token columns.
 
-The plain pass goes through texts and keeps every column; the prompted one through
-strings behind prompts that are not their own rows' beginnings, and keeps what is said
-of the string itself.
+The plain pass goes through texts and keeps every column but those of nuclei; the
+prompted one through strings behind prompts that are not their own rows' beginnings, and
+keeps what is said of the string itself; the nucleus pass through texts, for top-p.
 
 Where the architecture is known and a self-test on the first text agrees, the model's
 body runs alone and the head is applied here, in float32, to the scored positions
@@ -17,13 +17,14 @@ standard deviation under the model's own next-token distribution; ``top1_margin`
 target's logit minus the largest other logit (positive: the model's first guess);
 ``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0);
 ``top40_cold`` = log of the sum of squares of their probabilities (<= 0): what sampling
-from them at T = 0.5 divides by.
+from them at T = 0.5 divides by; ``top_p90_size`` and ``top_p90_logp`` = number and log
+of the probability (<= 0) of the likeliest tokens that have 0.9 of it together.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -36,7 +37,7 @@ from spark_audit.checkpoints.models import entry_device, offloaded, weight_of
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.head import Columns, Head, Transform
-from spark_audit.scoring.table import COLUMNS, LAYOUTS, Task
+from spark_audit.scoring.table import COLUMNS, LAYOUTS, WITH_NUCLEI, Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -78,11 +79,12 @@ def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
 ) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
     """Each item with the columns of its scored tokens."""
-    scorer = Scorer(loaded, model, items[0], task.note)
+    names = LAYOUTS[task.kind.kind]
+    known = COLUMNS if names.keys() <= COLUMNS.keys() else WITH_NUCLEI
+    scorer = Scorer(loaded, model, items[0], task.note, known)
     batches = Batches(
         items, lambda item: len(item.ids), room=scorer.room, rows=task.batch_size
     )
-    names = LAYOUTS[task.kind.kind]
     for batch, found in batches.run(scorer, shrink=scorer.columns.shrink):
         for item, columns in zip(batch, found, strict=True):
             yield item, {name: columns[name][item.first - 1 :] for name in names}
@@ -104,7 +106,12 @@ class Scorer:
     """
 
     def __init__(
-        self, loaded: Loaded, model: torch.nn.Module, first: Item, note: Note
+        self,
+        loaded: Loaded,
+        model: torch.nn.Module,
+        first: Item,
+        note: Note,
+        names: Mapping[str, np.dtype] = COLUMNS,
     ) -> None:
         self._model = model
         weight = model.get_input_embeddings().weight  # type: ignore[operator]
@@ -116,10 +123,10 @@ class Scorer:
         found = own_head(base, rows=len(loaded.usable))
         if isinstance(found, str):
             self._head, reason = None, found
-            self.columns = Columns(loaded.usable, self.device)
+            self.columns = Columns(loaded.usable, self.device, names)
         else:
             weight, bias, transform = found
-            self.columns = Columns(loaded.usable, weight.device)
+            self.columns = Columns(loaded.usable, weight.device, names)
             self._head = Head(weight, bias, transform, self.columns)
             self._body = getattr(base, base.base_model_prefix)
             reason = self._self_test(first)
@@ -141,7 +148,7 @@ class Scorer:
         return [
             {
                 name: part[:, i].astype(dtype)
-                for i, (name, dtype) in enumerate(COLUMNS.items())
+                for i, (name, dtype) in enumerate(self.columns.names.items())
             }
             for part in self._items(batch, only_nll=False)
         ]
@@ -195,15 +202,15 @@ class Scorer:
         Returns
         -------
         torch.Tensor
-            Shape ``(sum(lengths), k)`` or ``(sum(lengths), len(COLUMNS))``, float32,
-            on the CPU.
+            Shape ``(sum(lengths), k)`` or ``(sum(lengths), len(columns.names))``,
+            float32, on the CPU.
         """
-        width = targets.shape[1]
+        width, every = targets.shape[1], len(self.columns.names)
         goal = targets.flatten(0, 1)[_places(lengths, width)].to(self.columns.device)
         if not only_nll:
             goal = goal[:, 0]
         if not len(goal):
-            return torch.empty(0, targets.shape[2] if only_nll else len(COLUMNS))
+            return torch.empty(0, targets.shape[2] if only_nll else every)
         options: dict[str, Any] = {"use_cache": cache is not None}
         if cache is not None:
             options["past_key_values"] = cache
@@ -222,7 +229,7 @@ class Scorer:
             step = max(columns.rows // len(ids), 1)
         reduce = columns.nll if only_nll else columns.reduce
         ends = [0, *lengths.cumsum(0).tolist()]
-        found = torch.empty(len(goal), goal.shape[1] if only_nll else len(COLUMNS))
+        found = torch.empty(len(goal), goal.shape[1] if only_nll else every)
         for start in range(0, width, step):
             stop = min(start + step, width)
             logits = self._logits(ids, first + start, first + stop, options)
