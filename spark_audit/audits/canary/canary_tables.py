@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -250,10 +250,6 @@ DECLARED = ("full", "all", 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
 
 
-Bounds: TypeAlias = Callable[[Record, float], Record]
-"""From a record and a one-sided significance, its bounds."""
-
-
 def _doses_of(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """All canaries, and those of each dose where there are several."""
     yield DECLARED[1], frame
@@ -357,9 +353,13 @@ def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _bounded(
-    found: list[Record], bounds: Bounds, judged: Judged, *, assumed: str
+    found: list[Record],
+    bounds: Callable[[Record, float], Record],
+    judged: Judged,
+    *,
+    assumed: str,
 ) -> list[Record]:
-    """The records with their bounds of epsilon.
+    """The records with their bounds of epsilon, by a one-sided significance.
 
     The declared bounds hold together at 95 % over checkpoints, all others together
     too (Bonferroni). Of a part without its positive control none is given, nor of a

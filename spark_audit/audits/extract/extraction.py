@@ -28,6 +28,7 @@ from spark_audit.audits.extract.extraction_findings import (
 from spark_audit.audits.extract.guesses import guess_table, string_facts
 from spark_audit.audits.extract.prompt_evidence import (
     DEFAULT,
+    EVERY,
     FULL,
     NUCLEI,
     NUCLEUS,
@@ -81,13 +82,7 @@ METRICS = (
     Metric(
         "greedy_rate", rate=True, learned=1, missing=("",), glance=("",), headline=("",)
     ),
-    Metric(
-        "n50_median",
-        "tries",
-        learned=-1,
-        variants=(*SAMPLERS, *NUCLEI),
-        missing=SAMPLERS,
-    ),
+    Metric("n50_median", "tries", learned=-1, variants=EVERY, missing=SAMPLERS),
 )
 
 
@@ -245,7 +240,7 @@ def medians(group: Group, evidence: Evidence, context: Context) -> Iterator[Row]
     tries: dict[tuple[str, str], np.ndarray] = {}
     drawn: dict[tuple[str, str], np.ndarray] = {}
     columns = {"audit": "extract", "group": group.name, "metric": "n50_median"}
-    for name, of in product(evidence.checkpoints, (*SAMPLERS, *NUCLEI)):
+    for name, of in product(evidence.checkpoints, EVERY):
         logp = evidence.row(name, f"logp_{of}")[group.units]
         if np.isnan(logp).any():
             continue
@@ -255,8 +250,7 @@ def medians(group: Group, evidence: Evidence, context: Context) -> Iterator[Row]
         found = _tries(median_estimate(values, group.codes, replicates=replicates))
         own = {"checkpoint": name, "of": of, "unit": "tries"}
         yield Row.of_estimate(found.noting(ONE_TOKENISATION), **columns, **own)
-    baselines = context.baselines.items()
-    for (name, baseline), of in product(baselines, (*SAMPLERS, *NUCLEI)):
+    for (name, baseline), of in product(context.baselines.items(), EVERY):
         one, other = (name, of), (baseline, of)
         if {one, other} <= {*tries}:
             pair, replicates = (tries[one], tries[other]), drawn[one] - drawn[other]

@@ -55,25 +55,14 @@ def coin_units(manifest: Manifest, coins: Coins) -> pd.DataFrame:
     )
 
 
-def coin_scores(
-    manifest: Manifest,
-    coins: Coins,
-    table: TokenTable | None,
-    places: Mapping[str, int],
-) -> dict[str, np.ndarray]:
-    """Mean NLL (nats) of the units, NaN if not scored; the first stage that had them.
-
-    ``places`` are the stages that trained on the tasks; 0: none is known.
-    """
+def coin_nll(coins: Coins, table: TokenTable | None) -> np.ndarray:
+    """Mean NLL of the units, nats per token; NaN where they were not scored."""
     nll = np.full((len(coins), 2), np.nan)
-    place = np.zeros_like(nll)
     for i, (key, one) in enumerate(coins.items()):
-        tasks = {manifest.by_id[context.example].task for context in one.contexts}
-        place[i] = min((places[task] for task in tasks & places.keys()), default=0)
         if table is not None and key in table and one.coin:
             both = table.columns["nll_mean"][table.rows(key)]
-            nll[i] = both if one.coin[1] == 0 else both[::-1]
-    return {"nll": nll.ravel(), "place": place.ravel()}
+            nll[i] = both[::-1] if one.coin[1] else both
+    return nll.ravel()
 
 
 def epsilon_table(series: Mapping[str, StagedRows]) -> list[dict[str, Any]]:

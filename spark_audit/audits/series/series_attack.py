@@ -10,9 +10,8 @@ sequential membership inference, arXiv 2602.16596), which no claim rests on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ import pandas as pd
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
-from spark_audit.audits.series.coins import coin_scores, coin_units, coins_of
+from spark_audit.audits.series.coins import coin_nll, coin_units, coins_of
 from spark_audit.audits.series.series_scores import FPRS, OFS, SERIES
 from spark_audit.audits.spans import plan_of_identifiers
 from spark_audit.audits.utility.task_accuracy import check_order, places_of_tasks
@@ -121,18 +120,17 @@ class SeriesAttack(Audit):
         if guess is not None:
             guessed[: len(ids)] = guess
 
-        def both(name: str, nll: np.ndarray, own: Mapping[str, int]) -> dict[str, Any]:
-            place = rows["task"].map(own).fillna(0)
-            found = tables.get(name, {}).get(CANDIDATES)
-            more = coin_scores(manifest, coins, found, own)
-            values = {"nll": nll, "place": place}
-            return {k: np.concatenate([v, more[k]]) for k, v in values.items()}
-
         def measured() -> Measured:
-            yield BASE, {**both(BASE, base, {}), "place": unknown, "texts": guessed}
+            nll = [base, coin_nll(coins, tables.get(BASE, {}).get(CANDIDATES))]
+            values = {"nll": np.concatenate(nll), "place": unknown, "texts": guessed}
+            yield BASE, values
             for name, own in places.items():
-                nll = _means(tables[name][Pass()], ids)
-                yield name, {**both(name, nll, own), "texts": unknown}
+                scores = tables[name]
+                nll = [_means(scores[Pass()], ids)]
+                nll += [coin_nll(coins, scores.get(CANDIDATES))]
+                place = every["task"].map(own).fillna(0)
+                both = np.concatenate(nll)
+                yield name, {"nll": both, "place": place, "texts": unknown}
 
         return Evidence.of(every, measured())
 

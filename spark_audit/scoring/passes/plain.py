@@ -135,7 +135,12 @@ class Scorer:
             self._keep = "logits_to_keep" in inspect.signature(base.forward).parameters
             tokens = min(self.room.tokens, max(self.columns.rows, 1))
             self.room = replace(self.room, tokens=tokens)
-            note(_generic_note(reason, loaded.dtype, self._keep))
+            text = f"logits come from the model's own forward: {reason}"
+            if loaded.dtype != "float32":
+                text += f"; they are rounded to {loaded.dtype}, so ranks can tie"
+            if not self._keep:
+                text += "; it cannot leave out positions, which costs memory"
+            note(text)
 
     def __call__(self, batch: Sequence[Item]) -> list[dict[str, np.ndarray]]:
         """Columns of each item of a batch.
@@ -348,15 +353,6 @@ def _places(lengths: torch.Tensor, width: int, first: int = 0) -> torch.Tensor:
     index = torch.arange(width).expand(len(lengths), -1)
     inside = (index >= first) & (index < first + lengths[:, None])
     return inside.flatten().nonzero()[:, 0]
-
-
-def _generic_note(reason: str, dtype: str, keep: bool) -> str:
-    text = f"logits come from the model's own forward: {reason}"
-    if dtype != "float32":
-        text += f"; they are rounded to {dtype}, so ranks can tie"
-    if not keep:
-        text += "; it cannot leave out positions, which costs memory"
-    return text
 
 
 # --- a body in float32 ----------------------------------------------------------------
