@@ -83,18 +83,14 @@ class Columns:
         of every sum, rank and maximum.
     device
         Where the logits are.
-    names
-        What is found, with its dtypes: ``COLUMNS`` or ``WITH_NUCLEI``.
     """
 
-    def __init__(
-        self,
-        usable: np.ndarray,
-        device: torch.device,
-        names: Mapping[str, np.dtype] = COLUMNS,
-    ) -> None:
+    names: Mapping[str, np.dtype] = COLUMNS
+    """What is found, with its dtypes; to be set to ``WITH_NUCLEI`` for these, too."""
+
+    def __init__(self, usable: np.ndarray, device: torch.device) -> None:
         alive = np.flatnonzero(usable)
-        self.device, self.names = device, names
+        self.device = device
         self.count = len(alive)
         # Unusable rows at the end are padding and are not even computed.
         self.vocabulary = int(alive[-1]) + 1 if len(alive) else 0

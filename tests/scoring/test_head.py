@@ -39,7 +39,8 @@ def reduced(
     names: Mapping[str, np.dtype] = COLUMNS,
 ) -> dict[str, np.ndarray]:
     usable = np.ones(logits.shape[1], dtype=bool) if usable is None else usable
-    columns = Columns(usable, DEVICE, names)
+    columns = Columns(usable, DEVICE)
+    columns.names = names
     z = columns.buffer(len(logits))
     z[:, : columns.vocabulary] = torch.from_numpy(logits)[:, : columns.vocabulary]
     found = columns.reduce(z, torch.from_numpy(targets).to(DEVICE)).cpu().numpy()

@@ -24,7 +24,7 @@ of the probability (<= 0) of the likeliest tokens that have 0.9 of it together.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -80,8 +80,9 @@ def run(
 ) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
     """Each item with the columns of its scored tokens."""
     names = LAYOUTS[task.kind.kind]
-    known = COLUMNS if names.keys() <= COLUMNS.keys() else WITH_NUCLEI
-    scorer = Scorer(loaded, model, items[0], task.note, known)
+    scorer = Scorer(loaded, model, items[0], task.note)
+    if not names.keys() <= COLUMNS.keys():
+        scorer.columns.names = WITH_NUCLEI
     batches = Batches(
         items, lambda item: len(item.ids), room=scorer.room, rows=task.batch_size
     )
@@ -106,12 +107,7 @@ class Scorer:
     """
 
     def __init__(
-        self,
-        loaded: Loaded,
-        model: torch.nn.Module,
-        first: Item,
-        note: Note,
-        names: Mapping[str, np.dtype] = COLUMNS,
+        self, loaded: Loaded, model: torch.nn.Module, first: Item, note: Note
     ) -> None:
         self._model = model
         weight = model.get_input_embeddings().weight  # type: ignore[operator]
@@ -123,10 +119,10 @@ class Scorer:
         found = own_head(base, rows=len(loaded.usable))
         if isinstance(found, str):
             self._head, reason = None, found
-            self.columns = Columns(loaded.usable, self.device, names)
+            self.columns = Columns(loaded.usable, self.device)
         else:
             weight, bias, transform = found
-            self.columns = Columns(loaded.usable, weight.device, names)
+            self.columns = Columns(loaded.usable, weight.device)
             self._head = Head(weight, bias, transform, self.columns)
             self._body = getattr(base, base.base_model_prefix)
             reason = self._self_test(first)
