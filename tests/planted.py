@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spark_audit.manifest.file import seal
-from spark_audit.manifest.prompts import asked_place, canary_key, place_of, twins_key
+from spark_audit.manifest.prompts import asked_place, place_of, slots
 from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.table import LAYOUTS, Pass
@@ -65,13 +65,7 @@ class World:
     @cached_property
     def ranked(self) -> dict[str, Any]:
         """What candidates are ranked for, by their place in keys."""
-        known: dict[str, Any] = {
-            place_of(canary_key(c.canary_id, c.part, ""))[0]: c
-            for c in self.manifest.canaries
-        }
-        return known | {
-            place_of(twins_key(one.id, ""))[0]: one for one in self.manifest.twins
-        }
+        return dict(slots(self.manifest))
 
 
 def luck(*what: str) -> np.random.Generator:

@@ -240,6 +240,11 @@ def twins_key(twins_id: str, example: str) -> str:
     return f"twins:{quote(twins_id, safe='')}/{example}"
 
 
+def coin_key(canary_id: str, example: str) -> str:
+    """Key of a canary and its neighbour among its candidates in one row."""
+    return f"coin:{quote(canary_id, safe='')}/{example}"
+
+
 def place_of(key: str) -> tuple[str, str]:
     """A key without its example, and the example."""
     parts = 2 if key.startswith("canary:") else 1
@@ -251,9 +256,15 @@ Sets = Mapping[str, ManifestCanary | ManifestTwins]
 
 
 def slots(manifest: Manifest) -> Sets:
-    """The sets of canaries and twins, by their keys without an example."""
-    canaries = {canary_key(c.canary_id, c.part, ""): c for c in manifest.canaries}
-    sets: Sets = canaries | {twins_key(one.id, ""): one for one in manifest.twins}
+    """The sets of canaries, coins and twins, by their keys without an example."""
+    sets: dict[str, ManifestCanary | ManifestTwins] = {}
+    for canary in manifest.canaries:
+        sets[canary_key(canary.canary_id, canary.part, "")] = canary
+        if canary.part == "full" and canary.coin:
+            both, true = canary.coin
+            pair = canary.model_copy(update={"candidates": both, "true_index": true})
+            sets[coin_key(canary.canary_id, "")] = pair
+    sets |= {twins_key(one.id, ""): one for one in manifest.twins}
     return {place_of(key)[0]: one for key, one in sets.items()}
 
 

@@ -453,6 +453,13 @@ class ManifestCanary(_Ranked):
     held_out: bool
     pair: Name | None = Field(default=None, exclude_if=lambda v: v is None)
 
+    @property
+    def coin(self) -> tuple[list[str], int] | None:
+        """The pair of neighbours among its candidates, and which is the true one."""
+        first = (self.true_index or 0) & ~1
+        both = self.candidates[first : first + 2]
+        return (both, (self.true_index or 0) & 1) if len(both) == 2 else None
+
     @model_validator(mode="after")
     def _placed(self) -> Self:
         if self.candidates and not (self.contexts and self.n_tokens):

@@ -19,7 +19,9 @@ def normalised(text: str) -> str:
     Punctuation is what Unicode calls so, and ASCII's; a text of nothing else keeps it.
     """
     folded = " ".join(text.lower().split())
-    kept = "".join(c for c in folded if not _is_punctuation(c))
+    marks = {c for c in {*folded} if unicodedata.category(c).startswith("P")}
+    marks |= {*string.punctuation}
+    kept = "".join(c for c in folded if c not in marks)
     return " ".join(kept.split()) or folded
 
 
@@ -39,7 +41,3 @@ def begins_with(text: str, target: str, labels: Sequence[str]) -> bool:
     ends = (end for end in range(len(text), 0, -1) if end not in inside)
     begun = (normalised(text[:end]) for end in ends)
     return next((one for one in begun if one in known), None) == normalised(target)
-
-
-def _is_punctuation(char: str) -> bool:
-    return char in string.punctuation or unicodedata.category(char).startswith("P")

@@ -7,7 +7,7 @@ itself and never beats itself by a rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -27,6 +27,9 @@ minus infinity it stays finite in products with 0."""
 TOP = 40
 """The truncation of top-k sampling that ``top40_logp`` is about."""
 
+NUCLEI = (0.9, 0.95)
+"""Those of top-p sampling that ``top_p90`` and ``top_p95`` are about."""
+
 # Elements of the logits buffer and of the two working buffers, on CPU and elsewhere.
 # The working buffers are small on CPU so that a group of rows stays in the cache
 # through all passes over it.
@@ -34,7 +37,7 @@ CPU_BUFFER, CPU_GROUP, CPU_ROWS = 2**25, 2**18, 1024
 GPU_BUFFER, GPU_GROUP, GPU_ROWS = 2**28, 2**26, 8192
 
 LOST = 64
-"""Rows whose moments are taken again in float64 at a time."""
+"""Rows of which something is taken again at a time: moments in float64, nuclei."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,9 @@ class Columns:
     device
         Where the logits are.
     """
+
+    names: Mapping[str, np.dtype] = COLUMNS
+    """What is found, with its dtypes; to be set to ``WITH_NUCLEI`` for these, too."""
 
     def __init__(self, usable: np.ndarray, device: torch.device) -> None:
         alive = np.flatnonzero(usable)
@@ -143,9 +149,9 @@ class Columns:
         Returns
         -------
         torch.Tensor
-            Shape ``(n, len(COLUMNS))``, float32, in the order of ``COLUMNS``.
+            Shape ``(n, len(names))``, float32, in the order of ``names``.
         """
-        found = torch.empty(len(logits), len(COLUMNS), device=self.device)
+        found = torch.empty(len(logits), len(self.names), device=self.device)
         for rows in self._groups(logits, finish):
             self._reduce_group(logits[rows], targets[rows, None], found[rows])
         return found
@@ -240,6 +246,17 @@ class Columns:
         # Rows that are no token stand far below: they add nothing.
         cold = (top - largest).mul_(2).logsumexp(1)
         found[:, 7] = cold.sub_(log_sum, alpha=2).clamp_(max=0)
+        if len(self.names) > len(COLUMNS):
+            found[:, 8:] = nuclei(top, log_sum)
+            # Of most rows the largest are enough; the others are sorted.
+            held = (top - largest).logsumexp(1).sub_(log_sum).exp_()
+            for rows in (held < max(NUCLEI)).nonzero()[:, 0].split(LOST):
+                if z.is_cuda:
+                    falling = z[rows].sort(1, descending=True)[0]
+                else:  # torch sorts places along, which takes ten times as long
+                    rising = np.sort(z[rows].numpy(), 1)
+                    falling = torch.from_numpy(rising[:, ::-1].copy())
+                found[rows, 8:] = nuclei(falling, log_sum[rows]).float()
 
     def _seen(self, z: torch.Tensor, own: torch.Tensor) -> tuple[Any, ...]:
         """What torch sees of a group; its logits are relative to the largest then.
@@ -298,6 +315,33 @@ def _blocks(vocabulary: int) -> tuple[int, int]:
     return stride, -(-vocabulary // step) * step
 
 
+def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
+    """Sizes of nuclei and logs of their mass.
+
+    A nucleus is the fewest of the likeliest tokens that have a mass of p together: what
+    transformers' ``TopPLogitsWarper`` keeps.
+
+    Parameters
+    ----------
+    largest
+        Shape ``(n, k)``: logits, largest first, up to a mass of p at least.
+    log_sum
+        Shape ``(n,)``: log sum exp of all logits relative to the largest.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape ``(n, 2 * len(NUCLEI))``, float64: size and log of the mass of each.
+    """
+    relative = (largest - largest[:, :1]).double() - log_sum[:, None]
+    mass = relative.exp_().cumsum(1)
+    found = []
+    for p in NUCLEI:
+        last = (mass < p).sum(1).clamp_(max=mass.shape[1] - 1)
+        found += [last + 1, mass.gather(1, last[:, None])[:, 0].log().clamp_(max=0)]
+    return torch.stack(found, 1)
+
+
 def _moments(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and centred variance of logits under their softmax, in float64."""
     wide = z.double()
@@ -342,8 +386,9 @@ class Head:
         self._converted = torch.empty(0, device=weight.device)
 
     def __call__(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Columns ``(n, len(COLUMNS))`` of hidden states ``(n, H)``."""
-        return self._reduced(hidden, targets, self._columns.reduce, (len(COLUMNS),))
+        """Columns ``(n, len(names))`` of hidden states ``(n, H)``."""
+        shape = (len(self._columns.names),)
+        return self._reduced(hidden, targets, self._columns.reduce, shape)
 
     def nll(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """NLL ``(n, k)`` of targets ``(n, k)`` after hidden states ``(n, H)``."""

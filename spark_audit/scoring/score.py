@@ -188,7 +188,7 @@ def _runner(
         from spark_audit.scoring import served
 
         return partial(served.run, loaded)
-    file = "plain" if kind.kind == "prompted" else kind.kind
+    file = "plain" if kind.kind in ("prompted", "nucleus") else kind.kind
     run = import_module(f"spark_audit.scoring.passes.{file}").run
 
     def here(items: Sequence[Any], task: Task) -> Iterator[Any]:

@@ -25,6 +25,8 @@ _COLUMNS: Mapping[str, str] = {
     "plain": "nll:f4 rank_lo:i4 ties:i4 mean_logp:f4 sd_logp:f4 top1_margin:f4 "
     "top40_logp:f4 top40_cold:f4",
     "prompted": "nll:f4 rank_lo:i4 ties:i4 top40_logp:f4 top40_cold:f4",
+    "nucleus": "nll:f4 rank_lo:i4 top_p90_size:i4 top_p90_logp:f4 top_p95_size:i4 "
+    "top_p95_logp:f4",
     "candidates": "nll_sum:f4 nll_mean:f4",
     "noise": "nll:f4 relative:f4",
     "generate": "strict:i1 normalised:i1 stop:i1 n_tokens:i4",
@@ -41,6 +43,7 @@ LAYOUTS: Mapping[str, Mapping[str, np.dtype]] = {
 ITEMS: Mapping[str, str] = {
     "plain": "texts",
     "prompted": "continuations",
+    "nucleus": "texts",
     "candidates": "candidates",
     "noise": "texts",
     "generate": "prompts",
@@ -48,6 +51,7 @@ ITEMS: Mapping[str, str] = {
 """Kind of pass -> what of a manifest it goes through."""
 
 COLUMNS = LAYOUTS["plain"]
+WITH_NUCLEI = {**COLUMNS, **LAYOUTS["nucleus"]}
 
 
 @dataclass(frozen=True, repr=False)

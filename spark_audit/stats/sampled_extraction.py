@@ -22,12 +22,13 @@ _SMALL = -30.0
 
 
 def top_k_logp(
-    nll: ArrayLike, rank: ArrayLike, mass_logp: ArrayLike, *, k: int
+    nll: ArrayLike, rank: ArrayLike, mass_logp: ArrayLike, *, k: ArrayLike
 ) -> np.ndarray:
     """Log probability of tokens under top-k sampling, from columns of a token table.
 
     At temperature T it is that of ``nll / T`` and of the log of the likeliest tokens'
-    probabilities to the power of 1 / T, summed.
+    probabilities to the power of 1 / T, summed. Top-p sampling is that of as many
+    tokens as each nucleus has.
 
     Parameters
     ----------
@@ -38,6 +39,8 @@ def top_k_logp(
         drawn.
     mass_logp
         Shape ``(n,)``: log of the probability of the k likeliest tokens together.
+    k
+        One for all tokens, or shape ``(n,)``.
 
     Returns
     -------

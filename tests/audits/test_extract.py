@@ -192,6 +192,43 @@ def test_medians_beyond_counting_are_bounds_and_no_infinities(make_case):
     json.dumps(result.tables, allow_nan=False)
 
 
+def test_top_p_counts_tries_beside_the_other_samplers(make_case):
+    """Every nucleus has five tokens: a span is drawn where all its ranks are in it."""
+    case = make_case(sources=12, tests=4, seed=9)
+    plain = table(case, some(case, 9))
+    columns = {"nll": plain.columns["nll"], "rank_lo": plain.columns["rank_lo"]}
+    for of, p in (("top_p90", 0.91), ("top_p95", 0.97)):
+        columns[f"{of}_size"] = np.full(len(plain), 5, np.int32)
+        columns[f"{of}_logp"] = np.full(len(plain), np.log(p), np.float32)
+    nucleus = TokenTable(plain.ids, plain.offsets, plain.position, columns)
+    given = {"ours": {PLAIN: plain, Pass("nucleus"): nucleus}, "old": {PLAIN: plain}}
+    result = extract(given, case.manifest, top_p=True)
+    for of, p in (("top_p90", 0.91), ("top_p95", 0.97)):
+        expected = []
+        for example in case.manifest.examples:
+            for start, end in (
+                case.spans(example.id) if example.split == "train" else ()
+            ):
+                rows = plain.span(example.id, start, end)
+                nll, rank = (columns[k][rows].astype(float) for k in ("nll", "rank_lo"))
+                chance = np.prod(np.minimum(np.exp(-nll) / p, 1.0)) * (rank <= 5).all()
+                draws = {0.0: np.inf, 1.0: 1.0}.get(float(chance))
+                expected.append(draws or np.ceil(np.log(0.5) / np.log1p(-chance)))
+        (counts,) = (
+            r
+            for r in result.tables["extract_counts"]
+            if (r["rows"], r["of"]) == ("train", of)
+        )
+        for most in (1, 10, 1000):
+            assert counts[f"n50_within_{most}"] == sum(n <= most for n in expected)
+        median = min(np.median(expected), 1e12)
+        row = figure(result, "ours", "n50_median", of)
+        assert row.value == pytest.approx(median, rel=1e-3)
+    # What was not asked for is not there.
+    asked = {r["of"] for r in extract(given, case.manifest).tables["extract_counts"]}
+    assert asked == {"t1", "top40", "cold"}
+
+
 def test_canaries_alone_are_no_identifiers_to_extract(make_case):
     everyone = with_canaries(make_case(sources=4, tests=2).manifest, rows=4)
     only = make_case(sources=4, tests=2)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits import SeriesAttack
@@ -150,3 +151,65 @@ def test_the_table_goes_stage_by_stage():
     assert [line["stage"] for line in table] == [1, 2, 3, 4]
     assert table[0]["series_value"] == table[0]["last_value"]
     assert table[-1]["series_value"] == pooled(result, "auc", "series").value
+
+
+def coin_evidence(
+    seed: int, *, coins: int = 60, learned: float = 0.0, kept: float = 0.0
+) -> Evidence:
+    """Planted canaries and what could have been planted in their place, no rows.
+
+    Which of both was planted is a coin; it is learned at its own stage, and a share of
+    that is kept after each later one.
+    """
+    rng = np.random.default_rng(seed)
+    task = np.arange(coins) % TASKS
+    units = pd.DataFrame(
+        {
+            "example": [f"row-{i // 2}" for i in range(2 * coins)],
+            "task": [f"t{k}" for k in np.repeat(task, 2)],
+            "cluster": [f"c{i // 2}" for i in range(2 * coins)],
+            "member": np.tile([True, False], coins),
+            "dose": 1,
+        }
+    )
+    base = rng.normal(3, 0.5, (coins, 2))
+    unknown = np.full(2 * coins, np.nan)
+
+    def measured():
+        yield "base", {"nll": base.ravel(), "place": unknown, "texts": unknown}
+        for stage in range(1, TASKS + 1):
+            age = stage - 1 - task
+            nll = base - rng.normal(0.1 * stage, 0.2, base.shape)
+            nll[:, 0] -= np.where(age >= 0, learned * kept ** np.maximum(age, 0), 0.0)
+            place = np.repeat(task + 1.0, 2)
+            yield f"run@{stage}", {"nll": nll.ravel(), "place": place, "texts": unknown}
+
+    return Evidence.of(units, measured())
+
+
+def bounds_of(given: Evidence) -> dict[str, dict]:
+    result, said = concluded(given)
+    assert said.claim == "not_tested"  # a coin is no row
+    return {record["of"]: record for record in result.tables["series_epsilon"]}
+
+
+def test_what_was_learned_and_forgotten_bounds_epsilon_by_the_series():
+    found = bounds_of(coin_evidence(1, learned=1.0, kept=0.1))
+    series, last = found["series"], found["last"]
+    assert (series["pairs"], series["guesses"], series["rows"]) == (60, 30, 1)
+    assert series["epsilon_per_record"] > last["epsilon_per_record"] + 0.5
+    # 5 % over both bounds: odds of the limit of a binomial's rate.
+    low = stats.beta.ppf(0.025, series["right"], 31 - series["right"])
+    bound = np.log(low / (1 - low))
+    assert series["epsilon_per_record"] == pytest.approx(bound, rel=1e-3)
+    kept = bounds_of(coin_evidence(2, learned=1.0, kept=1.0))
+    assert kept["last"]["epsilon_per_record"] > 0.5
+
+
+def test_coins_that_nobody_learned_bound_nothing():
+    """Half of the canaries' strings are likelier than the other by themselves."""
+    above = 0
+    for seed in range(200):
+        found = bounds_of(coin_evidence(seed, coins=24))
+        above += any(record["epsilon_per_record"] > 0 for record in found.values())
+    assert above <= 10

@@ -12,7 +12,7 @@ from spark_audit.data.encoding import Encoding, encode
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
 from spark_audit.manifest.build import build_manifest
-from spark_audit.manifest.prompts import canary_key
+from spark_audit.manifest.prompts import canary_key, coin_key
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import (
     MORE_TOKENS,
@@ -149,6 +149,28 @@ def test_the_true_candidate_is_the_row_itself(case):
             assert table.columns["nll_sum"][canary.true_index] == pytest.approx(
                 nll.sum(), rel=1e-4
             )
+
+
+def test_a_coin_is_a_canary_and_its_neighbour_among_the_candidates(case):
+    manifest, loaded = case
+    whole = {
+        item.key: item
+        for item in items_for(manifest, loaded, {KIND: keys_of(manifest)})[KIND]
+    }
+    coins = 0
+    for one in manifest.canaries:
+        if one.part != "full" or one.true_index is None:
+            continue
+        row = one.contexts[0].example
+        key, at = coin_key(one.canary_id, row), one.true_index - one.true_index % 2
+        every = whole[canary_key(one.canary_id, "full", row)]
+        (pair,) = items_for(manifest, loaded, {KIND: [key]})[KIND]
+        assert [ids.tolist() for ids in pair.rows] == [
+            ids.tolist() for ids in every.rows[at : at + 2]
+        ]
+        assert np.array_equal(pair.prefix, every.prefix)
+        coins += 1
+    assert coins
 
 
 def test_a_canary_that_begins_a_text_has_a_bos_before_it_or_is_not_ranked(case):

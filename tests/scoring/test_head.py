@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -5,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scored_by_hand import naive
+from transformers import TopPLogitsWarper
 
 from spark_audit.scoring import head as head_module
-from spark_audit.scoring.head import Columns, Head, Transform
-from spark_audit.scoring.table import COLUMNS
+from spark_audit.scoring.head import Columns, Head, Transform, nuclei
+from spark_audit.scoring.table import COLUMNS, WITH_NUCLEI
+from spark_audit.stats.sampled_extraction import top_k_logp
 
 CPU = torch.device("cpu")
 DEVICES = [CPU]
@@ -30,14 +33,18 @@ def device(request):
 
 
 def reduced(
-    logits: np.ndarray, targets: np.ndarray, usable: np.ndarray | None = None
+    logits: np.ndarray,
+    targets: np.ndarray,
+    usable: np.ndarray | None = None,
+    names: Mapping[str, np.dtype] = COLUMNS,
 ) -> dict[str, np.ndarray]:
     usable = np.ones(logits.shape[1], dtype=bool) if usable is None else usable
     columns = Columns(usable, DEVICE)
+    columns.names = names
     z = columns.buffer(len(logits))
     z[:, : columns.vocabulary] = torch.from_numpy(logits)[:, : columns.vocabulary]
     found = columns.reduce(z, torch.from_numpy(targets).to(DEVICE)).cpu().numpy()
-    return dict(zip(COLUMNS, found.T, strict=True))
+    return dict(zip(names, found.T, strict=True))
 
 
 def random_logits(
@@ -234,3 +241,32 @@ def test_a_triton_that_does_not_run_is_done_without(broken, monkeypatch):
     monkeypatch.setattr(head_module, "import_module", load)
     monkeypatch.setattr(torch, "zeros", lambda *size, device: torch.empty(size))
     assert head_module.fused_on.__wrapped__(torch.device("cuda")) is None
+
+
+@pytest.mark.parametrize(("vocabulary", "scale"), [(30, 1.0), (5000, 1.0), (5000, 6.0)])
+def test_nuclei_are_those_that_transformers_keeps(vocabulary, scale):
+    """Flat rows, whose nuclei have thousands of tokens, and steep ones."""
+    logits, targets = random_logits(64, vocabulary, scale=scale)
+    usable = np.ones(vocabulary, dtype=bool)
+    found = reduced(logits, targets, usable, WITH_NUCLEI)
+    assert_equal(found, naive(logits, targets, usable))
+    wide = torch.from_numpy(logits).double()
+    ordered = wide.sort(1, descending=True)[0]
+    log_sum = (wide - wide.amax(1, keepdim=True)).logsumexp(1)
+    exact = nuclei(ordered, log_sum).numpy().T
+    own = wide.log_softmax(1)[range(64), targets].numpy()
+    rank = 1 + (logits > logits[range(64), targets][:, None]).sum(1)
+    for i, (p, name) in enumerate([(0.9, "top_p90"), (0.95, "top_p95")]):
+        kept = TopPLogitsWarper(p)(torch.empty(64, 0), wide)
+        expected = kept.log_softmax(1)[range(64), targets].numpy()
+        size, mass = exact[2 * i : 2 * i + 2]
+        assert np.array_equal(size, kept.isfinite().sum(1))
+        ours = top_k_logp(-own, rank, mass, k=size)
+        np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
+        # From float32 logits a nucleus may end a token earlier or later.
+        assert np.abs(found[f"{name}_size"] - size).max() <= 1
+        columns = (found[k] for k in ("nll", "rank_lo", f"{name}_logp"))
+        ours = top_k_logp(*columns, k=found[f"{name}_size"])
+        inside = np.isfinite(expected)
+        assert np.array_equal(np.isfinite(ours), inside)
+        np.testing.assert_allclose(ours[inside], expected[inside], atol=3e-4)

@@ -8,13 +8,15 @@ import tiny_models
 import torch
 from scored_by_hand import make_items, make_loaded, naive
 from tiny_models import adapted
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TopPLogitsWarper
 
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.passes import plain as engine_module
 from spark_audit.scoring.score import score
+from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.sampled_extraction import top_k_logp
 
 LENGTHS = (5, 2, 40, 33, 90, 64, 64, 61, 1)
 
@@ -63,6 +65,29 @@ def test_tied_and_untied_heads(kind, tied):
     loaded, items = make_loaded(model), make_items((50, 31, 7))
     found = score(loaded, items)[Pass()]
     assert_fits(found, expected(model, items, loaded.usable))
+
+
+def test_nuclei_are_a_pass_of_their_own(tmp_path):
+    """It leaves the plain scores of a store as they are; top-p as transformers has."""
+    model = build("llama")
+    loaded, items = make_loaded(model), make_items((50, 7))
+    plain = score(loaded, items, store=Store(tmp_path))[Pass()]
+    parts = {*tmp_path.glob("*.parquet")}
+    both = (Pass(), Pass("nucleus"))
+    again = score(loaded, items, passes=both, store=Store(tmp_path))
+    assert len({*tmp_path.glob("*.parquet")} - parts) == 1
+    assert np.array_equal(again[Pass()].columns["nll"], plain.columns["nll"])
+    table = again[Pass("nucleus")]
+    for item in items:
+        ids = torch.from_numpy(item.ids.astype(np.int64))
+        with torch.no_grad():
+            z = model(input_ids=ids[None]).logits[0, :-1].double()
+        for p, of in ((0.9, "top_p90"), (0.95, "top_p95")):
+            kept = TopPLogitsWarper(p)(ids[None], z).log_softmax(1)
+            columns = ("nll", "rank_lo", f"{of}_logp", f"{of}_size")
+            *given, size = (table.columns[k][table.rows(item.key)] for k in columns)
+            expected = kept[range(len(z)), ids[1:]].numpy()
+            np.testing.assert_allclose(top_k_logp(*given, k=size), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["babyllama-1m", "english-5m"])

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -250,10 +250,6 @@ DECLARED = ("full", "all", 1)
 """Part, dose and k of the bound declared before any result: all canaries at once."""
 
 
-Bounds: TypeAlias = Callable[[Record, float], tuple[GuessBound, Record]]
-"""From a record and a one-sided significance, its bound and further figures."""
-
-
 def _doses_of(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """All canaries, and those of each dose where there are several."""
     yield DECLARED[1], frame
@@ -286,10 +282,10 @@ def epsilon_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
             }
             found.append(record)
 
-    def bounds(record: Record, share: float) -> tuple[GuessBound, Record]:
+    def bounds(record: Record, share: float) -> Record:
         count = record["hits"], record["canaries"]
         options = {"k": record["k"], "rows": record["rows"], "n_candidates": size}
-        return candidate_guess_bound(*count, **options, significance=share), {}
+        return _figures(candidate_guess_bound(*count, **options, significance=share))
 
     return _bounded(found, bounds, judged, assumed="drawn")
 
@@ -322,18 +318,32 @@ def one_run_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
                 "rows": int(chosen["dose"].max()),
             }
             found.append(record)
+    return _bounded(found, coin_figures, judged, assumed="tossed")
 
-    def bounds(record: Record, share: float) -> tuple[GuessBound, Record]:
-        count = record["right"], record["guesses"], record["pairs"]
-        options: dict[str, Any] = {"rows": record["rows"], "significance": share}
-        loose = one_run_bound(*count, delta=DELTA, **options)
-        further = {
-            "epsilon_per_record_at_delta": loose.record,
-            "gaussian_mu_per_record": one_run_mu(*count, **options),
-        }
-        return one_run_bound(*count, **options), further
 
-    return _bounded(found, bounds, judged, assumed="tossed")
+def coin_figures(record: Record, share: float) -> Record:
+    """Bounds from so many ``right`` of ``guesses`` at ``pairs``, one-sided at a level.
+
+    A canary stands in ``rows`` at most.
+    """
+    count = record["right"], record["guesses"], record["pairs"]
+    options: dict[str, Any] = {"rows": record["rows"], "significance": share}
+    return {
+        **_figures(one_run_bound(*count, **options)),
+        "epsilon_per_record_at_delta": one_run_bound(
+            *count, delta=DELTA, **options
+        ).record,
+        "gaussian_mu_per_record": one_run_mu(*count, **options),
+    }
+
+
+def _figures(bound: GuessBound) -> Record:
+    return {
+        "epsilon_per_canary": bound.canary,
+        "epsilon_per_record": bound.record,
+        "add_remove_per_canary": bound.canary_add_remove,
+        "add_remove_per_record": bound.record_add_remove,
+    }
 
 
 def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
@@ -343,9 +353,13 @@ def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _bounded(
-    found: list[Record], bounds: Bounds, judged: Judged, *, assumed: str
+    found: list[Record],
+    bounds: Callable[[Record, float], Record],
+    judged: Judged,
+    *,
+    assumed: str,
 ) -> list[Record]:
-    """The records with their bounds of epsilon.
+    """The records with their bounds of epsilon, by a one-sided significance.
 
     The declared bounds hold together at 95 % over checkpoints, all others together
     too (Bonferroni). Of a part without its positive control none is given, nor of a
@@ -356,23 +370,17 @@ def _bounded(
     for record in found:
         others = len(found) - declared
         share = (1 - LEVEL) / (declared if record["declared"] else others)
-        bound, further = bounds(record, share)
+        figures = bounds(record, share)
+        epsilon = figures["epsilon_per_record"]
         why = ""
         if record["part"] not in judged.sensitive:
             why = "uncontrolled"
         elif record["checkpoint"] in judged.lifted:
             why = "ungrounded"
-        figures = {
-            "epsilon_per_canary": bound.canary,
-            "epsilon_per_record": bound.record,
-            "add_remove_per_canary": bound.canary_add_remove,
-            "add_remove_per_record": bound.record_add_remove,
-            **further,
-        }
         record["significance"] = share
         record |= dict.fromkeys(figures) if why else figures
-        key = why or ("bounded" if bound.record > 0 else "bound_of_0")
-        facts = {**record, "epsilon": bound.record, "assumed": assumed}
+        key = why or ("bounded" if epsilon > 0 else "bound_of_0")
+        facts = {**record, "epsilon": epsilon, "assumed": assumed}
         record["says"] = sentences.render(f"canary.{key}", **facts)
     return found
 

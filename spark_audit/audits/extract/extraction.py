@@ -9,7 +9,7 @@ What is claimed is of the true prefix; other prompts stand in a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any
@@ -28,7 +28,10 @@ from spark_audit.audits.extract.extraction_findings import (
 from spark_audit.audits.extract.guesses import guess_table, string_facts
 from spark_audit.audits.extract.prompt_evidence import (
     DEFAULT,
+    EVERY,
     FULL,
+    NUCLEI,
+    NUCLEUS,
     PROMPTED,
     PROMPTS_TABLE,
     SAMPLERS,
@@ -79,7 +82,7 @@ METRICS = (
     Metric(
         "greedy_rate", rate=True, learned=1, missing=("",), glance=("",), headline=("",)
     ),
-    Metric("n50_median", "tries", learned=-1, variants=SAMPLERS, missing=SAMPLERS),
+    Metric("n50_median", "tries", learned=-1, variants=EVERY, missing=SAMPLERS),
 )
 
 
@@ -110,6 +113,9 @@ class Extraction(Audit):
         "prompts in addition to the true prefix: last8, last16, last32, association, "
         "association2, association3, cue; full: no others",
     ] = DEFAULT
+    top_p: Annotated[
+        bool, "tries of top-p sampling at 0.9 and 0.95, too: one more forward pass"
+    ] = False
 
     def __post_init__(self) -> None:
         listed(self.prompts)
@@ -118,7 +124,7 @@ class Extraction(Audit):
         """All examples with an identifier whose tokens were scored, canaries too."""
         ids = sorted({example.id for example, *_ in spans_of(manifest)})
         asked = sorted(asked_keys(manifest, listed(self.prompts)))
-        passes = {Pass(): ids, PROMPTED: asked}
+        passes = {Pass(): ids, PROMPTED: asked, NUCLEUS: ids if self.top_p else []}
         return {wanted: keys for wanted, keys in passes.items() if keys}
 
     def evidence(
@@ -151,7 +157,11 @@ class Extraction(Audit):
                         span, tokens, prompts, table, others, example.text
                     )
                 ]
-                yield name, dict(zip(VALUES, np.array(rows, float).T, strict=True))
+                values = dict(zip(VALUES, np.array(rows, float).T, strict=True))
+                if self.top_p:
+                    behind = [(tokens, prompts) for *_, tokens, prompts in spans]
+                    values |= _top_p(behind, passes.get(NUCLEUS))
+                yield name, values
 
         split = {example.id: example.split for example in manifest.examples}
         trained = {p for p, _, key in map(asked_place, keys) if split[key] == "train"}
@@ -230,7 +240,7 @@ def medians(group: Group, evidence: Evidence, context: Context) -> Iterator[Row]
     tries: dict[tuple[str, str], np.ndarray] = {}
     drawn: dict[tuple[str, str], np.ndarray] = {}
     columns = {"audit": "extract", "group": group.name, "metric": "n50_median"}
-    for name, of in product(evidence.checkpoints, SAMPLERS):
+    for name, of in product(evidence.checkpoints, EVERY):
         logp = evidence.row(name, f"logp_{of}")[group.units]
         if np.isnan(logp).any():
             continue
@@ -240,7 +250,7 @@ def medians(group: Group, evidence: Evidence, context: Context) -> Iterator[Row]
         found = _tries(median_estimate(values, group.codes, replicates=replicates))
         own = {"checkpoint": name, "of": of, "unit": "tries"}
         yield Row.of_estimate(found.noting(ONE_TOKENISATION), **columns, **own)
-    for (name, baseline), of in product(context.baselines.items(), SAMPLERS):
+    for (name, baseline), of in product(context.baselines.items(), EVERY):
         one, other = (name, of), (baseline, of)
         if {one, other} <= {*tries}:
             pair, replicates = (tries[one], tries[other]), drawn[one] - drawn[other]
@@ -311,8 +321,9 @@ def count_table(pii: pd.DataFrame) -> list[dict[str, Any]]:
     """Spans by the tries they need, of train and of test rows."""
     found: list[dict[str, Any]] = []
     for (name, split), part in pii.groupby(["checkpoint", "split"], sort=False):
-        for of in ("t1", "top40", "cold"):
-            logp = part[f"logp_{of}"].to_numpy(np.float64)
+        for of in (*SAMPLERS, "cold", *NUCLEI):
+            if f"logp_{of}" not in part or (logp := part[f"logp_{of}"]).isna().any():
+                continue
             counts = n_p_counts(n_p(logp))
             found.append(
                 {
@@ -377,6 +388,24 @@ def _scores(table: TokenTable, rows: slice) -> tuple[float, ...]:
         float(top_k_logp(nll, rank, mass, k=40).sum()),
         float(top_k_logp(2 * nll, rank, cold, k=40).sum()),
     )
+
+
+def _top_p(
+    spans: Sequence[tuple[TokenRange, Mapping[str, str]]], table: TokenTable | None
+) -> dict[str, Any]:
+    """``logp_*`` of top-p sampling behind true prefixes; NaN behind other prompts."""
+    found: dict[str, Any] = {f"logp_{of}": [] for of in NUCLEI}
+    for (tokens, prompts), of in product(spans, NUCLEI):
+        logp = np.nan
+        if table is not None:
+            rows = table.span(prompts[FULL], *tokens)
+            nll, rank, size, mass = (
+                table.columns[name][rows]
+                for name in ("nll", "rank_lo", f"{of}_size", f"{of}_logp")
+            )
+            logp = top_k_logp(nll, rank, mass, k=size).sum()
+        found[f"logp_{of}"] += [logp, *[np.nan] * (len(prompts) - 1)]
+    return found
 
 
 def _asked(

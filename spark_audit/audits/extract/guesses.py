@@ -89,10 +89,12 @@ def string_facts(manifest: Manifest) -> dict[tuple[str, int, int], String]:
                 stems.setdefault((span.type, stem), set()).add(text)
     found = {}
     for (row, span), text in zip(spans, texts, strict=True):
+        end, word = _TWO_DIGITS.search(text), _WORD.search(text)
+        lead = text[: end.start()] if end else word[0] if word else text
         alike = (stems.get((span.type, stem), set()) for stem in _stems(text))
         found[row.id, span.start, span.end] = String(
             string=numbers.setdefault((span.type, text), len(numbers)),
-            lead=numbers.setdefault((span.type, f"\0{_lead(text)}"), len(numbers)),
+            lead=numbers.setdefault((span.type, f"\0{lead}"), len(numbers)),
             home=homes.get(text, -1),
             near=len(set(chain.from_iterable(alike))) > 1,
             given=_given(row, span),
@@ -105,12 +107,6 @@ def _stems(text: str) -> Iterator[str]:
     """A string without the last two digits of one of its numbers, for each of them."""
     for last in _LAST_TWO.finditer(text):
         yield f"{text[: last.start()]}#{text[last.end() :]}"
-
-
-def _lead(text: str) -> str:
-    end = _TWO_DIGITS.search(text)
-    first = _WORD.search(text)
-    return text[: end.start()] if end else first[0] if first else text
 
 
 def _given(row: ManifestExample, span: ManifestSpan) -> bool:

@@ -30,6 +30,10 @@ from spark_audit.stats.sampled_extraction import n_p, n_p_counts
 PROMPTED = Pass("prompted")
 PROMPTS_TABLE = "extract_prompts"
 SAMPLERS = ("t1", "top40")
+NUCLEUS = Pass("nucleus")
+NUCLEI = ("top_p90", "top_p95")
+"""Samplers of that pass, on request."""
+EVERY = (*SAMPLERS, *NUCLEI)
 FULL = "full"
 """The true prefix: what the plain pass has read anyway."""
 DEFAULT = "last16,cue"
@@ -44,7 +48,8 @@ NOT_ASKED = {
     "association3": _ALONE.format("three identifiers", "other types"),
     "cue": "no other row of the same task provides a context for a trained identifier",
 }
-"""Why a prompt asked for no identifier of a trained row; else: there is none."""
+"""Why a prompt asked for no identifier of a trained row."""
+NONE_TRAINED = "there is no trained identifier except canaries"
 
 
 def listed(prompts: str) -> list[str]:
@@ -145,7 +150,11 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
     cue = bool((every["prompt"] == "cue").any())
     records: list[dict[str, Any]] = []
     for prompt in (FULL, *PROMPTS):
-        for of, part in _by_part(every[every["prompt"] == prompt]):
+        asked = every[every["prompt"] == prompt]
+        graded, mail = asked["parts"] > 0, asked["type"] == "EMAIL"
+        kept = (graded | True, graded & ~mail, graded & mail)
+        for of, chosen in zip((WHOLE, *GRADED), kept, strict=True):
+            part = asked[chosen]
             hits = EXACT if of == WHOLE else PARTS
             for name, spans in Spans.by_checkpoint(part, hits).items():
                 if spans.train.empty:
@@ -176,13 +185,6 @@ def _no_difference(spans: Spans) -> str:
     if not spans.test.empty and spans.comparable[0].empty:
         return "not estimable: held-out identifiers are of other types or forms"
     return "not estimable: there are too few rows, or the rows differ"
-
-
-def _by_part(spans: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    yield WHOLE, spans
-    graded, mail = spans["parts"] > 0, spans["type"] == "EMAIL"
-    for name, chosen in zip(GRADED, (graded & ~mail, graded & mail), strict=True):
-        yield name, spans[chosen]
 
 
 def _counts(name: str, spans: Spans) -> dict[str, Any]:
@@ -233,14 +235,12 @@ def not_asked(
     return [
         dict.fromkeys(records[0] if records else ())
         | {"checkpoint": name, "prompt": prompt, "of": WHOLE, "spans": 0, "clusters": 0}
-        | {"note": f"not estimable: {_why(prompt, scored=prompt in facts['trained'])}"}
+        | {
+            "note": "not estimable: the texts of this prompt were not scored"
+            if prompt in facts["trained"]
+            else f"not estimable: {NOT_ASKED.get(prompt, NONE_TRAINED)}"
+        }
         for name in facts["checkpoints"]
         for prompt in facts["asked"]
         if (name, prompt) not in done
     ]
-
-
-def _why(prompt: str, *, scored: bool) -> str:
-    if scored:
-        return "the texts of this prompt were not scored"
-    return NOT_ASKED.get(prompt, "there is no trained identifier except canaries")

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables
 from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
+from spark_audit.audits.series.coins import coin_nll, coin_units, coins_of
 from spark_audit.audits.series.series_scores import FPRS, OFS, SERIES
 from spark_audit.audits.spans import plan_of_identifiers
 from spark_audit.audits.utility.task_accuracy import check_order, places_of_tasks
@@ -27,6 +29,7 @@ from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 
+CANDIDATES = Pass("candidates")
 METRICS = (
     Metric(
         "auc", bounds=(0.0, 1.0), learned=1, variants=OFS, null=0.5, glance=(SERIES,)
@@ -43,7 +46,8 @@ class SeriesAttack(Audit):
 
     The evidence is one row per stage and text: its mean NLL, and as ``place`` the stage
     that trained on its task, 0 if the order of tasks is not known. ``texts`` is the
-    cross-validated score of the best guess without any audited checkpoint.
+    cross-validated score of the best guess without any audited checkpoint. Two rows
+    with a ``dose`` are a canary and what could have been planted in its place.
     """
 
     name = "series"
@@ -58,6 +62,7 @@ class SeriesAttack(Audit):
     unit = "of AUC"
     frameworks = "AITG-MOD-04, AISVS v1.0-11.2.5"
     on_request = True
+    public = ("series_epsilon",)
 
     order: Annotated[
         str | None,
@@ -71,12 +76,16 @@ class SeriesAttack(Audit):
         check_order(self.order)
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
-        """Rows of both sides; those with an identifier are what ``stages`` scores."""
+        """Rows of both sides, and canaries, each with one of its candidates.
+
+        ``stages`` scores the rows with an identifier; no other audit the canaries.
+        """
         sides = manifest.membership
         rows = {*sides.members, *sides.non_members}
         if not self.all_rows:
             rows &= {*plan_of_identifiers(manifest).get(Pass(), ())}
-        return {Pass(): sorted(rows)} if rows else {}
+        passes = {Pass(): sorted(rows), CANDIDATES: sorted(coins_of(manifest))}
+        return {wanted: keys for wanted, keys in passes.items() if keys and rows}
 
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
@@ -103,17 +112,27 @@ class SeriesAttack(Audit):
             Design.of(units["member"], units["cluster"], units["task"]),
             seed=seed_for(context.seed, "series", "texts"),
         )
-        unknown = np.full(len(ids), np.nan)
+        coins = coins_of(manifest)
+        rows = units[["example", "task", "cluster", "member"]].assign(dose=0)
+        every = pd.concat([rows, coin_units(manifest, coins)], ignore_index=True)
+        unknown = np.full(len(every), np.nan)
+        guessed = unknown.copy()
+        if guess is not None:
+            guessed[: len(ids)] = guess
 
         def measured() -> Measured:
-            found = unknown if guess is None else guess
-            yield BASE, {"nll": base, "place": unknown, "texts": found}
+            nll = [base, coin_nll(coins, tables.get(BASE, {}).get(CANDIDATES))]
+            values = {"nll": np.concatenate(nll), "place": unknown, "texts": guessed}
+            yield BASE, values
             for name, own in places.items():
-                nll = _means(tables[name][Pass()], ids)
-                place = units["task"].map(own).fillna(0)
-                yield name, {"nll": nll, "place": place, "texts": unknown}
+                scores = tables[name]
+                nll = [_means(scores[Pass()], ids)]
+                nll += [coin_nll(coins, scores.get(CANDIDATES))]
+                place = every["task"].map(own).fillna(0)
+                both = np.concatenate(nll)
+                yield name, {"nll": both, "place": place, "texts": unknown}
 
-        return Evidence.of(units[["example", "task", "cluster", "member"]], measured())
+        return Evidence.of(every, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         from spark_audit.audits.series.series_findings import conclude

@@ -9,6 +9,7 @@ import numpy as np
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.mia.estimates import Group, Known
+from spark_audit.audits.series.coins import epsilon_table
 from spark_audit.audits.series.series_scores import (
     FPRS,
     LAST,
@@ -34,7 +35,8 @@ def conclude(evidence: Evidence, context: Context) -> AuditResult:
     pooled: dict[str, Group] = {}
     gains: dict[str, float] = {}
     findings: list[Finding] = []
-    for name, stages in all_series(evidence):
+    coins: dict[str, StagedRows] = {}
+    for name, stages, coins[name] in all_series(evidence):
         if isinstance(stages, str):
             missing = Finding.not_tested(
                 "series", "series.missing", checkpoint=name, reason=stages
@@ -55,7 +57,10 @@ def conclude(evidence: Evidence, context: Context) -> AuditResult:
     by_place = {(row.checkpoint, row.metric, row.of): row for row in rows[::-1]}
     for name, group in pooled.items():
         findings.append(_finding(name, group, adjusted[name], len(pooled), by_place))
-    return AuditResult(rows=rows, findings=findings, tables={"series_stages": table})
+    tables = {"series_stages": table}
+    if bounds := epsilon_table(coins):
+        tables["series_epsilon"] = bounds
+    return AuditResult(rows=rows, findings=findings, tables=tables)
 
 
 def _groups(name: str, stages: StagedRows, context: Context) -> Iterator[Group]:

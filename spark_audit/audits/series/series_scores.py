@@ -57,29 +57,36 @@ class StagedRows:
         return Design.of(self.rows["member"], self.rows["cluster"], self.rows["task"])
 
 
-def all_series(evidence: Evidence) -> Iterator[tuple[str, StagedRows | str]]:
-    """The series by name; of one that cannot be tested, why."""
+def all_series(
+    evidence: Evidence,
+) -> Iterator[tuple[str, StagedRows | str, StagedRows]]:
+    """The series by name; of one that cannot be tested, why; its coins (dose > 0)."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for name in evidence.checkpoints:
         if name != BASE:
             by_name[series_of(name)].append(name)
     base, texts = (evidence.row(BASE, column) for column in ("nll", "texts"))
+    # Evidence of an older report has no coins.
+    coin = evidence.units.get("dose", pd.Series(0, evidence.units.index)).to_numpy() > 0
     for name, stages in by_name.items():
         stages = sorted(stages, key=lambda one: CheckpointName.parse(one).stage or 0)
         place = evidence.row(stages[0], "place")
         fall = np.stack([base - evidence.row(stage, "nll") for stage in stages])
         known = (place > 0) & np.isfinite(fall).all(axis=0)
+
+        def part(kept: np.ndarray, fall: np.ndarray, place: np.ndarray) -> StagedRows:
+            own = place[kept].astype(int)
+            return StagedRows(evidence.units[kept], fall[:, kept], own, texts[kept])
+
+        coins = part(known & coin, fall, place)
+        known &= ~coin
         if not (place > 0).any():
-            yield name, UNORDERED
+            yield name, UNORDERED, coins
             continue
         sides = evidence.units[known].groupby(["task", "member"]).size().unstack()
         enough = sides.reindex(columns=[True, False]).ge(FEWEST).all(axis=1)
         known &= evidence.units["task"].isin(enough[enough].index).to_numpy()
         if not known.any():
-            yield name, TOO_FEW
+            yield name, TOO_FEW, coins
             continue
-        rows = evidence.units[known]
-        yield (
-            name,
-            StagedRows(rows, fall[:, known], place[known].astype(int), texts[known]),
-        )
+        yield name, part(known, fall, place), coins

@@ -51,7 +51,9 @@ def run(
     items = sorted(items, key=lambda item: -item.longest)
     scorer = Scorer(loaded, model, items[0].example, task.note)
     way = _Way(scorer, task.batch_size)
-    reason = _unfit(model) or way.verify(_telling(items))
+    # Of the first set of which something is read after what all have in common.
+    telling = (i for i in items if max(map(len, i.rows)) - 1 > _common(i.rows))
+    reason = _unfit(model) or way.verify(next(telling, items[0]))
     if reason:
         task.note(f"candidates are read whole, each with its prefix: {reason}")
     call = way.whole if reason else way.cached
@@ -61,14 +63,6 @@ def run(
         count = np.array([len(row) for row in item.rows])
         columns = {"nll_sum": total, "nll_mean": total / count}
         yield item, {k: v.astype(np.float32) for k, v in columns.items()}
-
-
-def _telling(items: Sequence[Candidates]) -> Candidates:
-    """The first set of which something is read after what all have in common."""
-    for item in items:
-        if max(map(len, item.rows)) - 1 > _common(item.rows):
-            return item
-    return items[0]
 
 
 def _common(rows: Sequence[np.ndarray]) -> int:

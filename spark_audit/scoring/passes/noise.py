@@ -45,7 +45,10 @@ def run(
     scorer = Scorer(loaded, model, items[0], task.note)
     weight = weight_of(model.get_input_embeddings())  # type: ignore[operator]
     assert weight is not None
-    relative = np.float32(kind.sigma / _rms(weight, loaded.usable))
+    # Over the rows that are tokens.
+    rows = torch.from_numpy(np.flatnonzero(loaded.usable[: len(weight)]))
+    used = weight.detach()[rows.to(weight.device)].double()
+    relative = np.float32(kind.sigma / float(used.square().mean().sqrt()))
     width = weight.shape[1]
 
     def call(batch: list[Item]) -> list[np.ndarray]:
@@ -68,9 +71,3 @@ def unit_normals(item: Item, draw: int, width: int) -> torch.Tensor:
     content = hashlib.sha256(item.content()).hexdigest()
     generator = torch.Generator().manual_seed(seed_for(draw, "noise", content))
     return torch.randn(len(item.ids), width, generator=generator)
-
-
-def _rms(weight: torch.Tensor, usable: np.ndarray) -> float:
-    """Root mean square over the embedding's rows that are tokens."""
-    rows = torch.from_numpy(np.flatnonzero(usable[: len(weight)])).to(weight.device)
-    return float(weight.detach()[rows].double().square().mean().sqrt())

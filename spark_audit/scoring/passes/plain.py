@@ -1,8 +1,8 @@
-"""The plain and prompted passes: one forward per sequence, token columns from it.
+"""The plain, prompted and nucleus passes: one forward per sequence, token columns.
 
-The plain pass goes through texts and keeps every column; the prompted one through
-strings behind prompts that are not their own rows' beginnings, and keeps what is said
-of the string itself.
+The plain pass goes through texts and keeps every column but those of nuclei; the
+prompted one through strings behind prompts that are not their own rows' beginnings, and
+keeps what is said of the string itself; the nucleus pass through texts, for top-p.
 
 Where the architecture is known and a self-test on the first text agrees, the model's
 body runs alone and the head is applied here, in float32, to the scored positions
@@ -17,7 +17,8 @@ standard deviation under the model's own next-token distribution; ``top1_margin`
 target's logit minus the largest other logit (positive: the model's first guess);
 ``top40_logp`` = logsumexp of the 40 largest logits minus logsumexp of all (<= 0);
 ``top40_cold`` = log of the sum of squares of their probabilities (<= 0): what sampling
-from them at T = 0.5 divides by.
+from them at T = 0.5 divides by; ``top_p90_size`` and ``top_p90_logp`` = number and log
+of the probability (<= 0) of the likeliest tokens that have 0.9 of it together.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from spark_audit.checkpoints.models import entry_device, offloaded, weight_of
 from spark_audit.errors import CheckpointError
 from spark_audit.scoring.batching import Batches, room
 from spark_audit.scoring.head import Columns, Head, Transform
-from spark_audit.scoring.table import COLUMNS, LAYOUTS, Task
+from spark_audit.scoring.table import COLUMNS, LAYOUTS, WITH_NUCLEI, Task
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -78,11 +79,13 @@ def run(
     loaded: Loaded, model: torch.nn.Module, items: Sequence[Item], task: Task
 ) -> Iterator[tuple[Item, dict[str, np.ndarray]]]:
     """Each item with the columns of its scored tokens."""
+    names = LAYOUTS[task.kind.kind]
     scorer = Scorer(loaded, model, items[0], task.note)
+    if not names.keys() <= COLUMNS.keys():
+        scorer.columns.names = WITH_NUCLEI
     batches = Batches(
         items, lambda item: len(item.ids), room=scorer.room, rows=task.batch_size
     )
-    names = LAYOUTS[task.kind.kind]
     for batch, found in batches.run(scorer, shrink=scorer.columns.shrink):
         for item, columns in zip(batch, found, strict=True):
             yield item, {name: columns[name][item.first - 1 :] for name in names}
@@ -128,7 +131,12 @@ class Scorer:
             self._keep = "logits_to_keep" in inspect.signature(base.forward).parameters
             tokens = min(self.room.tokens, max(self.columns.rows, 1))
             self.room = replace(self.room, tokens=tokens)
-            note(_generic_note(reason, loaded.dtype, self._keep))
+            text = f"logits come from the model's own forward: {reason}"
+            if loaded.dtype != "float32":
+                text += f"; they are rounded to {loaded.dtype}, so ranks can tie"
+            if not self._keep:
+                text += "; it cannot leave out positions, which costs memory"
+            note(text)
 
     def __call__(self, batch: Sequence[Item]) -> list[dict[str, np.ndarray]]:
         """Columns of each item of a batch.
@@ -141,7 +149,7 @@ class Scorer:
         return [
             {
                 name: part[:, i].astype(dtype)
-                for i, (name, dtype) in enumerate(COLUMNS.items())
+                for i, (name, dtype) in enumerate(self.columns.names.items())
             }
             for part in self._items(batch, only_nll=False)
         ]
@@ -195,15 +203,15 @@ class Scorer:
         Returns
         -------
         torch.Tensor
-            Shape ``(sum(lengths), k)`` or ``(sum(lengths), len(COLUMNS))``, float32,
-            on the CPU.
+            Shape ``(sum(lengths), k)`` or ``(sum(lengths), len(columns.names))``,
+            float32, on the CPU.
         """
-        width = targets.shape[1]
+        width, every = targets.shape[1], len(self.columns.names)
         goal = targets.flatten(0, 1)[_places(lengths, width)].to(self.columns.device)
         if not only_nll:
             goal = goal[:, 0]
         if not len(goal):
-            return torch.empty(0, targets.shape[2] if only_nll else len(COLUMNS))
+            return torch.empty(0, targets.shape[2] if only_nll else every)
         options: dict[str, Any] = {"use_cache": cache is not None}
         if cache is not None:
             options["past_key_values"] = cache
@@ -222,7 +230,7 @@ class Scorer:
             step = max(columns.rows // len(ids), 1)
         reduce = columns.nll if only_nll else columns.reduce
         ends = [0, *lengths.cumsum(0).tolist()]
-        found = torch.empty(len(goal), goal.shape[1] if only_nll else len(COLUMNS))
+        found = torch.empty(len(goal), goal.shape[1] if only_nll else every)
         for start in range(0, width, step):
             stop = min(start + step, width)
             logits = self._logits(ids, first + start, first + stop, options)
@@ -341,15 +349,6 @@ def _places(lengths: torch.Tensor, width: int, first: int = 0) -> torch.Tensor:
     index = torch.arange(width).expand(len(lengths), -1)
     inside = (index >= first) & (index < first + lengths[:, None])
     return inside.flatten().nonzero()[:, 0]
-
-
-def _generic_note(reason: str, dtype: str, keep: bool) -> str:
-    text = f"logits come from the model's own forward: {reason}"
-    if dtype != "float32":
-        text += f"; they are rounded to {dtype}, so ranks can tie"
-    if not keep:
-        text += "; it cannot leave out positions, which costs memory"
-    return text
 
 
 # --- a body in float32 ----------------------------------------------------------------
