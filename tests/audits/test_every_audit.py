@@ -729,16 +729,3 @@ def test_no_text_stands_in_evidence_and_tables_are_json(audit, world, usual):
 def test_options_are_refused_before_anything_is_scored(audit, options, why):
     with pytest.raises(InputError, match=why):
         check(audit, **options)
-
-
-@pytest.mark.parametrize(
-    ("audit", "options"),
-    [
-        ("mia", {"blind_permutations": 20}),
-        ("mia", {"blind_permutations": 0}),
-        ("noise", {"sigmas": "0.5, 1", "draws": 1}),
-        ("utility", {"order": "a,b", "scorer": "strict"}),
-    ],
-)
-def test_options_that_are_taken(audit, options):
-    check(audit, **options)
