@@ -104,8 +104,9 @@ def sealed_manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["@audit", path, one(rng, ("matched", "rank", "nll", "mia", "extract"))]
 
 
-def nonsense(content: dict[str, Any], rng: Rng) -> str:
-    """One thing that no build would write, put into a manifest."""
+def nonsense(content: dict[str, Any], rng: Rng, at: int | None = None) -> str:
+    """One thing that no build would write, put into a manifest: a random one, or one
+    of all in turn."""
     rows, pairs = content["examples"], content["pairs"]
     row, pair = one(rng, rows), one(rng, pairs)
     spanned = one(rng, [r for r in rows if r["spans"]])
@@ -191,7 +192,7 @@ def nonsense(content: dict[str, Any], rng: Rng) -> str:
         "counts": lambda: content["counts"].update(pairs=-2),
         "balance": lambda: content["balance"][0].update(smd_before=weird),
     }
-    name = one(rng, list(acts))
+    name = one(rng, list(acts)) if at is None else [*acts][at % len(acts)]
     acts[name]()
     return name
 
