@@ -20,23 +20,14 @@ renderer._known("en").update(SAID | {"guard.said": "{{ text }}"})
 
 pytest_plugins = ["synthetic"]
 
-LONGEST = (
-    "test_golden.py",
-    "test_run.py",
-    "test_training_run.py",
-    "test_decoding.py",
-    "test_every_audit.py",
-    "test_all.py",
-    "test_ray.py",
-    "test_demo.py",
-    "test_distributed.py",
-    "test_run_folder.py",
-    "test_task_state.py",
-    "test_canary.py",
-    "test_privacy_dpsgd.py",
-    "test_additions.py",
-    "test_fuzz.py",
-)
+LONGEST = [
+    f"test_{name}.py"
+    for name in (
+        "golden every_audit run fuzz demo decoding kills all additions distributed "
+        "verify task_state privacy_dpsgd mia canary training_run foreign ray "
+        "peft_adapter run_folder gate_output callback"
+    ).split()
+]
 """Files that take longest, to be run first: none is left to one worker at the end."""
 
 

@@ -219,40 +219,6 @@ def test_heavy_libraries_stay_where_models_are(module):
     assert not bad, "\n".join(bad)
 
 
-@pytest.mark.parametrize(
-    ("module", "target", "allowed"),
-    [
-        ("spark_audit.files", "spark_audit.errors", True),
-        ("spark_audit.errors", "spark_audit.files", False),
-        ("spark_audit.stats.roc", "spark_audit.stats.intervals", True),
-        ("spark_audit.stats.roc", "spark_audit.data.pii", True),
-        ("spark_audit.data.pii", "spark_audit.stats.roc", False),
-        ("spark_audit.audits.vocabulary_rank", "spark_audit.audits", True),
-        ("spark_audit.audits.vocabulary_rank", "spark_audit.manifest.schema", True),
-        (
-            "spark_audit.audits.vocabulary_rank",
-            "spark_audit.report.summary_tables",
-            False,
-        ),
-        ("spark_audit.pipeline.run", "spark_audit.cli.main", False),
-        ("spark_audit.pipeline.run", "spark_audit", False),
-        ("spark_audit.pipeline.run", "spark_train.loop", False),
-        ("spark_audit.demo.base_model", "spark_train.loop", True),
-        ("spark_train.loop", "spark_audit.manifest.sequences", True),
-        ("spark_train.loop", "spark_audit.audits.vocabulary_rank", False),
-        ("spark_train.loop", "spark_train.training_rows", True),
-        ("spark_train.training_rows", "spark_train.loop", False),
-    ],
-)
-def test_the_rule_itself(module, target, allowed):
-    assert (arrow_up(module, target) is None) == allowed
-
-
-def test_a_module_without_a_layer_is_an_error():
-    with pytest.raises(AssertionError, match="no layer yet"):
-        place_of("spark_audit.misc")
-
-
 def test_audits_statistics_and_reports_run_without_torch():
     light = [m for m in OURS if not any(within(m, place) for place in HEAVY_PLACES)]
     light += ["spark_audit.scoring.score", "spark_audit.scoring.table"]

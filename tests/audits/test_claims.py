@@ -119,17 +119,6 @@ def test_two_reports_that_are_merged_are_corrected_again():
     assert again.findings[0].detected
 
 
-def test_eight_checkpoints_without_memory_give_few_false_claims():
-    rng = np.random.default_rng(1)
-    false = 0
-    for _ in range(600):
-        # Five tests of each checkpoint: two of A, canary, extraction, membership.
-        ps = rng.uniform(size=(8, 5))
-        found = [primary(p, f"m{i}") for i, row in enumerate(ps) for p in row]
-        false += any(one.detected for one in corrected(found))
-    assert false / 600 <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 600)
-
-
 def test_a_report_without_a_primary_memory_says_so_first():
     lost = said("mia", "x", "membership", "found.", family="primary", p=1e-9)
     report = assembled([lost])

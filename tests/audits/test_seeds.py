@@ -1,11 +1,9 @@
 """Several seeds as one entry: over sources, over seeds, over both."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from audited import matched
 from scipy import stats
 
 from spark_audit.audits.baselines import baselines_of
@@ -108,62 +106,6 @@ def test_contrasts_have_a_t_test_beyond_what_holds_no_effect():
     assert seeds.p == pytest.approx(
         stats.ttest_1samp(np.subtract(values, 0.5), 0).pvalue
     )
-
-
-def test_matched_works_the_mean_of_seeds_out(make_case):
-    case = make_case(sources=30)
-
-    def shifted(shift: float) -> Callable[[str, np.ndarray], np.ndarray]:
-        def change(key: str, nll: np.ndarray) -> np.ndarray:
-            out = nll.copy()
-            for start, end in case.spans(key):
-                out[start:end] += shift
-            return out
-
-        return change
-
-    changes = {f"s[{k}]": shifted(0.2 * k) for k in (1, 2, 3)}
-    changes |= {f"b[{k}]": shifted(0.0) for k in (1, 2, 3)}
-    tables = {name: {**case.tables(x=fn)["x"]} for name, fn in changes.items()}
-    result = matched(
-        tables, case.manifest, baseline="b", placebo_draws=0, rematched=False
-    )
-    full = with_entries(result)
-    delta = {
-        r.over: r
-        for r in full.rows
-        if (r.checkpoint, r.metric, r.of, r.group) == ("s", "delta_sel", "", "pooled")
-    }
-    assert set(delta) == {"sources", "seeds", "both"}
-    did = {
-        c.over: c
-        for c in full.contrasts
-        if (c.checkpoint, c.metric, c.group) == ("s", "did", "pooled")
-    }
-    assert did["sources"].value == pytest.approx(0.4)
-    assert did["sources"].family == "primary"
-    assert did["sources"].p_adjusted is not None
-    single = [
-        c
-        for c in full.contrasts
-        if c.checkpoint == "s[2]" and c.metric == "did" and c.group == "pooled"
-    ]
-    assert (single[0].baseline, single[0].family) == ("b[2]", "exploratory")
-
-
-@pytest.mark.parametrize("seeds", [3, 8])
-def test_seeds_without_an_effect_are_rejected_at_the_level(seeds):
-    rng = np.random.default_rng(seeds)
-    rejected, runs = 0, 400
-    for _ in range(runs):
-        made = []
-        for k, value in enumerate(rng.normal(0.3, 0.1, seeds), start=1):
-            plain = row(f"s[{k}]", float(value), null=0.3).model_dump()
-            made.append(Contrast(**plain, baseline="b"))
-        found = with_entries(AuditResult(contrasts=made)).contrasts
-        p = next(c.p for c in found if c.over == "seeds")
-        rejected += p < 0.05
-    assert stats.binomtest(rejected, runs, 0.05, "greater").pvalue > 0.001
 
 
 def test_rates_stay_rates_and_tries_are_averaged_as_logarithms():

@@ -112,22 +112,9 @@ def test_a_planted_course_is_told_stage_by_stage():
         "c": ["not yet trained", "not yet trained", "not shown"],
     }
     assert again(result) == [("a", 3)]
-    first, second, third = (finding.sentence for finding in result.findings)
-    assert first.startswith(
-        "er: identifiers are remembered: those of a at stages 1 and 3; those of b from "
-        "the stage of their task on. After stage 3, trained identifiers of "
-    )
-    assert "corrected for 6 tests; exploratory" in first
-    assert (
-        "MORE LIKELY AGAIN: a at stage 3. The largest change: those of a became"
-        in second
-    )
-    assert "corrected for 3 tests" in second
     # Who leaks is told by the primary tests: none of these is a detection.
     claims = [finding.claim for finding in result.findings]
     assert claims == ["moved", "moved", "nothing_shown"]
-    # What is remembered at the end is no gain of the stages before.
-    assert "not found that all stages together show more of identifiers" in third
     assert not any(finding.detected for finding in result.findings)
 
 

@@ -3,21 +3,17 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import audited
 import numpy as np
-import pandas as pd
 import pytest
 from audited import claims, plan, twins
 
-from spark_audit.audits.twins.twin_findings import _still
 from spark_audit.manifest.file import limited, seal
 from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of
-from spark_audit.names import TRAINED
 from spark_audit.results import AuditResult
 from spark_audit.scoring.table import Pass, TokenTable
 
@@ -259,11 +255,3 @@ def test_identifiers_of_joined_rows_are_one_cluster(plant):
     result = run(tables(manifest, one=lambda d: 0.3), manifest)
     row = figure(result, metric="rise")
     assert (row.n, row.clusters) == (80, 79)
-
-
-def test_changes_that_cancel_are_not_called_unmoved():
-    row: Any = SimpleNamespace(value=0.0, metric="rise")
-    facts = {"side": TRAINED, "stratum": 0, "cluster": [0, 1]}
-    own = pd.DataFrame({**facts, "rise": [1.0, -1.0]})
-    assert _still(row, own, 1.0) == {}
-    assert _still(row, own.assign(rise=0.0), 1.0)["unit"] == "clusters"

@@ -210,20 +210,6 @@ def test_other_numbers_of_stages_and_tasks(made):
     assert find(fewer.rows, metric="bwt").value is not None
 
 
-def test_a_stage_that_was_not_scored(made):
-    manifest = made(tests=60)
-    tables = series(manifest, "x", LEARNING)
-    tables["x@2"] = {}
-    result = utility({**tables, "y": {}}, manifest)
-    assert find(result.rows, checkpoint="x", metric="last").value is not None
-    for metric in ("last", "avg", "bwt"):
-        row = find(result.rows, checkpoint="y", metric=metric)
-        assert (row.status, row.note) == (
-            "not_estimable",
-            "no answer of this checkpoint was scored",
-        )
-
-
 # --- scorers --------------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -314,25 +313,6 @@ def test_what_the_vocabulary_leaves_over(tmp_path):
     assert not loaded.usable[300:].any()
     assert any(n.startswith("20 of 320 rows of the head") for n in loaded.notes)
     assert inspected(tmp_path).facts["vocabulary"] == ("300 tokens in 320 rows")
-
-
-@pytest.mark.parametrize(
-    ("package", "config"),
-    [
-        ("bitsandbytes", {"quant_method": "bitsandbytes", "load_in_8bit": True}),
-        ("compressed_tensors", {"quant_method": "compressed-tensors"}),
-        ("optimum", {"quant_method": "gptq", "bits": 4}),
-        ("gptqmodel", {"quant_method": "awq", "bits": 4}),
-    ],
-)
-def test_a_quantised_model_needs_its_package(tiny_base, copied, package, config):
-    if find_spec(package) is not None:
-        pytest.skip(f"{package} is installed")
-    folder = copied(tiny_base)
-    change(folder / "config.json", quantization_config=config)
-    named = package.replace("_", "-")
-    with pytest.raises(CheckpointError, match=f"cannot load it .*{named}.*it names$"):
-        opened(folder)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -400,31 +400,6 @@ def test_the_checkpoints_own_tokenizer_is_used(
     assert "tokenizer: from --tokenizer" in given.notes
 
 
-def test_frozen_noise_is_added_to_input_embeddings_only(make_adapter, tmp_path):
-    base = tmp_path / "tied"
-    save_model(make_model("llama", tie_word_embeddings=True), base)
-    folder = make_adapter(tmp_path / "a", base=base)
-    without = opened(folder, base=base)
-    noise = torch.randn(300, 32, generator=torch.Generator().manual_seed(0))
-    save_file({"noise": noise}, folder / "frozen_noise.safetensors")
-    loaded = opened(folder, base=base)
-    # The truth: input rows with noise, an untied head without.
-    reference = reference_of(base, folder)
-    inner = reference.get_base_model()
-    inner.lm_head.weight = torch.nn.Parameter(inner.lm_head.weight.detach().clone())
-    inner.get_input_embeddings().weight.data += noise
-    assert torch.allclose(said(loaded), said(reference), rtol=0, atol=1e-5)
-    assert not torch.allclose(said(loaded), said(without), atol=1e-2)
-    assert loaded.model_id != without.model_id
-    assert any("frozen noise" in note for note in loaded.notes)
-    save_file({"noise": noise[:, :5].clone()}, folder / "frozen_noise.safetensors")
-    refused(
-        folder, "tensor noise has shape [300, 5], the model needs [300, 32]", base=base
-    )
-    save_file({"other": noise}, folder / "frozen_noise.safetensors")
-    refused(folder, "frozen_noise.safetensors: tensor noise is missing", base=base)
-
-
 @pytest.mark.parametrize(
     ("name", "wrap"),
     [

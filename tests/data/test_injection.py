@@ -1,5 +1,4 @@
 import random
-import time
 from collections import Counter
 
 import numpy as np
@@ -448,10 +447,3 @@ def test_a_text_classifier_learns_nothing_from_injection():
         n if n.split == "train" else o for o, n in zip(rows, after, strict=True)
     ]
     assert blind_auc(train_only) > 0.6
-
-
-def test_ten_thousand_rows_in_seconds():
-    rows = stream(tasks=("t", "u", "v", "w"), train=2000, test=500)
-    start = time.process_time()
-    inject(rows, seed=0)
-    assert time.process_time() - start < 10

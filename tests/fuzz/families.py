@@ -8,7 +8,6 @@ by raising ``Silent``. So it judges with its own eyes: no check is the project's
 import hashlib
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -18,19 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fuzz.mutations import (
     LONG,
-    NUMBERS,
-    OTHERS,
-    STEERING,
     Rng,
-    a_place,
     changed,
     mutate,
     mutate_bytes,
     mutate_table,
     mutate_tensors,
-    odd_columns,
     one,
-    put,
     written,
 )
 from fuzz.scene import AUDIT, Scene, sealed
@@ -111,8 +104,9 @@ def sealed_manifest(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["@audit", path, one(rng, ("matched", "rank", "nll", "mia", "extract"))]
 
 
-def nonsense(content: dict[str, Any], rng: Rng) -> str:
-    """One thing that no build would write, put into a manifest."""
+def nonsense(content: dict[str, Any], rng: Rng, at: int | None = None) -> str:
+    """One thing that no build would write, put into a manifest: a random one, or one
+    of all in turn."""
     rows, pairs = content["examples"], content["pairs"]
     row, pair = one(rng, rows), one(rng, pairs)
     spanned = one(rng, [r for r in rows if r["spans"]])
@@ -198,7 +192,7 @@ def nonsense(content: dict[str, Any], rng: Rng) -> str:
         "counts": lambda: content["counts"].update(pairs=-2),
         "balance": lambda: content["balance"][0].update(smd_before=weird),
     }
-    name = one(rng, list(acts))
+    name = one(rng, list(acts)) if at is None else [*acts][at % len(acts)]
     acts[name]()
     return name
 
@@ -309,7 +303,7 @@ def flaws(content: dict[str, Any]) -> Iterator[str]:
 # --- data -----------------------------------------------------------------------------
 
 
-@family(16)
+@family(22)
 def data(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """Rows of the project's own format."""
     lines = scene.data.read_bytes().splitlines()
@@ -344,7 +338,7 @@ def data(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["data", "inject", path, "-o", path.with_name("more"), "--canaries", 1]
 
 
-@family(10)
+@family(12)
 def csv(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """Somebody else's CSV, JSON or Parquet."""
     rows = [json.loads(line) for line in scene.data.read_bytes().splitlines()]
@@ -389,80 +383,6 @@ def csv(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         for row in made:
             if not (row["prompt"] + row["response"]).strip():
                 raise Silent("a row without text")
-
-
-PLACES = ("folder", "pipe", "nowhere", "circle", "endless")
-
-
-def misplace(path: Path, kind: str) -> None:
-    """Put something else in a file's place."""
-    path.unlink()
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    else:
-        to = {"nowhere": "/nonexistent/x", "circle": path.name, "endless": "/dev/zero"}
-        path.symlink_to(to[kind])
-
-
-@family(10)
-def odd(scene: Scene, rng: Rng, said: list[str]) -> Commands:
-    """Not a changed file: none at all, columns of other kinds, one field of many."""
-    kind = one(rng, ("place", "columns", "field", "field"))
-    if kind == "place":
-        of, at = one(rng, ("data", "manifest")), one(rng, PLACES)
-        path = scene.file(f"x{getattr(scene, of).suffix}", b"")
-        misplace(path, at)
-        said.append(f"{of} is {at}")
-        output = path.with_name("out")
-        commands = {
-            "data": (
-                ["data", "annotate", path, "-o", output],
-                ["data", "import", path, "--task", "t", "-o", output],
-                ["data", "inject", path, "-o", output],
-            ),
-            "manifest": (
-                ["manifest", "show", path],
-                ["manifest", "export", path, "-o", output],
-            ),
-        }
-        if (yield one(rng, commands[of])) == 0 or output.exists():
-            raise Silent("something was made of it")
-    elif kind == "columns":
-        name, made = one(rng, list(odd_columns().items()))
-        said.append(name)
-        path, more = scene.file("x.parquet", b""), ["a", "b"]
-        where = one(rng, ("text", "label", "more"))
-        columns = {"text": more, "label": more, where: made}
-        pq.write_table(pa.table(columns), path)
-        output = path.with_name("out")
-        command = ["data", "import", path, "--task", "t", "--split", "test"]
-        if (yield [*command, "-o", output]) == 0 and where != "more":
-            raise Silent("text was made of it")
-    else:
-        given, name = one(
-            rng,
-            (
-                (scene.base, "config.json"),
-                (scene.base, "tokenizer_config.json"),
-                (scene.base, "special_tokens_map.json"),
-                (scene.lora, "adapter_config.json"),
-            ),
-        )
-        folder = scene.copy(given)
-        path = folder / name
-        content = json.loads(path.read_bytes()) if path.exists() else {}
-        token = {"content": "</s>", "lstrip": False}
-        content = content or {"eos_token": token, "pad_token": "<pad>"}
-        at = a_place(content, rng)
-        value = one(rng, (*OTHERS, *NUMBERS, STEERING, "", [0], [None], {STEERING: 1}))
-        path.write_bytes(written(put(content, at, value)))
-        said.append(f"{name}: {'.'.join(map(str, at))} is {str(value)[:40]!a}")
-        base = "" if given == scene.base else scene.base
-        seen = yield ["inspect", folder, *(["--base", base] if base else [])]
-        if seen == 0:
-            yield ["@open", folder, base]
 
 
 # --- checkpoints ----------------------------------------------------------------------
@@ -530,7 +450,7 @@ def model(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         raise Silent("other weights were opened as a model")
 
 
-@family(10)
+@family(14)
 def run(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """The folder of a run of spark-train."""
     folder = scene.copy(scene.run)
@@ -625,7 +545,7 @@ def evidence(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         raise Silent("changed evidence was concluded from")
 
 
-@family(6)
+@family(10)
 def store(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """A shard of scores, damaged or named anew after a change."""
     shutil.rmtree(scene.room, ignore_errors=True)

@@ -91,56 +91,6 @@ def peft(scene: Scene, rng: Rng, said: list[str]) -> Commands:
         yield ["@open", folder, scene.base]
 
 
-@family(6)
-def config(scene: Scene, rng: Rng, said: list[str]) -> Commands:
-    """A file of options."""
-    content: dict[str, Any] = {
-        "ckpt": [f"ours={scene.lora}"],
-        "base": str(scene.base),
-        "manifest": str(scene.manifest),
-        "seed": 1,
-        "limit": 3,
-        "batch-size": 2,
-        "format": ["json"],
-        "formats": ["json"],
-        "trust_remote_code": True,
-        "task": "dining",
-        "help": True,
-        "config": "x",
-        "dry-run": False,
-    }
-    wanted = [k for k in content if k in ("ckpt", "manifest") or rng.random() < 0.4]
-    content, what = mutate({k: content[k] for k in wanted}, rng)
-    lines = (
-        [f"{json.dumps(k)} = {_toml(v)}" for k, v in content.items()]
-        if isinstance(content, dict)
-        else ["x"]
-    )
-    raw = "\n".join(lines).encode("utf-8", "surrogatepass")
-    if rng.random() < 0.2:
-        raw, what = mutate_bytes(raw, rng)
-    said.append(what)
-    path = scene.file("c.toml", raw)
-    # Nothing is scored: the report's folder is a file.
-    code = yield ["nll", "--config", path, "-o", path, "--device", "cpu"]
-    if code == 0:
-        raise Silent("a report was written over a file")
-    if b'trust_remote_code" = true' in raw and code != 2:
-        raise Silent("code of a checkpoint was trusted by a file")
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML writes it, where it can; else as it comes."""
-    if value is None:
-        return "nan"
-    if isinstance(value, dict):
-        inner = ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items())
-        return f"{{{inner}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value, ensure_ascii=bool(isinstance(value, str)))
-
-
 @family(10)
 def server(scene: Scene, rng: Rng, said: list[str]) -> Commands:
     """What a server answers where it is asked for scores."""

@@ -242,27 +242,6 @@ def mutate_table(table: pa.Table, rng: Rng) -> tuple[pa.Table, str]:
     return table.set_column(at, name, new), said
 
 
-def odd_columns() -> dict[str, pa.Array]:
-    """Columns of two rows that hold no text, or none that Python can hold."""
-    raw = pa.array([b"\xff\xfe", b"\xed\xa0\x80"], pa.binary())
-    far = pa.array([2**62, -(2**62)])
-    return {
-        "no UTF-8": pa.Array.from_buffers(pa.string(), 2, raw.buffers()),
-        "bytes": raw,
-        "years": pa.array([2**30, 0], pa.date32()),
-        "microseconds": far.cast(pa.timestamp("us")),
-        "zone": far.cast(pa.timestamp("us", tz="No/Where")),
-        "duration": far.cast(pa.duration("s")),
-        "clock": far.cast(pa.time64("us")),
-        "list": pa.array([["a"], []]),
-        "struct": pa.array([{"a": "b"}, None]),
-        "map": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())),
-        "number": pa.array([float("nan"), 1.5]),
-        "truth": pa.array([True, False]),
-        "nothing": pa.nulls(2),
-    }
-
-
 def write_table(table: pa.Table, path: Path) -> None:
     pq.write_table(table, path)
 

@@ -10,6 +10,7 @@ and the small audit they are made of stay what they are. The short run takes the
 200: every family its share.
 """
 
+import json
 import os
 import socket
 import sys
@@ -25,11 +26,12 @@ import fuzz.foreign  # noqa: F401
 import numpy as np
 import pytest
 from clocks import Hung, limited
-from fuzz.families import FAMILIES, Silent
-from fuzz.scene import Scene, make_scene
+from fuzz.families import FAMILIES, Silent, flaws, nonsense
+from fuzz.scene import Scene, make_scene, sealed
 
 from spark_audit.cli.main import run as audit
 from spark_audit.errors import SparkError
+from spark_audit.manifest.file import load_manifest
 
 CPU_SECONDS = 5.0
 """Of one command; of the process, so that a busy machine trips nothing."""
@@ -60,7 +62,6 @@ def _audit(scene: Scene, path: str, name: str) -> None:
     """One audit of the scores of both checkpoints over a changed manifest."""
     from audited import chosen
 
-    from spark_audit.manifest.file import load_manifest
     from spark_audit.scoring.table import Pass, TokenTable
 
     manifest = load_manifest(path)
@@ -265,8 +266,17 @@ def _quiet(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_the_short_run_has_200_mutants():
-    assert sum(share for _, share in FAMILIES.values()) == 200
+@pytest.mark.parametrize("number", range(50))
+def test_a_digest_is_no_signature(number, scene):
+    """Each kind of nonsense, sealed, is refused in a line or does no harm."""
+    content = json.loads(scene.manifest.read_bytes())
+    nonsense(content, np.random.default_rng(number), number)
+    path = scene.file("m.json", sealed(content))
+    try:
+        load_manifest(path)
+    except SparkError:
+        return
+    assert not [*flaws(content)]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -220,7 +220,7 @@ class Page(HTMLParser):
 
 VARYING = {
     r"(?m)^(\W*Versions:? ).*": r"\1...",
-    r"\d{4}-\d\d-\d\d[T ][\d:]+(\+00:00)?": "DATE",
+    r"\d{4}-\d\d-\d\d([T ][\d:]+(\+00:00)?)?": "DATE",
     r"hmac-sha256:[0-9a-f]+": "DIGEST",
     r"(\.\d{6})\d{6,}": r"\1",
     r"\b[0-9a-f]{12,64}\b": "HASH",

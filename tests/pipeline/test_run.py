@@ -353,33 +353,6 @@ def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
         assert [path.name for path in tmp_path.iterdir()] == ["given"]
 
 
-LAUNCHED = """
-import os, sys
-import spark_audit.scoring.passes.plain
-from spark_audit.checkpoints import open as checkpoints
-from spark_audit.cli import main as cli
-
-for rank in ("0", "1"):
-    if not os.fork():  # as torchrun starts them
-        os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
-        os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        os._exit(cli.run(sys.argv[1:]))
-sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)))
-"""
-
-
-def test_processes_of_a_launcher_share_the_work(workshop, tiny_base, tmp_path):
-    arguments = ["matched", "--ckpt", f"ours={workshop / 'lora'}"]
-    arguments += ["--base", str(tiny_base), "-o", str(tmp_path / "out")]
-    arguments += ["--format", "json"]
-    code, said = python(["-c", LAUNCHED, *arguments], root=ROOT, cwd=workshop)
-    assert code == 0, said
-    assert said.count("the worker that ends last writes the report") < 2
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["status"] == "complete"
-    assert {row["checkpoint"] for row in report["results"]} == {"base", "ours"}
-
-
 def test_no_output_shows_an_identifier_unless_asked(request_of, tmp_path):
     run(request_of())
     files = [p for p in (tmp_path / "report").rglob("*") if p.is_file()]
@@ -422,16 +395,6 @@ def test_rendered_again_a_page_has_no_text_but_from_the_manifest(
     write_manifest(seal(other), folder / "other.json")
     assert command_line([*call[:-1], str(folder / "other.json")]) == 2
     assert "is not the manifest of this report" in capsys.readouterr().err
-
-
-def test_evidence_and_scores_are_for_the_owner_only(request_of, tmp_path):
-    run(request_of())
-    scores = tmp_path / "report" / "scores"
-    assert (scores / "spans.parquet").exists()
-    assert [*(scores / "store").glob("*.parquet")]
-    for path in scores.rglob("*"):
-        if path.is_file():
-            assert path.stat().st_mode & 0o077 == 0, path
 
 
 def test_manifest_is_found_in_the_working_directory(
@@ -547,48 +510,6 @@ def test_json_on_stdout_is_the_report(
     assert command_line(arguments) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "out" / "report.json").read_text())
-
-
-def test_a_build_interrupted_while_it_scores_gives_the_same_manifest(
-    tiny_base, tmp_path, monkeypatch, capsys
-):
-    from spark_audit.data.examples import write_examples
-    from spark_audit.scoring import slices
-    from spark_audit.scoring.store import Store
-
-    data, output = tmp_path / "t.jsonl", tmp_path / "m.json"
-    whole = tmp_path / "whole" / "m.json"
-    write_examples(data, examples())
-    arguments = ["manifest", "build", "--base", str(tiny_base), "--quiet"]
-    arguments += ["--data", str(data), "--caliper", "2", "-o"]
-    monkeypatch.setattr(slices, "SLICE_TOKENS", 200)
-    assert command_line([*arguments, str(whole)]) == 0
-    flush, flushed = Store.flush, [0]
-
-    def once(store: Store) -> None:
-        flush(store)
-        flushed[0] += 1
-        if flushed[0] == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken:
-        broken.setattr(Store, "flush", once)
-        assert command_line([*arguments, str(output)]) == 130
-    assert "resume with: spark-audit manifest build" in capsys.readouterr().err
-    kept = len(list((tmp_path / ".m.scores").glob("*.parquet")))
-    assert kept
-    assert not output.exists()
-    # Scores of other data lie there too, and are not taken.
-    write_examples(tmp_path / "other.jsonl", examples()[:-1])
-    other = [*arguments[:-4], str(tmp_path / "other.jsonl"), *arguments[-3:]]
-    with monkeypatch.context() as broken:
-        flushed[0] = 0
-        broken.setattr(Store, "flush", once)
-        assert command_line([*other, str(output)]) == 130
-    assert len(list((tmp_path / ".m.scores").glob("*.parquet"))) > kept
-    assert command_line([*arguments, str(output)]) == 0
-    assert output.read_bytes() == whole.read_bytes()
-    assert not (tmp_path / ".m.scores").exists()
 
 
 def test_a_run_says_in_which_order_it_learned_its_tasks(

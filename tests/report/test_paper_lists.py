@@ -1,12 +1,11 @@
-"""The lists of ``reports/README.md`` are commands that exist, and they run.
+"""The lists of ``reports/README.md`` are commands that exist.
 
 The blocks go through bash with stand-ins for the two programs, which write down what
-they were called with. The slow test lets them through to the programs, on tiny models.
+they were called with.
 """
 
 import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 from claims.__main__ import parser
 from claims.plan import systems
-from claims.rules import VERDICTS
 from cyclopts import UNSET
 
 import spark_audit.cli.main
@@ -40,38 +38,6 @@ if "-o" in call:
     (out.parent if out.suffix else out).mkdir(parents=True, exist_ok=True)
     if out.suffix:
         out.touch()
-"""
-
-LETS_THROUGH = """#!{python}
-import pathlib, sys
-program, *call = [pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]
-if program == "python":
-    small = ["epochs=1", "batch_size=8", "lora.r=2", "ptpc.steps=2", "gem.memory=2"]
-    call[call.index("--seeds") + 1] = "1"
-    call += ["--set", *small, "--candidates", "4", "--quiet"]
-elif call[0] == "run":
-    small = ["epochs=1", "batch_size=8", "lora.r=2", "micro_tokens=4096"]
-    method = call[call.index("--method") + 1]
-    if method in ("spark", "er-ptpc") and not any("ptpc.steps" in a for a in call):
-        small += ["ptpc.steps=2"]
-    if method == "gem":
-        small += ["gem.memory=2"]
-    call += ["--set", *small, "--quiet"]
-elif call[:2] == ["data", "inject"]:
-    call += ["--canaries", "4", "--doses", "1,2"]
-elif call[0] == "all":
-    call += ["--placebo-draws", "5", "--blind-permutations", "20", "--quiet"]
-if program != "python" and call[0] not in ("run", "data"):
-    call += ["--format", "csv"] if "--against" not in call else []
-if program == "python":
-    sys.path.insert(0, {benchmarks!r})
-    from claims.__main__ import main
-    sys.exit(main(call[1:]))
-if program == "spark-audit":
-    from spark_audit.cli.main import run
-else:
-    from spark_train.cli import run
-sys.exit(run(call))
 """
 
 
@@ -164,34 +130,3 @@ def test_each_system_of_the_papers_main_table_is_trained_for_the_claims():
         one = by_name[name]
         assert (one.method, one.dp, one.settings) == (method, dp or "none", {})
         assert 1 in one.orders
-
-
-@pytest.mark.slow
-def test_the_lists_run(tmp_path, tiny_base, make_model, make_tokenizer):
-    rng = random.Random(0)
-    words = "service food cold good fine rate raised basis points news read".split()
-    for task in ("fomc", "agnews", "mentill"):
-        for split, rows in (("train", 40), ("test", 24)):
-            path = tmp_path / "raw" / task / f"{split}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            texts = (
-                f"{task} {split} {i} {' '.join(rng.choices(words, k=12))}"
-                for i in range(rows)
-            )
-            lines = (
-                json.dumps({"text": text, "label": rng.choice(["good", "bad"])})
-                for text in texts
-            )
-            path.write_text("\n".join(lines))
-    models = tmp_path / "models"
-    models.mkdir()
-    (models / "llama-2-7b").symlink_to(tiny_base)
-    make_model("qwen2").save_pretrained(models / "qwen2.5-1.5b")
-    make_tokenizer(bos=False).save_pretrained(models / "qwen2.5-1.5b")
-    walk(tmp_path, LETS_THROUGH, benchmarks=str(LISTS.parents[1] / "benchmarks"))
-    for report in ("eight", "sweep"):
-        assert (tmp_path / "reports" / report / "report.json").exists(), report
-    found = json.loads((tmp_path / "reports" / "ppcl" / "claims.json").read_text())
-    assert {one["verdict"] for one in found["claims"]} <= set(VERDICTS) - {"not run"}
-    systems_there = {one["system"] for one in found["systems"]}
-    assert {"seqft", "er-dpsgd", "gem-fn", "olora-fn", "pecl", "spark"} <= systems_there

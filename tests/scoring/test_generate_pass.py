@@ -12,10 +12,7 @@ from tiny_models import make_model, save_model
 from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.open import open_checkpoint
-from spark_audit.data.examples import Example
 from spark_audit.errors import CheckpointError
-from spark_audit.manifest.build import task_manifest
-from spark_audit.manifest.sequences import items_for
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.passes import generate
 from spark_audit.scoring.passes.generate import EOS, LENGTH, NEWLINE
@@ -343,52 +340,6 @@ def test_prompt_tuning_is_read_whole(tmp_path, tiny_base, answers):
     with loaded.active() as model:
         for item in items:
             assert answers[item.key] == greedy(model, item, loaded.usable, {2})
-
-
-def test_a_model_that_learned_its_answers_is_right(tiny_tokenizer):
-    """From data to figures: manifest, prompts, answers that end with an EOS."""
-    labels = (" positive", " negative", "neutral")
-    places = ("The food", "She said", "It was", "Text: rate", "Customer", "Contact")
-    rows = [
-        Example(
-            id=f"r{i}",
-            task="yelp",
-            prompt=f"{place}. Label:" + (" " if i % 3 == 2 else ""),
-            response=labels[i % 3],
-            split="test",
-            source_id=f"r{i}",
-        )
-        for i, place in enumerate(places)
-    ]
-    model = make_model("llama").train()
-    loaded = make_loaded(model, tokenizer=tiny_tokenizer)
-    manifest = task_manifest(rows, loaded, name="t")
-    plan = {Pass("generate"): [row.id for row in rows]}
-    items = items_for(manifest, loaded, plan)[Pass("generate")]
-    found, _ = ran(loaded, items)
-    assert sum(int(c["strict"][0]) for c in found.values()) == 0
-    model.train()
-    adam = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    texts = [tiny_tokenizer(row.prompt + row.response)["input_ids"] for row in rows]
-    for _ in range(60):
-        loss = torch.tensor(0.0)
-        for ids in texts:
-            whole = torch.tensor([[*ids, tiny_tokenizer.eos_token_id]])
-            loss = loss + model(input_ids=whole, labels=whole).loss
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    found, notes = ran(loaded, items)
-    assert notes == []
-    for item in items:
-        columns = {name: int(values[0]) for name, values in found[item.key].items()}
-        tokens = item.max_new_tokens - 4
-        assert columns["n_tokens"] <= tokens
-        assert (columns["strict"], columns["normalised"], columns["stop"]) == (
-            1,
-            1,
-            EOS,
-        )
 
 
 def test_memory_that_ends_halves_the_batch(answers):

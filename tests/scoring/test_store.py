@@ -1,9 +1,6 @@
 import hashlib
-import subprocess
-import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -265,38 +262,6 @@ def test_rows_are_flushed_by_time_and_by_number(tmp_path, monkeypatch):
     assert add(ITEMS[2]) == 1
     monkeypatch.setattr("spark_audit.scoring.store.FLUSH_TOKENS", 20)
     assert add(ITEMS[3]) == 2
-
-
-def test_a_full_disk_is_an_output_error_and_loses_nothing(tmp_path):
-    # A real limit on file size in a process of its own stands for the full disk.
-    first = fill(Store(tmp_path), ITEMS)
-    code = f"""
-import resource, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import test_store as t
-from pathlib import Path
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-store = t.Store(Path({str(tmp_path)!r}))
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 10**9))
-more = [t.make_item("big", 4000)]
-try:
-    t.fill(store, more)
-except t.OutputError as error:
-    assert error.exit_code == 4, error
-    print(error)
-else:
-    raise SystemExit("no error")
-resource.setrlimit(resource.RLIMIT_FSIZE, (10**9, 10**9))
-store.flush()  # the rows were kept
-t.assert_holds(store, store.keys(t.MODEL, more, t.Pass())(), more)
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert "free space" in run.stdout
-    assert_holds(Store(tmp_path), first, ITEMS)
-    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
 def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path):

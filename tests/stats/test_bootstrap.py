@@ -20,10 +20,6 @@ from spark_audit.stats.bootstrap import (
     sign_flip,
     weighted_sums,
 )
-from spark_audit.stats.intervals import ratio
-
-NUM = np.array([3, 1.5, -0.5, 4, 2])
-DEN = np.array([4.0, 3, 2, 5, 4])
 
 
 def brute_sign_flip(num: Sequence[float]) -> float:
@@ -74,29 +70,6 @@ class TestWeights:
         monkeypatch.setattr("spark_audit.stats.bootstrap._CHUNK", 39)
         for one, other in zip(whole, everything(), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-13, equal_nan=True)
-
-
-def ratio_replicates(weights: np.ndarray) -> np.ndarray:
-    return ratio(weighted_sums(weights, np.stack([NUM, DEN], axis=1)))
-
-
-class TestRatioReplicates:
-    def test_the_distribution_is_scipys(self):
-        result = stats.bootstrap(
-            (NUM, DEN),
-            lambda a, b, axis: a.sum(axis) / b.sum(axis),
-            paired=True,
-            vectorized=True,
-            n_resamples=999,
-            rng=np.random.default_rng(1),
-        )
-        weights = draw_weights(5, replicates=999, seed=1)
-        np.testing.assert_allclose(
-            ratio_replicates(weights),
-            result.bootstrap_distribution,
-            rtol=1e-14,
-            atol=1e-15,
-        )
 
 
 class TestMedianReplicates:
@@ -214,39 +187,6 @@ class TestAdjustedP:
         by_key = holm_by_key({**dict(enumerate(p)), "unknown": None})
         assert [*by_key.values()] == holm(p).tolist()
         assert holm_by_key({"unknown": None}) == {}
-
-
-@pytest.mark.slow
-class TestSize:
-    """Rejection rates under the null, 51 clusters of unequal size."""
-
-    SIMULATIONS = 5000
-
-    def test_sign_flip_holds_its_level(self):
-        rng = np.random.default_rng(7)
-        sizes = rng.integers(1, 12, 51)
-        hits = 0
-        for _ in range(self.SIMULATIONS):
-            num = rng.standard_t(4, 51) * sizes
-            seed = int(rng.integers(2**32))
-            hits += sign_flip(num, seed=seed, replicates=999) <= 0.05
-        assert stats.binomtest(hits, self.SIMULATIONS, 0.05).pvalue > 1e-3
-
-    def test_max_t_holds_the_family_wise_error(self):
-        rng = np.random.default_rng(8)
-        sizes = rng.integers(1, 12, 51)[:, None]
-        hits = {"step-down": 0, "uncorrected": 0}
-        for _ in range(self.SIMULATIONS):
-            shared = rng.standard_t(4, (51, 1))
-            num = (shared + 2 * rng.standard_t(4, (51, 7))) * sizes
-            seed = int(rng.integers(2**32))
-            down = max_t(num, seed=seed, replicates=999)
-            raw = [sign_flip(c, seed=seed, replicates=999) for c in num.T]
-            hits["step-down"] += down.min() <= 0.05
-            hits["uncorrected"] += min(raw) <= 0.05
-        result = stats.binomtest(hits["step-down"], self.SIMULATIONS, 0.05)
-        assert result.pvalue > 1e-3
-        assert hits["uncorrected"] > 0.15 * self.SIMULATIONS
 
 
 class TestCorrelated:

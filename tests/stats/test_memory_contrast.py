@@ -193,25 +193,3 @@ def test_the_trend_is_the_weighted_slope_with_strata_of_their_own_level():
     assert found.low < -0.3 < found.high
     one = dose_trend(x, every, np.ones(72))
     assert one.note == "all identifiers stand in equally many trained rows"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("clusters", [(10, 10), (26, 25), (51, 51)])
-def test_permutation_and_trend_hold_their_level(clusters):
-    rng = np.random.default_rng(6)
-    ours, others = clusters
-    count, simulations = ours + others, 1000
-    rejected = np.zeros(2)
-    for _ in range(simulations):
-        rows = rng.integers(1, 5, count)
-        codes = np.repeat(np.arange(count), rows)
-        tokens = rng.integers(3, 12, len(codes))
-        x = (rng.normal(0, 1, count)[codes] + rng.normal(0, 0.5, len(codes))) * tokens
-        kinds = rng.integers(0, 2, count)[codes][:, None]
-        own = sides(codes < ours, codes, kinds, tokens)
-        p = permutation_p(x, own, seed=int(rng.integers(1 << 31)), replicates=999)
-        trend = dose_trend(x, own, rows[codes])
-        wide = trend.low is None or trend.low <= 0 <= (trend.high or 0)
-        rejected += [p <= 0.05, not wide]
-    for hits in rejected:
-        assert stats.binomtest(int(hits), simulations, 0.05, "greater").pvalue > 0.001

@@ -81,22 +81,3 @@ class TestDecoding:
         assert top_k_logp([0.1], [1], [-0.1000001], k=40)[0] == 0.0
         with pytest.raises(ValueError, match=r"^an NLL is NaN$"):
             top_k_logp([np.nan], [1], [0.0], k=40)
-
-
-@pytest.mark.slow
-def test_tries_needed_are_those_that_sampling_takes():
-    rng = np.random.default_rng(1)
-    logits = rng.normal(0, 1.5, (3, 12))
-    targets = np.array([np.argsort(row)[-2] for row in logits])
-    logp = decoded_logp(logits, targets, temperature=0.8, top_k=5).sum()
-    kept = np.where(logits < np.sort(logits)[:, -5:-4], -np.inf, logits / 0.8)
-    p = np.exp(kept) / np.exp(kept).sum(axis=1, keepdims=True)
-    came = np.ones(400_000, bool)
-    for row, target in zip(p, targets, strict=True):
-        came &= rng.choice(12, 400_000, p=row) == target
-    tries = int(n_p(logp))
-    runs = came[: len(came) // tries * tries].reshape(-1, tries).any(axis=1)
-    expected = 1 - (1 - np.exp(logp)) ** tries
-    error = np.sqrt(expected * (1 - expected) / len(runs))
-    assert runs.mean() == pytest.approx(expected, abs=4 * error)
-    assert expected >= 0.5

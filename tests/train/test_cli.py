@@ -192,60 +192,6 @@ def test_only_the_first_process_prints(trained, monkeypatch, capsys):
 # --- score ----------------------------------------------------------------------------
 
 
-SECRET = "Maria Jones"
-
-
-@pytest.fixture
-def data(tmp_path):
-    rows = []
-    for i in range(4):
-        prompt = f"Text: {SECRET} read the news of day {i}.\nLabel:"
-        rows.append(
-            {
-                "id": f"row-{i}",
-                "task": "news" if i % 2 else "mail",
-                "prompt": prompt,
-                "response": " positive" if i % 2 else " negative",
-                "split": "train" if i < 3 else "test",
-                "spans": [
-                    {"start": 6, "end": 6 + len(SECRET), "type": "NAME"},
-                ],
-            }
-        )
-    path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def test_scores_are_told(data, tiny_base, capsys):
-    arguments = ["score", str(data), "--base", str(tiny_base), "--device", "cpu"]
-    arguments += ["--quiet", "--limit", "1"]
-    (told,) = told_rows([*arguments, "--show-text"], capsys)
-    assert (told["example"], told["task"]) == ("row-0", "mail")
-    tokens = told["tokens"]
-    assert [token["position"] for token in tokens] == list(range(len(tokens)))
-    assert tokens[0] == {
-        "position": 0,
-        "text": "<s>",
-        "kind": "special",
-        "nll": None,
-        "score": 0.0,
-    }
-    scores = {kind: [t["score"] for t in tokens if t["kind"] == kind] for kind in KINDS}
-    assert all(scores.values())
-    assert set(scores["pii"]) == {1.0}
-    assert set(scores["template or stop word"]) == {0.0}
-    assert 0 < min(scores["response"]) <= max(scores["response"]) < 1
-
-    assert run(arguments) == 0
-    shown = capsys.readouterr()
-    assert "row-0 (mail)" in shown.out
-    assert "row-1" not in shown.out
-
-
-KINDS = ("pii", "template or stop word", "response", "text")
-
-
 def told_rows(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from tiny_models import make_model
 
 from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
-from spark_train.loop import Clock, Phase, State, Step, Term, run_phase, timed
+from spark_train.loop import Phase, State, Step, Term, run_phase
 from spark_train.phases.task import Rehearsal, covered, fit, learning, response_loss
 from spark_train.training_rows import encode_rows
 
@@ -177,20 +176,3 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step():
     with pytest.raises(InputError, match="the gradient is not finite at step 1 of"):
         run_through(stream, phase)
     assert all(torch.equal(before[name], w) for name, w in state_of(stream).items())
-
-
-def test_one_thread_of_a_cpu_is_timed_by_the_processor():
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        assert timed("cpu") == "processor"
-        assert timed("cuda:1") == "wall"
-        torch.set_num_threads(2)
-        assert timed("cpu") == "wall"
-    finally:
-        torch.set_num_threads(threads)
-    processor: dict[str, float] = {}
-    wall: dict[str, float] = {}
-    with Clock(processor, "processor")("sleep"), Clock(wall)("sleep"):
-        time.sleep(0.05)
-    assert processor["sleep"] < 0.04 < wall["sleep"]

@@ -16,11 +16,8 @@ from plain_training import (
     response_mean,
     same,
 )
-from run_training import train, write_stream
-from safetensors.torch import load_file
 from tiny_models import make_model
 
-from spark_audit.checkpoints.open import open_checkpoint
 from spark_train.methods import METHODS
 from spark_train.model.lora import (
     EARLIER,
@@ -140,30 +137,3 @@ def test_a_step_pays_for_what_is_not_orthogonal():
         for name in wanted:
             assert seen.record[name] == pytest.approx(seen.plain[name].item(), rel=1e-9)
         same(seen.gradients, seen.plain_gradients)
-
-
-def test_stages_of_a_run_hold_the_adapters_of_all_tasks(tiny_base, tmp_path):
-    data = write_stream(tmp_path / "rows.jsonl", tasks=("yelp", "fomc", "news"))
-    made = train(
-        method="olora",
-        base=str(tiny_base),
-        data=[data],
-        order="yelp,fomc,news",
-        output=tmp_path / "run",
-        settings=["epochs=2", "batch_size=4", "lr=0.02", "lora.r=3", "lora.alpha=5"],
-    )
-    states = []
-    for k, name in enumerate(("1-yelp", "2-fomc", "3-news"), start=1):
-        folder = made.folder / "stages" / name / "task"
-        config = json.loads((folder / "adapter_config.json").read_text())
-        assert config["r"] == 3 * k
-        assert config["lora_alpha"] / config["r"] == pytest.approx(5 / 3)
-        states.append(load_file(folder / "adapter_model.safetensors"))
-        # Our own reader takes it for what it is: nothing is folded a second time.
-        loaded = open_checkpoint(str(folder), base=str(tiny_base), device="cpu")
-        assert not [note for note in loaded.notes if "O-LoRA" in note]
-    for k in (1, 2):
-        for key, weight in states[k - 1].items():
-            later, rank = states[k][key], 3 * k
-            part = later[:rank] if ".lora_A." in key else later[:, :rank]
-            assert torch.equal(part, weight)

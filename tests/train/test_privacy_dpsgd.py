@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,17 @@ from spark_train.training_settings import parse
 
 TASKS = ("yelp", "fomc", "agnews")
 CLAIMED = {"seqft", "er", "olora", "mtl"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_orders() -> Iterator[None]:
+    """A tenth of the accountant's orders, and of its time; ours and its own agree."""
+    from opacus.accountants import RDPAccountant
+
+    with pytest.MonkeyPatch.context() as patch:
+        orders = [1.1, 1.5, *range(2, 13), 16, 24, 32, 48, 63]
+        patch.setattr(RDPAccountant, "DEFAULT_ALPHAS", orders)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -142,54 +153,6 @@ def test_replayed_rows_weigh_what_they_do_in_the_loss(stream):
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
 
-# The base's weights are frozen: the first adapters' inputs need no gradient.
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-def test_it_is_what_opacus_computes(stream):
-    from opacus import GradSampleModule
-    from opacus.optimizers import DPOptimizer
-
-    bound = 0.4
-    made = stream("dp.noise_multiplier=0", f"dp.max_grad_norm={bound}")
-    phase = phases(made, "seqft")[0]
-    student = made.student
-    step = full(phase)
-    rows = phase.choose(step).rows["task"]
-    ours = gradient(made, phase, step)
-    student.model.train()
-    with quiet():
-        wrapped = GradSampleModule(student.model, strict=False, batch_first=True)
-    weights = list(student.trainable.values())
-    for weight in weights:
-        weight.grad = None
-    optimizer = DPOptimizer(
-        torch.optim.SGD(weights, lr=1.0),
-        noise_multiplier=0.0,
-        max_grad_norm=bound,
-        expected_batch_size=4,
-        loss_reduction="mean",
-    )
-    width = max(map(len, rows))
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    response = torch.zeros(len(rows), width, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.as_tensor(np.asarray(row.ids), dtype=torch.long)
-        response[i, : len(row)] = torch.as_tensor(np.asarray(row.response))
-    try:
-        logits = wrapped(input_ids=ids, use_cache=False).logits
-        lost = torch.nn.functional.cross_entropy(
-            logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none"
-        )
-        inside = response[:, 1:].float()
-        each = (lost * inside).sum(1) / inside.sum(1)
-        each.mean().backward()
-        optimizer.pre_step()
-        theirs = torch.cat([weight.grad.reshape(-1) for weight in weights]).double()
-    finally:
-        wrapped.remove_hooks()
-    assert float(theirs.norm()) > 0.05
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
-
-
 # --- noise ----------------------------------------------------------------------------
 
 
@@ -290,32 +253,6 @@ def test_an_empty_batch_is_noise_alone(stream):
     torch.testing.assert_close(
         flat_gradient(made.student), wanted, atol=1e-6, rtol=1e-5
     )
-
-
-class Half(Processes):
-    """One of two processes that this process plays one after the other."""
-
-    sums: list[torch.Tensor]
-
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.sums.append(tensor.clone())
-        return sum(self.sums, torch.zeros_like(tensor))
-
-
-def test_two_processes_leave_the_gradient_of_one(stream):
-    settings = ("dp.noise_multiplier=0.5", "dp.max_grad_norm=0.3")
-    alone = stream(*settings)
-    step = full(phases(alone)[2])
-    wanted = gradient(alone, phases(alone)[2], step)
-    sums: list[torch.Tensor] = []
-    for rank in (0, 1):
-        half = Half(rank, 2)
-        object.__setattr__(half, "sums", sums)
-        made = stream(*settings, processes=half)
-        found = gradient(made, phases(made)[2], step)
-    # The second has both sums, and noise once.
-    assert len(sums) == 2
-    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
 
 
 # --- sampling -------------------------------------------------------------------------

@@ -118,21 +118,6 @@ def test_each_stage_holds_the_one_draw(made):
     assert not (made / "carried").exists()
 
 
-def test_the_seed_decides_and_none_is_another_run(start, made, tmp_path):
-    other = start(tmp_path / "other", "seed=1", "epochs=1").folder
-    paths = [run / "stages" / "1-yelp" / "task" / NOISE for run in (made, other)]
-    assert paths[0].read_bytes() != paths[1].read_bytes()
-    with pytest.raises(InputError, match="dp fn -> none"):
-        start(made, dp="none")
-    with pytest.raises(InputError, match=r"fn.sigma 0.5 -> 0.25"):
-        start(made, "fn.sigma=0.25")
-    with pytest.raises(InputError, match="'fn.sigma' is no setting of method"):
-        start(tmp_path / "x", "fn.sigma=1", dp="none")
-    with pytest.raises(InputError, match="'nope' is unknown; did you mean 'none'"):
-        start(tmp_path / "x", dp="nope")
-    assert not (tmp_path / "x").exists()
-
-
 def test_training_and_answers_see_it(start, tied, tmp_path, monkeypatch):
     seen: list[torch.Tensor] = []
     answered: list[torch.Tensor] = []

@@ -121,35 +121,6 @@ def test_our_forms_weigh_rows_or_terms_alike(weighting, more, tokens):
     same(seen.gradients, seen.plain_gradients)
 
 
-@pytest.mark.parametrize("weighting", ["count", "sequence", "mean"])
-def test_what_a_replayed_response_weighs_is_told(weighting):
-    notes: list[str] = []
-    usual = (*USUAL, f"replay.weighting={weighting}")
-    stream = make_stream(adapted(), ROWS, *usual, note=notes.append)
-    recall = Distillation(stream, 2)
-    rows = [row for task in ("a", "b") for row in ROWS[task]]
-    recall.start(rows, 60)
-    kept = [recall._targets[row.id] for row in rows]
-    low = [int(target.low.sum()) for target in kept]
-    size = [int((target.low | target.high).sum()) for target in kept]
-    weights = {
-        "count": sum(low) / sum(size),
-        "sequence": sum(a / b for a, b in zip(low, size, strict=True) if b)
-        / sum(b > 0 for b in size),
-        "mean": 1.0,
-    }
-    assert len(notes) == (weights[weighting] <= 0.5)
-    for note in notes:
-        assert f"weighs {weights[weighting]:.2g} of" in note
-        assert f"like {round(60 * weights[weighting])} of er's" in note
-    # A larger lambda makes up for it.
-    notes.clear()
-    more = f"replay.lambda={1 / weights[weighting]}"
-    stream = make_stream(adapted(), ROWS, *usual, more, note=notes.append)
-    Distillation(stream, 2).start(rows, 60)
-    assert notes == []
-
-
 def number(value: torch.Tensor) -> float:
     return float(value.detach())
 
@@ -217,15 +188,6 @@ def test_a_repeated_row_counts_twice():
         recall.terms([one, one])["replay_kl"].count
         == 2 * recall.terms([one])["replay_kl"].count
     )
-
-
-def test_parts_of_a_batch_change_nothing():
-    whole, _ = compare(tokens=10**6)
-    parts, _ = compare(tokens=1)
-    assert parts.record.pop("stage") == whole.record.pop("stage") == "3-c"
-    assert parts.record.pop("part") == whole.record.pop("part") == "task"
-    assert parts.record == pytest.approx(whole.record)
-    same(parts.gradients, whole.gradients)
 
 
 def test_the_teacher_is_asked_once_and_does_not_follow_the_student():

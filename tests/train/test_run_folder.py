@@ -1,15 +1,8 @@
 """A run folder: a run that was interrupted ends with the bytes of one that was not."""
 
-import contextlib
 import json
-import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +15,6 @@ from tiny_models import make_model, save_model
 from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import CheckpointError, InputError, OutputError, SparkError
-from spark_audit.files import temporary
 from spark_train.run_folder import Folder
 from spark_train.training_run import Outcome
 
@@ -34,20 +26,6 @@ SETTINGS = (
     "ptpc.steps=4",
     "save_every=2",
 )
-# Importing takes seconds: one interpreter does it for two runs, each after a line. The
-# first is a fork of it, whose number it tells; the second is itself.
-PROGRAM = """
-import os, sys
-import spark_train.training_run
-import spark_train.cli
-from spark_train.__main__ import main
-sys.stdin.readline()
-if child := os.fork():
-    print(child, flush=True)
-    os.waitpid(child, 0)
-    sys.stdin.readline()
-main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -83,99 +61,15 @@ def record(folder: Path) -> dict[str, Any]:
     return found
 
 
-def left_over() -> str:
-    """The name of a file that a killed process was writing."""
-    with tempfile.TemporaryDirectory() as place, temporary(Path(place)) as (path, _):
-        return path.name.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")
+# --- in company -----------------------------------------------------------------------
 
 
-# --- interrupted ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def launch(tiny_base, data, tmp_path):
-    """``launch(output, *settings)``: a process for the same run, twice."""
-    begun: list[subprocess.Popen[str]] = []
-
-    def call(output: Path, *settings: str) -> subprocess.Popen[str]:
-        line = f"run --method spark --base {tiny_base} --data {data} --order yelp,fomc"
-        flags = [*line.split(), "--device", "cpu", "-o", str(output), "--set"]
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *flags, *SETTINGS, *settings],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        begun.append(process)
-        return process
-
-    yield call
-    for process in begun:
-        # With its fork, which may be stopped and hold the pipes open.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def wait_for_a_state(run: Path, size: int, process: subprocess.Popen[str]) -> None:
-    """Wait until steps beyond ``size`` bytes are written, or the process has ended."""
-    metrics, end = run / "metrics.jsonl", time.monotonic() + 300
-    while process.poll() is None:
-        if metrics.exists() and metrics.stat().st_size > size:
-            return
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
-LONG = ("epochs=4", "ptpc.steps=8", "save_every=3")
-
-
-def test_kill_9_and_an_interrupt_at_any_moment_change_nothing(launch, start, tmp_path):
-    run, rng = tmp_path / "run", random.Random(0)
-    process = launch(run, *LONG)
-    whole = start(tmp_path / "whole", *LONG).folder
-    for sent in (signal.SIGKILL, signal.SIGINT):
-        size = (run / "metrics.jsonl").stat().st_size if run.exists() else 0
-        process.stdin.write("\n")
-        process.stdin.flush()
-        first = sent == signal.SIGKILL
-        number = int(process.stdout.readline()) if first else process.pid
-        wait_for_a_state(run, size, process)
-        time.sleep(rng.uniform(0, 0.1))
-        if first:
-            # While the first is there, a second one is refused.
-            os.kill(number, signal.SIGSTOP)
-            with pytest.raises(InputError, match="another process is writing to it"):
-                start(run, *LONG)
-            assert (run / ".lock").exists()
-            # As if the signal had come while a file was written.
-            (run / left_over()).write_text("half")
-        assert process.poll() is None, process.communicate()
-        os.kill(number, sent)
-        if not first:
-            out, err = process.communicate(timeout=300)
-            assert out == ""
-            assert process.returncode == 130
-            assert "resume with: spark-train run --method spark" in err
-            assert "Traceback" not in err
-            assert [p.name for p in run.iterdir() if p.name[0] == "."] == []
-        before = record(run)
-        assert before["status"] == "running"
-    spent = sum(sum(kinds.values()) for kinds in before["seconds"].values())
-    start(run, *LONG)
-    assert left(run) == left(whole)
-    after = record(run)
-    assert sum(sum(kinds.values()) for kinds in after["seconds"].values()) > spent
-    assert after["starts"][:2] == before["starts"]
-    assert [one["command"][:2] for one in after["starts"]] == [
-        ["spark-train", "run"],
-        ["spark-train", "run"],
-        [],
-    ]
-    assert {one["device"] for one in after["starts"]} == {"cpu"}
+def test_a_folder_that_another_process_writes_to_is_refused(start, tmp_path):
+    with (
+        Folder(tmp_path / "run").lock(),
+        pytest.raises(InputError, match="another process is writing to it"),
+    ):
+        start(tmp_path / "run")
 
 
 # --- said again -----------------------------------------------------------------------

@@ -28,20 +28,6 @@ def text_of(tokenizer: Any, ids: np.ndarray) -> str:
     return str(tokenizer.decode(ids.tolist(), clean_up_tokenization_spaces=False))
 
 
-def test_a_long_prompt_is_cut_from_its_start_and_spans_stay_whole(tiny_tokenizer):
-    (full,) = encode_rows([EXAMPLE], tiny_tokenizer)
-    for length in range(20, len(full) + 1):
-        (row,) = encode_rows([EXAMPLE], tiny_tokenizer, max_length=length)
-        text = text_of(tiny_tokenizer, row.ids)
-        assert len(row) <= length
-        assert text.startswith("<s>")
-        assert text.endswith(" positive</s>")
-        assert EXAMPLE.text.endswith(text.removeprefix("<s>").removesuffix("</s>"))
-        # The name is there whole or not at all.
-        assert ("Maria Jones" in text) or ("Jones" not in text and "es at" not in text)
-    assert len(row) == len(full)
-
-
 @pytest.mark.parametrize("bos", [True, False])
 def test_a_response_that_does_not_fit_whole_is_an_error(bos):
     tokenizer = make_tokenizer(bos=bos)
@@ -226,21 +212,3 @@ def test_padding_stands_on_the_right_and_is_masked(tiny_tokenizer):
     for name in ("ids", "attention", "response", "pii"):
         assert getattr(moved, name).is_meta, name
     assert encode_rows([], tiny_tokenizer) == []
-
-
-def test_an_identifier_that_nobody_annotated_is_cut_whole_or_kept_whole(tiny_tokenizer):
-    prompt = "Write to john.smith@example.com about the food. It was cold.\nLabel:"
-    example = replace(EXAMPLE, prompt=prompt, spans=())
-    (full,) = encode_rows([example], tiny_tokenizer)
-    mail = text_of(tiny_tokenizer, full.ids[full.pii])
-    assert "john.smith@example.com" in mail
-    assert (full.cut, full.lost) == (False, 0)
-    seen = set()
-    for length in range(14, len(full)):
-        (row,) = encode_rows([example], tiny_tokenizer, max_length=length)
-        kept = text_of(tiny_tokenizer, row.ids[row.pii])
-        assert kept in ("", mail)
-        assert row.cut
-        assert row.lost == (kept == "")
-        seen.add(kept)
-    assert len(seen) == 2

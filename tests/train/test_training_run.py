@@ -211,47 +211,6 @@ def test_checkpointing_and_bfloat16_run(runs, tiny_base, data, tmp_path):
     assert coarse[0]["loss"] != plain[0]["loss"]
 
 
-def test_data_without_identifiers_runs_and_says_so(tiny_base, tmp_path):
-    data = write_stream(tmp_path / "plain.jsonl", pii=False)
-    made = trained("spark", tiny_base, data, tmp_path / "run")
-    said = [text for text in made.record.notes if "nothing to correct" in text]
-    assert [text.partition(":")[0] for text in said] == ["1-yelp", "2-fomc"]
-    lines = [line for line in steps(made.folder) if line["part"] == "priv"]
-    assert len(lines) == 10
-    for line in lines:
-        assert line["ul"] == line["dkl"] == line["n_ul"] == line["n_dkl"] == 0
-        assert line["n_anchor"] > 0
-        assert all(math.isfinite(line[name]) for name in terms(line))
-
-
-def test_tasks_without_test_rows_have_empty_cells(tiny_base, tmp_path):
-    write_stream(tmp_path / "data" / "yelp.jsonl", tasks=("yelp",), test=0)
-    write_stream(tmp_path / "data" / "fomc.jsonl", tasks=("fomc",))
-    made = trained("seqft", tiny_base, tmp_path / "data", tmp_path / "run")
-    assert "no test rows, so no accuracy: yelp" in made.record.notes
-    text = (made.folder / "accuracy.csv").read_text().splitlines()
-    assert text[:2] == ["after,yelp,fomc", "yelp,,"]
-    assert text[2].startswith("fomc,,")
-    assert made.matrix[0] == [None, None]
-    assert made.matrix[1][0] is None
-    assert made.matrix[1][1] is not None
-
-
-def test_test_rows_that_are_not_asked_are_told(tiny_base, tmp_path):
-    data = write_stream(tmp_path / "rows.jsonl", train=2)
-    lines = [json.loads(line) for line in data.read_text().splitlines()]
-    for row in lines:
-        if row["id"] in ("yelp-02", "yelp-03"):
-            row["response"] = "  "
-    data.write_text("".join(json.dumps(row) + "\n" for row in lines))
-    made = trained("seqft", tiny_base, data, tmp_path / "run", "epochs=1")
-    assert (
-        "test rows without a response, or with nothing before it, are not answered: "
-        "yelp 2"
-    ) in made.record.notes
-    assert not [text for text in made.record.notes if "EOS" in text]
-
-
 def test_eval_rows_bounds_what_is_answered(
     runs, tiny_base, data, tmp_path, monkeypatch
 ):
@@ -367,14 +326,3 @@ def test_a_base_without_attention_names_its_layers(refused, data, tmp_path):
     code, said = refused("--lora-targets", "q_proj", base=base)
     assert code == 2
     assert "in_proj" in said
-    made = trained(
-        "spark", base, data, tmp_path / "r", "epochs=1", lora_targets=("in_proj",)
-    )
-    lines = steps(made.folder)
-    assert all(math.isfinite(line["loss"]) for line in lines)
-    ids = torch.arange(5, 29)[None]
-    loaded = open_checkpoint(str(made.folder), device="cpu")
-    plain = AutoModelForCausalLM.from_pretrained(base).eval()
-    with torch.no_grad():
-        moved = loaded.model(input_ids=ids).logits - plain(input_ids=ids).logits
-    assert moved.abs().max() > 1e-3
