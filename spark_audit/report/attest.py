@@ -17,8 +17,8 @@ from typing import Any
 from spark_audit.errors import InputError
 from spark_audit.files import read_regular
 from spark_audit.provenance import canonical_json, sha256_file
+from spark_audit.report.disclosure import KEYED, manifest_facts
 from spark_audit.report.gate import Finding
-from spark_audit.report.rounding import KEYED, manifest_facts
 from spark_audit.results import Report
 
 STATEMENT = "https://in-toto.io/Statement/v1"

@@ -26,8 +26,8 @@ from spark_audit.audits import about, all_audits
 from spark_audit.audits.claims import faults
 from spark_audit.errors import InputError, choose, visible
 from spark_audit.names import ANY, BASE, entry_of, series_of
-from spark_audit.report.coverage import untested
 from spark_audit.report.disclosure import disclosed
+from spark_audit.report.states import untested
 from spark_audit.report.writers.template import environment
 from spark_audit.results import Contrast, Report, Row, number
 from spark_audit.results.findings import SEVERITY

@@ -271,7 +271,7 @@ class Report(Strict):
         InputError
             If there is no such figure, or the report holds nothing for it.
         """
-        from spark_audit.report.figures.gallery import plot
+        from spark_audit.report.figures.drawing import plot
 
         return plot(self, name)
 

@@ -31,7 +31,7 @@ from spark_audit.manifest.redaction import redact, rewritten
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
 from spark_audit.report.figures import gallery
-from spark_audit.report.figures.svg import css_string
+from spark_audit.report.figures.drawing import css_string
 from spark_audit.report.folder import write_report
 from spark_audit.report.table_cells import Cell, Line, Rendering, Table
 from spark_audit.report.writers.html_page import page as html_page

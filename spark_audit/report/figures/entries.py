@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from spark_audit.names import BASE, entry_of, series_of
-from spark_audit.report.figures.theme import LIGHT, MARKERS
+from spark_audit.report.figures.drawing import LIGHT, MARKERS
 from spark_audit.results import Contrast, Report, Row
 
 R = TypeVar("R", bound=Row)

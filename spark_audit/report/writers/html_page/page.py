@@ -20,9 +20,15 @@ from markupsafe import Markup
 from spark_audit import sentences
 from spark_audit.names import entry_of
 from spark_audit.report.attachments import read_cases
+from spark_audit.report.figures.drawing import (
+    DARK,
+    LIGHT,
+    Drawing,
+    css_string,
+    inline_svg,
+    outline,
+)
 from spark_audit.report.figures.entries import palette
-from spark_audit.report.figures.svg import css_string, inline_svg, outline
-from spark_audit.report.figures.theme import DARK, LIGHT, Drawing
 from spark_audit.report.summary_tables import (
     further_tables,
     general,
