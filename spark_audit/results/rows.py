@@ -248,6 +248,11 @@ class Contrast(Row):
         description="p corrected (Holm) over the checkpoints of the family.",
     )
 
+    @property
+    def best_p(self) -> float | None:
+        """The p that counts: corrected, where it is one of several."""
+        return self.p if self.p_adjusted is None else self.p_adjusted
+
     def direction(self, *, up: str, down: str) -> str:
         """Where its interval lies: ``missing``, ``still``, or either side of 0."""
         return {None: "missing", 0: "still", 1: up, -1: down}[side_of(self)]

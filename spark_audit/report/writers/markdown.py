@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.report.states import SHAPES, SIGNS, Standing, reach, state_name
 from spark_audit.report.summary_tables import (
-    definitions,
     further_tables,
+    general,
     main_rows,
     tables,
 )
@@ -47,12 +48,16 @@ def render(
         Tables that stand in sections of their own after the figures.
     """
     shared = facts(report)
+    audits = dict.fromkeys(row.audit for row in report.results)
     shared |= {
         "memories": _plots(shared["standings"]),
         "signs": SIGNS,
         "of_report": OF_REPORT,
         "further": further,
-        "definitions": list(definitions(report)),
+        "definitions": [
+            *general(report),
+            *chain(*(sentences.terms(f"definition.{one}") for one in audits)),
+        ],
         "manifest": manifest,
         "number": number,
     }
