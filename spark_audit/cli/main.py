@@ -5,7 +5,7 @@ Only what is called gets imported, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
-from spark_audit.cli import ALL, PROGRAM, look, persons, report_commands
+from spark_audit.cli import ALL, PROGRAM, look, report_commands
 from spark_audit.cli.help_examples import ANY, EXAMPLES
 from spark_audit.terminal.commands import add, program
 from spark_audit.terminal.console import run_command
@@ -97,12 +97,12 @@ def _app(argv: Sequence[str]) -> App:
             made = audit_command([*audits.values()] if name == ALL else [audits[name]])
         put(name, made, help=text)
     put("report", report_commands.report)
-    put("persons", persons.persons)
+    put("persons", report_commands.persons)
     put("compare", report_commands.compare)
     put("verify", report_commands.verify)
     put("epsilon", report_commands.epsilon)
     helps = "gate" in argv and {"-h", "--help"} & {*argv}
-    put("gate", report_commands.gate, notes=tuple(_rules()) if helps else ())
+    put("gate", report_commands.gate, notes=_rules() if helps else ())
     return app
 
 
@@ -122,13 +122,15 @@ def _add(
     add(app, name, function, examples=[f"{PROGRAM} {one}" for one in examples], **more)
 
 
-def _rules() -> Iterator[str]:
+def _rules() -> list[str]:
     """What a rule of the gate can name."""
     from spark_audit.audits import all_audits
     from spark_audit.results.findings import SEVERITY
 
-    yield "Metrics (AUDIT.METRIC[.OF].value|low|high|p):"
-    for name, audit in all_audits().items():
-        metrics = ", ".join(metric.name for metric in audit.metrics)
-        yield f"{name}: {metrics}"
-    yield f"Claims, by severity: {', '.join(SEVERITY)}"
+    audits = all_audits().items()
+    figures = {name: ", ".join(m.name for m in one.metrics) for name, one in audits}
+    return [
+        "Metrics (AUDIT.METRIC[.OF].value|low|high|p):",
+        *(f"{audit}: {metrics}" for audit, metrics in figures.items()),
+        f"Claims, by severity: {', '.join(SEVERITY)}",
+    ]

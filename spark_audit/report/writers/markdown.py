@@ -133,7 +133,8 @@ def evaluations(report: Report) -> dict[str, list[Any]]:
 def _rendered(name: str, facts: Mapping[str, Any]) -> str:
     made = environment(
         plain=_plain,
-        code=_code,
+        # Nothing in a code span ends it.
+        code=lambda text: f"`{visible(text).replace('`', chr(39))}`",
         cell=_cell,
         stands=_stands,
         table=lambda shown: table(shown.header, [line.texts for line in shown.rows]),
@@ -204,11 +205,6 @@ _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _LEAD = re.compile(r"^(\d*)([#>+*.)-](?=\s|#|$)|~(?=~~)|`(?=``))")
 _MENTION = re.compile(r"(?<![\w&])[@#](?=\w)|(?<=\bwww)\.")
-
-
-def _code(text: str) -> str:
-    """Text in a code span, which nothing in it ends."""
-    return f"`{visible(text).replace('`', chr(39))}`"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

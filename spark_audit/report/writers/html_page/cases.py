@@ -84,25 +84,19 @@ def cases(
                         "tokens": _tokens(mine, keys, own, secrets),
                     }
                 )
-    left, right = _first_pair(report, names)
+    # The baseline, or else the reference, beside the last checkpoint.
+    right = max(len(names) - 1, 0)
+    given = [report.settings.get(key) for key in ("baseline", "reference")]
+    pairs = ((key, k) for key in given for k in range(right))
+    known = (k for key, k in pairs if key in (names[k], entry_of(names[k])))
     hidden = any(token["hidden"] for case in found for token in case["tokens"])
     return {
         "cases": found,
         "checkpoints": names,
-        "left": left,
+        "left": next(known, 0),
         "right": right,
         "hidden": hidden,
     }
-
-
-def _first_pair(report: Report, names: Sequence[str]) -> tuple[int, int]:
-    """The baseline, or else the reference, beside the last checkpoint."""
-    right = max(len(names) - 1, 0)
-    for key in ("baseline", "reference"):
-        for k, name in enumerate(names[:right]):
-            if report.settings.get(key) in (name, entry_of(name)):
-                return k, right
-    return 0, right
 
 
 def _tokens(
@@ -153,7 +147,10 @@ def _words(
             # Nothing tells where the words of an identifier begin.
             space = space if first else ""
         else:
-            shown = _visible(own) if own or k or end else _START
+            # Without blanks at its edges; a sign where nothing else is left.
+            told = visible(own.strip().replace("\n", "⏎"))
+            told = told or ("⏎" if "\n" in own else _BLANK)
+            shown = told if own or k or end else _START
             space += own[: len(own) - len(own.lstrip())]
         yield {
             "text": shown,
@@ -162,10 +159,3 @@ def _words(
             "response": (places[k - 1][1] if k else 0) <= response < end,
         }
         done = max(done, end)
-
-
-def _visible(text: str) -> str:
-    """The token without blanks at its edges, with a sign where nothing else is left."""
-    if not text.strip():
-        return "⏎" if "\n" in text else _BLANK
-    return visible(text.strip().replace("\n", "⏎"))

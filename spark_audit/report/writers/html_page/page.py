@@ -29,12 +29,8 @@ from spark_audit.report.figures.drawing import (
     outline,
 )
 from spark_audit.report.figures.entries import palette
-from spark_audit.report.summary_tables import (
-    further_tables,
-    general,
-    tables,
-)
-from spark_audit.report.table_cells import FURTHER, VOID, File, Line, Rendering, Table
+from spark_audit.report.summary_tables import further_tables, general, tables
+from spark_audit.report.table_cells import FURTHER, VOID, File, Rendering, Table
 from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
 from spark_audit.report.writers.template import environment, facts
 from spark_audit.results import OF_REPORT, Report, Status, by_severity, number
@@ -139,10 +135,8 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
         words = table.short if place == table.section else ""
         title = sentences.capitalised(words) or table.title
         grids[place] += _parts(replace(table, title=title, key=table.key or str(k)))
-    for drawing in drawn:
-        pictures[drawing.audit if drawing.audit in pictures else FURTHER].append(
-            drawing
-        )
+    for one in drawn:
+        pictures[one.audit if one.audit in pictures else FURTHER].append(one)
     for name in grids:
         if not grids[name] and not pictures[name]:
             continue
@@ -161,23 +155,24 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
 
 
 def _parts(table: Table) -> list[Table]:
-    """What is pooled, and groups apart; why a figure is missing stands below."""
-    lines = [one for one in table.rows if not _hopeless(one)] or table.rows
-    pooled = [one for one in lines if one.group == "pooled"]
-    groups = [one for one in lines if one.group != "pooled"]
-    whole = replace(table, rows=tuple(pooled))
+    """What is pooled, and groups apart; why a figure is missing stands below.
+
+    Lines in which no figure is estimable are left out, unless there are no others.
+    """
+    lines = []
+    for line in table.rows:
+        rows = [cell.row for cell in line.cells if cell.row is not None]
+        if not rows or any(row.value is not None or row.withheld for row in rows):
+            lines.append(line)
+    pooled = tuple(one for one in lines or table.rows if one.group == "pooled")
+    groups = tuple(one for one in lines or table.rows if one.group != "pooled")
+    whole = replace(table, rows=pooled)
     if not groups:
         return [whole]
-    parts = replace(table, key=f"{table.key}-groups", rows=tuple(groups))
+    parts = replace(table, key=f"{table.key}-groups", rows=groups)
     if not pooled:
         return [parts]
     return [whole, replace(parts, title=f"{table.title}, by group", remarks=())]
-
-
-def _hopeless(line: Line) -> bool:
-    """Whether every figure of a line is not estimable."""
-    rows = [cell.row for cell in line.cells if cell.row is not None]
-    return bool(rows) and all(row.value is None and not row.withheld for row in rows)
 
 
 def _numeric(table: Table) -> str:
