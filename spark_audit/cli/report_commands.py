@@ -27,7 +27,6 @@ Unit = Literal["row", "canary"]
 Relation = Literal["add-remove", "replace"]
 if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest
-    from spark_audit.report.named import Named
     from spark_audit.results import Report
 
 Folder = Annotated[Path, Parameter(help="Report folder, or anything in one.")]
@@ -409,7 +408,16 @@ def persons(
             else:
                 evidence = named.evidence_of(report, folder)
                 lists = named.named_rows(report, evidence, share=share)
-                told += [whose | _listed(one, share) for one in lists]
+                told += [
+                    whose
+                    | {
+                        "checkpoint": one.checkpoint,
+                        "summary": one.summary(share),
+                        "rows": one.rows.loc[one.rows["named"], "row"].tolist(),
+                        "groups": one.groups.loc[one.groups["named"], "group"].tolist(),
+                    }
+                    for one in lists
+                ]
         if person and len(reports) == 2:
             moved = named.changed(reports, person, sources=sources)
             changes = [vars(one) | {"change": one.state} for one in moved]
@@ -423,15 +431,6 @@ def persons(
             if one["rows"]:
                 tell(f"  {', '.join(one['rows'])}")
         tell(render("persons.limits"))
-
-
-def _listed(one: Named, share: float) -> dict[str, Any]:
-    return {
-        "checkpoint": one.checkpoint,
-        "summary": one.summary(share),
-        "rows": one.rows.loc[one.rows["named"], "row"].tolist(),
-        "groups": one.groups.loc[one.groups["named"], "group"].tolist(),
-    }
 
 
 def _tell_sheet(

@@ -92,7 +92,11 @@ def cases(
     for key, (starts, ends) in places.items():
         example = manifest.by_id[key]
         roles = _roles(manifest, example)
-        known = {name: _nlls(table, key) for name, table in scored.items()}
+        known: dict[str, dict[int, float]] = {}
+        for name, table in scored.items():
+            rows = table.rows(key) if key in table else slice(0)
+            nlls = (round(float(nll), 4) for nll in table.columns["nll"][rows])
+            known[name] = dict(zip(table.position[rows].tolist(), nlls, strict=True))
         if known and BASE not in known:
             told = enumerate(example.reference_unll)
             reference = {
@@ -204,10 +208,3 @@ def _roles(manifest: Manifest, example: ManifestExample) -> dict[int, tuple[str,
             for at in range(*span.tokens):
                 found[at] = ("pii", span.type)
     return found
-
-
-def _nlls(table: TokenTable, key: str) -> dict[int, float]:
-    """Token -> its NLL, of one example."""
-    rows = table.rows(key) if key in table else slice(0)
-    pairs = zip(table.position[rows], table.columns["nll"][rows], strict=True)
-    return {int(at): round(float(nll), 4) for at, nll in pairs}

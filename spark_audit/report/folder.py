@@ -31,8 +31,13 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.drawing import Drawing
 from spark_audit.report.table_cells import File, Rendering, Table
-from spark_audit.report.writers import csv_tables, dossier, latex, markdown
-from spark_audit.report.writers.html_page import page
+from spark_audit.report.writers import (
+    csv_tables,
+    dossier,
+    html_page,
+    latex,
+    markdown,
+)
 from spark_audit.results import Report
 from spark_audit.terminal.suggestions import goes, instead
 
@@ -63,7 +68,7 @@ def _figures(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
 
 
 WRITERS: Mapping[str, Writer] = {
-    "html": page.write,
+    "html": html_page.write,
     "md": markdown.write,
     "csv": csv_tables.write,
     "latex": latex.write,

@@ -101,8 +101,9 @@ class Evidence:
 
     def write(self, path: Path) -> None:
         """Write one Parquet file: units, and a column ``VALUE/CHECKPOINT`` each."""
-        about = {"units": [*self.units], "checkpoints": self.checkpoints}
-        about |= {"values": [*self.values], "facts": dict(self.facts)}
+        about: dict[str, Any] = {"units": [*self.units]}
+        about |= {"checkpoints": self.checkpoints, "values": [*self.values]}
+        about |= {"facts": dict(self.facts)}
         table = pa.Table.from_pandas(self.units, preserve_index=False)
         for value, matrix in self.values.items():
             for name, scores in zip(self.checkpoints, matrix, strict=True):

@@ -34,8 +34,8 @@ from spark_audit.report.figures import gallery
 from spark_audit.report.figures.drawing import css_string
 from spark_audit.report.folder import write_report
 from spark_audit.report.table_cells import Cell, Line, Rendering, Table
-from spark_audit.report.writers.html_page import page as html_page
-from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
+from spark_audit.report.writers import html_page
+from spark_audit.report.writers.html_page import EDGES, cases, shade
 from spark_audit.results import (
     Finding,
     Report,

@@ -64,7 +64,9 @@ def draw(report: Report) -> Picture | None:
         panels=[
             replace(
                 _panel(own, look, [*places]),
-                title=wrapped(optional(f"figure.exposure.{part}") or part, width=34),
+                title=wrapped(
+                    optional(f"figure.exposure.{part}") or str(part), width=34
+                ),
                 references=marked,
             )
             for part, own in frame.groupby("part", sort=False)
