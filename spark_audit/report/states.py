@@ -38,6 +38,11 @@ UNITS = ("nats", "bits", "AUC")
 
 Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+RESULTS: tuple[tuple[Outcome, ...], ...] = (
+    ("FOUND", "not shown"),
+    ("void", "confounded"),
+)
+"""Outcomes that tell something, and those of which nothing can be concluded."""
 SIGNS: dict[Outcome, str] = dict(zip(OUTCOMES, "●××–○", strict=True))
 """Signs of what an attack came to: they differ without colour."""
 
@@ -365,15 +370,14 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
             failed.setdefault(guard.title, []).append(guard.checkpoint)
     if not failed:
         return ""
-    void: tuple[Outcome, ...] = ("void", "confounded")
     verdicts: dict[tuple[Any, ...], list[str]] = {}
     for one in found:
-        tally = {key: [t.attack for t in part] for key, part in one.tally.items()}
-        open = [name for outcome in void for name in tally.get(outcome, ())]
-        tested = tally.get("FOUND", []) + tally.get("not shown", [])
+        tested, open = (
+            tuple(t.attack for outcome in of for t in one.tally.get(outcome, ()))
+            for of in RESULTS
+        )
         if open:
-            parts = tuple(tested), tuple(open), one.ships
-            verdicts.setdefault(parts, []).append(one.name)
+            verdicts.setdefault((tested, open, one.ships), []).append(one.name)
     facts = {
         "guards": {name: of if all(of) else [] for name, of in failed.items()},
         "details": [
