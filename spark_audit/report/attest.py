@@ -47,15 +47,8 @@ def statement(
     tests: dict[str, list[str]] = {"ok": [], "missing": [], "tripped": []}
     for one in found:
         tests.setdefault(one.state, []).append(f"{one.whom}: {one.rule}")
-    result = next(
-        word
-        for word, state in (
-            ("FAILED", "tripped"),
-            ("WARNED", "missing"),
-            ("PASSED", ""),
-        )
-        if not state or tests[state]
-    )
+    failed, warned = tests["tripped"], tests["missing"]
+    result = "FAILED" if failed else "WARNED" if warned else "PASSED"
     return canonical_json(
         {
             "_type": STATEMENT,
@@ -79,8 +72,8 @@ def statement(
                     },
                 ],
                 "passedTests": tests["ok"],
-                "warnedTests": tests["missing"],
-                "failedTests": tests["tripped"],
+                "warnedTests": warned,
+                "failedTests": failed,
             },
         }
     )
