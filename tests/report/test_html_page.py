@@ -30,8 +30,7 @@ from spark_audit.manifest.file import seal
 from spark_audit.manifest.redaction import redact, rewritten
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
-from spark_audit.report.figures import gallery
-from spark_audit.report.figures.drawing import css_string
+from spark_audit.report.figures.drawing import css_string, drawings
 from spark_audit.report.folder import write_report
 from spark_audit.report.table_cells import Cell, Line, Rendering, Table
 from spark_audit.report.writers import html_page
@@ -208,7 +207,7 @@ def render(
     further: Sequence[Table] = (),
 ) -> str:
     heat = cases(report, tokens, manifest, show_text=show_text)
-    drawn = partial(gallery.drawings, report)
+    drawn = partial(drawings, report)
     how = Rendering(drawn, show_text=show_text, further=further)
     return html_page.render(report, heat, how)
 
