@@ -23,6 +23,7 @@ from spark_audit.manifest.file import load_manifest, write_manifest
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, run
 from spark_audit.report.disclosure import (
+    APART,
     BESIDE,
     FEWEST,
     ONE_CLUSTER,
@@ -30,7 +31,6 @@ from spark_audit.report.disclosure import (
     disclosed,
 )
 from spark_audit.report.folder import read_report, write_files, write_report
-from spark_audit.report.rounding import APART
 from spark_audit.report.table_cells import Rendering
 from spark_audit.report.writers import csv_tables
 from spark_audit.results import Finding, Report, Row, number

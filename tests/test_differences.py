@@ -22,9 +22,8 @@ from spark_audit.manifest.redaction import ids_identify, redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.pipeline.run import Request, manifest_facts, run
 from spark_audit.provenance import canonical_json
-from spark_audit.report.disclosure import disclosed
+from spark_audit.report.disclosure import disclosed, step_of
 from spark_audit.report.folder import read_report, write_files, write_report
-from spark_audit.report.rounding import step_of
 from spark_audit.report.table_cells import Rendering
 from spark_audit.report.writers import csv_tables
 

@@ -45,7 +45,7 @@ TRAINING_STANDS_ON = "manifest"
 DOORS = {
     ("spark_audit.results.report", "spark_audit.report.folder"),
     ("spark_audit.results.report", "spark_audit.report.gate"),
-    ("spark_audit.results.report", "spark_audit.report.figures.gallery"),
+    ("spark_audit.results.report", "spark_audit.report.figures.drawing"),
     ("spark_audit.results.report", "spark_audit.report.states"),
 }
 """Methods for Python's users that open what stands above, when they are called."""
@@ -56,10 +56,10 @@ PATTERNS = {
     "spark_audit.audits.strata": "forms of identifiers",
     "spark_audit.report.figures.memory_plot": "signs of numbers",
     "spark_audit.report.figures.panel": "where names of checkpoints break",
-    "spark_audit.report.figures.svg": "drawings",
+    "spark_audit.report.figures.drawing": "drawings",
     "spark_audit.report.gate": "rules that somebody typed",
-    "spark_audit.report.rounding": "folders of a path",
-    "spark_audit.report.writers.html_page.page": "ids of the page",
+    "spark_audit.report.disclosure": "folders of a path",
+    "spark_audit.report.writers.html_page": "ids of the page",
     "spark_audit.report.writers.latex": "what is escaped",
     "spark_audit.report.writers.markdown": "what is escaped",
     "spark_audit.results.report": "names of files",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -32,13 +33,13 @@ Jsonl = Annotated[Path, Parameter(group=OUTPUT, help="JSONL to write.", alias="-
 def _pairs(
     texts: Sequence[str] | None, *, where: str, form: str
 ) -> dict[str, str] | None:
+    pairs = {}
     for text in texts or ():
-        if "=" not in text:
-            raise InputError(
-                f"{text!r} has no '='", where=where, fix=f"write it as {form}"
-            )
-    pairs = (text.partition("=") for text in texts or ())
-    return {field: column for field, _, column in pairs} or None
+        field, equals, pairs[field] = text.partition("=")
+        if not equals:
+            fix = f"write it as {form}"
+            raise InputError(f"{text!r} has no '='", where=where, fix=fix)
+    return pairs or None
 
 
 def _numbers(text: str | None) -> list[int] | None:
@@ -238,7 +239,7 @@ def inject(
     for task, path in sorted(outputs.items()):
         _write(path, [row for row in rows if row.task == task])
     names = ("task", "split", "rows", "with_identifier", "with_canary")
-    groups = [(*group, *counts) for group, counts in sorted(report.rows.items())]
+    groups = ((*group, *counts) for group, counts in sorted(report.rows.items()))
     show_records(
         [dict(zip(names, group, strict=True)) for group in groups],
         title=f"{sum(report.planted.values())} of {canaries} canaries planted, "
@@ -293,18 +294,15 @@ def _pieces(
     from spark_audit.data.encoding import token_ids
 
     read = load_tokenizer(Path(source), trust_remote_code=False, where=source)
+    encode = partial(token_ids, read)
+    if model is None:
+        return encode, []
+    from spark_audit.scoring.high_temperature import sampled_pieces
 
-    def encode(texts: list[str]) -> list[list[int]]:
-        return token_ids(read, texts)
-
-    if model is not None:
-        from spark_audit.scoring.high_temperature import sampled_pieces
-
-        # No more than a third of the rows hold one: sampling for others is waste.
-        room = sum(example.split == "train" for example in examples) // 3
-        wanted = 2 * PIECES * max(min(canaries, room), 0) + SPARE
-        return encode, sampled_pieces(open_checkpoint(model), wanted, seed=seed)
-    return encode, []
+    # No more than a third of the rows hold one: sampling for others is waste.
+    room = sum(example.split == "train" for example in examples) // 3
+    wanted = 2 * PIECES * max(min(canaries, room), 0) + SPARE
+    return encode, sampled_pieces(open_checkpoint(model), wanted, seed=seed)
 
 
 def _check_file(output: Path, inputs: Sequence[Path]) -> None:

@@ -5,19 +5,22 @@ Only what is called gets imported, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
-from spark_audit.cli import ALL, PROGRAM, look, persons, report_commands
+from spark_audit.checkpoints.specs import Loading
+from spark_audit.cli import ALL, PROGRAM, report_commands
 from spark_audit.cli.help_examples import ANY, EXAMPLES
+from spark_audit.errors import CheckpointError
 from spark_audit.terminal.commands import add, program
-from spark_audit.terminal.console import run_command
-from spark_audit.terminal.flags import HOW
+from spark_audit.terminal.console import run_command, show_facts
+from spark_audit.terminal.flags import HOW, Json, Quiet, Seed, Verbose, hidden
 
 if TYPE_CHECKING:
     from spark_audit.audits import Audit
@@ -70,7 +73,7 @@ def _app(argv: Sequence[str]) -> App:
         "data it was trained on.",
     )
     put = partial(_add, app)
-    put("demo", look.demo)
+    put("demo", demo)
     for name, text in GROUPS.items():
         place = len([*app])
         group = App(name=name, help=text, group_parameters=HOW, sort_key=place)
@@ -79,7 +82,7 @@ def _app(argv: Sequence[str]) -> App:
             for one, function in commands.items():
                 _add(group, one, function, within=f"{name} ")
         app.command(group)
-    put("inspect", look.inspect)
+    put("inspect", inspect)
     titles, audits = AUDITS, dict[str, "type[Audit]"]()
     if {ALL, *AUDITS} & {*argv} or entry_points(group=OUTSIDE):
         from spark_audit.audits import all_audits
@@ -97,12 +100,12 @@ def _app(argv: Sequence[str]) -> App:
             made = audit_command([*audits.values()] if name == ALL else [audits[name]])
         put(name, made, help=text)
     put("report", report_commands.report)
-    put("persons", persons.persons)
+    put("persons", report_commands.persons)
     put("compare", report_commands.compare)
     put("verify", report_commands.verify)
     put("epsilon", report_commands.epsilon)
     helps = "gate" in argv and {"-h", "--help"} & {*argv}
-    put("gate", report_commands.gate, notes=tuple(_rules()) if helps else ())
+    put("gate", report_commands.gate, notes=_rules() if helps else ())
     return app
 
 
@@ -122,13 +125,89 @@ def _add(
     add(app, name, function, examples=[f"{PROGRAM} {one}" for one in examples], **more)
 
 
-def _rules() -> Iterator[str]:
+def _rules() -> list[str]:
     """What a rule of the gate can name."""
     from spark_audit.audits import all_audits
     from spark_audit.results.findings import SEVERITY
 
-    yield "Metrics (AUDIT.METRIC[.OF].value|low|high|p):"
-    for name, audit in all_audits().items():
-        metrics = ", ".join(metric.name for metric in audit.metrics)
-        yield f"{name}: {metrics}"
-    yield f"Claims, by severity: {', '.join(SEVERITY)}"
+    audits = all_audits().items()
+    figures = {name: ", ".join(m.name for m in one.metrics) for name, one in audits}
+    return [
+        "Metrics (AUDIT.METRIC[.OF].value|low|high|p):",
+        *(f"{audit}: {metrics}" for audit, metrics in figures.items()),
+        f"Claims, by severity: {', '.join(SEVERITY)}",
+    ]
+
+
+# --- commands without a model, and with all of it -------------------------------------
+
+
+@hidden("trust_remote_code", "quantize", "model", "agree")
+class Opened(Loading):
+    """How a checkpoint is opened to be looked at."""
+
+
+def inspect(
+    ckpt: str,
+    /,
+    *,
+    base: Annotated[str | None, Parameter(metavar="MODEL")] = None,
+    loading: Opened = Opened(),
+    json: Json = False,
+) -> None:
+    """Report the type of a checkpoint and whether it would load; no scoring.
+
+    Parameters
+    ----------
+    ckpt
+        Checkpoint to inspect.
+    base
+        Base model of adapters; audited as 'base'.
+    """
+    from spark_audit.checkpoints.inspection import inspect_checkpoint
+
+    seen = inspect_checkpoint(ckpt, loading, base=base)
+    facts: dict[str, Any] = {
+        "source": seen.source,
+        "format": seen.format or "unknown",
+        **seen.facts,
+    }
+    if seen.stages:
+        facts["stages"] = ", ".join(seen.stages)
+    for number, note in enumerate(seen.notes, start=1):
+        facts[f"note {number}"] = note
+    # Of what is large headers are read: NaN, or no effect, shows on opening only.
+    would = "yes" if seen.opened else "yes, by its headers"
+    facts["would load"] = "no" if seen.problems else would
+    show_facts(facts, as_json=json)
+    if seen.problems:
+        raise CheckpointError("; ".join(seen.problems))
+
+
+def demo(
+    *,
+    output: Annotated[Path, Parameter(metavar="DIR", alias="-o")] = Path(
+        "reports/demo-run"
+    ),
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """A complete small example, offline: data, base, five runs, manifest, all audits.
+
+    Interrupted, the same command resumes.
+
+    Parameters
+    ----------
+    output
+        Report folder.
+    """
+    from spark_audit.cli.show import say_where, show_report
+    from spark_audit.demo.demo import run_demo
+    from spark_audit.terminal.progress import progress
+
+    with progress(quiet=quiet) as show:
+        outcome = run_demo(output, seed=seed, progress=show)
+    assert outcome.report is not None
+    show_report(outcome.report, verbose=verbose)
+    say_where(outcome.folder)

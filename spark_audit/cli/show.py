@@ -39,7 +39,13 @@ def show_report(report: Report, *, verbose: bool = False) -> None:
     for finding in by_severity(report.findings):
         if finding.audit == OF_REPORT and not finding.checkpoint:
             show_line(finding.sentence, style="bold")
-    _show_guards(report, verbose=verbose or single)
+    # Checks of the audit itself that failed; warnings too where there is room.
+    for guard in report.guards:
+        if guard.passed is False or ((verbose or single) and guard.passed is None):
+            state = "warning" if guard.passed is None else "failed"
+            word = sentences.render(f"page.guard_{state}")
+            place = f" ({guard.checkpoint})" if guard.checkpoint else ""
+            show_line(f"{word}: {guard.title}{place}: {guard.detail}")
     if stand and not (verbose or single):
         show_line(sentences.render("terminal.more"))
         return
@@ -80,16 +86,6 @@ def _show_standings(report: Report, stand: Sequence[Standing]) -> None:
         show_line(f"{SHAPES[state]} {text}")
     rules = sentences.render("page.without_rules")
     show_line(f"{rules} spark-audit gate {gate(stand)}.")
-
-
-def _show_guards(report: Report, *, verbose: bool) -> None:
-    """Checks of the audit itself that failed; warnings too where there is room."""
-    for guard in report.guards:
-        if guard.passed is False or (verbose and guard.passed is None):
-            state = "warning" if guard.passed is None else "failed"
-            word = sentences.render(f"page.guard_{state}")
-            place = f" ({guard.checkpoint})" if guard.checkpoint else ""
-            show_line(f"{word}: {guard.title}{place}: {guard.detail}")
 
 
 def show_tables(tables: Sequence[Table], *, figures: bool = True) -> None:

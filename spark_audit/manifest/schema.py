@@ -32,7 +32,7 @@ from pydantic import (
 )
 
 from spark_audit.provenance import canonical_json
-from spark_audit.results.notebook import Shown
+from spark_audit.results.rows import Shown
 
 P = TypeVar("P")
 

@@ -220,7 +220,7 @@ def write_evidence(
 
 def score_files(evidence: Iterable[str]) -> dict[str, list[str]]:
     """What a report names of its folder ``scores``, with some files of evidence."""
-    names = (*evidence, "cases.parquet", "cases.csv")
+    names = (*evidence, "cases.parquet")
     return {"scores": sorted(f"scores/{name}" for name in names)}
 
 

@@ -15,7 +15,7 @@ from spark_audit.audits.claims import (
 )
 from spark_audit.provenance import now, versions
 from spark_audit.report.attachments import MATCHING
-from spark_audit.report.coverage import untested
+from spark_audit.report.states import untested
 from spark_audit.results import AuditResult, Guard, Report, by_severity
 
 Records = list[dict[str, Any]]

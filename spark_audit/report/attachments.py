@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from spark_audit.errors import OutputError
-from spark_audit.files import write_text
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import BASE
-from spark_audit.report.writers.csv_tables import csv_text
 from spark_audit.scoring.table import Pass, TokenTable, read_parquet, write_parquet
 
 Records = list[dict[str, Any]]
@@ -95,14 +92,24 @@ def cases(
     for key, (starts, ends) in places.items():
         example = manifest.by_id[key]
         roles = _roles(manifest, example)
-        known = {name: _nlls(table, key) for name, table in scored.items()}
+        known: dict[str, dict[int, float]] = {}
+        for name, table in scored.items():
+            rows = table.rows(key) if key in table else slice(0)
+            nlls = (round(float(nll), 4) for nll in table.columns["nll"][rows])
+            known[name] = dict(zip(table.position[rows].tolist(), nlls, strict=True))
         if known and BASE not in known:
             told = enumerate(example.reference_unll)
             reference = {
                 at: round(unll / 1e6, 4) for at, unll in told if unll is not None
             }
             known = {BASE: reference, **known}
-        for position in _window(example, roles):
+        # Of a long text what is around its first identifier is shown.
+        low, high = example.kept
+        if high - low > CASE_TOKENS:
+            first = min(at for at, (role, _) in roles.items() if role == "pii")
+            low = min(max(low, first - CASE_LEAD), high - CASE_TOKENS)
+            high = low + CASE_TOKENS
+        for position in range(max(low, 0), high):
             role, kind = roles.get(position, ("", ""))
             scores = {f"{NLL}{name}": own.get(position) for name, own in known.items()}
             records.append(
@@ -156,41 +163,14 @@ def cases_file(folder: Path) -> Path:
     return folder / "scores" / "cases.parquet"
 
 
-TIDY = {
-    "position": "token_position",
-    "start": "char_start",
-    "end": "char_end",
-    "role": "token_role",
-    "type": "identifier_type",
-}
-"""Columns of ``cases.csv`` that are words of SQL in ``cases.parquet``."""
-
-
 def write_cases(folder: Path, records: Records) -> None:
-    """Write :func:`cases` into a report folder; none: remove what stood there.
-
-    ``cases.csv`` beside the file is the same, with a line a token and checkpoint, NLLs
-    in nats, and as private.
-    """
+    """Write :func:`cases` into a report folder; none: remove what stood there."""
     path = cases_file(folder)
-    tidy = path.with_suffix(".csv")
-    if not records:
+    if records:
+        schema = _schema(key for key in records[0] if key.startswith(NLL))
+        write_parquet(pa.Table.from_pylist(records, schema), path)
+    else:
         path.unlink(missing_ok=True)
-        tidy.unlink(missing_ok=True)
-        return
-    schema = _schema(key for key in records[0] if key.startswith(NLL))
-    frame = pd.DataFrame(records, columns=schema.names)
-    long = frame.melt(
-        PLACE.names,
-        var_name="checkpoint",
-        value_name="value_nats",
-        ignore_index=False,
-    )
-    long = long.sort_index(kind="stable").dropna(subset="value_nats")
-    long["checkpoint"] = long["checkpoint"].str.removeprefix(NLL)
-    long.insert(len(PLACE) + 1, "measure", "nll")
-    write_text(tidy, csv_text(long.rename(columns=TIDY)), mode=0o600)
-    write_parquet(pa.Table.from_pylist(records, schema), path)
 
 
 def _schema(scores: Iterable[str]) -> pa.Schema:
@@ -216,18 +196,6 @@ def read_cases(folder: Path) -> Records:
     return [dict(record) for record in table.to_pylist()]
 
 
-def _window(
-    example: ManifestExample, roles: Mapping[int, tuple[str, str]]
-) -> Sequence[int]:
-    """Tokens that are shown: all, or of a long text those around an identifier."""
-    low, high = example.kept
-    if high - low > CASE_TOKENS:
-        first = min(at for at, (role, _) in roles.items() if role == "pii")
-        low = min(max(low, first - CASE_LEAD), high - CASE_TOKENS)
-        high = low + CASE_TOKENS
-    return range(max(low, 0), high)
-
-
 def _roles(manifest: Manifest, example: ManifestExample) -> dict[int, tuple[str, str]]:
     """Token -> ``pii`` (every annotated identifier) or ``control``, and the type."""
     found: dict[int, tuple[str, str]] = {}
@@ -240,10 +208,3 @@ def _roles(manifest: Manifest, example: ManifestExample) -> dict[int, tuple[str,
             for at in range(*span.tokens):
                 found[at] = ("pii", span.type)
     return found
-
-
-def _nlls(table: TokenTable, key: str) -> dict[int, float]:
-    """Token -> its NLL, of one example."""
-    rows = table.rows(key) if key in table else slice(0)
-    pairs = zip(table.position[rows], table.columns["nll"][rows], strict=True)
-    return {int(at): round(float(nll), 4) for at, nll in pairs}

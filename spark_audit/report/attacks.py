@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_audit.audits import about
 from spark_audit.names import BASE
-from spark_audit.report.states import Outcome, Standing, Tried, outcome_name
+from spark_audit.report.states import (
+    OUTCOMES,
+    Outcome,
+    Standing,
+    Tried,
+    attack_name,
+    outcome_name,
+)
 from spark_audit.report.table_cells import Cell, Line, Table
 from spark_audit.results import Report
 from spark_audit.sentences import capitalised, knows, optional, render, translated
@@ -29,7 +36,7 @@ class Attack:
         On how much, what it finds without a leak, and the smallest effect that would
         have been detected, in words.
     open
-        Checkpoints without a result of this attack, and their outcome.
+        Outcome -> checkpoints without a result of this attack.
     """
 
     name: str
@@ -41,31 +48,31 @@ class Attack:
     on: str
     null: str
     least: str
-    open: list[tuple[list[str], Outcome]]
+    open: Mapping[Outcome, list[str]]
 
 
 def attacks(report: Report, found: Sequence[Standing]) -> list[Attack]:
     """Every class of attack, the untried ones too."""
     made = []
-    for tried in found[0].tried if found else ():
-        by_name = {
-            one.name: t for one in found for t in one.tried if t.audit == tried.audit
-        }
-        each = list(by_name.values())
-        audit = about(tried.audit)
-        state, why = _state(report, each)
+    for name in (tried.audit for tried in (found[0].tried if found else ())):
+        each = {one.name: t for one in found for t in one.tried if t.audit == name}
+        by_outcome: dict[Outcome, list[str]] = {}
+        for who, tried in each.items():
+            by_outcome.setdefault(tried.outcome, []).append(who)
+        state, why = _state(report, name, by_outcome)
+        open = OUTCOMES[1:4] if state == "tested" else ()
         made.append(
             Attack(
-                name=tried.attack,
-                audit=tried.audit,
-                question=optional(f"audit.{tried.audit}.asks"),
-                frames=audit.frameworks,
+                name=attack_name(name),
+                audit=name,
+                question=optional(f"audit.{name}.asks"),
+                frames=about(name).frameworks,
                 state=state,
                 why=why,
-                on=_on(report, tried.audit) if state in ("tested", "void") else "",
-                null=optional(f"audit.{tried.audit}.null"),
-                least=_least(by_name, audit.unit),
-                open=_open(by_name) if state == "tested" else [],
+                on=_on(report, name) if state in ("tested", "void") else "",
+                null=optional(f"audit.{name}.null"),
+                least=_least(each, about(name).unit),
+                open={k: by_outcome[k] for k in open if k in by_outcome},
             )
         )
     return made
@@ -88,15 +95,13 @@ def _on(report: Report, name: str) -> str:
     return render(key, audit=name, count=count, types=len(types), facts=facts)
 
 
-def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
+def _state(report: Report, audit: str, outcomes: Container[str]) -> tuple[str, str]:
     """Whether an attack has a result for any checkpoint; if not, the reason."""
-    outcomes = {tried.outcome for tried in each}
-    if outcomes & {"FOUND", "not shown"}:
+    if "FOUND" in outcomes or "not shown" in outcomes:
         return "tested", ""
     for told in ("confounded", "void"):
         if told in outcomes:
             return "void", told
-    audit = each[0].audit
     rows = [row for row in report.results if row.audit == audit]
     if not rows:
         return "not tested", render("dossier.not_run")
@@ -106,13 +111,6 @@ def _state(report: Report, each: Sequence[Tried]) -> tuple[str, str]:
     said = (f for f in report.findings if f.audit == audit and f.checkpoint != BASE)
     told = next((f.text for f in said), "")
     return "not tested", told.rstrip(".") or render("dossier.no_test")
-
-
-def _open(each: Mapping[str, Tried]) -> list[tuple[list[str], Outcome]]:
-    """Checkpoints without a result of an attack, by outcome."""
-    skipped: tuple[Outcome, ...] = ("confounded", "void", "not tested")
-    found = {k: [name for name, t in each.items() if t.outcome == k] for k in skipped}
-    return [(names, outcome) for outcome, names in found.items() if names]
 
 
 def _least(each: Mapping[str, Tried], unit: str) -> str:
@@ -138,26 +136,21 @@ def _least(each: Mapping[str, Tried], unit: str) -> str:
 
 def attack_table(tried: Sequence[Attack]) -> Table:
     """One line per attack: what it asks, on how much it was tested, what it detects."""
-    columns = ("attack", "question", "on", "null", "least")
     lines = [
-        Line(
-            tuple(
-                Cell(capitalised(text))
-                for text in (
-                    f"{one.name} ({one.audit})",
-                    one.question,
-                    one.on or f"{outcome_name('not tested')}: {one.why}",
-                    one.null,
-                    one.least if one.state == "tested" else "-",
-                )
-            )
+        (
+            f"{one.name} ({one.audit})",
+            one.question,
+            one.on or f"{outcome_name('not tested')}: {one.why}",
+            one.null,
+            one.least if one.state == "tested" else "-",
         )
         for one in tried
     ]
+    columns = ("attack", "question", "on", "null", "least")
     return Table(
         title=render("attacks.title"),
         header=tuple(render(f"attacks.{name}") for name in columns),
-        rows=tuple(lines),
+        rows=tuple(Line(tuple(Cell(capitalised(t)) for t in one)) for one in lines),
     )
 
 

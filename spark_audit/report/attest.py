@@ -17,8 +17,8 @@ from typing import Any
 from spark_audit.errors import InputError
 from spark_audit.files import read_regular
 from spark_audit.provenance import canonical_json, sha256_file
+from spark_audit.report.disclosure import KEYED, manifest_facts
 from spark_audit.report.gate import Finding
-from spark_audit.report.rounding import KEYED, manifest_facts
 from spark_audit.results import Report
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -47,15 +47,8 @@ def statement(
     tests: dict[str, list[str]] = {"ok": [], "missing": [], "tripped": []}
     for one in found:
         tests.setdefault(one.state, []).append(f"{one.whom}: {one.rule}")
-    result = next(
-        word
-        for word, state in (
-            ("FAILED", "tripped"),
-            ("WARNED", "missing"),
-            ("PASSED", ""),
-        )
-        if not state or tests[state]
-    )
+    failed, warned = tests["tripped"], tests["missing"]
+    result = "FAILED" if failed else "WARNED" if warned else "PASSED"
     return canonical_json(
         {
             "_type": STATEMENT,
@@ -79,8 +72,8 @@ def statement(
                     },
                 ],
                 "passedTests": tests["ok"],
-                "warnedTests": tests["missing"],
-                "failedTests": tests["tripped"],
+                "warnedTests": warned,
+                "failedTests": failed,
             },
         }
     )

@@ -39,11 +39,8 @@ def against(
     for name, counterpart in (named or {}).items():
         for one, known in ((name, here), (counterpart, there)):
             if one not in known:
-                raise InputError(
-                    f"no checkpoint {one!r}",
-                    where=f"--named {name}={counterpart}",
-                    fix=choose(one, sorted(known)),
-                )
+                where, fix = f"--named {name}={counterpart}", choose(one, sorted(known))
+                raise InputError(f"no checkpoint {one!r}", where=where, fix=fix)
     counterparts = {name: (named or {}).get(name, name) for name in here}
     if not there & set(counterparts.values()):
         raise InputError(
@@ -51,13 +48,14 @@ def against(
             where="--against",
             fix=f"assign names with --named NAME=THEIRS; {choose('', there)}",
         )
-    lines = []
-    for key, row in ours.items():
-        match = theirs.get((counterparts[key[0]], *key[1:]))
-        if match is not None and {"not_estimable"}.isdisjoint(
-            (row.status, match.status)
-        ):
-            lines.append(_line(row, match, report, other))
+    pairs = (
+        (row, theirs.get((counterparts[key[0]], *key[1:]))) for key, row in ours.items()
+    )
+    lines = [
+        _line(row, match, report, other)
+        for row, match in pairs
+        if match and row.value is not None and match.value is not None
+    ]
     if not lines:
         raise InputError(
             "the two reports have no figure in common",
@@ -79,11 +77,8 @@ def parse_named(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, _, counterpart = text.rpartition("=")
         if not name or not counterpart:
-            raise InputError(
-                f"{text!r} names no two checkpoints",
-                where="--named",
-                fix="write it as NAME=THEIRS",
-            )
+            what, fix = f"{text!r} names no two checkpoints", "write it as NAME=THEIRS"
+            raise InputError(what, where="--named", fix=fix)
         pairs[name] = counterpart
     return pairs
 
@@ -116,13 +111,10 @@ def _differences(row: Row, match: Row, report: Report, other: Report) -> Iterato
     bases = _base(row, report), _base(match, other)
     if bases[0] != bases[1]:
         yield f"base {bases[0]} / {bases[1]}"
-    for name in ("n", "clusters"):
-        pair = getattr(row, name), getattr(match, name)
-        if pair[0] != pair[1] and pair[1]:
-            yield f"{name} {pair[0]} / {pair[1]}"
-    for name in ("interval", "over"):
-        if getattr(row, name) != getattr(match, name):
-            yield f"{name} {getattr(row, name)} / {getattr(match, name)}"
+    for name in ("n", "clusters", "interval", "over"):
+        here, there = getattr(row, name), getattr(match, name)
+        if here != there and there != 0:
+            yield f"{name} {here} / {there}"
     if match.note:
         yield match.note
 

@@ -29,17 +29,15 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.disclosure import disclosed
-from spark_audit.report.figures.theme import Drawing
+from spark_audit.report.figures.drawing import Drawing
 from spark_audit.report.table_cells import File, Rendering, Table
 from spark_audit.report.writers import (
-    card,
     csv_tables,
     dossier,
+    html_page,
     latex,
     markdown,
-    named_csv,
 )
-from spark_audit.report.writers.html_page import page
 from spark_audit.results import Report
 from spark_audit.terminal.suggestions import goes, instead
 
@@ -63,22 +61,22 @@ def _json(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
 def _figures(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """``figures/``: every figure that the report has data for, alike every time."""
     for drawing in how.drawn():
-        from spark_audit.report.figures.svg import FORMATS, rendered
+        from spark_audit.report.figures.drawing import FORMATS, rendered
 
         for form in FORMATS:
             yield File(f"figures/{drawing.name}.{form}", rendered(drawing, form))
 
 
 WRITERS: Mapping[str, Writer] = {
-    "html": page.write,
+    "html": html_page.write,
     "md": markdown.write,
     "csv": csv_tables.write,
     "latex": latex.write,
     "json": _json,
     "figures": _figures,
     "dossier": dossier.write,
-    "card": card.write,
-    "named": named_csv.write,
+    "card": markdown.write_card,
+    "named": csv_tables.write_named,
 }
 """Report formats by the names that users give them."""
 ON_REQUEST = ("figures", "dossier", "card", "named")
@@ -194,7 +192,7 @@ def write_report(
     # Drawing takes longest: the page and the files share what is drawn.
     @cache
     def drawn() -> list[Drawing]:
-        from spark_audit.report.figures.gallery import drawings
+        from spark_audit.report.figures.drawing import drawings
 
         return drawings(shared)
 

@@ -26,8 +26,8 @@ from spark_audit.audits import about, all_audits
 from spark_audit.audits.claims import faults
 from spark_audit.errors import InputError, choose, visible
 from spark_audit.names import ANY, BASE, entry_of, series_of
-from spark_audit.report.coverage import untested
 from spark_audit.report.disclosure import disclosed
+from spark_audit.report.states import untested
 from spark_audit.report.writers.template import environment
 from spark_audit.results import Contrast, Report, Row, number
 from spark_audit.results.findings import SEVERITY
@@ -216,24 +216,26 @@ def check(
             where = f"--fail-if {rule.text!r}"
             raise InputError("is of a change", where=where, fix="add --against REPORT")
         whole = changed if rule.change and changed is not None else report
-        one = _check(whole, rule, disclosed(whole), allow_missing=allow_missing)
-        if rule.change:
-            unchanged = render("gate.same")
-            one = [
-                replace(f, state="ok", detail=unchanged)
-                if f.checkpoint in same and f.state != "left_out"
-                else f
-                for f in one
-            ]
-        found += one
+        for one in _check(whole, rule, disclosed(whole), allow_missing=allow_missing):
+            if rule.change and one.checkpoint in same and one.state != "left_out":
+                one = replace(one, state="ok", detail=render("gate.same"))
+            found.append(one)
     return found
+
+
+def by_rule(found: Iterable[Finding]) -> dict[str, list[Finding]]:
+    """What each rule came to, in the order of rules."""
+    rules: dict[str, list[Finding]] = {}
+    for one in found:
+        rules.setdefault(one.rule, []).append(one)
+    return rules
 
 
 def judged(found: Sequence[Finding]) -> list[str]:
     """One line per rule: how many checkpoints it judged, and which it left out."""
     lines = []
-    for rule in dict.fromkeys(one.rule for one in found):
-        mine = [one for one in found if one.rule == rule and one.checkpoint != NOBODY]
+    for rule, own in by_rule(found).items():
+        mine = [one for one in own if one.checkpoint != NOBODY]
         out: dict[str, list[str]] = {}
         for one in mine:
             if one.state == "left_out":
@@ -247,13 +249,12 @@ def judged(found: Sequence[Finding]) -> list[str]:
 def _check(
     report: Report, rule: Rule, shared: Report, *, allow_missing: bool
 ) -> list[Finding]:
-    rows = [] if rule.claim else _rows(report, rule)
-    told = [] if rule.claim else _rows(shared, rule)
+    rows, told = ([] if rule.claim else _rows(each, rule) for each in (report, shared))
     names = _names(report)
     chosen = _chosen(rule, names)
     found = []
     for name in names:
-        mine = [row for row in rows if row.checkpoint == name]
+        mine, own = ([r for r in of if r.checkpoint == name] for of in (rows, told))
         reason = None if name in chosen else render("gate.rule")
         if reason is None and rule.change and name == BASE:
             reason = render("gate.baseline")
@@ -264,10 +265,10 @@ def _check(
             continue
         if rule.claim:
             state, detail = _claimed(report, rule, name)
+        elif rule.change:
+            state, detail = _moved(rule, mine, own)
         else:
-            own = [row for row in told if row.checkpoint == name]
-            measured = _moved if rule.change else _measured
-            state, detail = measured(report, rule, mine, own)
+            state, detail = _measured(report, rule, mine, own)
         if failed := faults(shared.guards, name):
             why = "; ".join(f"{guard.name}: {guard.detail}" for guard in failed)
             detail = f"{detail}; {why}" if state == "tripped" else why
@@ -327,27 +328,24 @@ def _names(report: Report) -> list[str]:
     A series that only its stages were scored of is known from its rows; a stage speaks
     through its series.
     """
-    rows = [*report.results, *report.contrasts]
-    said = {row.checkpoint for row in rows}
-    names = [*(one.name for one in report.checkpoints), *(r.checkpoint for r in rows)]
-    return [
-        name
-        for name in dict.fromkeys(names)
-        if name in said or series_of(name) == name or series_of(name) not in said
-    ]
+    said = dict.fromkeys(r.checkpoint for r in (*report.results, *report.contrasts))
+    names = dict.fromkeys([*(one.name for one in report.checkpoints), *said])
+    stages = {k for k in names if series_of(k) != k and series_of(k) in said}
+    return [name for name in names if name in said or name not in stages]
 
 
 def _rows(report: Report, rule: Rule) -> list[Row]:
     """Pooled rows of the rule's figure; p values stand with contrasts only."""
     wanted = (rule.audit, rule.metric, rule.of)
-    alone = rule.field == "p" or rule.change
-    results: Sequence[Row] = () if alone else report.results
-    places: Iterable[Sequence[Row]] = (results, report.contrasts)
-    found = (
-        [r for r in rows if (r.audit, r.metric, r.of) == wanted and rule.holds(r.group)]
-        for rows in places
-    )
-    return next(filter(None, found), [])
+    found = [
+        row
+        for row in (*report.results, *report.contrasts)
+        if (row.audit, row.metric, row.of) == wanted and rule.holds(row.group)
+    ]
+    contrasts: list[Row] = [row for row in found if isinstance(row, Contrast)]
+    if rule.field == "p" or rule.change or len(contrasts) == len(found):
+        return contrasts
+    return [row for row in found if not isinstance(row, Contrast)]
 
 
 def _measured(
@@ -375,9 +373,7 @@ def _measured(
     return ("ok", shown) if sound else ("missing", f"has no {rule.field}")
 
 
-def _moved(
-    report: Report, rule: Rule, rows: Sequence[Row], shared: Sequence[Row]
-) -> tuple[State, str]:
+def _moved(rule: Rule, rows: Sequence[Row], shared: Sequence[Row]) -> tuple[State, str]:
     """Whether a figure has moved: it trips, is shown to have moved less, or neither.
 
     ``rose`` is towards more remembering where the metric has such a direction. A change
@@ -395,19 +391,17 @@ def _moved(
         low, high = sorted(sign * end for end in row.ends)
         value = None if told.value is None else sign * told.value
         shown = f"{part}{rule.operator} by {_told(told, value)}"
-        if high < rule.bound:
-            states["ok"].append(shown)
-        elif low > 0:
+        if high >= rule.bound and low > 0:
             states["tripped"].append(shown)
-        elif row.mde is None or row.mde > rule.bound:
+        elif high >= rule.bound and (row.mde is None or row.mde > rule.bound):
             least = "" if row.mde is None else number(row.mde)
             states["missing"].append(part + render("gate.power", least=least))
         else:
             states["ok"].append(shown)
-    state = next((one for one, said in states.items() if said), None)
-    if state is None:
-        return "missing", render("gate.unchanged")
-    return state, ", ".join(states[state])
+    for state, said in states.items():
+        if said:
+            return state, ", ".join(said)
+    return "missing", render("gate.unchanged")
 
 
 def _named_part(row: Row) -> str:
@@ -442,18 +436,15 @@ def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
 
 
 def _value(row: Row, field: str) -> float | None:
-    if field != "p":
-        found: float | None = getattr(row, field)
-        return found
-    assert isinstance(row, Contrast)
-    return row.p if row.p_adjusted is None else row.p_adjusted
+    found: float | None = getattr(row, "best_p" if field == "p" else field)
+    return found
 
 
 # --- what the tools of a pipeline read ------------------------------------------------
 
 LEVELS = {"tripped": "error", "missing": "warning"}
 """States that stand at a run of GitHub Actions, and as what."""
-_ESCAPED = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_ESCAPED = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 
 
 def junit(found: Sequence[Finding], *, name: str) -> str:
@@ -467,16 +458,8 @@ def junit(found: Sequence[Finding], *, name: str) -> str:
     name
         Of all suites, such as the report's folder.
     """
-    rules = dict.fromkeys(one.rule for one in found)
-    return (
-        environment(visible=visible)
-        .get_template("junit.xml")
-        .render(
-            name=name,
-            found=found,
-            rules={k: [one for one in found if one.rule == k] for k in rules},
-        )
-    )
+    template = environment(visible=visible).get_template("junit.xml")
+    return template.render(name=name, found=found, rules=by_rule(found))
 
 
 def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
@@ -491,10 +474,7 @@ def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
             "region": {"startLine": 1},
         }
     }
-    numbered = {
-        visible(rule): f"gate/{k}"
-        for k, rule in enumerate(dict.fromkeys(one.rule for one in found))
-    }
+    numbered = {visible(rule): f"gate/{k}" for k, rule in enumerate(by_rule(found))}
     words = ("shortDescription", "fullDescription")
     help = {"text": "Rules are explained by `spark-audit gate --help`."}
     rules = [
@@ -532,4 +512,4 @@ def for_github(found: Sequence[Finding]) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    return "".join(_ESCAPED.get(letter, letter) for letter in visible(text, keep="\n"))
+    return visible(text, keep="\n").translate(_ESCAPED)

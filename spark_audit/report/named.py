@@ -235,6 +235,7 @@ def persons(
             back, asked = _back(extracted, one.checkpoint, groups[key])
             told = [texts[i] for i in back or ()] if texts else []
             held = int((units["cluster"].isin(groups[key]) & held_out).sum())
+            unused = "named.held_out" if held else "named.not_compared"
             found.append(
                 Person(
                     id=key,
@@ -248,14 +249,10 @@ def persons(
                     back=None if back is None else len(back),
                     asked=asked,
                     texts=tuple(dict.fromkeys(told)),
-                    why=one.why or ("" if len(mine) else _unused(held)),
+                    why=one.why or ("" if len(mine) else render(unused)),
                 )
             )
     return sorted(found, key=lambda one: list(groups).index(one.id))
-
-
-def _unused(held_out: int) -> str:
-    return render("named.held_out" if held_out else "named.not_compared")
 
 
 def _groups(

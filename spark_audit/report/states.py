@@ -13,10 +13,10 @@ from decimal import ROUND_FLOOR, Context
 from typing import Any, Literal, get_args
 
 from spark_audit import sentences
+from spark_audit.audits import about, all_audits
 from spark_audit.audits.claims import LEVEL, REMAINS, TESTS, faults
 from spark_audit.audits.matched.matched_selectivity import BALANCE
-from spark_audit.names import BASE, entry_of
-from spark_audit.report.coverage import attacks_of_audits, method_of, remembers, unclear
+from spark_audit.names import BASE, entry_of, series_of
 from spark_audit.report.summary_tables import entries
 from spark_audit.results import OF_REPORT, Finding, Guard, Report, Row, by_severity
 from spark_audit.results.findings import DETECTED, SEVERITY
@@ -38,6 +38,13 @@ UNITS = ("nats", "bits", "AUC")
 
 Outcome = Literal["FOUND", "confounded", "void", "not tested", "not shown"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+RESULTS: tuple[tuple[Outcome, ...], ...] = (
+    ("FOUND", "not shown"),
+    ("void", "confounded"),
+)
+"""Outcomes that tell something, and those of which nothing can be concluded."""
+SIGNS: dict[Outcome, str] = dict(zip(OUTCOMES, "●××–○", strict=True))
+"""Signs of what an attack came to: they differ without colour."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,11 @@ class Standing:
         most: exploratory, to say where to look first.
     faults
         Setup guards that failed for it; the lead names them.
+    memory
+        How the log-likelihood of trained identifiers changed relative to comparable
+        ones that were never trained on, nats per token: above 0 is more likely.
+    sides
+        Groups of trained and of held-out identifiers; empty where they are not known.
     """
 
     name: str
@@ -105,6 +117,8 @@ class Standing:
     faults: tuple[Guard, ...] = ()
     led_by: Finding | None = None
     nearest: Tried | None = None
+    memory: Row | None = None
+    sides: tuple[int, ...] = ()
 
     @property
     def lead(self) -> str:
@@ -132,9 +146,20 @@ class Standing:
         return self.led_by.audit if self.led_by else ""
 
     @property
+    def attacks(self) -> list[Tried]:
+        """All but the one whose figure the memory plot shows."""
+        return [tried for tried in self.tried if tried.audit != "matched"]
+
+    @property
     def unclear(self) -> bool:
-        """Whether a measured difference may come from the texts."""
-        return any(one.finding and unclear(one.finding) for one in self.tried)
+        """Whether a measured difference may come from the texts alone."""
+        return any(
+            one.claim == "confounded"
+            and one.checkpoint != BASE
+            and (about(one.audit).memory or one.audit == "extract")
+            for one in (tried.finding for tried in self.tried)
+            if one is not None
+        )
 
     @property
     def tally(self) -> dict[Outcome, list[Tried]]:
@@ -191,7 +216,59 @@ def standings(report: Report) -> list[Standing]:
         for name, own in by_entry.items()
         if name and (name != BASE or any(one.detected for one in own))
     ]
-    return sorted(found, key=lambda one: (list(SHAPES).index(one.state), _place(one)))
+
+    def place(one: Standing) -> tuple[int, int]:
+        severest = max((finding.severity for finding in one.detections), default=0)
+        return list(SHAPES).index(one.state), -severest
+
+    return sorted(found, key=place)
+
+
+def attacks_of_audits(ran: Collection[str]) -> list[str]:
+    """Audits that attack checkpoints; what runs on request only, where it ran."""
+    known = {name: about(name) for name in all_audits()}
+    return [
+        k for k, one in known.items() if one.covers and (k in ran or not one.on_request)
+    ]
+
+
+def method_of(name: str) -> str:
+    """The method that a seed or a stage of a series is of, else the name."""
+    return entry_of(series_of(name))
+
+
+def remembers(finding: Finding) -> bool:
+    """Whether a finding rests on a test of memory, whatever that came to."""
+    if finding.alone in ("not_tested", "confounded") or finding.checkpoint == BASE:
+        return False
+    if finding.alone in ("verbatim", "memory"):
+        return True
+    tested = finding.family == "primary" and finding.p is not None
+    return about(finding.audit).memory and (tested or finding.metric == "memory")
+
+
+def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]:
+    """That memory was not tested: of no checkpoint, or of some.
+
+    Of a method with several seeds or stages one test is enough.
+    """
+    tested = {method_of(one.checkpoint) for one in findings if remembers(one)}
+    entries = [k for k in dict.fromkeys(map(method_of, names)) if k != BASE]
+    lacking = [name for name in entries if name not in tested]
+    if lacking and len(lacking) == len(entries):
+        lacking = [""]
+    says = "report.untested"
+    return [Finding.not_tested(OF_REPORT, says, checkpoint=name) for name in lacking]
+
+
+def reach(found: Sequence[Standing]) -> float | None:
+    """How far from 0 the memory plot goes, nats; ``None`` where it has no figure.
+
+    An interval of few groups may be endless, and is cut.
+    """
+    rows = [one.memory for one in found if one.memory is not None]
+    values = [abs(row.value) for row in rows if row.value is not None]
+    return 1.5 * max(values) + math.log(1.1) if values else None
 
 
 def key_of(state: State) -> str:
@@ -293,15 +370,14 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
             failed.setdefault(guard.title, []).append(guard.checkpoint)
     if not failed:
         return ""
-    void: tuple[Outcome, ...] = ("void", "confounded")
     verdicts: dict[tuple[Any, ...], list[str]] = {}
     for one in found:
-        tally = {key: [t.attack for t in part] for key, part in one.tally.items()}
-        open = [name for outcome in void for name in tally.get(outcome, ())]
-        tested = tally.get("FOUND", []) + tally.get("not shown", [])
+        tested, open = (
+            tuple(t.attack for outcome in of for t in one.tally.get(outcome, ()))
+            for of in RESULTS
+        )
         if open:
-            parts = tuple(tested), tuple(open), one.ships
-            verdicts.setdefault(parts, []).append(one.name)
+            verdicts.setdefault((tested, open, one.ships), []).append(one.name)
     facts = {
         "guards": {name: of if all(of) else [] for name, of in failed.items()},
         "details": [
@@ -385,10 +461,6 @@ def gate(found: Sequence[Standing]) -> str:
     return sentences.render("states.gate", **facts)
 
 
-def _place(one: Standing) -> float:
-    return -max((finding.severity for finding in one.detections), default=0)
-
-
 def _standing(
     report: Report,
     name: str,
@@ -425,8 +497,34 @@ def _standing(
         if near and (_p(near.finding) >= LEVEL or near.finding is led_by):
             near = None
         led_by = led_by or _least(own)
-    exposed = _exposed(report, name, findings)
-    return Standing(name, state, detections, tried, exposed, failed, led_by, near)
+    # Over sources, as the states are: over a few seeds an interval may be endless, and
+    # next to what was found in these checkpoints it read as if nothing had been.
+    wanted = ("matched", name, "memory", "", "pooled", "sources")
+    rows = (
+        row
+        for row in report.results
+        if (row.audit, row.checkpoint, row.metric, row.of, row.group, row.over)
+        == wanted
+    )
+    sides = (
+        [one.facts.get(side) for side in ("trained", "held_out")]
+        for one in findings
+        if (one.audit, one.checkpoint) == ("matched", name)
+    )
+    both = ([side.clusters for side in two if isinstance(side, Row)] for two in sides)
+    return Standing(
+        name,
+        state,
+        detections,
+        tried,
+        exposed=_exposed(report, name, findings),
+        faults=failed,
+        led_by=led_by,
+        nearest=near,
+        # Where the setup is at fault, there is no valid figure.
+        memory=None if failed else next(rows, None),
+        sides=next((tuple(two) for two in both if len(two) == 2), ()),
+    )
 
 
 def _p(finding: Finding | None) -> float:

@@ -61,11 +61,10 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
             made.append(_long(audit, part, words + " (exploratory)" * (not primary)))
     if not brief and (records := report.tables.get("matching_by_type")):
         title = sentences.render("table.matching")
-        header = {name: name for name in ("type", "matched", "unmatched")}
-        header |= {"reasons": "why"}
-        made.append(
-            records_table(records, title=title, header=header, section="manifest")
-        )
+        names = {"type": "type", "matched": "matched", "unmatched": "unmatched"}
+        names["reasons"] = "why"
+        table = records_table(records, title=title, header=names, section="manifest")
+        made.append(table)
     return made
 
 
@@ -145,16 +144,14 @@ def glance(report: Report) -> Table | None:
     Figures are chosen beforehand, never by what came out (:func:`main_rows`).
     """
     columns: dict[str, dict[str, Cell]] = {}
-    chance: dict[str, Cell] = {}
+    chance: list[Cell] = []
     for title, variant, mine in main_rows(report):
-        cells: dict[str, Cell] = {}
+        columns[title] = {}
         for row in mine:
             named = f"{row.of} " if variant == ANY else ""
-            cells.setdefault(_who(row), figure(row, before=named))
-        columns[title] = cells
+            columns[title].setdefault(_who(row), figure(row, before=named))
         own = [row for row in mine if not isinstance(row, Contrast)]
-        shown = about(mine[0].audit).chance
-        chance[title] = _chance(own) if shown else NONE
+        chance.append(_chance(own) if about(mine[0].audit).chance else NONE)
     rows = _pooled(report)
     several = {r.checkpoint for r in rows if r.over == "both"}
     seen = [r for r in rows if entry_of(r.checkpoint) not in several]
@@ -167,9 +164,8 @@ def glance(report: Report) -> Table | None:
     ]
     if not lines:
         return None
-    if not all(cell.missing for cell in chance.values()):
-        words = Cell(sentences.render("table.chance"))
-        lines.append(Line((words, *chance.values())))
+    if not all(cell.missing for cell in chance):
+        lines.append(Line((Cell(sentences.render("table.chance")), *chance)))
     return Table(
         title=sentences.render("page.glance"),
         header=tuple(
@@ -214,38 +210,20 @@ def _units(rows: Sequence[Row]) -> str:
     return f", in {', '.join(units)}" if units else ""
 
 
-def _table(
-    audit: str,
-    words: str,
-    rows: Sequence[Row],
-    header: Iterable[str],
-    lines: Iterable[Line],
-) -> Table:
-    return Table(
-        title=f"{audit}: {words}",
-        short=words,
-        section=audit,
-        header=tuple(header),
-        rows=tuple(lines),
-        remarks=_remarks(rows),
-    )
-
-
 def _long(audit: str, rows: Sequence[R], words: str) -> Table:
     """One line a checkpoint, part and variant, one column a metric."""
     metrics = list(dict.fromkeys(row.metric for row in rows))
     paired = isinstance(rows[0], Contrast)
     lead: dict[str, Callable[[R], str]] = {"checkpoint": _who}
     if paired:
-        lead["baseline"] = lambda row: str(getattr(row, "baseline", ""))
+        lead["baseline"] = _baseline
     if any(row.group != "pooled" for row in rows):
         lead["group"] = lambda row: row.grouping[1] or row.group
     if not paired or any(row.of for row in rows):
         lead["of"] = lambda row: row.of
     lines = []
     for part in _parts(rows, lambda row: (row.group, row.of)).values():
-        by_line = _parts(part, lambda row: (_who(row), getattr(row, "baseline", "")))
-        for mine in by_line.values():
+        for mine in _parts(part, lambda row: (_who(row), _baseline(row))).values():
             cells = {row.metric: _change(row) for row in mine}
             sizes = max(row.n for row in mine), max(row.clusters for row in mine)
             texts = (Cell(of(mine[0])) for of in lead.values())
@@ -267,14 +245,9 @@ def _wide(audit: str, rows: Sequence[Row], words: str, panel: str) -> Table:
     grouped = any(row.group != "pooled" for row in rows)
     columns = list(dict.fromkeys((row.metric, row.of) for row in rows))
     # The column that counts and the smallest effect are of.
-    named = (
-        (metric.name, of)
-        for metric in about(audit).metrics
-        if metric.panel == panel
-        for of in metric.counted
-    )
+    of_panel = (one for one in about(audit).metrics if one.panel == panel)
+    named = ((metric.name, of) for metric in of_panel for of in metric.counted)
     main = next(named, columns[0])
-    called = sentences.optional(f"metric.{audit}.{main[0]}.counted.{main[1]}")
     lines = []
     for (group, who), mine in _parts(rows, lambda r: (r.group, _who(r))).items():
         cells = {(row.metric, row.of): row for row in mine}
@@ -286,15 +259,30 @@ def _wide(audit: str, rows: Sequence[Row], words: str, panel: str) -> Table:
         least = () if grouped else (cell(seen.mde),)
         sizes = (*least, cell(counted.n), cell(counted.clusters))
         lines.append(Line((*lead, *figures, *sizes), first.checkpoint, group))
-    header = (
-        *(("group", "checkpoint") if grouped else ("checkpoint",)),
-        *(label(audit, *column) for column in columns),
-        *(() if grouped else (f"MDE of the {called or 'first figure'}",)),
-        about(audit).counts,
-        "clusters",
-    )
-    words += "" if grouped else _units(rows)
+    header = ["checkpoint", *(label(audit, *column) for column in columns)]
+    if grouped:
+        header.insert(0, "group")
+    else:
+        called = sentences.optional(f"metric.{audit}.{main[0]}.counted.{main[1]}")
+        header.append(f"MDE of the {called or 'first figure'}")
+        words += _units(rows)
+    header += [about(audit).counts, "clusters"]
     return _table(audit, words, rows, header, lines)
+
+
+def _table(
+    audit: str,
+    words: str,
+    rows: Sequence[Row],
+    header: Sequence[str],
+    lines: Sequence[Line],
+) -> Table:
+    title, remarks = f"{audit}: {words}", _remarks(rows)
+    return Table(title, tuple(header), tuple(lines), remarks, "", audit, words)
+
+
+def _baseline(row: Row) -> str:
+    return row.baseline if isinstance(row, Contrast) else ""
 
 
 def _change(row: Row) -> Cell:
@@ -302,8 +290,7 @@ def _change(row: Row) -> Cell:
     if not isinstance(row, Contrast):
         return figure(row)
     after = ""
-    p = row.p if row.p_adjusted is None else row.p_adjusted
-    if p is not None:
+    if (p := row.best_p) is not None:
         adjusted = "" if row.p_adjusted is None else " (primary) adjusted"
         after = f", p{adjusted} {sentences.probability(p)}"
     if row.mde is not None:
@@ -335,13 +322,6 @@ def _remarks(rows: Sequence[Row]) -> tuple[str, ...]:
     if few:
         remarks.append(sentences.render("table.few", few=FEW, places=sorted(few)))
     return tuple(remarks)
-
-
-def definitions(report: Report) -> Iterator[tuple[str, str]]:
-    """Term and meaning, of the audits that the report holds."""
-    yield from general(report)
-    for audit in dict.fromkeys(row.audit for row in report.results):
-        yield from sentences.terms(f"definition.{audit}")
 
 
 def general(report: Report) -> list[tuple[str, str]]:

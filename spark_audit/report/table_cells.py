@@ -10,7 +10,7 @@ from spark_audit.results import Row, Status, number
 
 if TYPE_CHECKING:
     from spark_audit.manifest.schema import Manifest
-    from spark_audit.report.figures.theme import Drawn
+    from spark_audit.report.figures.drawing import Drawn
 
 LARGE = 1e6
 """Values from which powers of ten are shown."""

@@ -101,12 +101,9 @@ class Evidence:
 
     def write(self, path: Path) -> None:
         """Write one Parquet file: units, and a column ``VALUE/CHECKPOINT`` each."""
-        about = {
-            "units": [*self.units],
-            "checkpoints": self.checkpoints,
-            "values": [*self.values],
-            "facts": dict(self.facts),
-        }
+        about: dict[str, Any] = {"units": [*self.units]}
+        about |= {"checkpoints": self.checkpoints, "values": [*self.values]}
+        about |= {"facts": dict(self.facts)}
         table = pa.Table.from_pandas(self.units, preserve_index=False)
         for value, matrix in self.values.items():
             for name, scores in zip(self.checkpoints, matrix, strict=True):
@@ -133,17 +130,13 @@ class Evidence:
                 metadata = file.schema_arrow.metadata or {}
                 about = json.loads(metadata[b"evidence"])
                 units = file.read(about["units"]).to_pandas()
-                scores = (
-                    (
-                        name,
-                        {
-                            value: file.read([f"{value}/{name}"]).column(0)
-                            for value in about["values"]
-                        },
-                    )
-                    for name in about["checkpoints"]
-                )
-                return cls.of(units, scores, about["facts"])
+
+                def scores(name: str) -> dict[str, Any]:
+                    columns = {k: f"{k}/{name}" for k in about["values"]}
+                    return {k: file.read([one]).column(0) for k, one in columns.items()}
+
+                measured = ((name, scores(name)) for name in about["checkpoints"])
+                return cls.of(units, measured, about["facts"])
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise OutputError(
                 "is not readable evidence",

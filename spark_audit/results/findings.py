@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import Field, PlainSerializer, computed_field, model_validator
 
 from spark_audit import sentences
-from spark_audit.results.notebook import frame, table_html
 from spark_audit.results.rows import (
     Contrast,
     Count,
@@ -20,7 +19,9 @@ from spark_audit.results.rows import (
     Status,
     Strict,
     Text,
+    frame,
     measured,
+    table_html,
 )
 from spark_audit.sentences import capitalised
 
@@ -344,20 +345,13 @@ LISTS: dict[str, type[Strict]] = {
     "findings": Finding,
 }
 """What audits and reports hold lists of."""
-FEWEST_TOLD = 6
-"""Findings that a notebook shows at least; detections it shows all."""
 
 
 def findings_html(title: str, findings: Sequence[Finding]) -> str:
-    """The findings as a table, most severe first: all detections, and few others."""
-    ordered = by_severity(findings)
-    count = max(FEWEST_TOLD, sum(one.detected for one in ordered))
-    # What is said of the report as a whole stands before the detections.
-    count += sum(one.audit == OF_REPORT and not one.checkpoint for one in ordered)
-    lines = [(one.audit, one.checkpoint, one.sentence) for one in ordered[:count]]
-    rest = len(ordered) - len(lines)
-    end = sentences.render("page.more_sentences", count=rest) if rest > 0 else ""
-    return table_html(title, ("audit", "checkpoint", "finding"), lines, end=end)
+    """All findings as a table, the most severe first."""
+    found = by_severity(findings)
+    lines = [(one.audit, one.checkpoint, one.sentence) for one in found]
+    return table_html(title, ("audit", "checkpoint", "finding"), lines)
 
 
 @dataclass(frozen=True, repr=False)

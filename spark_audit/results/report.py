@@ -19,8 +19,15 @@ from spark_audit.results.findings import (
     by_severity,
     findings_html,
 )
-from spark_audit.results.notebook import frame, table_html
-from spark_audit.results.rows import Contrast, Count, Row, Strict, Text
+from spark_audit.results.rows import (
+    Contrast,
+    Count,
+    Row,
+    Strict,
+    Text,
+    frame,
+    table_html,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -271,7 +278,7 @@ class Report(Strict):
         InputError
             If there is no such figure, or the report holds nothing for it.
         """
-        from spark_audit.report.figures.gallery import plot
+        from spark_audit.report.figures.drawing import plot
 
         return plot(self, name)
 

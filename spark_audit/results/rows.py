@@ -7,9 +7,10 @@ without a status, and a missing reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from html import escape
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,7 +20,10 @@ from pydantic import (
     model_validator,
 )
 
-from spark_audit.errors import visible
+from spark_audit.errors import InputError, visible
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Status = Literal["ok", "not_estimable", "invalid", "not_resolvable", "insensitive"]
 Interval = Literal[
@@ -248,6 +252,11 @@ class Contrast(Row):
         description="p corrected (Holm) over the checkpoints of the family.",
     )
 
+    @property
+    def best_p(self) -> float | None:
+        """The p that counts: corrected, where it is one of several."""
+        return self.p if self.p_adjusted is None else self.p_adjusted
+
     def direction(self, *, up: str, down: str) -> str:
         """Where its interval lies: ``missing``, ``still``, or either side of 0."""
         return {None: "missing", 0: "still", 1: up, -1: down}[side_of(self)]
@@ -256,3 +265,55 @@ class Contrast(Row):
     def moved(self) -> bool:
         """Whether a change may be claimed: its interval and its test agree on one."""
         return bool(side_of(self)) and self.p is not None and self.p <= 1 - self.level
+
+
+# --- what a notebook shows of manifests and results -----------------------------------
+
+
+def table_html(
+    title: str, header: Sequence[str], lines: Iterable[Sequence[Any]]
+) -> str:
+    """A table as HTML that holds nothing but text, escaped."""
+
+    def cells(name: str, values: Sequence[Any]) -> str:
+        style = ' style="text-align:left"'
+        cells = (escape(visible(str(value))) for value in values)
+        return "".join(f"<{name}{style}>{one}</{name}>" for one in cells)
+
+    rows = "".join(f"<tr>{cells('td', line)}</tr>" for line in lines)
+    head = f"<thead><tr>{cells('th', header)}</tr></thead>" if header else ""
+    caption = f"<caption>{escape(visible(title))}</caption>"
+    return f"<table>{caption}{head}<tbody>{rows}</tbody></table>"
+
+
+class Shown:
+    """What says of itself in ``__repr_args__`` says it to a notebook as a table."""
+
+    def _repr_html_(self) -> str:
+        arguments: Any = getattr(self, "__repr_args__", tuple)()
+        return table_html(type(self).__name__, (), arguments)
+
+
+def frame(
+    of: str,
+    lists: Mapping[str, tuple[type[BaseModel], Sequence[BaseModel]]],
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> pd.DataFrame:
+    """One of some lists, or of the further tables, as a frame.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name; it names those that there are.
+    """
+    import pandas as pd
+
+    if of in lists:
+        kind, rows = lists[of]
+        records = [one.model_dump() for one in rows]
+        names = [*kind.model_fields, *kind.model_computed_fields]
+        return pd.DataFrame(records, columns=[n for n in names if n != "facts"])
+    if of in tables:
+        return pd.DataFrame(tables[of])
+    known = ", ".join([*lists, *tables])
+    raise InputError(f"there is no table {of!r}", fix=f"choose one of: {known}")

@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import lru_cache, wraps
+from functools import lru_cache, partial
 from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -282,19 +282,14 @@ def _environment(language: str) -> Environment:
     made = Environment(loader=loader, undefined=StrictUndefined)
     made.filters |= {one.__name__: one for one in (*FIGURES, *WORDS)}
     if language == "de":
-        made.filters |= {one.__name__: _with_commas(one) for one in FIGURES}
+        made.filters |= {one.__name__: partial(_with_commas, one) for one in FIGURES}
     return made
 
 
-def _with_commas(shows: Callable[..., str]) -> Callable[..., str]:
-    """The filter with decimal commas, and semicolons within intervals."""
-
-    @wraps(shows)
-    def shown(*arguments: Any, **options: Any) -> str:
-        text = re.sub(r"(?<=\d), (?=[-+\d])", "; ", shows(*arguments, **options))
-        return re.sub(r"(?<=\d)\.(?=\d)", ",", text)
-
-    return shown
+def _with_commas(shows: Callable[..., str], *arguments: Any, **options: Any) -> str:
+    """What a filter shows, with decimal commas, and semicolons within intervals."""
+    text = re.sub(r"(?<=\d), (?=[-+\d])", "; ", shows(*arguments, **options))
+    return re.sub(r"(?<=\d)\.(?=\d)", ",", text)
 
 
 def knows(key: str) -> bool:

@@ -28,7 +28,7 @@ from fuzz.mutations import (
 )
 from fuzz.scene import AUDIT, Scene, sealed
 
-from spark_audit.report.figures.gallery import FIGURES
+from spark_audit.report.figures.drawing import FIGURES
 
 Commands = Generator[list[Any], int, None]
 Family = Callable[[Scene, Rng, list[str]], Commands]

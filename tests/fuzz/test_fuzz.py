@@ -74,7 +74,7 @@ def _audit(scene: Scene, path: str, name: str) -> None:
 
 
 def _draw(scene: Scene, folder: str, name: str) -> None:
-    from spark_audit.report.figures.gallery import drawings
+    from spark_audit.report.figures.drawing import drawings
     from spark_audit.report.folder import read_report
 
     drawings(read_report(folder), only=[name])

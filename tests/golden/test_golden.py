@@ -27,7 +27,7 @@ from spark_audit.data.injection import inject
 from spark_audit.demo.text import make_examples
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import write_manifest
-from spark_audit.report.figures.gallery import drawings
+from spark_audit.report.figures.drawing import drawings
 from spark_audit.report.folder import read_report
 from spark_audit.results import Finding, Report
 from spark_audit.results.findings import DETECTED, SEVERITY

@@ -625,7 +625,6 @@ def test_of_scores_too_only_what_the_report_named_goes(request_of, workshop, tmp
     folder = run(request_of(audits=("nll",))).folder
     shutil.copy(folder / "report.json", folder / "scores" / "mine.parquet")
     assert read_report(folder).files["scores"][:2] == [
-        "scores/cases.csv",
         "scores/cases.parquet",
     ]
     lora = workshop / "lora"

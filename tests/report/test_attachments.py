@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -149,27 +148,8 @@ def test_token_scores_are_kept_apart_and_for_the_owner(make_case, tmp_path):
     write_cases(tmp_path, found)
     assert read_cases(tmp_path) == found
     assert cases_file(tmp_path).stat().st_mode & 0o077 == 0
-    # The same, tidy: a line a token and checkpoint, each once, and as private.
-    tidy = cases_file(tmp_path).with_suffix(".csv")
-    assert tidy.stat().st_mode & 0o077 == 0
-    long = pd.read_csv(tidy, keep_default_na=False)
-    keys = ["example", "token_position", "checkpoint", "measure"]
-    assert not long.duplicated(keys).any()
-    wide = long.pivot(
-        index=["example", "token_position"],
-        columns="checkpoint",
-        values="value_nats",
-    )
-    for record in found:
-        named = {k[4:]: v for k, v in record.items() if k.startswith("nll/")}
-        told = {k: v for k, v in named.items() if v is not None}
-        place = (record["example"], record["position"])
-        found_there = wide.loc[place].dropna().to_dict() if place in wide.index else {}
-        assert found_there == told
-    assert not {*long} & {"position", "start", "end", "role", "type", "value"}
     write_parquet(pa.table({"example": ["a"], "nll/ours": [1.0]}), cases_file(tmp_path))
     with pytest.raises(OutputError, match="is no table of token scores; audit again"):
         read_cases(tmp_path)
     write_cases(tmp_path, [])
     assert not cases_file(tmp_path).exists()
-    assert not tidy.exists()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from made_reports import made_report
 
-from spark_audit.report.figures import svg as figures
+from spark_audit.report.figures import drawing as figures
 from spark_audit.report.folder import write_report
 from spark_audit.results import Report
 

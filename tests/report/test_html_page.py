@@ -30,12 +30,12 @@ from spark_audit.manifest.file import seal
 from spark_audit.manifest.redaction import redact, rewritten
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.attachments import write_cases
-from spark_audit.report.figures import gallery
-from spark_audit.report.figures.svg import css_string
+from spark_audit.report.figures import drawing
+from spark_audit.report.figures.drawing import css_string
 from spark_audit.report.folder import write_report
 from spark_audit.report.table_cells import Cell, Line, Rendering, Table
-from spark_audit.report.writers.html_page import page as html_page
-from spark_audit.report.writers.html_page.cases import EDGES, cases, shade
+from spark_audit.report.writers import html_page
+from spark_audit.report.writers.html_page import EDGES, cases, shade
 from spark_audit.results import (
     Finding,
     Report,
@@ -208,7 +208,7 @@ def render(
     further: Sequence[Table] = (),
 ) -> str:
     heat = cases(report, tokens, manifest, show_text=show_text)
-    drawn = partial(gallery.drawings, report)
+    drawn = partial(drawing.drawings, report)
     how = Rendering(drawn, show_text=show_text, further=further)
     return html_page.render(report, heat, how)
 
@@ -216,7 +216,7 @@ def render(
 @pytest.fixture
 def undrawn(monkeypatch) -> None:
     """Drawings are tested by themselves; most tests of the page need none."""
-    monkeypatch.setattr(gallery, "drawings", lambda report: [])
+    monkeypatch.setattr(drawing, "drawings", lambda report: [])
 
 
 @cache

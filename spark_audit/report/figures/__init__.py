@@ -2,5 +2,5 @@
 
 A figure is a function of the report, which declares a picture of panels; it is
 ``None`` where the report has nothing for it, for an empty axis says nothing.
-:mod:`spark_audit.report.figures.gallery` lists them in the order of reading.
+:mod:`spark_audit.report.figures.drawing` lists them in the order of reading.
 """

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from spark_audit.names import BASE, entry_of, series_of
-from spark_audit.report.figures.theme import LIGHT, MARKERS
+from spark_audit.report.figures.drawing import LIGHT, MARKERS
 from spark_audit.results import Contrast, Report, Row
 
 R = TypeVar("R", bound=Row)
@@ -61,13 +61,17 @@ def _chosen(
     def place(key: tuple[str, str]) -> list[int]:
         return [places[entries[name]] for name in key if name]
 
-    return {key: max(by_key[key], key=_rank) for key in sorted(kept, key=place)}
+    def rank(row: Row) -> tuple[bool, bool, bool, float]:
+        low, high = row.ends or (0.0, 0.0)
+        bounded = row.ends is not None
+        return (
+            row.value is not None,
+            bounded,
+            bounded and row.over == "both",
+            high - low,
+        )
 
-
-def _rank(row: Row) -> tuple[bool, bool, bool, float]:
-    low, high = row.ends or (0.0, 0.0)
-    bounded = row.ends is not None
-    return row.value is not None, bounded, bounded and row.over == "both", high - low
+    return {key: max(by_key[key], key=rank) for key in sorted(kept, key=place)}
 
 
 def frame_of(

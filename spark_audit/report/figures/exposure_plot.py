@@ -64,7 +64,9 @@ def draw(report: Report) -> Picture | None:
         panels=[
             replace(
                 _panel(own, look, [*places]),
-                title=_title(str(part)),
+                title=wrapped(
+                    optional(f"figure.exposure.{part}") or str(part), width=34
+                ),
                 references=marked,
             )
             for part, own in frame.groupby("part", sort=False)
@@ -76,10 +78,6 @@ def draw(report: Report) -> Picture | None:
         keys=keys,
         digits=1,
     )
-
-
-def _title(part: str) -> str:
-    return wrapped(optional(f"figure.exposure.{part}") or part, width=34)
 
 
 def _panel(own: pd.DataFrame, look: dict[str, Look], places: Sequence[float]) -> Panel:

@@ -1,5 +1,8 @@
 """Forests: lines with values and intervals on one scale, in sections below each other.
 
+Of these are the Love plot of matching, and that of Delta_sel and DiD; the memory plot
+is another.
+
 They are narrow enough for a phone: names and figures stand above the marks.
 """
 
@@ -10,7 +13,12 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
+from spark_audit.names import BASE
+from spark_audit.report.figures.drawing import HOLLOW, INK, MUTED
+from spark_audit.report.figures.entries import contrasts_of, estimable, rows_of
 from spark_audit.report.figures.panel import (
+    AREA,
+    DASHED,
     ZERO,
     Axis,
     Band,
@@ -21,11 +29,13 @@ from spark_audit.report.figures.panel import (
     Value,
     inches,
     lines_of,
+    looks,
     plain,
+    wrapped,
 )
 from spark_audit.report.figures.picture import LETTERS, WIDTH, Picture
-from spark_audit.report.figures.theme import HOLLOW, INK, MUTED
-from spark_audit.results import Row
+from spark_audit.results import Report, Row
+from spark_audit.sentences import render
 
 LANE = 0.16
 """Inches of a line's marks; twice that with marks below each other."""
@@ -129,7 +139,7 @@ class Section:
         """The section as a panel with lines of ``tall`` inches, ``lane`` for marks."""
         count, room = len(self.lines), lane / tall
         columns = columns_of(self.lines)
-        below = LETTERS * rows_of(columns) / tall
+        below = LETTERS * room_of(columns) / tall
         curves, bands, labels = [], [], []
         for at, line in enumerate(self.lines):
             place = at + 0.5 - room / 2 - below
@@ -179,7 +189,7 @@ def columns_of(lines: Sequence[Line]) -> list[tuple[float, int]]:
     return places
 
 
-def rows_of(columns: Sequence[tuple[float, int]]) -> float:
+def room_of(columns: Sequence[tuple[float, int]]) -> float:
     """Lines of text below the marks, and the room between two checkpoints."""
     return columns[-1][1] + 1.4 if columns else 0.0
 
@@ -189,10 +199,124 @@ def forest(sections: Sequence[Section], **facts: Any) -> Picture:
     lines = [line for section in sections for line in section.lines]
     lane = LANE * (1 + any(line.several for line in lines))
     texts = (f"{n.label}\n{n.text}" if not above(n)[1] else n.label for n in lines)
-    tall = lane + LETTERS * (lines_of(texts) + rows_of(columns_of(lines)))
+    tall = lane + LETTERS * (lines_of(texts) + room_of(columns_of(lines)))
     return Picture(
         panels=[section.panel(lane, tall) for section in sections],
         most=1,
         grid="x",
         **facts,
     )
+
+
+# --- balance of the matching ----------------------------------------------------------
+
+ENOUGH = 0.1
+"""|SMD| up to which a covariate counts as balanced (Austin, Stat. Med. 28, 2009)."""
+TICKS = (0.0, ENOUGH, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+SIDES = {
+    "before": Look(marker="o", dashes="none", hollow=True),
+    "after": Look("", INK, "D", "none"),
+}
+
+
+def balance(report: Report) -> Picture | None:
+    """|SMD| of every covariate, sorted by what it was before matching."""
+    table = report.tables.get("balance", [])
+    smds = {r["covariate"]: [r.get(f"smd_{side}") for side in SIDES] for r in table}
+    known = {name: both for name, both in smds.items() if both != [None, None]}
+    if not known:
+        return None
+    lines = []
+    for name in sorted(known, key=lambda name: -abs(known[name][0] or 0.0)):
+        words = [MISSING if smd is None else plain(smd, 2) for smd in known[name]]
+        marks = [None if smd is None else abs(smd) for smd in known[name]]
+        label = name.replace("_", " ")
+        looks = [*SIDES.values()]
+        lines.append(Line(label, Look(), marks, " → ".join(words), joined=looks))
+    columns = zip(SIDES, zip(*known.values(), strict=True), strict=True)
+    sizes = {k: [abs(smd) for smd in each if smd is not None] for k, each in columns}
+    end = max(*sizes["before"], *sizes["after"], ENOUGH) * 1.25
+    facts = {
+        "enough": f"{ENOUGH:g}",
+        "missing": [name for name in smds if name not in known],
+        "counts": {
+            side: (sum(v > ENOUGH for v in values), len(values))
+            for side, values in sizes.items()
+        },
+    }
+    axis = Axis(
+        wrapped(render("figure.balance.axis", **facts), width=42),
+        "symlog",
+        limits=(-0.01, end),
+        ticks={at: f"{at:g}" for at in TICKS if at <= end},
+        options={"linthresh": ENOUGH},
+    )
+    title = wrapped(render("figure.balance.beyond", **facts), width=40)
+    keys = {render(f"figure.balance.{side}"): look for side, look in SIDES.items()}
+    return forest(
+        [Section(lines, title, axis, {ENOUGH: DASHED})],
+        audit="manifest",
+        facts=facts,
+        keys=keys | {f"|SMD| {ENOUGH:g}": DASHED},
+    )
+
+
+# --- selectivity ----------------------------------------------------------------------
+
+CHANGED = {
+    "change": Look(marker="o"),
+    "level": Look(marker="o", size=3.6, width=1.0, alpha=0.55),
+    "regression": AREA,
+}
+
+
+def selectivity(report: Report) -> Picture | None:
+    """Delta_sel and its change with intervals, and contrasts between checkpoints."""
+    changes = rows_of(report, "matched", "delta_sel", of="change")
+    levels = rows_of(report, "matched", "delta_sel")
+    if not estimable(changes) and not estimable(levels):
+        return None
+    if BASE in changes and changes[BASE].value is None:
+        # Of the reference itself there is no change to show.
+        del changes[BASE]
+    bands = rows_of(report, "matched", "rtm_bias", of="change")
+    look, changed = looks(report), bool(estimable(changes))
+    lines = []
+    for name in dict.fromkeys([*levels, *changes]):
+        marks = [changes.get(name), levels.get(name)][not changed :]
+        text = words_of(marks[0])
+        if changed and name == BASE and name not in changes:
+            text = render("figure.selectivity.reference")
+        lines.append(Line(wrapped(name), look[name], marks, text, bands.get(name)))
+    sections = [_section("changes", lines)]
+    contrasts = contrasts_of(report, "matched", "did")
+    if estimable(contrasts):
+        behind = contrasts_of(report, "matched", "rtm_bias")
+        baselines = {baseline for _, baseline in contrasts}
+        lines = []
+        for (name, baseline), row in contrasts.items():
+            label = wrapped(name)
+            if len(baselines) > 1:
+                label += f"\nvs {wrapped(baseline)}"
+            band = behind.get((name, baseline))
+            lines.append(Line(label, look[name], [row], words_of(row), band))
+        one = baselines.pop() if len(baselines) == 1 else ""
+        sections.append(_section("contrasts", lines, baseline=one))
+    return forest(
+        sections,
+        audit="matched",
+        facts={"changed": changed or len(sections) > 1},
+        keys={
+            render(f"figure.selectivity.{name}"): key
+            for name, key in CHANGED.items()
+            if changed or name != "change"
+        },
+    )
+
+
+def _section(name: str, lines: list[Line], **facts: str) -> Section:
+    title, label = (
+        wrapped(render(f"figure.selectivity.{key}", **facts), width=42, lines=3)
+        for key in (name, f"{name}_axis")
+    )
+    return Section(lines, title, Axis(label))

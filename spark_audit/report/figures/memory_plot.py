@@ -11,13 +11,20 @@ import re
 import textwrap
 from dataclasses import replace
 
+from spark_audit.report.figures.drawing import ALARM, INK, MUTED, WARN
 from spark_audit.report.figures.forest import Line, Section, forest
 from spark_audit.report.figures.panel import AREA, Axis, Look, wrapped
 from spark_audit.report.figures.picture import Picture
-from spark_audit.report.figures.theme import ALARM, INK, MUTED, WARN
-from spark_audit.report.memory_rows import SIGNS, Memory, memories, reach
-from spark_audit.report.states import SHAPES, State, standings, state_name
-from spark_audit.results import Report, Row
+from spark_audit.report.states import (
+    SHAPES,
+    SIGNS,
+    Standing,
+    State,
+    reach,
+    standings,
+    state_name,
+)
+from spark_audit.results import Report
 from spark_audit.sentences import render
 
 STATES: dict[State, Look] = {
@@ -41,14 +48,13 @@ STEPS = (1, 2, 5, 10, 20, 50)
 
 def draw(report: Report) -> Picture | None:
     """One line per checkpoint, the worst first."""
-    found = memories(report, standings(report))
-    if not found:
+    found = standings(report)
+    if (most := reach(found)) is None:
         return None
-    sides = {one.sides for one in found if one.estimable}
+    sides = {one.sides for one in found if one.memory and one.memory.value is not None}
     facts = {"sides": sides.pop() if len(sides) == 1 else ()}
     lines = [_line(one, alike=bool(facts["sides"])) for one in found]
     section = Section(lines, render("figure.memory.sides", **facts), Axis())
-    most = reach(found)
     low, high = section.span()
     limits = max(low, -most), min(high, most)
     ticks = _ticks(*limits)
@@ -62,13 +68,10 @@ def draw(report: Report) -> Picture | None:
     return forest([section], audit="memory", facts=facts, keys=keys)
 
 
-def _line(one: Memory, *, alike: bool) -> Line:
-    state = one.standing.state
-    look = replace(STATES[state], name=one.standing.name)
-    who = f"{SHAPES[state]} {state_name(state)}  {one.standing.name}"
-    sides = () if alike else one.sides
-    text = render("figure.memory.figure", row=one.row, sides=sides)
-    text = textwrap.fill(_minus(text), 44)
+def _line(one: Standing, *, alike: bool) -> Line:
+    look = replace(STATES[one.state], name=one.name)
+    row, sides = one.memory, () if alike else one.sides
+    text = render("figure.memory.figure", row=row, sides=sides)
     below = [
         (
             f"{SIGNS[tried.outcome]} {tried.attack}",
@@ -77,25 +80,22 @@ def _line(one: Memory, *, alike: bool) -> Line:
         for tried in one.attacks
     ]
     mark, band = None, None
-    if one.row is not None and one.row.value is not None:
-        mark, mde = _turned(one.row), one.row.mde
-        band = mde and one.row.model_copy(update={"low": -mde, "high": mde})
+    if row is not None and row.value is not None:
+        # A change of NLL as one of log-likelihood: above 0 is more likely.
+        ends = {"value": row.value, "low": row.high, "high": row.low}
+        turned = {k: None if value is None else -value for k, value in ends.items()}
+        mark = row.model_copy(update=turned)
+        if row.mde:
+            band = row.model_copy(update={"low": -row.mde, "high": row.mde})
     return Line(
-        wrapped(who, lines=3),
+        wrapped(f"{SHAPES[one.state]} {state_name(one.state)}  {one.name}", lines=3),
         look,
         [mark],
-        text,
-        band or None,
+        textwrap.fill(_minus(text), 44),
+        band,
         below=below,
         colour=look.colour,
     )
-
-
-def _turned(row: Row) -> Row:
-    """A change of NLL as one of log-likelihood: above 0 is more likely."""
-    old = {"value": row.value, "low": row.high, "high": row.low}
-    turned = {k: None if value is None else -value for k, value in old.items()}
-    return row.model_copy(update=turned)
 
 
 def _ticks(low: float, high: float) -> dict[float, str]:

@@ -16,8 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import TextToPath
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
-from spark_audit.report.figures.entries import palette
-from spark_audit.report.figures.theme import (
+from spark_audit.report.figures.drawing import (
     CHECKPOINT,
     HOLLOW,
     INK,
@@ -25,6 +24,7 @@ from spark_audit.report.figures.theme import (
     MUTED,
     PAPER,
 )
+from spark_audit.report.figures.entries import palette
 from spark_audit.results import Report, Row, number
 
 FONT = 8.0

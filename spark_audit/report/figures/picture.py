@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from matplotlib.figure import Figure
 
 from spark_audit.names import entry_of
+from spark_audit.report.figures.drawing import HOLLOW, Drawing
 from spark_audit.report.figures.entries import names_of
 from spark_audit.report.figures.panel import (
     FONT,
@@ -21,7 +22,6 @@ from spark_audit.report.figures.panel import (
     plain,
     wrapped,
 )
-from spark_audit.report.figures.theme import HOLLOW, Drawing
 from spark_audit.results import Report
 from spark_audit.sentences import optional, render
 

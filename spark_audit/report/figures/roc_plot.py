@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_audit.audits.claims import carriers
 from spark_audit.names import BASE
+from spark_audit.report.figures.drawing import INK
 from spark_audit.report.figures.entries import frame_of, rows_of
 from spark_audit.report.figures.panel import (
     AREA,
@@ -20,7 +21,6 @@ from spark_audit.report.figures.panel import (
     wrapped,
 )
 from spark_audit.report.figures.picture import WIDTH, Picture, grid_of
-from spark_audit.report.figures.theme import INK
 from spark_audit.results import Report
 from spark_audit.sentences import render, translated
 

@@ -96,27 +96,19 @@ def series(report: Report) -> Picture | None:
     for name in dict.fromkeys(record["checkpoint"] for record in records):
         mine = [r for r in records if r["checkpoint"] == name and name in look]
         stages = [record["stage"] for record in mine]
-        curves = [
-            Curve(
-                replace(look[name], dashes=dashes),
-                stages,
-                [_shared(record, of) for record in mine],
-            )
-            for of, dashes in SHARED.items()
-            if mine
-        ]
+        curves = []
+        for of, dashes in SHARED.items() if mine else ():
+            row = Row(audit="series", checkpoint=name, metric="auc", of=of, value=0)
+            ends = ("value", "low", "high")
+            found = [{end: one[f"{of}_{end}"] for end in ends} for one in mine]
+            shown = [row.model_copy(update=figures) for figures in found]
+            curves.append(Curve(replace(look[name], dashes=dashes), stages, shown))
         if curves:
             title = f"{wrapped(name, width=15)}\nn {n.get(name, 0)}"
             panels.append(_panel(curves, title, stages, (), ("y", 0.5, ZERO)))
     ways = SHARED.items()
     keys = {f"series.{of}": Look(marker="o", dashes=dashes) for of, dashes in ways}
     return _figure("series", panels, [], keys)
-
-
-def _shared(record: dict[str, Any], of: str) -> Row:
-    ends = {end: record[f"{of}_{end}"] for end in ("value", "low", "high")}
-    name = record["checkpoint"]
-    return Row(audit="series", checkpoint=name, metric="auc", of=of, **ends)
 
 
 def _figure(

@@ -1,21 +1,18 @@
-"""tables/*.csv: the rows of the report, tidy, one figure a line.
+"""tables/*.csv: the rows of the report, tidy, one figure a line; and named rows.
 
 Columns have names that no SQL dialect reserves; a part of the rows ("type:SSN") stands
-in two of them. Contrasts of single tasks, most of all lines, are in
-``tables/contrasts_by_task.parquet``.
+in two of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from spark_audit.report.named import AUDIT, SHARE, evidence_of, named_rows, numbered
 from spark_audit.report.table_cells import File, Rendering
 from spark_audit.results import Contrast, Guard, Report, Row
 
@@ -35,18 +32,13 @@ RENAMED = {
     "variant": "setting",
 }
 """Columns whose names in ``report.json`` are words of SQL, and what is named alike."""
-ANNOTATION = "/annotation"
-"""Of a variant of canaries: each context apart. Without contexts the figures are those
-of the variant itself, and would stand here twice."""
 
 
 def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """Results, contrasts, guards and the report's further tables as CSV."""
-    contrasts = _once(Contrast, report.contrasts)
-    of_task = contrasts["group"].str.startswith("task:").astype(bool)
     frames = {
-        "results": _once(Row, report.results),
-        "contrasts": contrasts[~of_task],
+        "results": _frame(Row, report.results),
+        "contrasts": _frame(Contrast, report.contrasts),
         "guards": _frame(Guard, report.guards),
     }
     for name, records in report.tables.items():
@@ -54,26 +46,11 @@ def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
         frames[name] = pd.DataFrame(long, dtype=object)
     for name, frame in frames.items():
         yield File(f"tables/{name}.csv", csv_text(_tidy(frame)))
-    if of_task.any():
-        table = pa.Table.from_pylist(_tidy(contrasts[of_task]).to_dict("records"))
-        # What is missing everywhere is a number here.
-        kinds = [k if k != pa.null() else pa.float64() for k in table.schema.types]
-        table = table.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
-        pq.write_table(table, file := BytesIO())
-        yield File("tables/contrasts_by_task.parquet", file.getvalue())
 
 
 def _frame(model: type[Row | Guard], rows: Sequence[Row | Guard]) -> pd.DataFrame:
     records = [row.model_dump() for row in rows]
     return pd.DataFrame(records, columns=[*model.model_fields], dtype=object)
-
-
-def _once(model: type[Row], rows: Sequence[Row]) -> pd.DataFrame:
-    """The rows without those of annotations that say what another one does."""
-    frame = _frame(model, rows)
-    plain = frame["of"].str.removesuffix(ANNOTATION)
-    twice = frame.assign(of=plain, note="").duplicated(keep=False)
-    return frame[~(twice & (plain != frame["of"]))]
 
 
 def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
@@ -110,3 +87,34 @@ def csv_text(frame: pd.DataFrame) -> str:
 
 FORMULA = r"^(\s*[-=+@\uff1d\uff0b\uff0d\uff20])"
 """How a formula begins, in full width too."""
+
+
+# --- who is shown to have been trained on ---------------------------------------------
+
+
+def write_named(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``named_rows.csv`` and ``named_sources.csv``, where they are asked for by name.
+
+    They say of each row or group only whether it is named: how familiar a single one
+    looks stays in ``scores/``. Nothing where the report has no audit of membership.
+    """
+    if not any(row.audit == AUDIT for row in report.results):
+        return
+    evidence = evidence_of(report, folder)
+    lists = named_rows(report, evidence)
+    units = evidence.units
+    for name, field, columns, ids in (
+        ("named_rows", "rows", ["row", "task"], units["example"]),
+        ("named_sources", "groups", ["group", "rows"], units["cluster"]),
+    ):
+        parts = [
+            getattr(one, field).assign(checkpoint=one.checkpoint, false_share=SHARE)
+            for one in lists
+        ]
+        table = pd.concat(parts) if parts else pd.DataFrame()
+        if len(table):
+            table = table.loc[table["named"], ["checkpoint", *columns, "false_share"]]
+            if report.manifest.ids_identify:
+                table[columns[0]] = table[columns[0]].map(numbered(ids))
+            table = table.rename(columns={"group": "source"})
+        yield File(f"tables/{name}.csv", csv_text(table), private=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,9 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
     if not shared["next"]:
         shared["next"] = {"NOT TESTED": render("advice.give") + "."}
     audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
+    lists = []
+    with suppress(InputError):  # no audit of membership, or its scores are elsewhere
+        lists = named_rows(report, evidence_of(report, folder))
     shared |= {
         "words": _words,
         "prepared_by": prepared_by or render("dossier.not_stated"),
@@ -91,7 +95,12 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
         },
         "limits": [line for name in audits for line in under(f"scope.{name}.dossier.")],
         "named": named is not None,
-        "shown": _shown(report, folder, [one.name for one in found if one.detections]),
+        # How many rows of each checkpoint are shown to have been trained on.
+        "shown": [
+            one.summary(SHARE)
+            for one in lists
+            if entry_of(one.checkpoint) in {k.name for k in found if k.detections}
+        ],
     }
     made = environment(figure=_figure, attack=attack_name)
     return made.get_template("dossier.html").render(shared)
@@ -101,16 +110,6 @@ def _words(key: str, **facts: Any) -> str:
     """The words of a key; empty where there are none."""
     key = f"dossier.page.{key.lower().replace(' ', '_')}"
     return render(key, **facts) if knows(key) else ""
-
-
-def _shown(report: Report, folder: Path, names: list[str]) -> list[str]:
-    """How many rows of each checkpoint are shown to have been trained on."""
-    try:
-        evidence = evidence_of(report, folder)
-    except InputError:  # no audit of membership, or its scores are elsewhere
-        return []
-    lists = named_rows(report, evidence)
-    return [one.summary(SHARE) for one in lists if entry_of(one.checkpoint) in names]
 
 
 def _figure(tried: Tried) -> str:

@@ -8,8 +8,7 @@ import pytest
 from made_reports import made_report
 
 from spark_audit.names import entry_of
-from spark_audit.report.figures.gallery import drawings
-from spark_audit.report.figures.theme import Drawing
+from spark_audit.report.figures.drawing import Drawing, drawings
 from spark_audit.results import Contrast, Report, Row
 
 SHORT = ("er", "sd-replay", "spark", "spark-ul", "spark-dkl", "pecl", "ewc")

@@ -4,7 +4,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from spark_audit.errors import InputError
-from spark_audit.report.figures.gallery import FIGURES
+from spark_audit.report.figures.drawing import FIGURES
 
 
 @pytest.mark.parametrize("name", list(FIGURES))

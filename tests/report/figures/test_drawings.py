@@ -17,15 +17,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from spark_audit.report.figures.entries import palette
-from spark_audit.report.figures.gallery import FIGURES, drawings
-from spark_audit.report.figures.svg import inline_svg
-from spark_audit.report.figures.theme import (
+from spark_audit.report.figures.drawing import (
     CHECKPOINT,
     DARK,
+    FIGURES,
     LIGHT,
     MARKERS,
+    drawings,
+    inline_svg,
 )
+from spark_audit.report.figures.entries import palette
 from spark_audit.results import Report
 
 ALL = {name.replace("-", "_") for name in list(FIGURES)}
@@ -239,7 +240,7 @@ def test_a_matplotlibrc_beside_the_data_is_not_read(tmp_path):
     # Whoever opens a FIFO waits for ever.
     os.mkfifo(tmp_path / "matplotlibrc")
     code = (
-        "from spark_audit.report.figures.theme import styled\n"
+        "from spark_audit.report.figures.drawing import styled\n"
         "with styled():\n"
         "    import matplotlib, os\n"
         "assert matplotlib.matplotlib_fname() == 'matplotlibrc'\n"

@@ -1,0 +1,265 @@
+"""Figures as drawings: which there are, how they look, and their files.
+
+Colour is never alone: each checkpoint has a marker and dashes of its own, so that a
+print in grey and a colour-blind eye read the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from markupsafe import Markup, escape
+
+from spark_audit.errors import InputError, choose
+from spark_audit.results import Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FIGURES: Mapping[str, tuple[str, str]] = {
+    "memory": ("memory_plot:draw", ""),
+    "balance": ("forest:balance", "balance"),
+    "selectivity": ("forest:selectivity", "matched"),
+    "stages": ("stages_plot:draw", "stages_states"),
+    "series": ("stages_plot:series", "series_stages"),
+    "exposure": ("exposure_plot:draw", "canary_by_dose"),
+    "roc": ("roc_plot:draw", "mia_roc"),
+    "accuracy": ("stages_plot:accuracy", "utility"),
+}
+"""In the order of reading: file and function, and the audit or table that is shown. Of
+what the report does not have, the file is not imported."""
+
+MARKERS = "os^DvPX<>ph*d8"
+"""Matplotlib's markers in the order in which checkpoints take them."""
+
+LIGHT = tuple("#595959 #cb8201 #1b6aa6 #c26cac #00552c #079dd5 #a53e02 #bc8757".split())
+"""Series on white, grey first, for the reference: seaborn's "colorblind", moved until
+each has a contrast of 3 to white (WCAG 2.2, 1.4.11), neighbours differ in lightness and
+any two can be told apart with deuteranopia (Machado et al. 2009)."""
+
+DARK = tuple("#b3b3b3 #f9b136 #4ea3de #bc8bba #86f3c1 #9bd3f5 #ec7c3a #ddb890".split())
+"""The same series on a dark page, for ``--c0`` to ``--c7``."""
+
+INK, MUTED, GRID, PAPER = "#222222", "#666666", "#d9d9d9", "#ffffff"
+"""Colours of text and axes, of remarks and references, of grids, and of the ground."""
+
+ALARM, WARN = "#9c1c1c", "#7a4b00"
+"""Colours of what was found; both differ from ink in lightness, and signs go with
+them."""
+
+HOLLOW = ("invalid", "insensitive", "not_resolvable")
+"""Statuses of figures that stand in the report but must not be read as found."""
+
+CHECKPOINT = "checkpoint:"
+"""What the gid of an artist begins with that belongs to a checkpoint."""
+
+
+def _matplotlib() -> None:
+    """Import matplotlib with the settings that it brings.
+
+    It reads a ``matplotlibrc`` of the working directory first, which may be somebody
+    else's: LaTeX with a preamble, a backend to import. In its own folder that is its
+    own file.
+    """
+    if "matplotlib" not in sys.modules:
+        found = importlib.util.find_spec("matplotlib")
+        folder = Path(str(found.origin)).parent / "mpl-data" if found else Path()
+        with contextlib.suppress(FileNotFoundError), contextlib.chdir(folder):
+            importlib.import_module("matplotlib")
+
+
+@contextlib.contextmanager
+def styled(**settings: Any) -> Iterator[None]:
+    """Matplotlib's settings while a figure is drawn or written; global ones stay."""
+    _matplotlib()
+    import seaborn
+    from matplotlib import style
+
+    look = {
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "grid.color": GRID,
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": 8,
+        "axes.titlesize": 8.5,
+        "axes.linewidth": 0.8,
+        "axes.titlelocation": "left",
+        "xtick.major.size": 3,
+        "ytick.major.size": 3,
+        "axes.formatter.useoffset": False,
+        # Names may have dollar signs, and no label has a formula.
+        "text.parse_math": False,
+        "svg.hashsalt": "spark-audit",
+        "pdf.fonttype": 42,
+    }
+    # Its own defaults first, whatever was read before we were called.
+    ticks = seaborn.axes_style("ticks")
+    with style.context(["default", ticks | look | settings]):
+        yield
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with what must stand beside it.
+
+    ``audit`` is an audit's name, ``manifest`` or ``training``; ``alt`` says in a
+    sentence what the figure shows, for who cannot see it.
+    """
+
+    name: str
+    audit: str
+    title: str
+    caption: str
+    alt: str
+    figure: Figure
+
+
+Drawn: TypeAlias = Callable[[], Sequence[Drawing]]
+"""Gives all drawings of a report, drawn when they are first asked for."""
+
+
+def drawings(report: Report, *, only: Collection[str] = FIGURES) -> list[Drawing]:
+    """The figures that a report has data for, in the order of reading.
+
+    Parameters
+    ----------
+    only
+        Names of the figures wanted.
+    """
+    _matplotlib()
+    drawn = []
+    there = {"", *report.tables, *(row.audit for row in report.results)}
+    for name, (place, shown) in FIGURES.items():
+        if name not in only or shown not in there:
+            continue
+        draw = resolve_name(f"spark_audit.report.figures.{place}")
+        with styled():
+            if (picture := draw(report)) is not None:
+                drawing = picture.drawing(name, report)
+                # Once is enough: the layout is the same in every format.
+                drawing.figure.draw_without_rendering()
+                drawing.figure.set_layout_engine("none")
+                drawn.append(drawing)
+    return drawn
+
+
+def plot(report: Report, name: str) -> Axes:
+    """Draw a figure; see :meth:`spark_audit.results.Report.plot`."""
+    if name not in FIGURES:
+        raise InputError(f"unknown figure {name!r}", fix=choose(name, list(FIGURES)))
+    drawn = drawings(report, only=[name])
+    if not drawn:
+        raise InputError(f"the report holds nothing for the figure {name}")
+    return drawn[0].figure.axes[0]
+
+
+# --- files ----------------------------------------------------------------------------
+
+DPI = 200
+FORMATS = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "ModDate": None},
+}
+"""Formats of files, and what of each is left out: else no two would be alike."""
+_VARIABLES = {
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "grid",
+    PAPER: "paper",
+    ALARM: "alarm",
+    WARN: "warn",
+    **{colour: f"c{i}" for i, colour in enumerate(LIGHT)},
+}
+_COLOUR = re.compile("|".join(map(re.escape, _VARIABLES)), re.IGNORECASE)
+_DEFINED = re.compile(r"<defs>(.*?)</defs>", re.DOTALL)
+_UNSEEN = re.compile(r"<style.*?</style>|<metadata>.*?</metadata>", re.DOTALL)
+_PLACED = re.compile(r'\b(?:d|x|y|width|height|transform|points)="[^"]*"')
+_NUMBER = re.compile(r"-?\d+\.\d{3,}")
+
+
+def rendered(drawing: Drawing, form: str, *, text: bool = False) -> bytes:
+    """The bytes of a file; with ``text``, an SVG keeps its letters as text."""
+    kind = {"svg.fonttype": "none"} if text else {}
+    file = io.BytesIO()
+    with styled(**kind):
+        drawing.figure.savefig(file, format=form, dpi=DPI, metadata=FORMATS[form])
+    return file.getvalue()
+
+
+def inline_svg(drawing: Drawing) -> Markup:
+    """The figure as ``<svg>`` for a page, in the page's colours and font.
+
+    Ink, grid, paper, muted text and series are ``var(--ink)``, ``var(--grid)``,
+    ``var(--paper)``, ``var(--muted)`` and ``var(--c0)`` ... ``var(--c7)``. What belongs
+    to a checkpoint has ``data-checkpoint``. Ids begin with the drawing's name.
+    """
+    name = drawing.name
+    whole = rendered(drawing, "svg", text=True).decode()
+    box = re.search(r'viewBox="[^"]*"', whole)
+    body = _UNSEEN.sub("", whole[whole.index(">", whole.index("<svg")) + 1 :])
+    # In one place: a part that the page hides takes no other's definitions along.
+    shelf, body = "".join(_DEFINED.findall(body)), _DEFINED.sub("", body)
+    body = f"<defs>{shelf}</defs>{body}"
+    body = re.sub(r"<[^>]*>", lambda tag: _themed(tag[0], name), body)
+    # Matplotlib sets these for every element of the page it stands in.
+    style = "stroke-linejoin:round;stroke-linecap:butt"
+    return Markup(
+        f'<svg xmlns="http://www.w3.org/2000/svg" id="{name}-svg" {box and box[0]} '
+        f'role="img" aria-labelledby="{name}-title {name}-desc" style="{style}">'
+        f'<title id="{name}-title">{escape(drawing.title)}</title>'
+        f'<desc id="{name}-desc">{escape(drawing.alt)}</desc>'
+        + re.sub(r">\s+<", "><", body.strip())
+    )
+
+
+def _themed(tag: str, name: str) -> str:
+    """A tag in the page's colours and font, with ids of the drawing's own.
+
+    Hundredths of a point are half as many bytes.
+    """
+    tag = tag.replace(f'<g id="{CHECKPOINT}', '<g data-checkpoint="')
+    tag = re.sub(r'<g id="[^"]*"', "<g", tag).replace("xlink:href", "href")
+    tag = re.sub(r'(?<= )id="|url\(#|href="#', lambda m: f"{m[0]}{name}-", tag)
+    tag = re.sub(r"font-family:[^;\"]*", "font-family: inherit", tag)
+    tag = _COLOUR.sub(lambda m: f"var(--{_VARIABLES[m[0].lower()]})", tag)
+    return _PLACED.sub(lambda m: _short(m[0]), tag)
+
+
+def _short(placed: str) -> str:
+    def hundredths(number: re.Match[str]) -> str:
+        return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+
+    text = " ".join(_NUMBER.sub(hundredths, placed).split())
+    return re.sub(r"(?<=[A-Za-z]) (?=[-0-9.])", "", text)
+
+
+def outline(marker: str) -> str:
+    """A marker of matplotlib as the path of an SVG in a box of 12."""
+    _matplotlib()
+    from matplotlib.markers import MarkerStyle
+
+    style = MarkerStyle(marker)
+    path = style.get_path().transformed(style.get_transform())
+    parts: list[Any] = list(path.to_polygons())
+    points = [[f"{6 + 8 * x:.4g} {6 - 8 * y:.4g}" for x, y in part] for part in parts]
+    return "".join(f"M{'L'.join(part)}z" for part in points)
+
+
+def css_string(text: str) -> str:
+    """Text within a string of CSS, whatever signs it has."""
+    return "".join(c if c.isascii() and c.isalnum() else f"\\{ord(c):x} " for c in text)

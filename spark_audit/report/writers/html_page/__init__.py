@@ -1,1 +1,0 @@
-"""report.html: the report as one page that needs no network and no other program."""
