@@ -150,7 +150,8 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
     try:
         return json.loads(
             raw.decode(),
-            parse_constant=_refuse if finite else None,
+            # What is no whole number is none of its constants either: a ValueError.
+            parse_constant=int if finite else None,
             object_pairs_hook=_once,
         )
     except UnicodeDecodeError as error:
@@ -169,10 +170,6 @@ def parse_json(raw: bytes, *, place: str, finite: bool = True) -> Any:
     except (ValueError, RecursionError) as error:
         what = "holds NaN, Infinity, too long a number or too deep a nesting"
         raise InputError(what, where=place) from error
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
     if rounded := ", ".join(sorted({*kinds} - _EXACT)):
         notes.append(f"the conversion lost digits ({rounded}): it is audited as it is")
     words = folder if loading.tokenizer is None else locate(loading.tokenizer)
-    notes += _check_tokens(reader.fields, content["tokenizer"], words)
+    notes += _check_tokens(content["tokenizer"].get("tokens") or [], words)
 
     def read() -> State:
         architecture = read_architecture(folder, config, loading.trust_remote_code)
@@ -163,25 +163,18 @@ def _check_header(data: mmap.mmap) -> None:
         value(number("I"), 1, inner=False)
 
 
-def _check_tokens(keys: Any, said: Any, folder: Path) -> list[str]:
-    """Refuse another tokenizer than the file's; notes on what it does not hold."""
-    notes, tokens, told = [], said.get("tokens") or [], {}
-    file, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
-    if file.exists() and tokens:
-        known = vocabulary_of(read_json(file, most=WORDS_BYTES))
-        # Rows that pad the vocabulary are called otherwise by every converter.
-        other = sum(known.get(token, i) != i for i, token in enumerate(tokens))
-        if other or max(known.values(), default=0) >= len(tokens):
-            raise CheckpointError(
-                f"the tokenizer is not the file's: of its {len(tokens)} tokens {other} "
-                f"have other ids, the tokenizer has {len(known)}",
-                fix=_BASE,
-            )
-    else:
-        notes.append("its tokens could not be compared with the tokenizer's")
-    if settings.exists():
-        told = read_json(settings, most=WORDS_BYTES)
-    template = "chat_template" in told or (folder / "chat_template.jinja").exists()
-    if template and "tokenizer.chat_template" not in keys:
-        notes.append("the file has no chat template, its base has one")
-    return notes
+def _check_tokens(tokens: list[str], folder: Path) -> list[str]:
+    """Refuse another tokenizer than the file's; a note where that cannot be told."""
+    file = folder / "tokenizer.json"
+    if not (file.exists() and tokens):
+        return ["its tokens could not be compared with the tokenizer's"]
+    known = vocabulary_of(read_json(file, most=WORDS_BYTES))
+    # Rows that pad the vocabulary are called otherwise by every converter.
+    other = sum(known.get(token, i) != i for i, token in enumerate(tokens))
+    if other or max(known.values(), default=0) >= len(tokens):
+        raise CheckpointError(
+            f"the tokenizer is not the file's: of its {len(tokens)} tokens {other} "
+            f"have other ids, the tokenizer has {len(known)}",
+            fix=_BASE,
+        )
+    return []

@@ -154,11 +154,7 @@ def _compared(item: Checkpoint, tokenizer: Any) -> str:
     """
     trusted, folder = item.loading.trust_remote_code, item.base_folder
     with at(str(item.base)):
-        if folder is None or not (folder / "config.json").exists():
-            raise CheckpointError(
-                "the base has no config.json to compare with",
-                fix="give the folder of the whole model by --base",
-            )
+        assert folder is not None  # it is asked for where a base was given
         config = read_config(folder, trusted=trusted)
         theirs = _described(read_architecture(folder, config, trusted))
         ours = _described(item.on.architecture)

@@ -116,7 +116,7 @@ def annotate(
     pattern: Annotated[list[str] | None, Parameter(metavar="TYPE=PATTERN")] = None,
     json: Json = False,
 ) -> None:
-    """Find identifiers; reports the share of injected ones that were found.
+    """Find identifiers, and count them by type.
 
     Parameters
     ----------
@@ -127,36 +127,22 @@ def annotate(
     pattern
         Own type and its regular expression: ORDER='ORD-[0-9]{7}'.
     """
-    from spark_audit.data.pii import (
-        NAMES_MISSED,
-        annotate,
-        detector_of,
-        recall,
-        unjudged,
-    )
+    from spark_audit.data.pii import NAMES_MISSED, annotate, detector_of, unjudged
 
     form = "TYPE=PATTERN, such as ORDER='ORD-[0-9]{7}'"
     own = _pairs(pattern, where="--pattern", form=form) or {}
-    how: dict[str, Any] = {"detector": detector, "patterns": own}
     detector_of(detector, own)  # a mistake is told before anything is read
     files = data_files([data])
     _check_file(output, files)
     examples = read_examples(*files)
-    annotated = annotate(examples, **how)
+    annotated = annotate(examples, detector=detector, patterns=own)
     _write(output, annotated)
     counts = Counter(span.type for example in annotated for span in example.spans)
     records: list[dict[str, Any]] = [
         {"type": kind, "annotated": counts[kind]}
         for kind in dict.fromkeys((*PII_TYPES, *own, *sorted(counts)))
     ]
-    title = "identifiers by type"
-    if any(span.origin == "injected" for example in examples for span in example.spans):
-        title += ", and share of the injected ones that were found"
-        shares = recall(examples, **how)
-        for record in records:
-            injected, share = shares.get(record["type"], (0, None))
-            record |= {"injected": injected, "recall": share}
-    show_records(records, title=title, as_json=json)
+    show_records(records, title="identifiers by type", as_json=json)
     if detector in NAMES_MISSED:
         say(NAMES_MISSED[detector])
     codes, rows = unjudged(annotated)

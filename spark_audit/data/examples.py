@@ -232,7 +232,7 @@ def read_examples(*paths: str | Path) -> list[Example]:
         Naming file, line and field of the first bad row; also for ids that stand twice,
         in one file or in two.
     """
-    return unique_ids(placed_examples(*paths))
+    return [*unique(placed_examples(*paths))]
 
 
 def placed_examples(*paths: str | Path) -> Iterator[tuple[str, Example]]:
@@ -334,10 +334,9 @@ def _validated(adapter: TypeAdapter[T], value: Any, *inside: str | int) -> T:
         raise InputError(what, where=where, fix=fix) from error
 
 
-def unique_ids(rows: Iterable[tuple[str, Example]]) -> list[Example]:
+def unique(rows: Iterable[tuple[str, Example]]) -> Iterator[Example]:
     """The examples of ``(place, example)``; an id that stands twice is an error."""
     first: dict[str, str] = {}
-    found = []
     for place, example in rows:
         if example.id in first:
             raise InputError(
@@ -347,8 +346,7 @@ def unique_ids(rows: Iterable[tuple[str, Example]]) -> list[Example]:
                 "ones)",
             )
         first[example.id] = place
-        found.append(example)
-    return found
+        yield example
 
 
 @contextmanager

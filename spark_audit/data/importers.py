@@ -28,7 +28,7 @@ from spark_audit.data.examples import (
     from_row,
     located,
     spans_field,
-    unique_ids,
+    unique,
     write_examples,
 )
 from spark_audit.data.readers import Cells, Line, Row, read_rows, split_of
@@ -116,14 +116,12 @@ def import_rows(
     """
     rows = _Import(str(source), task, format, split, template, dict(columns or {}))
     counts = Counter[Split]()
-    rows.prepare(progress)
-    known = set[str]()
+    if rows.pieces is not None:
+        read = _counted(rows.read(), "rows read", progress)
+        rows.common = task_templates(example for _, example in read)
 
     def examples() -> Iterator[Example]:
-        for _, example in _counted(rows.read(), "rows written", progress):
-            if example.id in known:
-                unique_ids(rows.read())  # it names both places
-            known.add(example.id)
+        for example in unique(_counted(rows.read(), "rows written", progress)):
             counts[example.split] += 1
             yield rows.worded(example)
 
@@ -179,12 +177,6 @@ class _Import:
         self.pieces = None if self.template is None else parse_template(self.template)
         named = (column for _, column in self.pieces or ())
         self.asked = {*self.columns.values(), *named}
-
-    def prepare(self, progress: Callable[[str, int, int], None] | None) -> None:
-        """Read all rows for what the prompts of a template share."""
-        if self.pieces is not None:
-            read = _counted(self.read(), "rows read", progress)
-            self.common = task_templates(example for _, example in read)
 
     def worded(self, example: Example) -> Example:
         """The example of a template, with what all prompts share as fixed wording."""

@@ -297,12 +297,11 @@ def _with_canary(
     assert encode is not None
     # As many draws as a manifest takes: it may rank what the short search did not.
     lost = dict(_unranked(drawn, parts, first, encode, MAX_DRAWS))
-    ranked = ", ".join(part for part in RANKED if part not in lost)
-    told = "; ".join(
-        f"no candidates for its {part}: {lost[part]}" for part in RANKED if part in lost
-    )
-    rest = f"; its {ranked} can be ranked" if ranked else ""
-    return rows, [f"canary {canary.id}: {told}{rest}"] if lost else []
+    told = [f"no candidates for its {part}: {lost[part]}" for part in sorted(lost)]
+    if told and len(lost) < len(RANKED):
+        ranked = (part for part in RANKED if part not in lost)
+        told.append(f"its {', '.join(ranked)} can be ranked")
+    return rows, [f"canary {canary.id}: {'; '.join(told)}"] if told else []
 
 
 def _unranked(

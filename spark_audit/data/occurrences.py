@@ -68,13 +68,9 @@ def standing(texts: Sequence[str], strings: Collection[str]) -> list[set[str]]:
 def finder(strings: Collection[str]) -> Callable[[str], set[str]]:
     """:func:`standing` of one text after the other, folded ones."""
     lengths: dict[str, tuple[int, ...]] = {}
-    shared: dict[tuple[int, ...], tuple[int, ...]] = {}
     for string in strings:
         if first := _WORD.match(string):
-            # Most begin with a word of their own: it is kept once, its length shared.
-            word = string if first[0] == string else first[0]
-            found = tuple({*lengths.get(word, ()), len(string)})
-            lengths[word] = shared.setdefault(found, found)
+            lengths[first[0]] = tuple({*lengths.get(first[0], ()), len(string)})
 
     def held(text: str) -> Iterator[str]:
         for word in _WORD.finditer(text):

@@ -97,30 +97,22 @@ def _lists() -> _Lists:
     from faker.providers.geo import Provider as Geo
     from faker.providers.lorem.en_US import Provider as Lorem
 
-    given: set[str] = set()
-    alone: set[str] = set()
-    surnames: set[str] = set()
-    english: set[str] = set()
-    for locale, provider in providers().items():
-        first = set(_listed(provider, "first_name"))
-        last = set(_listed(provider, "last_name"))
-        given, surnames = given | first, surnames | last
-        if locale in ("en_US", "en_GB", "en_IE", "en_NZ"):
-            alone, english = alone | first, english | last
+    everywhere = providers().values()
+    english = [providers()[f"en_{country}"] for country in ("US", "GB", "IE", "NZ")]
+    given, alone, surnames, usual = (
+        {name for provider in of for name in _listed(provider, start)}
+        for start in ("first_name", "last_name")
+        for of in (everywhere, english)
+    )
     places = {*Address.countries, *Address.states}
     for _, _, city, _, zone in Geo.land_coords:
         places |= {city, zone.rpartition("/")[2].replace("_", " ")}
     # "Santa Maria" makes no place of Maria.
     words = {word for place in places if " " in place for word in place.split()} - alone
     words |= {place for place in places if " " not in place} | _PLACES
-    return _Lists(
-        _words(given),
-        _words(alone),
-        _words(surnames),
-        _words(english),
-        _words(words),
-        frozenset(Lorem.word_list) | _NOT_NAMES | _FIRMS,
-    )
+    lists = map(_words, (given, alone, surnames, usual, words))
+    ordinary = frozenset(Lorem.word_list) | _NOT_NAMES | _FIRMS
+    return _Lists(*lists, ordinary=ordinary)
 
 
 def _written(word: str, least: int = 4) -> str:

@@ -8,7 +8,6 @@ behind a title or an introduction, and those that lists hold (``person_names.py`
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -75,19 +74,12 @@ def _secret(found: str) -> bool:
     )
 
 
-def _address(found: str) -> bool:
-    # Courts and the stock exchange are counted in news, not lived in.
-    return not re.search(
-        r"\b(?:Wall St|(?:Supreme|High|District|Federal|Circuit|Appeals) C)", found
-    )
-
-
-def _person(found: str) -> bool:
-    return not re.search(
-        r"\b(?:Pepper|Coffee|Clean|Potato|Scholl|Customer|Service|Support|Sales"
-        r"|Department|Center|Bank|Inc|Team|Office)\b",
-        found,
-    )
+# Courts and the stock exchange are counted in news, not lived in.
+_NO_HOME = r"\b(?:Wall St|(?:Supreme|High|District|Federal|Circuit|Appeals) C)"
+_NOBODY = (
+    r"\b(?:Pepper|Coffee|Clean|Potato|Scholl|Customer|Service|Support|Sales"
+    r"|Department|Center|Bank|Inc|Team|Office)\b"
+)
 
 
 def _ip(found: str) -> bool:
@@ -100,8 +92,8 @@ _CHECKS: Mapping[str, Callable[[str], bool]] = {
     "card": _card,
     "iban": _iban,
     "secret": _secret,
-    "address": _address,
-    "person": _person,
+    "address": lambda found: not re.search(_NO_HOME, found),
+    "person": lambda found: not re.search(_NOBODY, found),
     "ip": _ip,
 }
 _CAPITAL = r"[A-Z][^\W\d_]*(?:(?:-|['\u2019](?!s\b))[^\W\d_]+)*"
@@ -227,7 +219,7 @@ def find_identifiers(text: str) -> list[Span]:
 def annotate(
     examples: Sequence[Example],
     *,
-    detector: Detector = "rules",
+    detector: str = "rules",
     patterns: Mapping[str, str] | None = None,
 ) -> list[Example]:
     """The examples with the spans found added to those they have.
@@ -260,37 +252,6 @@ def annotate(
         return resolved(hits, example.spans)
 
     return [replace(example, spans=tuple(spans(example))) for example in examples]
-
-
-def recall(
-    examples: Sequence[Example],
-    *,
-    detector: Detector = "rules",
-    patterns: Mapping[str, str] | None = None,
-) -> dict[str, tuple[int, float]]:
-    """How many identifiers of each type were injected, and what share is found.
-
-    A detector finds one if it marks some of its characters as the same type, in the
-    text as it stands. The sentences of injected ones are easier than natural text: the
-    share does not show how well natural ones are found.
-    """
-    known = [
-        tuple(span for span in example.spans if span.origin == "injected")
-        for example in examples
-    ]
-    bare = [
-        replace(example, spans=tuple(set(example.spans) - set(spans)))
-        for example, spans in zip(examples, known, strict=True)
-    ]
-    hits: dict[str, list[bool]] = defaultdict(list)
-    marked = annotate(bare, detector=detector, patterns=patterns)
-    for spans, example in zip(known, marked, strict=True):
-        for one in spans:
-            touching = (
-                s for s in example.spans if s.start < one.end > one.start < s.end
-            )
-            hits[one.type].append(one.type in {s.type for s in touching})
-    return {type: (len(each), sum(each) / len(each)) for type, each in hits.items()}
 
 
 def unjudged(examples: Iterable[Example]) -> tuple[int, int]:

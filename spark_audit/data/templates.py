@@ -19,32 +19,25 @@ def task_templates(examples: Iterable[Example]) -> dict[str, tuple[int, int]]:
     different prompts has none: ``(0, 0)``.
     """
     # The first and the last in the order of letters share what all share.
-    edges: dict[str, tuple[str, str, str, str]] = {}
-    shortest: dict[str, int] = {}
+    edges: dict[str, tuple[str, ...]] = {}
     for example in examples:
-        task, prompt = example.task, example.prompt
-        back = prompt[::-1]
-        low, high, back_low, back_high = edges.get(task, (prompt, prompt, back, back))
-        edges[task] = (
-            min(low, prompt),
-            max(high, prompt),
-            min(back_low, back),
-            max(back_high, back),
-        )
-        shortest[task] = min(shortest.get(task, len(prompt)), len(prompt))
-    return {task: _common(*found, shortest[task]) for task, found in edges.items()}
+        known = {*edges.get(example.task, ()), example.prompt}
+        back = sorted(known, key=lambda prompt: prompt[::-1])
+        ends = min(known), max(known), back[0], back[-1], min(known, key=len)
+        edges[example.task] = tuple({*ends})
+    return {task: _common(prompts) for task, prompts in edges.items()}
 
 
-def _common(
-    low: str, high: str, back_low: str, back_high: str, shortest: int
-) -> tuple[int, int]:
-    if low == high:
+def _common(prompts: tuple[str, ...]) -> tuple[int, int]:
+    if len(prompts) == 1:
         return 0, 0
-    prefix = len(os.path.commonprefix([low, high]))
+    low = prompts[0]
+    prefix = len(os.path.commonprefix(prompts))
     while prefix and (low[prefix - 1].isalnum() or low[prefix - 1] in "\"'([{<$#"):
         prefix -= 1
-    room = shortest - prefix
-    suffix = min(len(os.path.commonprefix([back_low, back_high])), room)
+    backwards = [prompt[::-1] for prompt in prompts]
+    room = min(map(len, prompts)) - prefix
+    suffix = min(len(os.path.commonprefix(backwards)), room)
     while suffix and (low[-suffix].isalnum() or low[-suffix] in "\"')]}>.,;:!?%"):
         suffix -= 1
     return prefix, suffix

@@ -94,13 +94,6 @@ def _script(word: str) -> str:
     return unicodedata.name(word[0], "").partition(" ")[0]
 
 
-def _cased(words: Sequence[str], like: str) -> list[str]:
-    """The words in the case of another."""
-    if like.islower():
-        return [word.lower() for word in words]
-    return [word.upper() for word in words] if like.isupper() else list(words)
-
-
 class Forms:
     """What the identifiers of some data have in common, to draw others like them.
 
@@ -114,7 +107,9 @@ class Forms:
         known = list(identifiers)
         seen: dict[tuple[str, str], list[str]] = defaultdict(list)
         for type, text in known:
-            seen[type, _shape(type, text)].append("".join(_singles(type, text)))
+            drawn = r"[0-9]" if type in WORDED else r"[0-9a-zA-Z]"
+            single = re.findall(drawn, _body(type, text))
+            seen[type, _shape(type, text)].append("".join(single))
         self._seen = {
             form: [sorted(set(column)) for column in zip(*held, strict=True)]
             for form, held in seen.items()
@@ -145,7 +140,10 @@ class Forms:
         for piece in pieces:
             if piece[0].isalpha() and type in WORDED:
                 drawn = _joined([pick(rng, part, n) for part in next(words)])
-                columns.append(_cased(drawn, piece))
+                # In the case of the word that they stand for.
+                cased = str.lower if piece.islower() else str.upper
+                as_drawn = not (piece.islower() or piece.isupper())
+                columns.append(drawn if as_drawn else [*map(cased, drawn)])
                 continue
             for char in piece:
                 one = any(char in known for known in _CLASSES)
@@ -197,7 +195,10 @@ class Forms:
             for i, word in enumerate(words)
             if word.casefold() not in stay and (lower or not word.islower())
         ]
-        locale = self._locale([words[i] for i in own] or words)
+        # The first locale by what it has of all the data's names that has most.
+        told = [words[i] for i in own] or words
+        fitting = [x for x in self._ranked if _script(x.first[0]) == _script(told[0])]
+        locale = max(fitting, key=lambda x: sum(map(x.holds, told)), default=None)
         if locale is None:
             return None
         found: list[Sequence[Sequence[str]]] = [[[word]] for word in words]
@@ -207,12 +208,6 @@ class Forms:
             if len(words[i]) > 1:
                 found[i] = _parts(type, words[i], locale, alone=alone, last=last)
         return iter(found)
-
-    def _locale(self, words: Sequence[str]) -> _Locale | None:
-        """The first locale by what it has of all the data's names that has most."""
-        script = _script(words[0])
-        fitting = [x for x in self._ranked if _script(x.first[0]) == script]
-        return max(fitting, key=lambda x: sum(map(x.holds, words)), default=None)
 
     @cached_property
     def _ranked(self) -> list[_Locale]:
@@ -254,12 +249,6 @@ def _parts(
 def _body(type: str, text: str) -> str:
     """What is drawn anew: all but the host of an e-mail address."""
     return text.rpartition("@")[0] if type == "EMAIL" else text
-
-
-def _singles(type: str, text: str) -> list[str]:
-    """The characters that are drawn one by one."""
-    kept = _CLASSES[:1] if type in WORDED else _CLASSES
-    return [char for char in _body(type, text) if any(char in x for x in kept)]
 
 
 def _shape(type: str, text: str) -> str:

@@ -222,14 +222,13 @@ class Probe:
             manifest=manifest_facts(self.manifest),
             checkpoints=[*self._facts],
         )
+        tripped = tuple(
+            f"{one.rule}: {one.detail}"
+            for one in check(report, self.rules, allow_missing=True)
+            if one.checkpoint == name and one.state == "tripped"
+        )
         # What the base gives away, this training did not teach it.
-        tripped = () if name == BASE else tuple(self._tripped(report, name))
-        return Look(step, name, report, tripped)
-
-    def _tripped(self, report: Report, name: str) -> Iterator[str]:
-        for one in check(report, self.rules, allow_missing=True):
-            if one.checkpoint == name and one.state == "tripped":
-                yield f"{one.rule}: {one.detail}"
+        return Look(step, name, report, () if name == BASE else tripped)
 
 
 def _audit(one: str | Audit) -> Audit:

@@ -167,12 +167,6 @@ class AuditCallback(_Base):  # type: ignore[misc]
         self._pace = Pace(self._every, state.global_step)
         self._trainer = _calling(transformers.Trainer)
         model, tokenizer = given["model"], self._tokenizer or given["processing_class"]
-        if tokenizer is None:
-            raise InputError(
-                "the trainer has no tokenizer",
-                where="AuditCallback",
-                fix="give tokenizer=, or processing_class= to the trainer",
-            )
         if getattr(args, "fsdp", None):
             raise InputError(
                 "parameters are shards under FSDP",

@@ -24,8 +24,7 @@ from spark_audit.data.examples import (
     as_json,
     from_json,
     placed_examples,
-    read_examples,
-    unique_ids,
+    unique,
 )
 from spark_audit.errors import InputError
 from spark_audit.manifest.build_settings import BuildSettings
@@ -178,9 +177,8 @@ def stored_examples(*paths: Path) -> Table[Example]:
     number: dict[str, int] = {}
 
     def lines() -> Iterator[bytes]:
-        for i, (_, example) in enumerate(placed_examples(*paths)):
-            if number.setdefault(example.id, i) != i:
-                read_examples(*paths)  # it names both places
+        for example in unique(placed_examples(*paths)):
+            number[example.id] = len(number)
             yield as_json(example)
 
     stored = pa.chunked_array([*chunked(lines())], pa.binary())
@@ -195,7 +193,7 @@ def checked(examples: Sequence[Example]) -> Sequence[Example]:
     if isinstance(examples, Table):  # of stored rows, which are sorted and unique
         return examples
     ordered = sorted(examples, key=lambda example: example.id)
-    return unique_ids((f"example {one.id!r}", one) for one in ordered)
+    return [*unique((f"example {one.id!r}", one) for one in ordered)]
 
 
 # --- slices of rows -------------------------------------------------------------------

@@ -162,12 +162,9 @@ def check_joined(manifest: Manifest) -> None:
         once("pairs", i, pair.example, pair.pii.token_start, pair.pii.token_end)
     for i, span in enumerate(manifest.unmatched):
         inside(f"unmatched.{i}", span.example, span)
-    for i, canary in enumerate(manifest.canaries):
-        once("canaries", i, canary.canary_id, canary.part)
-    for i, twins in enumerate(manifest.twins):
-        once("twins", i, twins.id)
-    for part in ("canaries", "twins"):
+    for part, key in (("canaries", ("canary_id", "part")), ("twins", ("id",))):
         for i, held in enumerate(getattr(manifest, part)):
+            once(part, i, *(getattr(held, name) for name in key))
             for one in held.contexts:
                 inside(f"{part}.{i}.contexts", one.example, one)
     for part, split in (("members", "train"), ("non_members", "test")):

@@ -108,7 +108,8 @@ class Balance:
     def __init__(self) -> None:
         # They have no name: only this process reads them.
         self._files: dict[tuple[str, str], IO[bytes]] = defaultdict(TemporaryFile)
-        finalize(self, _close, self._files)
+        files = self._files
+        finalize(self, lambda: [file.close() for file in files.values()])
 
     def add(self, texts: Corpus, eligible: np.ndarray, pairs: Pairs) -> None:
         """Take a slice's spans, windows and pairs."""
@@ -157,11 +158,6 @@ class Balance:
         file = self._files[side, name]
         file.seek(0)
         return np.fromfile(file, np.float64)
-
-
-def _close(files: Mapping[tuple[str, str], IO[bytes]]) -> None:
-    for file in files.values():
-        file.close()
 
 
 def _spans(row: Layout) -> Iterator[tuple[Span, TokenSpan | None]]:
@@ -241,7 +237,6 @@ class Found:
                 "unmatched": len(pairs.unmatched),
                 "spans_cut": sum(u["reason"] == CUT_OFF for u in pairs.unmatched),
                 "scored_spans": len(pairs.scored),
-                "milp": pairs.solvers["milp"],
             }
         )
         self.balance.add(texts, eligible, pairs)
@@ -273,7 +268,7 @@ def counts(
     return {
         **row_numbers(examples),
         **units.counts,
-        **{k: n for k, n in found.counted.items() if k not in ("scored_spans", "milp")},
+        **{k: n for k, n in found.counted.items() if k != "scored_spans"},
         "canaries": len({c["canary_id"] for c in canaries}),
         "canary_parts": len(canaries),
         "canary_parts_rankable": sum(bool(c["candidates"]) for c in canaries),
@@ -309,8 +304,6 @@ def notes(
             f"{count['spans_partial']} of {count['spans']} spans begin or end "
             "inside a token"
         )
-    if found["milp"]:
-        yield f"{found['milp']} examples with many spans were matched by HiGHS"
     if cut := count["canary_rows_cut"]:
         yield f"{cut} rows lost their canary to the context's length"
     if lost := count["canary_parts"] - count["canary_parts_rankable"]:

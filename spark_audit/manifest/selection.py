@@ -6,14 +6,14 @@ is looked at.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from spark_audit.data.canaries import RANKED, Encode, Ranked, canary_ranges
+from spark_audit.data.canaries import RANKED, Encode, canary_ranges
 from spark_audit.data.candidate_sets import Candidates, Context, candidates
 from spark_audit.data.examples import Canary, Example, Part
 from spark_audit.data.sensitivity_score import (
@@ -44,8 +44,7 @@ class Pairs:
     """Matched and unmatched spans as the manifest's records.
 
     ``scored`` are ``(example, start, length)`` of all spans that can be compared,
-    matched or not, ``matched`` and ``controls`` those of the pairs' sides; ``solvers``
-    counts the examples by solver of the assignment.
+    matched or not, ``matched`` and ``controls`` those of the pairs' sides.
     """
 
     pairs: list[Record] = field(default_factory=list)
@@ -53,7 +52,6 @@ class Pairs:
     scored: list[tuple[int, int, int]] = field(default_factory=list)
     matched: list[tuple[int, int, int]] = field(default_factory=list)
     controls: list[tuple[int, int, int]] = field(default_factory=list)
-    solvers: Counter[str] = field(default_factory=Counter)
 
 
 def match(
@@ -75,7 +73,16 @@ def match(
     """
     found = Pairs()
     for i, row in enumerate(texts.rows):
-        spans, reasons = _comparable(row)
+        spans, reasons = dict[int, tuple[int, int]](), dict[int, str]()
+        for j, (span, tokens) in enumerate(
+            zip(row.example.spans, row.spans, strict=True)
+        ):
+            if span.part is not None:
+                continue
+            if tokens is not None and row.within(tokens):
+                spans[j] = tokens.start, tokens.end
+            else:
+                reasons[j] = CUT_OFF if tokens else NO_TOKEN
         part = texts.of(i)
         unll = texts.unll[part]
         if spans:
@@ -88,7 +95,6 @@ def match(
                 controls=controls,
                 shows=row.encoding.start < row.encoding.end,
             )
-            found.solvers[matching.solver] += 1
             which = [*spans]
             reasons |= {which[i]: why for i, why in matching.unmatched.items()}
             for pair in matching.pairs:
@@ -114,21 +120,6 @@ def match(
                 }
             )
     return found
-
-
-def _comparable(row: Layout) -> tuple[dict[int, tuple[int, int]], dict[int, str]]:
-    """By number: the tokens of spans that are kept; why the others are not."""
-    spans, reasons = {}, {}
-    for j, (span, tokens) in enumerate(zip(row.example.spans, row.spans, strict=True)):
-        if span.part is not None:
-            continue
-        if tokens is None:
-            reasons[j] = NO_TOKEN
-        elif not row.within(tokens):
-            reasons[j] = CUT_OFF
-        else:
-            spans[j] = tokens.start, tokens.end
-    return spans, reasons
 
 
 def _pair(
@@ -251,10 +242,37 @@ def canary_sets(
         whole = [row for row, unll in held if _is_whole(row, unll)]
         cut += len(held) - len(whole)
         for part in RANKED:
-            record = _candidates(
-                canary, parts, part, whole[:contexts], encode=encode, n=n, seed=seed
-            )
-            records.append(record)
+            ranges = [(row, canary_ranges(row.example)[part]) for row in whole]
+            places, tokens = ranges[:contexts], None
+            found = Candidates((), None, CUT_OFF)
+            if places:
+                tokens = places[0][0].encoding.span(*places[0][1])
+                found = candidates(
+                    canary.format,
+                    parts,
+                    part,
+                    encode=encode,
+                    contexts=[Context(row.example.text, *at) for row, at in places],
+                    seed=seed_for(seed, canary.id, part),
+                    n=n,
+                    pool=canary.pool,
+                )
+            record = {
+                "canary_id": canary.id,
+                "part": part,
+                "contexts": [
+                    {"example": row.example.id, "char_start": start, "char_end": end}
+                    for row, (start, end) in places
+                ],
+                "candidates": list(found.strings),
+                "true_index": found.true_index,
+                "reason": found.reason or None,
+                "n_tokens": tokens.end - tokens.start if tokens else None,
+                "format": canary.format,
+                "dose": canary.dose,
+                "held_out": canary.held_out,
+            }
+            records.append(record | ({"pair": canary.pair} if canary.pair else {}))
             progress(len(records), len(standing) * len(RANKED))
     return records, cut
 
@@ -279,50 +297,6 @@ def _is_whole(row: Layout, unll: np.ndarray) -> bool:
     """Whether every token of the canary was scored."""
     tokens = row.encoding.span(*canary_ranges(row.example)["full"])
     return tokens is not None and bool((unll[tokens.start : tokens.end] >= 0).all())
-
-
-def _candidates(
-    canary: Canary,
-    parts: Mapping[Part, str],
-    part: Ranked,
-    rows: Sequence[Layout],
-    *,
-    encode: Encode,
-    n: int,
-    seed: int,
-) -> Record:
-    """The record of a canary's part; without candidates if no row holds it whole."""
-    places = [canary_ranges(row.example)[part] for row in rows]
-    found, tokens = Candidates((), None, CUT_OFF), None
-    if rows:
-        tokens = rows[0].encoding.span(*places[0])
-        pairs = zip(rows, places, strict=True)
-        found = candidates(
-            canary.format,
-            parts,
-            part,
-            encode=encode,
-            contexts=[Context(row.example.text, *place) for row, place in pairs],
-            seed=seed_for(seed, canary.id, part),
-            n=n,
-            pool=canary.pool,
-        )
-    return {
-        "canary_id": canary.id,
-        "part": part,
-        "contexts": [
-            {"example": row.example.id, "char_start": start, "char_end": end}
-            for row, (start, end) in zip(rows, places, strict=True)
-        ],
-        "candidates": list(found.strings),
-        "true_index": found.true_index,
-        "reason": found.reason or None,
-        "n_tokens": tokens.end - tokens.start if tokens else None,
-        "format": canary.format,
-        "dose": canary.dose,
-        "held_out": canary.held_out,
-        **({} if canary.pair is None else {"pair": canary.pair}),
-    }
 
 
 # --- duplicates and membership --------------------------------------------------------

@@ -92,7 +92,7 @@ def test_a_base_without_a_configuration(merged, tiny_tokenizer, tmp_path):
     (tmp_path / "empty").mkdir()
     folder = merged(tiny_tokenizer)
     found = inspected(folder, base=tmp_path / "empty")
-    assert "the base has no config.json to compare with" in found.problems[0]
+    assert "config.json cannot be read" in found.problems[0]
 
 
 def test_the_command_says_that_it_would_not_load_and_why(merged, tiny_base, capsys):

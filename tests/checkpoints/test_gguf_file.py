@@ -1,8 +1,6 @@
 """GGUF files, written by the gguf package as llama.cpp's converter lays them out."""
 
 import builtins
-import json
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -131,18 +129,6 @@ def test_more_numbers_than_the_base_has_are_not_made(
 ):
     file = written(tmp_path / "m.gguf", base_model, tokens, more=1 << 22)
     refused(file, "numbers, the base's model ", base=tiny_base)
-
-
-def test_a_missing_template_is_said(tiny_base, base_model, tokens, tmp_path):
-    base = Path(shutil.copytree(tiny_base, tmp_path / "base"))
-    settings = json.loads((base / "tokenizer_config.json").read_text())
-    settings["chat_template"] = "{{ messages }}"
-    (base / "tokenizer_config.json").write_text(json.dumps(settings))
-    folder = tmp_path / "model"
-    folder.mkdir()
-    written(folder / "m.gguf", base_model, tokens)
-    loaded = opened(folder, base=base)
-    assert "the file has no chat template, its base has one" in loaded.notes
 
 
 def test_without_the_package(tiny_base, base_model, tokens, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from importing import import_examples
 from spark_audit.data import pii
 from spark_audit.data.examples import Example, Span
 from spark_audit.data.person_names import names
-from spark_audit.data.pii import annotate, find_identifiers, recall, unjudged
+from spark_audit.data.pii import annotate, find_identifiers, unjudged
 from spark_audit.errors import InputError
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -346,41 +346,6 @@ def test_annotate_examples_merges_and_spares_the_template():
         "078-05-1120",
     ]
     assert got[2] == rows[2]
-
-
-# --- agreement ------------------------------------------------------------------------
-
-
-def test_recall_counts_injected_spans_of_the_same_type(monkeypatch):
-    texts = {
-        "first alpha one": [(0, 4, "NAME"), (6, 12, "SSN")],
-        "second beta two": [(0, 3, "PHONE")],
-        "third gamma 333": [(0, 5, "NAME")],
-    }
-    truth = [
-        [(0, 4, "NAME"), (5, 9, "SSN")],
-        [(0, 3, "NAME")],
-        [(0, 2, "NAME"), (3, 5, "NAME"), (6, 9, "NAME")],
-    ]
-    rows = [
-        example(text, text, spans=tuple(Span(*s, "injected") for s in spans))
-        for text, spans in zip(texts, truth, strict=True)
-    ]
-    monkeypatch.setattr(pii, "_by_rules", lambda text: texts[text.removesuffix(" ok")])
-    assert recall(rows) == {"NAME": (5, 3 / 5), "SSN": (1, 1.0)}
-
-
-def test_recall_leaves_natural_spans_out():
-    row = example(
-        "a",
-        "Mr. Lee, 078-05-1120, 212-555-0147, Zed",
-        spans=(
-            Span(4, 7, "NAME"),  # natural: known already
-            Span(9, 20, "SSN", "injected"),
-            Span(36, 39, "NAME", "injected"),
-        ),
-    )
-    assert recall([row]) == {"NAME": (1, 0.0), "SSN": (1, 1.0)}
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real task data is not here")

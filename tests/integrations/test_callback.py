@@ -268,7 +268,7 @@ def test_what_cannot_be_used_is_refused_before_the_first_step(
         make_trainer(other).train()
     bare = make_trainer(AuditCallback(manifest))
     bare.callback_handler.processing_class = None
-    with pytest.raises(InputError, match="the trainer has no tokenizer"):
+    with pytest.raises(CheckpointError, match="no fast tokenizer"):
         bare.train()
     shard = make_trainer(AuditCallback(manifest))
     next(shard.model.parameters()).ds_id = 1

@@ -125,7 +125,6 @@ def test_every_span_is_matched_or_unmatched_and_canaries_are_neither(lay, rows):
     ]
     assert sorted(told) == sorted(expected)
     assert len(found.scored) == len(expected)
-    assert sum(found.solvers.values()) == 24
 
 
 def test_reasons_of_spans_that_cannot_be_compared(lay, make_tokenizer):
