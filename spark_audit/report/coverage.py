@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from spark_audit.audits import about, all_audits
-from spark_audit.names import BASE, entry_of, series_of
+from spark_audit.names import BASE, CONTROL, entry_of, series_of
 from spark_audit.results import OF_REPORT, Finding
 
 
@@ -32,7 +32,8 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     Of a method with several seeds or stages one test is enough.
     """
     tested = {method_of(one.checkpoint) for one in findings if remembers(one)}
-    entries = [k for k in dict.fromkeys(map(method_of, names)) if k != BASE]
+    bases = (BASE, CONTROL)
+    entries = [k for k in dict.fromkeys(map(method_of, names)) if k not in bases]
     lacking = [name for name in entries if name not in tested]
     if lacking and len(lacking) == len(entries):
         lacking = [""]

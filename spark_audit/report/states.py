@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from spark_audit import sentences
 from spark_audit.audits.claims import LEVEL, REMAINS, TESTS, faults
 from spark_audit.audits.matched.matched_selectivity import BALANCE
-from spark_audit.names import BASE, entry_of
+from spark_audit.names import BASE, CONTROL, RELEARN, CheckpointName, entry_of
 from spark_audit.report.coverage import attacks_of_audits, method_of, remembers, unclear
 from spark_audit.report.summary_tables import entries
 from spark_audit.results import OF_REPORT, Finding, Guard, Report, Row, by_severity
@@ -189,7 +189,8 @@ def standings(report: Report) -> list[Standing]:
     found = [
         _standing(report, name, own, attacks, scored)
         for name, own in by_entry.items()
-        if name and (name != BASE or any(one.detected for one in own))
+        if name and name != CONTROL
+        if name != BASE or any(one.detected for one in own)
     ]
     return sorted(found, key=lambda one: (list(SHAPES).index(one.state), _place(one)))
 
@@ -242,6 +243,9 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
     states = dict.fromkeys(one.state for one in found)
     known = [one for one in found if one.state == "DETECTABLE"]
     facts: dict[str, Any] = {"stopped": any(not one.ships for one in known)}
+    facts["relearned"] = RELEARN in {
+        CheckpointName.parse(k.name).derived for k in found
+    }
     if "NO LEAK FOUND" in states:
         facts |= _open([one for one in found if one.state == "NO LEAK FOUND"])
     lacking = [one for one in found if one.state == "NOT TESTED"]
