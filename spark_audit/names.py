@@ -1,8 +1,9 @@
-"""Names of checkpoints: a method, its seed or stage, and whether weights are rounded.
+"""Names of checkpoints: a method, its seed or stage, and what was made of it.
 
 ``NAME[K]`` is the K-th seed (replicate) of a method, ``NAME@K`` the K-th stage of a
-series, ``NAME+int8`` and ``NAME+int4`` the checkpoint with rounded weights. Names are
-read and written here and nowhere else; a name of another form is a method by itself.
+series, ``NAME+int8`` and ``NAME+int4`` the checkpoint with rounded weights, and
+``NAME+relearn`` the checkpoint after a short training on other rows. Names are read and
+written here and nowhere else; a name of another form is a method by itself.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ TRAINED, NEVER = "trained", "never-trained"
 """Variants of a metric of identifiers: on which side of training they stand."""
 ROUNDINGS = ("int8", "int4")
 """Kinds of rounded weights."""
+RELEARN = "relearn"
+"""Marks a checkpoint after a short training on rows without audited identifiers."""
+CONTROL = f"{BASE}+{RELEARN}"
+"""The base treated alike: what relearning does to a model that never read the rows."""
 
 _NAME = re.compile(
     r"(?P<method>.+?)(?:\[(?P<seed>[1-9]\d*)\])?(?:@(?P<stage>[1-9]\d*))?"
-    rf"(?:\+(?P<rounding>{'|'.join(ROUNDINGS)}))?",
+    rf"(?:\+(?P<derived>{'|'.join((*ROUNDINGS, RELEARN))}))?",
     re.DOTALL,
 )
 
@@ -40,7 +45,7 @@ class CheckpointName:
     method: str
     seed: int | None = None
     stage: int | None = None
-    rounding: str = ""
+    derived: str = ""
 
     @classmethod
     def parse(cls, name: str) -> Self:
@@ -52,13 +57,13 @@ class CheckpointName:
             None if match[part] is None else int(match[part])
             for part in ("seed", "stage")
         )
-        return cls(match["method"], seed, stage, match["rounding"] or "")
+        return cls(match["method"], seed, stage, match["derived"] or "")
 
     def __str__(self) -> str:
         seed = "" if self.seed is None else f"[{self.seed}]"
         stage = "" if self.stage is None else f"@{self.stage}"
-        rounding = f"+{self.rounding}" if self.rounding else ""
-        return f"{self.method}{seed}{stage}{rounding}"
+        derived = f"+{self.derived}" if self.derived else ""
+        return f"{self.method}{seed}{stage}{derived}"
 
 
 def seeds_of(name: str, count: int) -> list[str]:
@@ -71,21 +76,21 @@ def seeds_of(name: str, count: int) -> list[str]:
 def entry_of(name: str) -> str:
     """The method that the seed ``NAME[K]`` belongs to; any other name itself."""
     parts = CheckpointName.parse(name)
-    of_seed = parts.seed is not None and parts.stage is None and not parts.rounding
+    of_seed = parts.seed is not None and parts.stage is None and not parts.derived
     return parts.method if of_seed else name
 
 
 def series_of(name: str) -> str:
     """The series of a stage ``NAME@K``; any other name itself."""
     parts = CheckpointName.parse(name)
-    if parts.stage is None or parts.rounding:
+    if parts.stage is None or parts.derived:
         return name
     return str(replace(parts, stage=None))
 
 
 def original_of(name: str) -> str:
-    """What ``NAME+int8`` was rounded from; any other name itself."""
-    return str(replace(CheckpointName.parse(name), rounding=""))
+    """What ``NAME+int8`` or ``NAME+relearn`` was made of; any other name itself."""
+    return str(replace(CheckpointName.parse(name), derived=""))
 
 
 def listed(given: str | None, known: Collection[str], *, where: str) -> list[str]:

@@ -24,13 +24,12 @@ from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.tokenizer import has_tokenizer, has_vocabulary
-from spark_audit.data.examples import Example, data_files, read_examples
-from spark_audit.data.occurrences import identifier_ranges
+from spark_audit.data.examples import data_files, read_examples
+from spark_audit.data.plain_rows import without_identifiers
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable, write_text
 from spark_audit.provenance import now, seed_for, sha256_file, versions
 from spark_train.distributed import assemble
-from spark_train.known_identifiers import Annotated
 from spark_train.model.lora import (
     ADAPTER,
     TRAINED_ON,
@@ -60,7 +59,8 @@ class Relearned:
     rows
         Train rows without an identifier.
     left_out
-        How many others there were, by why; see :func:`without_identifiers`.
+        How many others there were, by why; see
+        :func:`~spark_audit.data.plain_rows.without_identifiers`.
     losses
         Of each step, nats per token.
     """
@@ -177,47 +177,6 @@ def _record(
         "rows": {"used": left.rows, "left_out": left.left_out},
         "losses": left.losses,
     }
-
-
-def without_identifiers(
-    examples: Sequence[Example],
-) -> tuple[list[Example], dict[str, int]]:
-    """The train rows that hold no identifier, and how many others there are, and why.
-
-    A row is left out if it holds a canary (``canary``), an annotated span
-    (``annotated``), anything that the rules find (``rules``), or a string that is
-    annotated in another row of either split (``elsewhere``). A row with a blank
-    response (``blank``) cannot be trained on.
-
-    Raises
-    ------
-    InputError
-        If none is left.
-    """
-    annotated = Annotated(examples)
-    reasons: dict[str, Callable[[Example], object]] = {
-        "canary": lambda row: row.canary is not None,
-        "annotated": lambda row: row.spans,
-        "rules": identifier_ranges,
-        "elsewhere": lambda row: next(annotated.places(row.text), None),
-        "blank": lambda row: not row.response.strip(),
-    }
-    kept, left_out = [], dict.fromkeys(reasons, 0)
-    for example in examples:
-        if example.split == "train":
-            why = next((n for n, holds in reasons.items() if holds(example)), None)
-            if why is None:
-                kept.append(example)
-            else:
-                left_out[why] += 1
-    if not kept:
-        listed = ", ".join(f"{name} {n}" for name, n in left_out.items() if n)
-        raise InputError(
-            f"has no train row without an identifier (left out: {listed or 'none'})",
-            where="--data",
-            fix="give rows from before injection, or of another task",
-        )
-    return kept, left_out
 
 
 def _in_training(loaded: Loaded, opened: Checkpoint, request: RelearnRequest) -> Any:

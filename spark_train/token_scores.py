@@ -20,12 +20,12 @@ from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
 from spark_audit.data.pii import find_identifiers
+from spark_audit.data.plain_rows import Annotated
 from spark_audit.data.sensitivity_score import score2, sensitivity, token_counts
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
 from spark_audit.scoring.table import Pass, write_parquet
-from spark_train.known_identifiers import Annotated
 from spark_train.losses import token_nll
 from spark_train.model.student import targets
 from spark_train.stream import SCORES, Stream

@@ -14,7 +14,7 @@ from spark_audit.names import CheckpointName, entry_of, original_of, series_of
         ("er@3", CheckpointName("er", stage=3)),
         ("er[1]@3", CheckpointName("er", seed=1, stage=3)),
         ("er[1]@3+int8", CheckpointName("er", 1, 3, "int8")),
-        ("run/er+int4", CheckpointName("run/er", rounding="int4")),
+        ("run/er+int4", CheckpointName("run/er", derived="int4")),
         ("er@3[1]", CheckpointName("er@3", seed=1)),
         *((name, CheckpointName(name)) for name in ("[1]", "a[0]", "a@x", "a+int2")),
     ],

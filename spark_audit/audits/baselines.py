@@ -48,8 +48,11 @@ def with_base(
 
 
 def originals(checkpoints: Iterable[CheckpointFacts]) -> dict[str, str]:
-    """Each rounded checkpoint with what it was rounded from: its baseline."""
+    """Each rounded or relearned checkpoint with what it was made of: its baseline.
+
+    The relearned base is no suspect, but what the others are held against.
+    """
     known = list(checkpoints)
-    names = {one.name for one in known}
-    pairs = ((one.name, one.quantised_from) for one in known)
+    names = {one.name for one in known} - {BASE}
+    pairs = ((one.name, one.quantised_from or one.relearned_from) for one in known)
     return {name: own for name, own in pairs if own is not None and own in names}

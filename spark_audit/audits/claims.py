@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from spark_audit.names import ANY, BASE, entry_of, original_of, series_of
+from spark_audit.names import (
+    ANY,
+    BASE,
+    RELEARN,
+    CheckpointName,
+    entry_of,
+    original_of,
+    series_of,
+)
 from spark_audit.results import Claim, Finding, Guard, Row
 from spark_audit.results.findings import DETECTED, SEVERITY
 from spark_audit.stats.bootstrap import holm
@@ -113,10 +121,13 @@ def faults(guards: Iterable[Guard], name: str) -> list[Guard]:
     if name == BASE:
         return []
     whose = {BASE, _entry(name), _entry(original_of(name))}
+    mended = CheckpointName.parse(name).derived == RELEARN
     found: dict[str, Guard] = {}
     # Its own reason first: the base of a checkpoint that is its base has read the rows.
     for one in sorted(guards, key=lambda one: one.checkpoint == BASE):
-        if one.name in REMAINS and one.passed is False:
+        # A short training may mend a broken model: it is asked of its own weights.
+        own = one.name != BROKEN or not mended or _entry(one.checkpoint) == name
+        if one.name in REMAINS and one.passed is False and own:
             if _entry(one.checkpoint) in whose:
                 found.setdefault(one.name, one)
     return list(found.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -170,7 +170,7 @@ class AdapterHost:
         name: str | None,
         *,
         noise: torch.Tensor | None = None,
-        weights: Rounded | None = None,
+        weights: Rounded | Callable[[], Rounded] | None = None,
     ) -> Iterator[None]:
         """Exactly this adapter on, or none: then ``model`` is as without any.
 
@@ -179,7 +179,8 @@ class AdapterHost:
         noise
             What is added to input embeddings.
         weights
-            What is in the place of the module's own.
+            What is in the place of the module's own, or what makes it, called with
+            all else as it will be.
         """
         if self.released:
             msg = "this checkpoint was released when the next one was loaded"
@@ -189,10 +190,11 @@ class AdapterHost:
                 self.peft.set_adapter(name, inference_mode=True)
             elif self.peft is not None:
                 stack.enter_context(self.peft.disable_adapter())
-            if weights is not None:
-                stack.enter_context(swapped(weights))
             if noise is not None:
                 stack.enter_context(input_noise(self.model, noise))
+            if weights is not None:
+                own = weights() if callable(weights) else weights
+                stack.enter_context(swapped(own))
             yield
 
     def release(self) -> None:

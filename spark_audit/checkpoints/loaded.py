@@ -65,6 +65,8 @@ class Loaded:
         What a reader of the report must know (decisions taken while loading).
     quantised_from
         Name of the checkpoint that this is with rounded weights.
+    relearned_from
+        Name of the checkpoint that this is after a short training on other rows.
     served
         The server that scores it; ``model`` is then what its scores must agree with.
     """
@@ -87,6 +89,7 @@ class Loaded:
     base_sha256: str | None = None
     notes: tuple[str, ...] = ()
     quantised_from: str | None = None
+    relearned_from: str | None = None
     served: Server | None = None
     activate: Callable[[], AbstractContextManager[None]] = field(
         default=nullcontext, repr=False

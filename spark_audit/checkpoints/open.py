@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -30,7 +30,13 @@ from spark_audit.checkpoints.models import (
     quantised,
 )
 from spark_audit.checkpoints.offline import quiet
-from spark_audit.checkpoints.quantise import check_kind, check_mergeable, rounded
+from spark_audit.checkpoints.quantise import (
+    Rounded,
+    check_kind,
+    check_mergeable,
+    rounded,
+)
+from spark_audit.checkpoints.relearning import Relearning
 from spark_audit.checkpoints.server import served
 from spark_audit.checkpoints.specs import Loading, Spec, default_name
 from spark_audit.checkpoints.tokenizer import (
@@ -42,7 +48,7 @@ from spark_audit.checkpoints.tokenizer import (
 )
 from spark_audit.checkpoints.weight_files import check_finite, check_stored
 from spark_audit.errors import InputError, at
-from spark_audit.names import BASE, CheckpointName
+from spark_audit.names import BASE, RELEARN, CheckpointName
 
 
 def load_tokenizer(
@@ -111,15 +117,18 @@ class Opening:
     cannot be activated any more. Adapters of another PEFT type, or that change the
     base's weights, get a base of their own. Replicates of one spec are named
     ``name[1]``, ``name[2]`` ... With ``quantize`` (``int8``, ``int4``) each but the
-    base is followed by itself with rounded weights, ``name+int8``.
+    base is followed by itself with rounded weights, ``name+int8``; with ``relearning``
+    each, the base too, by itself after that training, ``name+relearn``.
 
     Attributes
     ----------
     groups
         Names as they are opened, those of one module together: a base with its
-        adapters, full weights, each with its rounded copies.
+        adapters, full weights, each with what is made of it.
     items
         How each is put together, the base first where there is one.
+    relearning
+        As given.
     described
         What headers tell of each, in the order of ``groups``, without weights; of own
         code nothing, and no ``model_id`` where that is known after loading only.
@@ -130,6 +139,8 @@ class Opening:
     ----------
     numbers
         Whether every number of full weights is looked at before any is loaded.
+    relearning
+        A short training, done when such a checkpoint is first scored.
 
     Raises
     ------
@@ -139,12 +150,19 @@ class Opening:
     """
 
     def __init__(
-        self, specs: Sequence[Spec], loading: Loading, *, numbers: bool = True
+        self,
+        specs: Sequence[Spec],
+        loading: Loading,
+        *,
+        numbers: bool = True,
+        relearning: Relearning | None = None,
     ) -> None:
         for kind in loading.quantize:
             check_kind(kind)
-        self._loading = loading
+        self._loading, self.relearning = loading, relearning
         self._served, specs = served(specs, loading)
+        if relearning and self._served:
+            raise InputError("does not go with a server", where="--relearn")
         for server in self._served.values():
             server.reach()
         self._host: AdapterHost | None = None
@@ -167,7 +185,7 @@ class Opening:
         for name, count in Counter(chain(*self.groups)).items():
             if count > 1:
                 raise InputError(
-                    f"the name {name!r} is that of a rounded checkpoint",
+                    f"the name {name!r} is that of what is made of a checkpoint",
                     where="--ckpt",
                     fix="name the checkpoint otherwise",
                 )
@@ -221,8 +239,9 @@ class Opening:
         return item.base is not None and same_path(item.base, item.where)
 
     def _kinds(self, item: Checkpoint) -> tuple[str, ...]:
-        """How a checkpoint is opened: as it is (the empty name), and rounded."""
-        return ("", *(() if self._is_base(item) else self._loading.quantize))
+        """How a checkpoint is opened: as it is (the empty name), rounded, relearned."""
+        rounded = () if self._is_base(item) else self._loading.quantize
+        return ("", *rounded, *((RELEARN,) if self.relearning else ()))
 
     def _described(self, items: list[Checkpoint]) -> Iterator[Loaded]:
         """Put a module and what is on it together without numbers, and describe them.
@@ -276,15 +295,16 @@ class Opening:
                 with quiet(), at(item.where):
                     loaded = self._open(host, item, attached, kind)
                 yield loaded
-                # Rounded weights are as large as the module: one copy at a time.
+                # Other weights are as large as the module: one copy at a time.
                 del loaded
 
     def _open(
         self, host: AdapterHost, item: Checkpoint, attached: Attached, kind: str
     ) -> Loaded:
-        """A checkpoint on its module, as it is or with rounded weights (``kind``)."""
+        """A checkpoint on its module, as it is or with other weights (``kind``)."""
         base, model, meta = item.on, host.model, host.ids is None
-        (on, raw, noise, notes), weights = attached, None
+        (on, raw, noise, notes), after = attached, self.relearning
+        weights: Rounded | Callable[[], Rounded] | None = None
         tokenizer, tokenizer_sha256, more = tokenizer_of(item, self._tokenizers)
         adapter = None if on is None else host.peft.peft_config[on]
         facts = module_facts(model, tokenizer, adapter)
@@ -296,18 +316,24 @@ class Opening:
         else:
             notes += [f"loaded as {facts['dtype']}, attention {attention}", *host.notes]
         notes += remarks(base.architecture, model, tokenizer, facts["usable"])
+        made: dict[str, str] = {}
         if kind:
             check_mergeable(adapter)
-            notes.append(f"linear layers rounded to {kind} by torchao")
-            weights = None if meta else rounded(model, on, kind)
+            if kind == RELEARN and after is not None:
+                made, note = {"relearned": after.sha256}, after.note
+                longest = facts["max_positions"]
+                weights = None if meta else after.weights(model, on, tokenizer, longest)
+            else:
+                made, note = {"rounded": kind}, f"linear layers rounded to {kind}"
+                note += " by torchao"
+                weights = None if meta else rounded(model, on, kind)
+            notes.append(note)
             on = None  # its adapter is merged: the module is used without any
         device = pick_device(self._loading.device)
         noise = None if noise is None else noise.to(device)
         computed = {"dtype": facts["dtype"], "attention": attention}
         computed["eos"] = repr(base.eos(model))
-        own, model_id = item.hashes(
-            raw, **computed, **({"rounded": kind} if kind else {})
-        )
+        own, model_id = item.hashes(raw, **computed, **made)
         loaded = Loaded(
             name=_name(item, kind),
             source=item.source,
@@ -326,7 +352,8 @@ class Opening:
             # Packed weights are fewer numbers than the model has.
             parameters=None if quantised(base.architecture) else host.parameters,
             notes=tuple(notes),
-            quantised_from=item.name if kind else None,
+            quantised_from=item.name if "rounded" in made else None,
+            relearned_from=item.name if "relearned" in made else None,
             activate=partial(host.using, on, noise=noise, weights=weights),
         )
         server = self._served.get(item.name)
@@ -334,4 +361,4 @@ class Opening:
 
 
 def _name(item: Checkpoint, kind: str) -> str:
-    return str(CheckpointName(item.name, rounding=kind))
+    return str(CheckpointName(item.name, derived=kind))

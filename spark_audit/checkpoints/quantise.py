@@ -56,17 +56,8 @@ def rounded(model: Any, on: str | None, kind: str) -> Rounded:
     """
     if getattr(model.config, "quantization_config", None) is not None:
         raise CheckpointError("is quantised already", fix="leave --quantize out")
-    head, found = model.get_output_embeddings(), []
-    for name, module in model.named_modules():
-        linear = isinstance(module, torch.nn.Linear)
-        turned = type(module).__name__ == "Conv1D"
-        if not (linear or turned) or ".lora_" in name or module is head:
-            continue
-        weight = module.weight.detach().float()
-        outer = model.get_submodule(name.removesuffix(".base_layer"))
-        if on in getattr(outer, "lora_A", {}):
-            weight = weight + outer.get_delta_weight(on).detach().float()
-        # GPT-2's layers hold the transpose of what a linear layer holds.
+    found = []
+    for module, turned, weight in merged_weights(model, on):
         value = _round(weight.T if turned else weight, kind)
         value = (value.T if turned else value).to(module.weight)
         found.append((module.weight, value.contiguous()))
@@ -74,6 +65,27 @@ def rounded(model: Any, on: str | None, kind: str) -> Rounded:
         what = "has no linear layer to quantise"
         raise CheckpointError(what, fix="leave --quantize out")
     return found
+
+
+def merged_weights(
+    model: Any, on: str | None
+) -> Iterator[tuple[Any, bool, torch.Tensor]]:
+    """Every linear layer but the output head, with its adapter's share merged in.
+
+    Yields the module, whether its weight is ``(in, out)`` as GPT-2 holds it and not
+    ``(out, in)``, and its weight with that of the LoRA adapter ``on``, in float32.
+    """
+    head = model.get_output_embeddings()
+    for name, module in model.named_modules():
+        turned = type(module).__name__ == "Conv1D"
+        linear = turned or isinstance(module, torch.nn.Linear)
+        if not linear or ".lora_" in name or module is head:
+            continue
+        weight = module.weight.detach().float()
+        outer = model.get_submodule(name.removesuffix(".base_layer"))
+        if on in getattr(outer, "lora_A", {}):
+            weight = weight + outer.get_delta_weight(on).detach().float()
+        yield module, turned, weight
 
 
 @contextlib.contextmanager
@@ -90,7 +102,7 @@ def swapped(weights: Rounded) -> Iterator[None]:
 
 
 def check_mergeable(config: Any) -> None:
-    """Refuse an adapter that cannot be merged for rounding; ``None`` is none."""
+    """Refuse an adapter that cannot be merged; ``None`` is none."""
     if config is None:
         return
     kind = str(getattr(config.peft_type, "value", config.peft_type))
@@ -99,7 +111,7 @@ def check_mergeable(config: Any) -> None:
     if kind != "LORA" or has:
         what = f"{kind} adapter" + (f" with {', '.join(has)}" if has else "")
         fix = "merge it and give the merged folder"
-        raise CheckpointError(f"a {what} cannot be quantised here", fix=fix)
+        raise CheckpointError(f"a {what} cannot be merged here", fix=fix)
 
 
 def _round(weight: torch.Tensor, kind: str) -> torch.Tensor:

@@ -25,6 +25,8 @@ from spark_audit.scoring.table import Pass
 CONCLUDING, DRAWING = 0.5, 15.0
 """Seconds to conclude from a checkpoint in one audit, and to draw a report with
 figures, of some hundred rows."""
+BACKWARD = 3.0
+"""What a step of training takes, in plain passes over its tokens."""
 TIMED = 4096
 """Tokens of a pass that are timed."""
 
@@ -63,6 +65,7 @@ def estimate(request: Request) -> dict[str, Any]:
     }
     there = (sum(not items for items in lacking.values()), len(lacking))
     pace, loading, weights = _timed(job, lacking)
+    relearning = _relearned(job, lacking) * pace.get("plain", 0.0)
     audits: list[dict[str, Any]] = []
     for audit in job.request.audits:
         _, plans = make_plans(job.view, [audit], preset=request.preset)
@@ -89,14 +92,31 @@ def estimate(request: Request) -> dict[str, Any]:
         "notes": list(dict.fromkeys(n for one in job.opening.items for n in one.notes)),
         "audits": audits,
         "loading": round(loading, 1),
+        "relearning": round(relearning, 1),
         "report": report,
-        "seconds": round(loading + report + sum(a["seconds"] for a in audits), 1),
+        "seconds": round(
+            loading + relearning + report + sum(a["seconds"] for a in audits), 1
+        ),
         "memory_bytes": at_once * memory * 1024,
         "free_bytes": free,
         "processes": at_once,
         "passes": there if begun and all(one.model_id for one in described) else None,
         "store": str(place),
     }
+
+
+def _relearned(job: Job, lacking: Lacking) -> float:
+    """Tokens of plain passes that short trainings take as long as."""
+    from spark_audit.checkpoints.relearning import ROWS
+
+    short = job.opening.relearning
+    waiting = {one.relearned_from and one.name for one in job.opening.described}
+    waiting &= {name for (name, _), left in lacking.items() if left}
+    if short is None or not waiting:
+        return 0.0
+    rows = short.rows(job.opening.described[0].tokenizer, None)
+    mean = sum(map(len, rows)) / len(rows)
+    return BACKWARD * len(waiting) * short.steps * min(ROWS, len(rows)) * mean
 
 
 def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
@@ -141,6 +161,8 @@ def told(estimated: Mapping[str, Any]) -> Iterator[str]:
         reads = f"{one['items']:,} items, {one['tokens']:,} tokens"
         yield f"{one['audit']:<9}{duration(one['seconds']):>12}  {reads}"
     yield f"{'loading':<9}{duration(estimated['loading']):>12}"
+    if estimated["relearning"]:
+        yield f"{'relearn':<9}{duration(estimated['relearning']):>12}"
     yield f"{'report':<9}{duration(estimated['report']):>12}"
     yield ""
     by = f", by {count} processes" if count > 1 else ""

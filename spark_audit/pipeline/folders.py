@@ -29,7 +29,14 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import BASE, CheckpointName, seeds_of, series_of
+from spark_audit.names import (
+    BASE,
+    CONTROL,
+    RELEARN,
+    CheckpointName,
+    seeds_of,
+    series_of,
+)
 from spark_audit.pipeline.lineup import Lineup
 from spark_audit.pipeline.request import Request
 from spark_audit.provenance import sha256_json, versions
@@ -155,12 +162,12 @@ def check_kept(
         checkpoints, or of other audits with other settings.
     """
     names = (
-        str(CheckpointName(name, rounding=kind))
+        str(CheckpointName(name, derived=kind))
         for spec in order.specs
         for name in seeds_of(spec.name, len(spec.paths))
-        for kind in ("", *request.loading.quantize)
+        for kind in ("", *request.loading.quantize, *[RELEARN] * bool(request.relearn))
     )
-    before = {series_of(one.name) for one in old.checkpoints} - {BASE}
+    before = {series_of(one.name) for one in old.checkpoints} - {BASE, CONTROL}
     now = {series_of(name) for name in names} - {BASE}
     others = [one for one in audits_of(old) if one not in request.audit_names]
     settings = request.shared_settings(manifest)
@@ -269,7 +276,13 @@ def inputs_of(request: Request, opening: Opening) -> States | None:
     if not _lasting(request) or not opening.described:
         return None
     loading = request.loading
-    named = [request.base, loading.tokenizer, loading.agree, *request.data]
+    named = [
+        request.base,
+        loading.tokenizer,
+        loading.agree,
+        *request.data,
+        *request.relearn,
+    ]
     named += [path for audit in request.audits for path in audit.inputs]
     paths = [path for spec in parse_specs(list(request.ckpt)) for path in spec.paths]
     given: list[Any] = [request.manifest or MANIFESTS, *paths, *filter(None, named)]

@@ -36,6 +36,7 @@ from spark_audit.scoring.table import Pass
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.checkpoints.open import Opening
+    from spark_audit.checkpoints.relearning import Relearning
     from spark_audit.scoring.store import Keys, Store
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -125,7 +126,8 @@ class Job:
             folder = report_folder(manifest, order, request)
         elif request.output is not None:
             check_writable(request.output)
-        opening = Opening(order.specs, loading_of(request))
+        loading, after = loading_of(request), relearning_of(request, manifest)
+        opening = Opening(order.specs, loading, relearning=after)
         if manifest is None:
             # Own code is known after it is loaded only.
             first = next(iter(opening.described or opening.each()))
@@ -133,6 +135,8 @@ class Job:
             del first
             opening.release()
             folder = report_folder(manifest, order, request)
+            if after := relearning_of(request, manifest):
+                opening = Opening(order.specs, loading, relearning=after)
         for one in opening.described:
             check_fit(manifest, one, base_sha256=one.base_sha256)
         request = with_order(request, learned, manifest)
@@ -215,6 +219,46 @@ def loading_of(request: Request) -> Loading:
     """How all checkpoints of a request are opened."""
     given = request.base is not None
     return replace(request.loading, base=request.base, include_base=given)
+
+
+def relearning_of(request: Request, manifest: Manifest | None) -> Relearning | None:
+    """The short training that a request asks for, once the manifest is known.
+
+    Rows of both splits are used, and none that the manifest audits: trained on, its
+    held-out rows and identifiers would be no control any more.
+
+    Raises
+    ------
+    InputError
+        If no row is left.
+    """
+    if not request.relearn or manifest is None:
+        return None
+    from spark_audit.checkpoints.relearning import Relearning
+    from spark_audit.data.examples import Example, Span, data_files, read_examples
+    from spark_audit.data.plain_rows import without_identifiers
+
+    audited = [
+        Example(
+            row.id,
+            row.task,
+            row.prompt,
+            row.response,
+            row.split,
+            row.source_id,
+            tuple(Span(one.start, one.end, one.type) for one in row.spans),
+        )
+        for row in manifest.examples
+    ]
+    rows, _ = without_identifiers(
+        read_examples(*data_files(request.relearn)),
+        splits=("train", "test"),
+        audited=audited,
+        where="--relearn",
+    )
+    texts = tuple(row.text for row in rows)
+    steps, lr = request.relearn_steps, request.relearn_lr
+    return Relearning(texts, steps, lr, request.seed)
 
 
 def store_of(scores: Path | None) -> Path | None:

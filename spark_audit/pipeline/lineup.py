@@ -24,6 +24,7 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import example_of
 from spark_audit.names import (
     BASE,
+    CONTROL,
     CheckpointName,
     entry_of,
     original_of,
@@ -31,6 +32,7 @@ from spark_audit.names import (
     series_of,
 )
 from spark_audit.pipeline.request import Request
+from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.specs import Spec
@@ -65,17 +67,22 @@ class Lineup:
         return whole or sorted({self.entry(name) for name in self.stages})
 
     def plan(self, name: str, plans: Plans) -> Plan:
-        """What one checkpoint scores; a quantised one scores what audits compare."""
+        """What one checkpoint scores; one made of another, what audits compare.
+
+        Of the relearned base only ``matched`` reads scores.
+        """
         if name in self.stages:
             return plans.stages
+        if name == CONTROL:
+            return {kind: keys for kind, keys in plans.whole.items() if kind == Pass()}
         if name in self.both or name == BASE:
             return union((plans.whole, plans.stages))
         return plans.whole
 
     def scores(self, name: str) -> bool:
-        """Whether anything is to be scored: a stage is not looked at rounded."""
-        rounded = CheckpointName.parse(name).rounding
-        return not rounded or original_of(name) not in self.stages
+        """Whether anything is scored: nothing of what is made of a stage."""
+        derived = CheckpointName.parse(name).derived
+        return not derived or original_of(name) not in self.stages
 
     def entry(self, name: str) -> str:
         """The series that a stage belongs to; any other checkpoint's own name."""
@@ -85,7 +92,7 @@ class Lineup:
         """Whether an audit concludes on a checkpoint."""
         if audit.of_series:
             return name in self.stages or name in self.both or name == BASE
-        return name not in self.stages
+        return name not in self.stages and (name != CONTROL or audit.name == "matched")
 
 
 @dataclass(frozen=True)

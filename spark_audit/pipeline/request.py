@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def _named(ckpt: Any) -> Any:
 _LISTS: dict[str, Callable[[Any], Any]] = {
     "audits": lambda audit: find(audit)() if isinstance(audit, str) else audit,
     **dict.fromkeys(("ckpt", "formats"), str),
-    "data": _path,
+    **dict.fromkeys(("data", "relearn"), _path),
 }
 """Fields that are lists, and what each value becomes."""
 
@@ -90,6 +91,11 @@ class Request:
         Default: the one in manifests/ that fits the checkpoint.
     data
         JSONL of ``data``, in place of a manifest: its test rows are answered.
+    relearn
+        Rows of ``data`` to train each checkpoint on for a few steps, and audit it again
+        as NAME+relearn: does what was suppressed come back? The base is treated alike.
+    relearn_steps, relearn_lr
+        Steps of that training, 8 rows each, and its peak learning rate.
     output
         Default: reports/<manifest>-<names>.
     formats
@@ -120,6 +126,9 @@ class Request:
         Path | None, Parameter(metavar="FILE", env_var="SPARK_AUDIT_MANIFEST")
     ] = None
     data: Annotated[tuple[Path, ...], Parameter(metavar="DIR|DATA...")] = ()
+    relearn: Annotated[tuple[Path, ...], Parameter(metavar="DIR|DATA...")] = ()
+    relearn_steps: PositiveInt = 50
+    relearn_lr: float = 1e-3
     output: Annotated[
         Path | None, Parameter(group=OUTPUT, metavar="DIR", alias="-o")
     ] = None
@@ -166,6 +175,12 @@ class Request:
             raise InputError(
                 "stands in place of a manifest", where="--data", fix="leave one out"
             )
+        if self.relearn and (self.loading.device_map or self.engine == "ray"):
+            what = "trains whole models, and here: not with --device-map or Ray"
+            raise InputError(what, where="--relearn")
+        if not (math.isfinite(self.relearn_lr) and self.relearn_lr > 0):
+            what = f"{self.relearn_lr} is no learning rate"
+            raise InputError(what, where="--relearn-lr")
         if self.jobs not in ("auto", 1) and not self.several:
             raise InputError(
                 "shares the CPU of one machine, in one process a model",

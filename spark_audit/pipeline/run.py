@@ -22,7 +22,7 @@ from spark_audit.errors import IncompleteError
 from spark_audit.files import alone
 from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import BASE
+from spark_audit.names import BASE, CONTROL
 from spark_audit.pipeline.folders import (
     accumulated,
     audits_of,
@@ -253,11 +253,12 @@ def _setup(job: Job, scored: Sequence[Scored], tables: Tables) -> list[Guard]:
     """The setup guards that fail, of a series by its last stage."""
     stages = job.order.stages
     names = {job.order.entry(name): name for name in tables if name in stages}
-    names |= {name: name for name in tables if name not in stages}
+    names |= {name: name for name in tables if name not in stages | {CONTROL}}
     weights = {BASE: job.manifest.reference.weights_sha256}
     for one in (one.facts for one in scored):
-        # Rounded weights bear the hash of those that they were rounded from.
-        if one.quantised_from is None and one.format != "live":
+        # What is made of other weights bears their hash.
+        made = one.quantised_from or one.relearned_from
+        if made is None and one.format != "live":
             weights[one.name] = one.weights_sha256
     with job.clock("statistics: setup"):
         return setup_guards(tables, job.view, names=names, weights=weights)

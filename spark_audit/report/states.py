@@ -16,7 +16,14 @@ from spark_audit import sentences
 from spark_audit.audits import about, all_audits
 from spark_audit.audits.claims import LEVEL, REMAINS, TESTS, faults
 from spark_audit.audits.matched.matched_selectivity import BALANCE
-from spark_audit.names import BASE, entry_of, series_of
+from spark_audit.names import (
+    BASE,
+    CONTROL,
+    RELEARN,
+    CheckpointName,
+    entry_of,
+    series_of,
+)
 from spark_audit.report.summary_tables import entries
 from spark_audit.results import OF_REPORT, Finding, Guard, Report, Row, by_severity
 from spark_audit.results.findings import DETECTED, SEVERITY
@@ -214,7 +221,8 @@ def standings(report: Report) -> list[Standing]:
     found = [
         _standing(report, name, own, attacks, scored)
         for name, own in by_entry.items()
-        if name and (name != BASE or any(one.detected for one in own))
+        if name and name != CONTROL
+        if name != BASE or any(one.detected for one in own)
     ]
 
     def place(one: Standing) -> tuple[int, int]:
@@ -253,7 +261,8 @@ def untested(findings: Sequence[Finding], names: Iterable[str]) -> list[Finding]
     Of a method with several seeds or stages one test is enough.
     """
     tested = {method_of(one.checkpoint) for one in findings if remembers(one)}
-    entries = [k for k in dict.fromkeys(map(method_of, names)) if k != BASE]
+    bases = (BASE, CONTROL)
+    entries = [k for k in dict.fromkeys(map(method_of, names)) if k not in bases]
     lacking = [name for name in entries if name not in tested]
     if lacking and len(lacking) == len(entries):
         lacking = [""]
@@ -319,6 +328,9 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
     states = dict.fromkeys(one.state for one in found)
     known = [one for one in found if one.state == "DETECTABLE"]
     facts: dict[str, Any] = {"stopped": any(not one.ships for one in known)}
+    facts["relearned"] = RELEARN in {
+        CheckpointName.parse(k.name).derived for k in found
+    }
     if "NO LEAK FOUND" in states:
         facts |= _open([one for one in found if one.state == "NO LEAK FOUND"])
     lacking = [one for one in found if one.state == "NOT TESTED"]

@@ -69,6 +69,11 @@ class CheckpointFacts(Strict):
     quantised_from: Text | None = Field(
         default=None, description="Name of the checkpoint whose weights were rounded."
     )
+    relearned_from: Text | None = Field(
+        default=None,
+        description="Name of the checkpoint that a short training on other rows made "
+        "this of.",
+    )
     notes: list[Text] = Field(
         default=[], description="Remarks on opening and scoring it."
     )

@@ -384,3 +384,46 @@ def test_an_ordinary_run_that_there_is_not_is_refused_before_scoring():
     check("matched", null="four")  # names are not known yet
     with pytest.raises(InputError, match="--null: 'four' is none of the checkpoints"):
         check("matched", null="a, four", names=("a", "b"))
+
+
+def relearned(case: Any, before: float, after: float, *, base: float = 0.0) -> Any:
+    """Identifiers moved by ``before``, and after relearning by ``after``, if trained.
+
+    ``base``: by how much relearning moves trained ones on the base.
+    """
+
+    def by(trained: float, seed: int) -> Any:
+        return moved(case, trained=trained, never=0.0, other=0.0, spread=0.3, seed=seed)
+
+    changes = {"base": same, "base+relearn": by(base, 1)}
+    changes |= {"ours": by(before, 2), "ours+relearn": by(after, 3)}
+    context = Context(baselines={"ours+relearn": "ours"})
+    known = evidence("matched", case.tables(**changes), case.manifest, placebo_draws=0)
+    return conclude("matched", known, context, rematched=False, placebo_draws=0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "base", "says", "claim"),
+    [
+        (0.0, -1.5, 0.0, "returned", "memory"),
+        # Suppression that is taken back is no memory.
+        (1.5, 0.0, 0.0, "not_returned", "nothing_shown"),
+        (0.0, 0.0, 0.0, "not_returned", "nothing_shown"),
+        # What the rows do to the base as well came from the rows.
+        (0.0, -1.5, -1.5, "not_returned", "nothing_shown"),
+        (-1.5, -1.5, 0.0, "return_known", "nothing_shown"),
+    ],
+)
+def test_what_comes_back_is_memory_beyond_before_and_the_base(
+    make_case, before, after, base, says, claim
+):
+    case = make_case(sources=60, tests=40, seed=33)
+    result = relearned(case, before, after, base=base)
+    own = [f for f in result.findings if f.metric == "returned"]
+    assert [(f.says, f.claim) for f in own] == [(f"matched.{says}", claim)]
+    assert not [f for f in result.findings if f.checkpoint == "base+relearn"]
+    row = next(r for r in result.contrasts if r.metric == "returned")
+    assert row.value == pytest.approx(after - before - base, abs=0.25)
+    assert (row.checkpoint, row.baseline) == ("ours+relearn", "ours")
+    rested = figure(result, "ours+relearn", "returned", "after")
+    assert rested.value == pytest.approx(after - base, abs=0.25)

@@ -187,7 +187,7 @@ def test_headers_tell_what_is_opened(adapters, tiny_base, tmp_path):
     loading = Loading(base=str(tiny_base), device="cpu")
     every = [Spec(name, (str(path),)) for name, path in paths.items()]
     rounded = replace(loading, quantize=("int8",))
-    with pytest.raises(CheckpointError, match="cannot be quantised here"):
+    with pytest.raises(CheckpointError, match="cannot be merged here"):
         Opening(every, rounded)  # before anything is loaded
     plain = [one for one in every if one.name not in ("head", "dora")]
     _check_described(Opening(every, loading))

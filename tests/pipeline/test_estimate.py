@@ -17,6 +17,7 @@ def test_words_fit_a_screen():
         "notes": ["base: base as given; the adapter names gpt2-medium"],
         "audits": every,
         "loading": 1e4,
+        "relearning": 1e5,
         "report": 15.0,
         "seconds": 1e6,
         "memory_bytes": 3 * 10**10,

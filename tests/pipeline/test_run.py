@@ -16,6 +16,7 @@ from tiny_models import make_model, save_model
 from spark_audit.audits import AUDITS, Matched, Noise, Utility
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
+from spark_audit.data.examples import write_examples
 from spark_audit.errors import InputError, OutputError, SparkError
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
@@ -24,10 +25,13 @@ from spark_audit.manifest.sequences import items_for
 from spark_audit.pipeline import run as pipeline
 from spark_audit.pipeline.dry_run import estimate
 from spark_audit.pipeline.engines import local
+from spark_audit.pipeline.job import Job
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
+from spark_audit.pipeline.verify import verify
 from spark_audit.provenance import sha256_file
 from spark_audit.report.folder import read_report
+from spark_audit.report.states import standings
 from spark_audit.results import Report
 
 ROOT = Path(__file__).parents[2]
@@ -659,3 +663,45 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(workshop, tiny_
         sa.score(3, [])  # type: ignore[arg-type]
     one = Request(audits="matched", ckpt="runs/a", manifest="m", data=())  # type: ignore[arg-type]
     assert one == Request(audits=("matched",), ckpt=("runs/a",), manifest=Path("m"))
+
+
+def test_relearning_uses_no_audited_row_and_trains_nothing_that_is_stored(
+    request_of, tmp_path, monkeypatch
+):
+    from spark_audit.checkpoints import relearning
+
+    audited = examples()
+    fresh = [
+        replace(
+            audited[0],
+            id=f"other-{i}",
+            source_id=f"other-{i}",
+            prompt=f"The {word} day was long.\nLabel:",
+            spans=(),
+        )
+        for i, word in enumerate(("first", "last"))
+    ]
+    held = [replace(one, spans=()) for one in audited]
+    write_examples(tmp_path / "rows.jsonl", [*held, *fresh])
+    request = request_of(relearn=(tmp_path / "rows.jsonl",), relearn_steps=3)
+    job = Job.of(request)
+    assert job.opening.relearning is not None
+    assert job.opening.relearning.texts == tuple(one.text for one in fresh)
+    assert estimate(request)["relearning"] > 0
+    report = run(request).report
+    names = [one.name for one in report.checkpoints]
+    assert names == ["base", "base+relearn", "ours", "ours+relearn"]
+    assert [one.relearned_from for one in report.checkpoints] == [
+        *(None, "base", None, "ours")
+    ]
+    assert any(row.metric == "returned" for row in report.contrasts)
+    assert not [f for f in report.findings if f.checkpoint == "base+relearn"]
+    assert {s.name for s in standings(report)} == {"ours", "ours+relearn"}
+    monkeypatch.setattr(relearning, "train", None)
+    again = run(replace(request, output=tmp_path / "again", scores=request.output))
+    assert again.report.results == report.results
+    assert all(not wrong for _, wrong in verify(request.output))
+    only_held = replace(request, relearn=(tmp_path / "held.jsonl",))
+    write_examples(tmp_path / "held.jsonl", held)
+    with pytest.raises(InputError, match="--relearn: has no row .*audited"):
+        Job.of(replace(only_held, output=tmp_path / "no"))

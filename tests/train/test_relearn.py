@@ -18,9 +18,10 @@ from spark_audit.data.examples import (
     read_examples,
     write_examples,
 )
+from spark_audit.data.plain_rows import without_identifiers
 from spark_audit.errors import CheckpointError, InputError
 from spark_train.cli import run
-from spark_train.relearn import Relearned, without_identifiers
+from spark_train.relearn import Relearned
 
 
 def example(key: str, text: str, **more: Any) -> Example:

@@ -19,7 +19,14 @@ from spark_audit.audits.base import Context
 from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
 from spark_audit.audits.spans import Group
 from spark_audit.data.occurrences import dose_group
-from spark_audit.names import entry_of, original_of
+from spark_audit.names import (
+    BASE,
+    CONTROL,
+    ROUNDINGS,
+    CheckpointName,
+    entry_of,
+    original_of,
+)
 from spark_audit.results import Contrast, Estimate, Family, Hits, Row, side_of
 from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import (
@@ -188,14 +195,14 @@ def _contrast(
     return contrast_of(estimate, metric=metric, family=family, **columns, **more)
 
 
-def is_rounded(name: str, baseline: str) -> bool:
-    """Whether a checkpoint is its baseline with rounded weights, by its name."""
+def is_derived(name: str, baseline: str) -> bool:
+    """Whether a checkpoint was made of its baseline, by its name."""
     return name != baseline and original_of(name) == baseline
 
 
 def _family(name: str, baseline: str, group: str) -> Family:
     """The pooled DiD of methods is primary; single seeds and variants are not."""
-    single = entry_of(name) == name and not is_rounded(name, baseline)
+    single = entry_of(name) == name and not is_derived(name, baseline)
     return "primary" if group == "pooled" and single else "exploratory"
 
 
@@ -206,7 +213,8 @@ def is_primary(row: Contrast) -> bool:
 
 def has_sentence(row: Contrast) -> bool:
     """Whether a contrast has a sentence: the primary ones, and those of rounding."""
-    rounded = row.group == "pooled" and is_rounded(row.checkpoint, row.baseline)
+    rounded = row.group == "pooled" and is_derived(row.checkpoint, row.baseline)
+    rounded &= CheckpointName.parse(row.checkpoint).derived in ROUNDINGS
     return is_primary(row) or (row.metric == "did" and rounded)
 
 
@@ -478,6 +486,48 @@ def memory_contrasts(
             null=0.0,
             p=moved.t_p(),
         )
+
+
+@dataclass(frozen=True)
+class Return:
+    """What a short training on other rows brought back, over all identifiers.
+
+    Attributes
+    ----------
+    row
+        ``returned``: by how much ``after`` is below the memory before, nats per token.
+        Below 0: trained identifiers became likelier again, others of their kind not.
+    after
+        Memory after that training. Of both the same of the base, trained alike, is
+        taken away.
+    moved
+        The tests of either: ``row``, and then ``after``.
+    """
+
+    row: Contrast
+    after: Row
+    moved: tuple[Moved, Moved]
+
+
+def returned(
+    name: str, nll: Mapping[str, np.ndarray], whole: Occurrences, *, seed: int
+) -> Return:
+    """What came back to the original of a relearned checkpoint.
+
+    Drift by the rows of that training moves trained identifiers and others of their
+    kind alike; what it moves unequally, it does to the base too.
+    """
+    original = original_of(name)
+    after = nll[name] - nll[CONTROL]
+    change = after - (nll[original] - nll[BASE])
+    moved = tuple(whole.moved(values, seed=seed) for values in (change, after))
+    own = {"checkpoint": name, "metric": "returned", "null": 0.0}
+    first = moved[0]
+    return Return(
+        contrast_of(first.own.difference, baseline=original, p=first.p, **own),
+        row_of(moved[1].own.difference, of="after", **own),
+        (first, moved[1]),
+    )
 
 
 def _rows(name: str, group: str, found: Moved) -> list[Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,11 +13,12 @@ import scipy
 from spark_audit.audits.identifier_facts import Moved
 from spark_audit.audits.matched.changes import (
     Occurrences,
+    Return,
     has_sentence,
     pooled_change,
     row_of,
 )
-from spark_audit.names import entry_of
+from spark_audit.names import CONTROL, entry_of
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Row, side_of
 from spark_audit.stats.memory_contrast import claim_of
 from spark_audit.stats.selectivity import unlike_drift
@@ -54,7 +55,8 @@ def findings(
     lost = whole.left_out(units)
     pii = units[(units["split"] == "train") & (units["role"] == "pii")]
     for name, change in changes.items():
-        if entry_of(name) != name:
+        # The relearned base is what others are held against.
+        if entry_of(name) != name or name == CONTROL:
             continue
         of_name = {(r.metric, r.of, r.group): r for r in rows if r.checkpoint == name}
         seeds, reference = name in entries, name in references
@@ -90,6 +92,43 @@ def _memory_findings(
     yield _memory(row, rows, tests, doses, facts)
     if doses:
         yield _highest(rows, tests, doses[-1])
+
+
+def return_findings(
+    found: Iterable[Return], told: Sequence[Finding]
+) -> Iterator[Finding]:
+    """Whether what a checkpoint did not show came back after a short training.
+
+    Two tests must hold: memory after that training, and that it is more than before,
+    both beyond what the same training does to the base. The larger p counts.
+
+    Parameters
+    ----------
+    told
+        All else that is said: of whom memory is shown before, nothing is claimed.
+    """
+    shown = {f.checkpoint for f in told if f.alone == "memory"}
+    unclear = {f.checkpoint for f in told if f.claim == "confounded"}
+    for one in found:
+        row, after = one.row, one.after
+        facts: dict[str, Any] = {"returned": row, "after": after}
+        facts["original"] = row.baseline
+        ps = [moved.p for moved in one.moved if moved.p is not None]
+        if row.value is None or len(ps) < len(one.moved):
+            facts["reason"] = row.note
+            yield Finding.on(row, "not_tested", "matched.return_missing", facts=facts)
+        elif row.checkpoint in unclear:
+            continue
+        elif row.baseline in shown:
+            says = "matched.return_known"
+            yield Finding.on(row, "nothing_shown", says, facts=facts)
+        else:
+            both = all(claim_of(each) == "memory" for each in (row, after))
+            says = "matched.returned" if both else "matched.not_returned"
+            options: dict[str, Any] = {"p": max(ps), "family": "primary"}
+            options["power"] = [each for moved in one.moved for each in moved.power]
+            claim: Claim = "memory" if both else "nothing_shown"
+            yield Finding.on(row, claim, says, facts=facts, **options)
 
 
 def _compared(rows: Told, group: str) -> dict[str, Any]:

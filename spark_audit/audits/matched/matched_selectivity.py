@@ -34,9 +34,14 @@ from spark_audit.audits.matched.changes import (
     memory_rows,
     missing_rows,
     own_contrasts,
+    returned,
     row_of,
 )
-from spark_audit.audits.matched.matched_claims import contrast_findings, findings
+from spark_audit.audits.matched.matched_claims import (
+    contrast_findings,
+    findings,
+    return_findings,
+)
 from spark_audit.audits.matched.rematch import (
     affordable,
     diagnostics,
@@ -54,7 +59,15 @@ from spark_audit.audits.spans import (
 )
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, TokenRange
-from spark_audit.names import BASE, entry_of, listed
+from spark_audit.names import (
+    BASE,
+    CONTROL,
+    RELEARN,
+    CheckpointName,
+    entry_of,
+    listed,
+    original_of,
+)
 from spark_audit.results import AuditResult, Estimate, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact
@@ -89,6 +102,7 @@ METRICS = (
     Metric("rtm_bias", "nats", variants=("", "change")),
     _delta("did"),
     Metric("did_alike", "nats"),
+    _change("returned", learned=-1, variants=("", "after")),
 )
 
 
@@ -256,6 +270,15 @@ class Matched(Audit):
             tables["matched_sensitivity"] = sensitivity_table(evidence)
         if evidence.facts["placebo"]:
             tables["matched_placebo"] = placebo_table(evidence, pooled)
+        relearned = [
+            returned(name, nll, sides[0], seed=context.seed)
+            for name in names
+            if CheckpointName.parse(name).derived == RELEARN and name != CONTROL
+            if {CONTROL, BASE, original_of(name)} <= nll.keys()
+        ]
+        rows += [one.after for one in relearned]
+        contrasts += [one.row for one in relearned]
+        told = [*findings(rows, units, sides[0], changes, references, tested)]
         entries = {entry_of(name) for name in names if entry_of(name) != name}
         null = listed(self.null, names, where="--null")
         return AuditResult(
@@ -267,7 +290,8 @@ class Matched(Audit):
                 *alike_guard(sides[0]),
             ],
             findings=[
-                *findings(rows, units, sides[0], changes, references, tested),
+                *told,
+                *return_findings(relearned, told),
                 *contrast_findings(rows, contrasts, entries, null),
             ],
             tables=tables,

@@ -219,7 +219,7 @@ def places_of_tasks(
     stages: dict[str, dict[str, int]] = defaultdict(dict)
     for name, passes in tables.items():
         one = CheckpointName.parse(name)
-        if Pass() in passes and one.stage is not None and not one.rounding:
+        if Pass() in passes and one.stage is not None and not one.derived:
             stages[series_of(name)][name] = one.stage
     return {
         name: places if {*own.values()} == {*places.values()} else {}

@@ -1,0 +1,112 @@
+"""Rows without identifiers, wherever an identifier of the data stands unannotated.
+
+An identifier is often annotated in one row and stands in others, where nobody marked
+it: such a row is no plain text, and must not be shown as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from spark_audit.data.examples import Example, Split
+from spark_audit.data.occurrences import identifier_ranges, repeats
+from spark_audit.errors import InputError
+
+_KEY = 8
+"""Characters of a string that it is looked up by: few strings share as many."""
+
+
+class Annotated:
+    """The annotated strings of some examples, canaries' among them.
+
+    They are looked up by their first characters, so that a text costs time by its
+    length, hardly by how many strings there are.
+    """
+
+    def __init__(self, examples: Iterable[Example]) -> None:
+        types: dict[str, str] = {}
+        for example in examples:
+            text = example.text
+            for span in example.spans:
+                string = text[span.start : span.end].strip().casefold()
+                types.setdefault(string, span.type)
+        types.pop("", None)
+        self._types = types
+        self._by_key: dict[str, list[str]] = {}
+        for string in sorted(types):
+            self._by_key.setdefault(string[:_KEY], []).append(string)
+        self._sizes = sorted(set(map(len, self._by_key)))
+
+    def places(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Characters ``start:end`` of a text that are one of the strings, and its type.
+
+        What counts as the same string is what
+        :func:`spark_audit.data.occurrences.repeats` says: of any case, and one or two
+        characters only where they are a word. Places come in no order.
+        """
+        folded = text.casefold()
+        at = len(text) + 1
+        for string in self._candidates(folded):
+            for start, end in repeats(f"{text}\n{string}", [(at, at + len(string))]):
+                if end < at:
+                    yield start, end, self._types[string]
+
+    def _candidates(self, folded: str) -> Iterator[str]:
+        """Strings that the text holds, each once, whether or not as words."""
+        for size in self._sizes:
+            keys = {folded[i : i + size] for i in range(len(folded) - size + 1)}
+            for key in sorted(keys & self._by_key.keys()):
+                yield from (s for s in self._by_key[key] if s in folded)
+
+
+def without_identifiers(
+    examples: Sequence[Example],
+    *,
+    splits: Sequence[Split] = ("train",),
+    audited: Collection[Example] = (),
+    where: str = "--data",
+) -> tuple[list[Example], dict[str, int]]:
+    """The rows that hold no identifier, and how many others there are, and why.
+
+    A row is left out if it holds a canary (``canary``), an annotated span
+    (``annotated``), anything that the rules find (``rules``), or a string that is
+    annotated in another row of either split (``elsewhere``). A row with a blank
+    response (``blank``) cannot be trained on. Of ``audited`` rows neither their text
+    nor another row of their source is kept (``audited``): whoever trains on the
+    held-out rows of a comparison spoils it.
+
+    Raises
+    ------
+    InputError
+        If none is left, naming the option ``where``.
+    """
+    annotated = Annotated([*examples, *audited])
+    texts = {row.text for row in audited}
+    sources = {row.source_id for row in audited}
+    reasons: dict[str, Callable[[Example], object]] = {}
+    if audited:
+        reasons["audited"] = lambda r: r.text in texts or r.source_id in sources
+    reasons |= {
+        "canary": lambda row: row.canary is not None,
+        "annotated": lambda row: row.spans,
+        "rules": identifier_ranges,
+        "elsewhere": lambda row: next(annotated.places(row.text), None),
+        "blank": lambda row: not row.response.strip(),
+    }
+    kept, left_out = [], dict.fromkeys(reasons, 0)
+    for example in examples:
+        if example.split in splits:
+            why = next((n for n, holds in reasons.items() if holds(example)), None)
+            if why is None:
+                kept.append(example)
+            else:
+                left_out[why] += 1
+    if not kept:
+        listed = ", ".join(f"{name} {n}" for name, n in left_out.items() if n)
+        kind = "train row" if "test" not in splits else "row"
+        raise InputError(
+            f"has no {kind} without an identifier (left out: {listed or 'none'})",
+            where=where,
+            fix="give rows from before injection, or of another task",
+        )
+    return kept, left_out
