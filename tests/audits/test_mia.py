@@ -25,8 +25,9 @@ from spark_audit.audits.mia.membership_guards import (
 )
 from spark_audit.audits.mia.peer_files import peer_rows
 from spark_audit.audits.mia.scores import ATTACKS
+from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
-from spark_audit.manifest.file import seal
+from spark_audit.manifest.file import seal, write_manifest
 from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
@@ -418,10 +419,17 @@ def test_scores_of_another_tool_are_judged_beside_ours(make_world, tmp_path):
 def test_scores_by_place_are_judged_with_the_rows_that_were_scored(
     make_world, tmp_path
 ):
-    world, rows = make_world(), tmp_path / "rows.jsonl"
-    given = list(peer_rows(world.manifest))
-    rows.write_text("".join(json.dumps(row) + "\n" for row in given))
+    world, rows = make_world(), tmp_path / "peer" / "rows.jsonl"
+    write_manifest(world.manifest, tmp_path / "m.json")
+    call = ["manifest", "rows", str(tmp_path / "m.json"), "-o", str(rows.parent)]
+    assert command_line(call) == 0
+    assert {path.stat().st_mode & 0o077 for path in rows.parent.iterdir()} == {0}
+    files = [rows.parent / f"{name}.jsonl" for name in ("members", "non_members")]
+    sides = [path.read_text() for path in files]
+    assert rows.read_text() == "".join(sides)
+    given = [json.loads(line) for line in rows.read_text().splitlines()]
     assert given == list(peer_rows(world.manifest))
+    assert {row["id"] for row in given if row["label"]} == world.members
     assert [row["label"] for row in given] == [1] * 132 + [0] * 92
     own = dict(zip(world.logp, np.random.default_rng(1).random(200), strict=True))
     scores = np.array([own[row["id"]] + 2 * row["label"] for row in given])
