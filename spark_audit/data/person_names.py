@@ -112,7 +112,7 @@ def _lists() -> _Lists:
     words |= {place for place in places if " " not in place} | _PLACES
     lists = map(_words, (given, alone, surnames, usual, words))
     ordinary = frozenset(Lorem.word_list) | _NOT_NAMES | _FIRMS
-    return _Lists(*lists, ordinary=ordinary)
+    return _Lists._make((*lists, ordinary))
 
 
 def _written(word: str, least: int = 4) -> str:
