@@ -22,6 +22,7 @@ from spark_audit.data.occurrences import dose_group
 from spark_audit.names import (
     BASE,
     CONTROL,
+    RELEARN,
     ROUNDINGS,
     CheckpointName,
     entry_of,
@@ -509,14 +510,28 @@ class Return:
     moved: tuple[Moved, Moved]
 
 
-def returned(
-    name: str, nll: Mapping[str, np.ndarray], whole: Occurrences, *, seed: int
-) -> Return:
-    """What came back to the original of a relearned checkpoint.
+def all_returned(
+    nll: Mapping[str, np.ndarray], whole: Occurrences, *, seed: int
+) -> Iterator[Return]:
+    """What came back to the original of each relearned checkpoint, with a known base.
 
     Drift by the rows of that training moves trained identifiers and others of their
     kind alike; what it moves unequally, it does to the base too.
+
+    Parameters
+    ----------
+    nll
+        Summed NLL of the units by checkpoint, nats.
     """
+    for name in nll:
+        relearned = CheckpointName.parse(name).derived == RELEARN and name != CONTROL
+        if relearned and {CONTROL, BASE, original_of(name)} <= nll.keys():
+            yield _returned(name, nll, whole, seed)
+
+
+def _returned(
+    name: str, nll: Mapping[str, np.ndarray], whole: Occurrences, seed: int
+) -> Return:
     original = original_of(name)
     after = nll[name] - nll[CONTROL]
     change = after - (nll[original] - nll[BASE])

@@ -27,6 +27,7 @@ from spark_audit.audits.matched.changes import (
     REFERENCE,
     Occurrences,
     all_occurrences,
+    all_returned,
     by_group,
     contrast_of,
     low_drift,
@@ -34,7 +35,6 @@ from spark_audit.audits.matched.changes import (
     memory_rows,
     missing_rows,
     own_contrasts,
-    returned,
     row_of,
 )
 from spark_audit.audits.matched.matched_claims import (
@@ -59,15 +59,7 @@ from spark_audit.audits.spans import (
 )
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, TokenRange
-from spark_audit.names import (
-    BASE,
-    CONTROL,
-    RELEARN,
-    CheckpointName,
-    entry_of,
-    listed,
-    original_of,
-)
+from spark_audit.names import BASE, entry_of, listed
 from spark_audit.results import AuditResult, Estimate, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact
@@ -270,12 +262,7 @@ class Matched(Audit):
             tables["matched_sensitivity"] = sensitivity_table(evidence)
         if evidence.facts["placebo"]:
             tables["matched_placebo"] = placebo_table(evidence, pooled)
-        relearned = [
-            returned(name, nll, sides[0], seed=context.seed)
-            for name in names
-            if CheckpointName.parse(name).derived == RELEARN and name != CONTROL
-            if {CONTROL, BASE, original_of(name)} <= nll.keys()
-        ]
+        relearned = [*all_returned(nll, sides[0], seed=context.seed)]
         rows += [one.after for one in relearned]
         contrasts += [one.row for one in relearned]
         told = [*findings(rows, units, sides[0], changes, references, tested)]
