@@ -481,3 +481,19 @@ def test_of_two_sides_and_their_difference_none_follows_from_the_others(
     seen = {(r.metric, r.group) for r in shown.results if r.value is not None}
     # Of type A neither is shown, nor of the smallest other, or the pool would tell A.
     assert seen == {(m, g) for m in (one, other) for g in ("pooled", "type:B")}
+
+
+@pytest.mark.parametrize(("matched_tokens", "shown"), [(98, False), (80, True)])
+def test_what_few_without_a_control_make_apart_is_withheld(
+    small, matched_tokens, shown
+):
+    """Of 40 clusters: a hundred tokens of all, nearly all of them with a control."""
+    like = {"checkpoint": "ours", "unit": "nats", "value": 3.0, "clusters": 40}
+    rows = [
+        Row(audit="nll", metric="nll", of="pii", n=100, **like),
+        Row(audit="matched", metric="nll_pii", n=matched_tokens, **like),
+    ]
+    one = small[0].model_copy(update={"results": rows, "findings": []})
+    every, with_control = disclosed(one).results
+    assert (every.value is not None) is shown
+    assert with_control.value is not None

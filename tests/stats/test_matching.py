@@ -118,6 +118,14 @@ def test_a_control_shows_something():
     assert alone.unmatched == {0: "no eligible window of length 1"}
 
 
+def test_a_control_before_does_not_stand_right_behind():
+    unll = np.ones(4, dtype=np.int64)
+    found = match_spans(unll, everything(4), [(0, 2)], controls="before")
+    assert found.unmatched == {0: "no eligible window of length 2"}
+    found = match_spans(unll, everything(4), [(2, 4)], controls="before")
+    assert [(p.start, p.end) for p in found.pairs] == [(0, 2)]
+
+
 def test_profile_sees_what_the_mean_does_not():
     # Means agree exactly, the shape does not.
     unll = micro_nats(np.array([4.0, 0.05, 0.05, 1.3, 1.4, 1.4, 0.05, 3.9, 0.1]))
