@@ -104,9 +104,11 @@ def without_identifiers(
     if not kept:
         listed = ", ".join(f"{name} {n}" for name, n in left_out.items() if n)
         kind = "train row" if "test" not in splits else "row"
+        # Rows of other data may bear the ids of sources that are audited.
+        own = ", with other texts and source ids" * bool(left_out.get("audited"))
         raise InputError(
             f"has no {kind} without an identifier (left out: {listed or 'none'})",
             where=where,
-            fix="give rows from before injection, or of another task",
+            fix=f"give rows from before injection, or of another task{own}",
         )
     return kept, left_out
