@@ -685,7 +685,7 @@ def test_relearning_uses_no_audited_row_and_trains_nothing_that_is_stored(
     job = Job.of(request)
     assert job.opening.relearning is not None
     assert job.opening.relearning.texts == tuple(one.text for one in fresh)
-    assert estimate(request)["relearning"] > 0
+    assert estimate(replace(request, relearn_steps=3000))["relearning"] > 0
     report = run(request).report
     names = [one.name for one in report.checkpoints]
     assert names == ["base", "base+relearn", "ours", "ours+relearn"]
