@@ -142,10 +142,15 @@ LINES = {
 
 
 def left(folder: Path) -> dict[str, Any]:
-    """Everything in a folder; of scores the rows, however they fell into shards."""
+    """Everything in a folder; of scores the rows, however they fell into shards.
+
+    A kill may leave the empty file of a lock, which locks nothing.
+    """
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
+        if path.suffix == ".lock" and not path.stat().st_size:
+            continue
         if path.is_dir():
             found[name] = "folder"
         elif path.parent.name == "store" and path.suffix == ".parquet":
