@@ -163,7 +163,12 @@ class Job:
         shown = case_ids(self.view) if Pass() in plan and not self.places else []
         if shown:
             self.places.update(token_places(self.view, checkpoint, shown))
-        return {kind: self.store.keys(checkpoint, items[kind], kind) for kind in plan}
+        # A stage of a series scores fewer of them.
+        own = {
+            kind: [item for item in items[kind] if item.key in keys]
+            for kind, keys in ((kind, {*keys}) for kind, keys in plan.items())
+        }
+        return {kind: self.store.keys(checkpoint, own[kind], kind) for kind in plan}
 
     def passes_there(self) -> tuple[int, int] | None:
         """How many passes of the checkpoints are in the store, and how many there are.
