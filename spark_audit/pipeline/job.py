@@ -25,6 +25,7 @@ from spark_audit.pipeline.lineup import (
     learned_order,
     lineup,
     make_plans,
+    union,
     with_order,
 )
 from spark_audit.pipeline.request import Request
@@ -154,21 +155,25 @@ class Job:
             from spark_audit.scoring.served import KINDS
 
             plan = {kind: keys for kind, keys in plan.items() if kind.kind in KINDS}
-        # All checkpoints with one tokenizer share them.
+        # All checkpoints with one tokenizer share what any of them scores.
         items = self._items.setdefault(checkpoint.tokenizer_sha256, {})
-        if fresh := {kind: keys for kind, keys in plan.items() if kind not in items}:
+        if fresh := [kind for kind in plan if kind not in items]:
+            every = union((self.plans.whole, self.plans.stages))
             with self.clock("tokenising"):
-                items.update(items_for(self.view, checkpoint, fresh))
+                made = {kind: every[kind] for kind in fresh}
+                items.update(items_for(self.view, checkpoint, made))
         # All checkpoints of a manifest cut its texts alike.
         shown = case_ids(self.view) if Pass() in plan and not self.places else []
         if shown:
             self.places.update(token_places(self.view, checkpoint, shown))
-        # A stage of a series scores fewer of them.
-        own = {
-            kind: [item for item in items[kind] if item.key in keys]
-            for kind, keys in ((kind, {*keys}) for kind, keys in plan.items())
-        }
-        return {kind: self.store.keys(checkpoint, own[kind], kind) for kind in plan}
+        found = {}
+        for kind, keys in plan.items():
+            own = items[kind]
+            if len(keys) < len(own):  # whole checkpoints and stages score others
+                chosen = {*keys}
+                own = [item for item in own if item.key in chosen]
+            found[kind] = self.store.keys(checkpoint, own, kind)
+        return found
 
     def passes_there(self) -> tuple[int, int] | None:
         """How many passes of the checkpoints are in the store, and how many there are.

@@ -13,7 +13,7 @@ from forks import python
 from named import NAMES, examples
 from tiny_models import make_model, save_model
 
-from spark_audit.audits import AUDITS, Matched, Noise, Utility
+from spark_audit.audits import AUDITS, Matched, Noise, Twins, Utility
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import write_examples
@@ -661,6 +661,25 @@ def test_python_takes_paths_and_names_the_argument_that_is_wrong(workshop, tiny_
         sa.score(3, [])  # type: ignore[arg-type]
     one = Request(audits="matched", ckpt="runs/a", manifest="m", data=())  # type: ignore[arg-type]
     assert one == Request(audits=("matched",), ckpt=("runs/a",), manifest=Path("m"))
+
+
+def test_each_checkpoint_scores_its_own_plan_whoever_comes_first(
+    request_of, make_adapter, tmp_path
+):
+    for stage in ("0", "1"):
+        make_adapter(tmp_path / "series" / stage)
+    audits, ckpt = (
+        (Twins(), Utility(scorer="likelihood")),
+        (f"run={tmp_path / 'series'}",),
+    )
+    for order in (1, -1):
+        job = Job.of(request_of(audits=audits, ckpt=ckpt, output=tmp_path / "r"))
+        plans = {}
+        for one in job.opening.described[::order]:
+            plans[one.name] = job.order.plan(one.name, job.plans)
+            scored = {kind: [*keys()] for kind, keys in job.keys(one).items()}
+            assert scored == plans[one.name]
+        assert plans["run"] != plans["run@1"]
 
 
 def test_relearning_uses_no_audited_row_and_trains_nothing_that_is_stored(

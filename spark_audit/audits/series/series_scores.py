@@ -66,8 +66,7 @@ def all_series(
         if name != BASE:
             by_name[series_of(name)].append(name)
     base, texts = (evidence.row(BASE, column) for column in ("nll", "texts"))
-    # Evidence of an older report has no coins.
-    coin = evidence.units.get("dose", pd.Series(0, evidence.units.index)).to_numpy() > 0
+    coin = evidence.units["dose"].to_numpy() > 0
     for name, stages in by_name.items():
         stages = sorted(stages, key=lambda one: CheckpointName.parse(one).stage or 0)
         place = evidence.row(stages[0], "place")
