@@ -92,7 +92,9 @@ def _rmu(lab: Lab, out: Path) -> None:
     sets = [encoded(rows, lab.tokenizer, "all") for rows in both]
     for epoch in range(3):
         for (ids, *_), (kept, *_) in zip(
-            *(batches(rows, 8, seed + epoch) for rows in sets), strict=False
+            # The rows that stay may be more.
+            *(batches(rows, 8, seed + epoch) for rows in sets),
+            strict=False,
         ):
             with torch.no_grad():
                 stays = states(before, kept)
@@ -184,11 +186,8 @@ def table(lines: list[dict[str, Any]]) -> None:
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     """The finished seeds."""
-    return (
-        [json.loads(line) for line in path.read_text().splitlines()]
-        if (path.exists())
-        else []
-    )
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def main() -> None:

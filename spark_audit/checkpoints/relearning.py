@@ -120,12 +120,12 @@ def train(
             low.append((down, up))
             stack.enter_context(module.register_forward_hook(_adding(down, up)))
         _descend(model, [one for pair in low for one in pair], rows, how)
-    found = []
+    trained = []
     for (module, turned, weight), (down, up) in zip(layers, low, strict=True):
         moved = SCALE * (up @ down).detach()
         value = weight + (moved.T if turned else moved)
-        found.append((module.weight, value.to(module.weight).contiguous()))
-    return found
+        trained.append((module.weight, value.to(module.weight).contiguous()))
+    return trained
 
 
 def _adding(down: torch.Tensor, up: torch.Tensor) -> Callable[..., torch.Tensor]:

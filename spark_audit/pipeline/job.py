@@ -166,14 +166,14 @@ class Job:
         shown = case_ids(self.view) if Pass() in plan and not self.places else []
         if shown:
             self.places.update(token_places(self.view, checkpoint, shown))
-        found = {}
+        by_pass = {}
         for kind, keys in plan.items():
             own = items[kind]
             if len(keys) < len(own):  # whole checkpoints and stages score others
                 chosen = {*keys}
                 own = [item for item in own if item.key in chosen]
-            found[kind] = self.store.keys(checkpoint, own, kind)
-        return found
+            by_pass[kind] = self.store.keys(checkpoint, own, kind)
+        return by_pass
 
     def passes_there(self) -> tuple[int, int] | None:
         """How many passes of the checkpoints are in the store, and how many there are.

@@ -15,6 +15,7 @@ from spark_audit.report.states import (
     Tried,
     attack_name,
     outcome_name,
+    relearned,
 )
 from spark_audit.report.table_cells import Cell, Line, Table
 from spark_audit.results import Report
@@ -162,4 +163,5 @@ def uncovered(tried: Sequence[Attack], found: Sequence[Standing]) -> str:
         untested=[one.name for one in found if one.state == "NOT TESTED"],
         nothing=all(one.state != "tested" for one in tried),
         checks=list({guard.title: 0 for one in found for guard in one.faults}),
+        relearned=relearned(found),
     )

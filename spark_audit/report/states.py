@@ -318,6 +318,11 @@ def answer(found: Sequence[Standing]) -> str:
     return sentences.render("states.answer", count=len(found), states=states)
 
 
+def relearned(found: Sequence[Standing]) -> bool:
+    """Whether checkpoints were audited again after a short training on other rows."""
+    return any(CheckpointName.parse(one.name).derived == RELEARN for one in found)
+
+
 def meanings() -> dict[State, str]:
     """What each state means."""
     return {state: sentences.render(f"state.{key_of(state)}") for state in SHAPES}
@@ -328,9 +333,7 @@ def advice(found: Sequence[Standing]) -> dict[State, str]:
     states = dict.fromkeys(one.state for one in found)
     known = [one for one in found if one.state == "DETECTABLE"]
     facts: dict[str, Any] = {"stopped": any(not one.ships for one in known)}
-    facts["relearned"] = RELEARN in {
-        CheckpointName.parse(k.name).derived for k in found
-    }
+    facts["relearned"] = relearned(found)
     if "NO LEAK FOUND" in states:
         facts |= _open([one for one in found if one.state == "NO LEAK FOUND"])
     lacking = [one for one in found if one.state == "NOT TESTED"]

@@ -335,11 +335,11 @@ def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
     """
     relative = (largest - largest[:, :1]).double() - log_sum[:, None]
     mass = relative.exp_().cumsum(1)
-    found = []
+    columns = []
     for p in NUCLEI:
         last = (mass < p).sum(1).clamp_(max=mass.shape[1] - 1)
-        found += [last + 1, mass.gather(1, last[:, None])[:, 0].log().clamp_(max=0)]
-    return torch.stack(found, 1)
+        columns += [last + 1, mass.gather(1, last[:, None])[:, 0].log().clamp_(max=0)]
+    return torch.stack(columns, 1)
 
 
 def _moments(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -47,6 +47,7 @@ def evidence(
             "task": [f"t{k}" for k in task],
             "cluster": [f"c{i // 2}" for i in range(n)],
             "member": member,
+            "dose": 0,
         }
     )
     base, dose = rng.normal(3, 0.5, n), learned * rng.uniform(0, 2, n) * member

@@ -394,7 +394,7 @@ def _top_p(
     spans: Sequence[tuple[TokenRange, Mapping[str, str]]], table: TokenTable | None
 ) -> dict[str, Any]:
     """``logp_*`` of top-p sampling behind true prefixes; NaN behind other prompts."""
-    found: dict[str, Any] = {f"logp_{of}": [] for of in NUCLEI}
+    columns: dict[str, Any] = {f"logp_{of}": [] for of in NUCLEI}
     for (tokens, prompts), of in product(spans, NUCLEI):
         logp = np.nan
         if table is not None:
@@ -404,8 +404,8 @@ def _top_p(
                 for name in ("nll", "rank_lo", f"{of}_size", f"{of}_logp")
             )
             logp = top_k_logp(nll, rank, mass, k=size).sum()
-        found[f"logp_{of}"] += [logp, *[np.nan] * (len(prompts) - 1)]
-    return found
+        columns[f"logp_{of}"] += [logp, *[np.nan] * (len(prompts) - 1)]
+    return columns
 
 
 def _asked(

@@ -73,7 +73,7 @@ def epsilon_table(series: Mapping[str, StagedRows]) -> list[dict[str, Any]]:
     """
     known = {name: coins for name, coins in series.items() if len(coins.rows)}
     share = 0.05 / (2 * max(len(known), 1))
-    found = []
+    bounds = []
     for (name, coins), of in product(known.items(), (SERIES, LAST)):
         planted, other = coins.scores[of].reshape(-1, 2).T
         gap = planted - other
@@ -92,5 +92,5 @@ def epsilon_table(series: Mapping[str, StagedRows]) -> list[dict[str, Any]]:
         epsilon = record["epsilon_per_record"]
         key = "canary.bounded" if epsilon > 0 else "canary.bound_of_0"
         told = {**record, "epsilon": epsilon, "declared": True, "assumed": "drawn"}
-        found.append({**record, "says": sentences.render(key, **told)})
-    return found
+        bounds.append({**record, "says": sentences.render(key, **told)})
+    return bounds
