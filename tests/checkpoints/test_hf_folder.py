@@ -167,6 +167,8 @@ def test_a_model_that_reads_ahead_is_refused(tmp_path):
         initializer_range=0.5,
         max_position_embeddings=64,
     )
+    # One of 200 random models hardly looks at the last token.
+    torch.manual_seed(0)
     save_model(BertLMHeadModel(config), tmp_path)
     refused(tmp_path, "the model reads ahead")
 
