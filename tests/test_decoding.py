@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from audited import conclude, matched, of_frame
-from decoding import Attacker, Figure, figure, left_over, lines_of, tables_of
+from decoding import Attacker, Figure, figure, left_over, lines_of
 from made_reports import made_report, manifest_facts
 
 from spark_audit.audits import Matched, Membership
@@ -34,7 +34,6 @@ from spark_audit.report.folder import read_report, write_files, write_report
 from spark_audit.report.table_cells import Rendering
 from spark_audit.report.writers import csv_tables
 from spark_audit.results import Finding, Report, Row, number
-from spark_audit.scoring.table import read_parquet
 from spark_train.cli import run as training_line
 
 FIRST, LAST = ("Maria", "John", "Peter", "Alice"), ("Jones", "Smith", "Brown", "Green")
@@ -121,11 +120,6 @@ def test_the_attack_reads_texts_from_the_files_that_are_kept_private(audited, at
         read = attacker.decode([figure(f"{value:.4f}") for value in nll])
         return str(attacker.tokenizer.decode(read))
 
-    cases = read_parquet(scores / "cases.parquet").to_pandas()
-    whole = cases.dropna(subset=["nll/base"]).groupby("example")
-    for key, part in [*whole][:6]:
-        example = manifest.by_id[key]
-        assert decoded(part["nll/base"]) == example.prompt + example.response
     parts = [pd.read_parquet(path) for path in (scores / "store").glob("*.parquet")]
     plain = [part["nll"] for part in parts if "rank_lo" in part and "mean_logp" in part]
     assert {decoded(nll) for nll in pd.concat(plain)} >= set(texts)
@@ -172,26 +166,6 @@ def singled_out(
     assert span.token_end is not None
     hidden = range(span.token_start, span.token_end)
     return attacker.singled_out(ids, hidden, figures)
-
-
-def test_hidden_words_of_a_page_cannot_be_tried_out_against_its_figures(
-    audited, attacker
-):
-    manifest, folder = load_manifest(audited / "m.json"), audited / "report"
-    call = ["report", str(folder), "--manifest", str(audited / "m.json")]
-    call += ["--format", "html"]
-    for asked in (False, True):
-        assert command_line([*call, "--show-text"] if asked else call) == 0
-        page = (folder / "report.html").read_text()
-        assert ("This page SHOWS IDENTIFIERS" in page) is asked
-        shown = re.findall(r"<h3 id=.case-\d+-title.>Example (\S+)</h3>", page)
-        tables = [t for t in tables_of(page) if t and t[0][:2] == ["token", "text"]]
-        assert len(shown) == len(tables) == 4
-        for key, (head, *lines) in zip(shown, tables, strict=True):
-            column = head.index("base")
-            figures = [figure(line[column]) for line in lines]
-            assert sum(one is not None for one in figures) > 1
-            assert singled_out(attacker, manifest, key, figures) is asked
 
 
 def test_hidden_words_cannot_be_tried_out_against_printed_scores(

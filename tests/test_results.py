@@ -5,10 +5,10 @@ import math
 from typing import Any
 
 import pytest
-from made_reports import made_report, said
+from made_reports import made_report
 from pydantic import ValidationError
 
-from spark_audit.results import AuditResult, Contrast, Estimate, Report, Row
+from spark_audit.results import Contrast, Estimate, Report, Row
 
 ROW: dict[str, Any] = {"audit": "matched", "checkpoint": "a", "metric": "delta_sel"}
 
@@ -106,12 +106,3 @@ def test_a_report_reads_back_what_it_wrote():
     broken = json.loads(text) | {"schema_version": 3}
     with pytest.raises(ValidationError, match="schema_version"):
         Report.model_validate(broken)
-
-
-def test_a_notebook_shows_every_finding_and_runs_no_markup():
-    found = [said("mia", f"quiet{i}", "nothing_shown") for i in range(20)]
-    found += [said("mia", f"<b>loud{i}", "verbatim") for i in range(9)]
-    html = AuditResult(findings=found)._repr_html_()
-    assert all(f">&lt;b&gt;loud{i}</td>" in html for i in range(9))
-    assert "<b>" not in html
-    assert all(f">quiet{i}</td>" in html for i in range(20))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from spark_audit.audits import Audit
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.cli import ALL, PROGRAM
 from spark_audit.pipeline.request import Request, shard_of
 from spark_audit.sentences import spoken
-from spark_audit.terminal.commands import Line, Typed, write_config
+from spark_audit.terminal.commands import Line, Typed
 from spark_audit.terminal.console import say, tell, tell_json
 from spark_audit.terminal.flags import (
     NO_OPTION,
@@ -64,7 +62,6 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     """
     several = len(audits) > 1
     named = {audit.name: audit for audit in audits}
-    name = ALL if several else audits[0].name
     waits = [one for one, audit in named.items() if several and audit.on_request]
     own = options(*audits, named=several)
     usual = {f.name for a in audits if not a.on_request for f in fields(a)}
@@ -97,13 +94,10 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
             loading=loading,
             command=typed.words,
         )
-        folder = _audit(request, way)
+        _audit(request, way)
         if waiting and not way.quiet:
             listed = " ".join(waiting)
             say(f"left out unless asked for: {listed} (--also {listed})")
-        if folder is not None:
-            path = folder / f"command-{name}.toml"
-            write_config(path, typed.given, command=f"{PROGRAM} {name}")
 
     none = Annotated[Any, NO_OPTION]
     panel = Parameter(group=WHAT, metavar="AUDIT...")
@@ -123,8 +117,8 @@ def audit_command(audits: Sequence[type[Audit]]) -> Callable[..., None]:
     return command
 
 
-def _audit(request: Request, way: Way) -> Path | None:
-    """Do what is asked; the folder of a report that was written."""
+def _audit(request: Request, way: Way) -> None:
+    """Do what is asked."""
     if way.dry_run:
         from spark_audit.pipeline.dry_run import estimate, told
 
@@ -133,7 +127,7 @@ def _audit(request: Request, way: Way) -> Path | None:
             tell_json(estimated)
         else:
             tell("\n".join(told(estimated)))
-        return None
+        return
     from spark_audit.pipeline.run import run
     from spark_audit.terminal.progress import progress
 
@@ -145,7 +139,7 @@ def _audit(request: Request, way: Way) -> Path | None:
             f"part {part + 1} of {parts} is scored; {outcome.missing} items of others "
             "are missing: the worker that ends last writes the report"
         )
-        return None
+        return
     if not outcome.anew:
         say(
             f"nothing to do: checkpoints, manifest, options and program are those of "
@@ -159,4 +153,3 @@ def _audit(request: Request, way: Way) -> Path | None:
         with spoken(request.language):
             show_report(outcome.report, verbose=way.verbose)
             say_where(outcome.folder)
-    return outcome.folder

@@ -23,7 +23,7 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import InputError
 from spark_audit.terminal.console import keep_apart, say
-from spark_audit.terminal.flags import OUTPUT, Json, Quiet, Seed
+from spark_audit.terminal.flags import OUTPUT, Json, Quiet, Seed, by_commas
 
 FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 
@@ -40,15 +40,6 @@ def _pairs(
             fix = f"write it as {form}"
             raise InputError(f"{text!r} has no '='", where=where, fix=fix)
     return pairs or None
-
-
-def _numbers(text: str | None) -> list[int] | None:
-    parts = [] if text is None else text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise InputError(
-            f"{text!r} is no list of numbers", where="--doses", fix="write it as 1,4,16"
-        )
-    return [int(part) for part in parts] or None
 
 
 def import_(
@@ -161,9 +152,9 @@ def inject(
     output: Annotated[Path, Parameter(alias="-o")],
     rate: float = 0.3,
     canaries: int = 50,
-    doses: Annotated[str | None, Parameter(metavar="1,4,16,64")] = None,
-    for_epsilon: float | None = None,
-    delta: float = 1e-5,
+    doses: Annotated[
+        tuple[int, ...], Parameter(metavar="1,4,16,64", converter=by_commas)
+    ] = (),
     kind: Annotated[str, Parameter(choices=get_args(Kind))] = "random",
     tokenizer: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     model: str | None = None,
@@ -185,11 +176,6 @@ def inject(
         Canaries to plant.
     doses
         Dose ladder of canaries.
-    for_epsilon
-        Plant as many canaries, each in one row, as can contradict that a run is
-        (epsilon, delta)-DP by adding or removing a row, in place of --canaries.
-    delta
-        Of --for-epsilon.
     kind
         Passwords of canaries.
     tokenizer
@@ -201,8 +187,6 @@ def inject(
     from spark_audit.terminal.progress import progress
 
     files = data_files(data)
-    if for_epsilon is not None:
-        canaries, doses = _planned(for_epsilon, delta), "1"
     examples = read_examples(*files)
     encode, pieces = _pieces(
         kind, examples, tokenizer, model, canaries=canaries, seed=seed
@@ -216,7 +200,7 @@ def inject(
             seed=seed,
             rate=rate,
             canaries=canaries,
-            doses=_numbers(doses),
+            doses=doses or None,
             encode=encode,
             kind=kind,  # type: ignore[arg-type]
             pieces=pieces,
@@ -234,24 +218,6 @@ def inject(
     )
     for note in report.notes:
         say(note)
-    pairs = min(sum(report.planted.values()), report.held_out)
-    if for_epsilon is not None and pairs < canaries:
-        say(f"{pairs} pairs are too few to contradict the claim: give more rows")
-
-
-def _planned(epsilon: float, delta: float) -> int:
-    """How many canaries can contradict a claim."""
-    from spark_audit.report.receipt import Claim, canaries_needed
-
-    needed = canaries_needed(Claim(epsilon=epsilon, delta=delta))
-    if needed is None:
-        raise InputError(
-            f"no number of canaries contradicts ({epsilon:g}, {delta:g})-DP of one run",
-            where="--for-epsilon",
-            fix="give a smaller epsilon or delta",
-        )
-    say(f"{needed} canaries can contradict ({epsilon:g}, {delta:g})-DP, one row each")
-    return needed
 
 
 def _pieces(

@@ -46,20 +46,11 @@ AUDITS = {
     "series": "Membership by all stages of a series, beside its last checkpoint.",
 }
 """Our audits, named without importing them: ``--help`` answers at once."""
-TRAINING = ("run", "methods", "relearn", "score")
-"""Commands of `spark-train`, which people look for here."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
-    return run_command(
-        arguments,
-        program=PROGRAM,
-        app=_app,
-        others={"audit": f"{PROGRAM} {ALL}"}
-        | {name: f"spark-train {name}" for name in TRAINING}
-        | {"claims": "python benchmarks/claims"},
-    )
+    return run_command(arguments, program=PROGRAM, app=_app)
 
 
 def _app(argv: Sequence[str]) -> App:

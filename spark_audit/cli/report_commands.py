@@ -66,8 +66,7 @@ def report(
     Parameters
     ----------
     manifest
-        For the words of the examples that the page shows; identifiers stay hidden.
-        Default: no text of any example.
+        For --show-text, and for the dossier's number of rows.
     prepared_by
         Who prepared the dossier; default: $SPARK_AUDIT_PREPARED_BY.
     """
@@ -196,7 +195,6 @@ def gate(
     junit: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     sarif: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     attest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
-    annotate: Annotated[bool, Parameter(env_var="GITHUB_ACTIONS")] = False,
     json: Json = False,
 ) -> None:
     """Fail with exit code 1 if a rule is violated; needs no model.
@@ -219,8 +217,6 @@ def gate(
     attest
         Write an in-toto statement on the report, for you to sign; ``spark-audit
         verify`` reads it.
-    annotate
-        Annotate a run of GitHub Actions.
     """
     from spark_audit.cli.show import show_records
     from spark_audit.files import write_text
@@ -254,9 +250,6 @@ def gate(
         made = statement(content, folder, verdicts, allow_missing=allow_missing)
         write_text(attest, made.decode())
     try:
-        # Nothing but JSON belongs on stdout where that was asked for.
-        for line in () if json else rule.for_github(verdicts) if annotate else ():
-            tell(line)
         shown = [one for one in verdicts if json or one.state != "left_out"]
         show_records([vars(one) for one in shown], title="gate", as_json=json)
         if not json:
@@ -275,7 +268,6 @@ def epsilon(
     delta: float = 0.0,
     unit: Unit = "row",
     relation: Relation = "add-remove",
-    run: Annotated[Path | None, Parameter(metavar="RUN")] = None,
     json: Json = False,
 ) -> None:
     """Hold a claim of differential privacy against a report's canaries; 1 if it fails.
@@ -290,23 +282,17 @@ def epsilon(
         What the claim protects: a row, or all rows that a canary stands in.
     relation
         Whether one is added or removed, as accountants of DP-SGD have it, or replaced.
-    run
-        A run of spark-train, for what its accountant states.
     """
     from spark_audit.report.folder import folder_of, read_report
-    from spark_audit.report.receipt import Claim, accounted, receipts
+    from spark_audit.report.receipt import Claim, receipts
 
     claim = Claim(epsilon=claims, delta=delta, unit=unit, relation=relation)
     found = receipts(read_report(folder_of(folder)), claim)
-    stated = "" if run is None else accounted(run, claim)
     if json:
-        more = {"claim": vars(claim), "accountant": stated}
-        tell_json([vars(one) | more for one in found])
+        tell_json([vars(one) | {"claim": vars(claim)} for one in found])
     else:
         for one in found:
             tell(f"{one.checkpoint}: {one.sentence(claim)}")
-        if stated:
-            tell(stated)
     if any(one.state == "contradicted" for one in found):
         raise SystemExit(1)
 

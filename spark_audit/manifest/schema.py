@@ -32,7 +32,6 @@ from pydantic import (
 )
 
 from spark_audit.provenance import canonical_json
-from spark_audit.results.rows import Shown
 
 P = TypeVar("P")
 
@@ -505,7 +504,7 @@ class BalanceRow(_Part):
     note: str
 
 
-class Manifest(Shown, _Part):
+class Manifest(_Part):
     """A whole manifest (see ``schemas/manifest.json`` for the file's schema)."""
 
     kind: Literal["spark-audit-manifest"]

@@ -106,18 +106,6 @@ def score(
     return scoring.score(loaded, texts, **options)
 
 
-def token_places(
-    manifest: Manifest, loaded: Loaded, keys: Sequence[str]
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """First and last characters of every token of some examples, shape ``(T,)``.
-
-    A checkpoint whose tokenizer has no offsets was refused before.
-    """
-    rows = [manifest.by_id[key] for key in keys]
-    texts = encode(loaded.tokenizer, [row.prompt + row.response for row in rows])
-    return {key: (text.start, text.end) for key, text in zip(keys, texts, strict=True)}
-
-
 def plain_items(texts: Encodings, keys: Sequence[str]) -> list[Item]:
     """Whole examples, by id: for the plain pass and for noise."""
     return [Item(one.id, *tokens.fed(one.kept)) for one, tokens in texts.each(keys)]

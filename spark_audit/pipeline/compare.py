@@ -21,13 +21,7 @@ from spark_audit.files import check_links
 from spark_audit.names import BASE, CheckpointName, entry_of, series_of
 from spark_audit.pipeline.run import score_files, write_evidence
 from spark_audit.provenance import sha256_file
-from spark_audit.report.assemble import assemble
-from spark_audit.report.attachments import (
-    read_cases,
-    united,
-    united_cases,
-    write_cases,
-)
+from spark_audit.report.assemble import MATCHING, assemble
 from spark_audit.report.folder import FOLDERS, read_report
 from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report
 from spark_audit.results.evidence import Evidence
@@ -130,8 +124,6 @@ def compare(
     sums: dict[str, str] = {}
     if output is not None:
         sums = write_evidence(output, evidence)
-        shown = [(read_cases(part.folder), part.names) for part in parts]
-        write_cases(output, united_cases(shown))
     return assemble(
         results,
         status=first.status,
@@ -142,7 +134,12 @@ def compare(
         manifest=first.manifest,
         checkpoints=facts,
         guards=_guards(parts, left_out),
-        tables=united([part.report.tables for part in parts]),
+        tables={
+            name: records
+            for part in reversed(parts)
+            for name, records in part.report.tables.items()
+            if name in MATCHING and records
+        },
         evidence=sums,
         files={} if output is None else score_files(sums),
     )

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable
 from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.schema import Manifest
-from spark_audit.manifest.sequences import items_for, token_places
+from spark_audit.manifest.sequences import items_for
 from spark_audit.pipeline.folders import manifest_for, report_folder
 from spark_audit.pipeline.lineup import (
     Lineup,
@@ -29,7 +27,6 @@ from spark_audit.pipeline.lineup import (
     with_order,
 )
 from spark_audit.pipeline.request import Request
-from spark_audit.report.attachments import case_ids
 from spark_audit.report.folder import check_formats, folder_of
 from spark_audit.results import CheckpointFacts
 from spark_audit.scoring.table import Pass
@@ -75,8 +72,6 @@ class Job:
         The whole manifest, and the part that ``--limit`` leaves.
     folder
         Of the report.
-    places
-        The characters of the tokens of the examples that reports show.
     """
 
     request: Request
@@ -89,7 +84,6 @@ class Job:
     folder: Path
     show: Progress
     clock: Clock = field(default_factory=Clock)
-    places: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     _items: dict[str, dict[Pass, Sequence[Any]]] = field(default_factory=dict)
 
     @classmethod
@@ -162,10 +156,6 @@ class Job:
             with self.clock("tokenising"):
                 made = {kind: every[kind] for kind in fresh}
                 items.update(items_for(self.view, checkpoint, made))
-        # All checkpoints of a manifest cut its texts alike.
-        shown = case_ids(self.view) if Pass() in plan and not self.places else []
-        if shown:
-            self.places.update(token_places(self.view, checkpoint, shown))
         by_pass = {}
         for kind, keys in plan.items():
             own = items[kind]

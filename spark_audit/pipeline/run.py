@@ -25,7 +25,6 @@ from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CONTROL
 from spark_audit.pipeline.folders import (
     accumulated,
-    audits_of,
     check_folder,
     inputs_of,
     keep_inputs,
@@ -34,8 +33,7 @@ from spark_audit.pipeline.folders import (
 from spark_audit.pipeline.job import Job, Progress, Scored
 from spark_audit.pipeline.request import Request
 from spark_audit.provenance import sha256_file
-from spark_audit.report.assemble import assemble
-from spark_audit.report.attachments import cases, matching, write_cases
+from spark_audit.report.assemble import assemble, matching
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import (
     AuditResult,
@@ -164,7 +162,6 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
     # Another command may have finished here in the meantime.
     before = check_folder(folder, job.manifest, job.order, request)
     results = _results(job, scored, tables)
-    shown = cases(job.view, job.places, tables)
     manifest, view = job.manifest, job.view
     partial = len(view.examples) < len(manifest.examples)
     report = assemble(
@@ -189,8 +186,6 @@ def conclude(job: Job, scored: Sequence[Scored]) -> Report:
     )
     if before is not None:
         report = accumulated(before, report, folder=folder)
-    if shown or {*audits_of(report)} <= {*request.audit_names}:
-        write_cases(folder, shown)
     fresh = {name: result.evidence for name, result in results.items()}
     sums = report.evidence | write_evidence(folder, fresh)
     write_report(
@@ -220,8 +215,7 @@ def write_evidence(
 
 def score_files(evidence: Iterable[str]) -> dict[str, list[str]]:
     """What a report names of its folder ``scores``, with some files of evidence."""
-    names = (*evidence, "cases.parquet")
-    return {"scores": sorted(f"scores/{name}" for name in names)}
+    return {"scores": sorted(f"scores/{name}" for name in evidence)}
 
 
 def _results(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
@@ -13,12 +14,37 @@ from spark_audit.audits.claims import (
     family,
     without_void,
 )
+from spark_audit.manifest.schema import Manifest
 from spark_audit.provenance import now, versions
-from spark_audit.report.attachments import MATCHING
 from spark_audit.report.states import untested
 from spark_audit.results import AuditResult, Guard, Report, by_severity
 
 Records = list[dict[str, Any]]
+
+MATCHING = ("matching_by_type", "balance")
+"""Tables that no audit makes, of the manifest's own matching."""
+
+
+def matching(manifest: Manifest) -> dict[str, Records]:
+    """What the manifest says of its own matching, for every report made with it."""
+    matched = Counter(pair.pii.type for pair in manifest.pairs)
+    lost = Counter((span.type, span.reason) for span in manifest.unmatched)
+    reasons = {
+        kind: {why: n for (of, why), n in sorted(lost.items()) if of == kind}
+        for kind in sorted({*matched, *(kind for kind, _ in lost)})
+    }
+    return {
+        "matching_by_type": [
+            {
+                "type": kind,
+                "matched": matched[kind],
+                "unmatched": sum(own.values()),
+                "reasons": "; ".join(f"{n} {why}" for why, n in own.items()),
+            }
+            for kind, own in reasons.items()
+        ],
+        "balance": [row.model_dump() for row in manifest.balance],
+    }
 
 
 def assemble(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -443,8 +443,7 @@ def _value(row: Row, field: str) -> float | None:
 # --- what the tools of a pipeline read ------------------------------------------------
 
 LEVELS = {"tripped": "error", "missing": "warning"}
-"""States that stand at a run of GitHub Actions, and as what."""
-_ESCAPED = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+"""States that a log names, and as what."""
 
 
 def junit(found: Sequence[Finding], *, name: str) -> str:
@@ -497,19 +496,3 @@ def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
-
-
-def for_github(found: Sequence[Finding]) -> Iterator[str]:
-    """Workflow commands of GitHub Actions, one a rule that tripped or lacks a figure.
-
-    Format: docs.github.com, "Workflow commands for GitHub Actions".
-    """
-    for one in found:
-        if (level := LEVELS.get(one.state)) is not None:
-            title = _escaped(f"spark-audit gate: {one.whom}")
-            title = title.replace(":", "%3A").replace(",", "%2C")
-            yield f"::{level} title={title}::{_escaped(f'{one.rule}: {one.detail}')}"
-
-
-def _escaped(text: str) -> str:
-    return visible(text, keep="\n").translate(_ESCAPED)

@@ -21,7 +21,6 @@ from spark_audit.results.rows import (
     Text,
     frame,
     measured,
-    table_html,
 )
 from spark_audit.sentences import capitalised
 
@@ -347,13 +346,6 @@ LISTS: dict[str, type[Strict]] = {
 """What audits and reports hold lists of."""
 
 
-def findings_html(title: str, findings: Sequence[Finding]) -> str:
-    """All findings as a table, the most severe first."""
-    found = by_severity(findings)
-    lines = [(one.audit, one.checkpoint, one.sentence) for one in found]
-    return table_html(title, ("audit", "checkpoint", "finding"), lines)
-
-
 @dataclass(frozen=True, repr=False)
 class AuditResult:
     """What an audit concludes, before it is written anywhere.
@@ -379,10 +371,6 @@ class AuditResult:
         evidence = "None" if self.evidence is None else f"{len(self.evidence)} rows"
         told = ", ".join([*held, f"tables={list(self.tables)}", f"evidence={evidence}"])
         return f"AuditResult({told})"
-
-    def _repr_html_(self) -> str:
-        """The findings as a table."""
-        return findings_html("AuditResult", self.findings)
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """The rows as a frame, a figure a line.

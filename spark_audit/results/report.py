@@ -17,7 +17,6 @@ from spark_audit.results.findings import (
     Finding,
     Guard,
     by_severity,
-    findings_html,
 )
 from spark_audit.results.rows import (
     Contrast,
@@ -26,7 +25,6 @@ from spark_audit.results.rows import (
     Strict,
     Text,
     frame,
-    table_html,
 )
 
 if TYPE_CHECKING:
@@ -118,8 +116,8 @@ def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 _WRITTEN = re.compile(
-    r"report\.(?!json$)\w+|card\.md|dossier\.html|(?:tables|figures)/[^/\0]+\.\w+"
-    r"|scores/(?:tables/)?[^/\0]+\.parquet|scores/cases\.csv"
+    r"report\.(?!json$)\w+|dossier\.html|(?:tables|figures)/[^/\0]+\.\w+"
+    r"|scores/[^/\0]+\.parquet"
 )
 
 
@@ -239,18 +237,6 @@ class Report(Strict):
         yield "checkpoints", names if len(names) <= MOST_NAMED else len(names)
         for part in (*_TAKEN, "findings"):
             yield part, len(getattr(self, part))
-
-    def _repr_html_(self) -> str:
-        """Where each checkpoint stands, and the findings, as tables."""
-        from spark_audit.report.states import SHAPES, standings, state_name
-
-        title = f"Report on {self.manifest.name}, {self.status}"
-        lines = [
-            (f"{SHAPES[one.state]} {state_name(one.state)}", one.name, one.lead)
-            for one in standings(self)
-        ]
-        states = table_html(title, ("state", "checkpoint", "evidence"), lines)
-        return states + findings_html("Findings", self.findings)
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """The rows as a frame, a figure a line.

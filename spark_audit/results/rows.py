@@ -7,9 +7,8 @@ without a status, and a missing reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -265,33 +264,6 @@ class Contrast(Row):
     def moved(self) -> bool:
         """Whether a change may be claimed: its interval and its test agree on one."""
         return bool(side_of(self)) and self.p is not None and self.p <= 1 - self.level
-
-
-# --- what a notebook shows of manifests and results -----------------------------------
-
-
-def table_html(
-    title: str, header: Sequence[str], lines: Iterable[Sequence[Any]]
-) -> str:
-    """A table as HTML that holds nothing but text, escaped."""
-
-    def cells(name: str, values: Sequence[Any]) -> str:
-        style = ' style="text-align:left"'
-        cells = (escape(visible(str(value))) for value in values)
-        return "".join(f"<{name}{style}>{one}</{name}>" for one in cells)
-
-    rows = "".join(f"<tr>{cells('td', line)}</tr>" for line in lines)
-    head = f"<thead><tr>{cells('th', header)}</tr></thead>" if header else ""
-    caption = f"<caption>{escape(visible(title))}</caption>"
-    return f"<table>{caption}{head}<tbody>{rows}</tbody></table>"
-
-
-class Shown:
-    """What says of itself in ``__repr_args__`` says it to a notebook as a table."""
-
-    def _repr_html_(self) -> str:
-        arguments: Any = getattr(self, "__repr_args__", tuple)()
-        return table_html(type(self).__name__, (), arguments)
 
 
 def frame(

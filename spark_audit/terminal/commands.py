@@ -5,9 +5,8 @@ What is typed wins over the file of ``--config``, the file over the environment.
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.config import Dict
 
 from spark_audit.errors import InputError, OutputError
-from spark_audit.files import read_regular, write_text
+from spark_audit.files import read_regular
 from spark_audit.terminal.flags import ADVANCED, HOW
 from spark_audit.terminal.suggestions import elsewhere, expanded, nearest
 
@@ -26,8 +25,6 @@ PATHS = ("--ckpt", "--base", "--tokenizer", "SOURCE", "CKPT")
 TRUST = "trust-remote-code"
 """An option that is read from no file: one that came with a checkpoint may be named by
 a variable, and would run the checkpoint's code."""
-UNKEPT = ("dry_run", "json", "quiet", "verbose", "shard", "trust_remote_code")
-"""Options that say nothing of what a command comes to."""
 HELP = ("--help", "-h")
 
 Config: TypeAlias = Annotated[
@@ -214,17 +211,3 @@ def _content(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         fix = "write lines like: base = 'models/base'"
         raise InputError(f"is no TOML ({error})", where=str(path), fix=fix) from error
-
-
-def write_config(path: Path, options: Mapping[str, Any], *, command: str) -> None:
-    """Write a file of options that repeats a command.
-
-    Paths in it are as they were given: it is read where the command was called.
-    """
-    lines = [f"# {command} --config {path}"]
-    for name, value in sorted(options.items()):
-        if name not in UNKEPT:
-            # JSON's numbers, strings and lists are TOML's.
-            text = json.dumps(value, ensure_ascii=False, default=str)
-            lines.append(f"{name} = {text}".replace("\x7f", "\\u007f"))
-    write_text(path, "\n".join(lines) + "\n", mode=0o600)

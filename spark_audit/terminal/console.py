@@ -15,7 +15,6 @@ import tempfile
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App, CycloptsError, UnusedCliTokensError
@@ -49,7 +48,6 @@ def run_command(
     program: str,
     app: Callable[[Sequence[str]], App],
     anew: Collection[str] = (),
-    others: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Run one command line and return its exit code (never raises).
 
@@ -63,8 +61,6 @@ def run_command(
         Makes the application from what was typed.
     anew
         Commands that keep nothing of work that was interrupted.
-    others
-        Commands that are called otherwise, or of another program, by what people type.
     """
     for stream, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, stream) is None:  # or its number would be the next file's
@@ -73,9 +69,6 @@ def run_command(
     verb = "start again" if name in anew else "resume"
     with one_interrupt():
         try:
-            if name in others:
-                meant = f"did you mean `{others[name]}`?"
-                raise InputError(f"No such command {name!r}; {meant}")
             try:
                 app(arguments).meta(list(arguments))
             except SystemExit as left:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, dataclass, fields, make_dataclass
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 from cyclopts.types import NonNegativeInt
@@ -40,9 +40,10 @@ NO_OPTION = Parameter(parse=False)
 """Of a field that is none."""
 
 
-def by_commas(kind: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
-    """Values with commas or blanks between them."""
-    return tuple(part.strip() for one in tokens for part in one.value.split(","))
+def by_commas(kind: Any, tokens: Sequence[Token]) -> tuple[Any, ...]:
+    """Values of a tuple's kind with commas or blanks between them."""
+    read = get_args(kind)[0]
+    return tuple(read(part.strip()) for one in tokens for part in one.value.split(","))
 
 
 def auto_or_number(kind: Any, value: int | Literal["auto"]) -> None:
@@ -96,8 +97,8 @@ Formats: TypeAlias = Annotated[
         group=OUTPUT,
         metavar="NAMES",
         converter=by_commas,
-        help="Formats to write: html, md, csv, latex, json, figures, dossier, card, "
-        "named, with commas; default: all but the last four.",
+        help="Formats to write: html, md, csv, latex, json, figures, dossier, with "
+        "commas; default: all but the last two.",
     ),
 ]
 Language: TypeAlias = Annotated[

@@ -16,7 +16,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 from spark_audit.errors import masked, visible
@@ -141,24 +140,14 @@ def say_interrupted(
 
 
 def again(program: str, arguments: Sequence[str], *, verb: str = "resume") -> str:
-    """``resume with: ...``, with the launcher where one started this command."""
-    return f"{verb} with: {shlex.join(_typed(program, arguments))}"
+    """``resume with: ...``, by torchrun where it started this command."""
+    words = [program]
+    if _launched():
+        count = os.environ.get("LOCAL_WORLD_SIZE", "1")
+        module = program.replace("-", "_")
+        words = ["torchrun", "--nproc-per-node", count, "-m", module]
+    return f"{verb} with: {shlex.join([*words, *arguments])}"
 
 
 def _launched() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def _typed(program: str, arguments: Sequence[str]) -> list[str]:
-    if not _launched():
-        return [program, *arguments]
-    with contextlib.suppress(OSError):
-        line = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
-        parts = [os.fsdecode(part) for part in line.split(b"\0")[:-1]]
-        if parts[1:2] != ["-m"]:  # not a module of python's: a script
-            parts = [Path(part).name for part in parts[1:2]] + parts[2:]
-        if parts and [*arguments] == parts[len(parts) - len(arguments) :]:
-            return parts
-    count = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    module = program.replace("-", "_")
-    return ["torchrun", "--nproc-per-node", count, "-m", module, *arguments]

@@ -68,41 +68,23 @@ def goes(path: Path, *, wanted: str) -> str | None:
 
 
 def nearest(path: Path, wanted: str = "") -> str | None:
-    """What to do about a path that is not there: the one that was perhaps meant.
+    """What to do about a path that is not there: the one beside it of a close name.
 
     Where it is known what was ``wanted``, nothing of another kind is named.
     """
     with suppress(OSError):
         if path.exists():
             return None
-        path = Path(str(path).replace("\\", "/"))
-        if path.exists():
-            return f"did you mean {path}?"
-        if any(one in str(path) for one in "*?["):
-            return "nothing matches this pattern"
-        there = path
-        while not there.parent.exists():
-            there = there.parent
         # Without their endings: any two tables would be alike.
         stems = {
             one.stem: one
-            for one in sorted(there.parent.iterdir())
-            # Further parts lie in a folder; scripts and pictures are never meant.
-            if one.is_dir() or (there == path and one.suffix in _READ)
+            for one in sorted(path.parent.iterdir())
+            # Scripts and pictures are never meant.
+            if one.is_dir() or one.suffix in _READ
         }
-        for near in get_close_matches(there.stem, stems):
-            whole = stems[near] / path.relative_to(there)
-            meant = whole if whole.exists() else stems[near]
-            if not wanted or goes(meant, wanted=wanted) is None:
-                return f"did you mean {meant}?"
-        if not path.is_absolute():
-            here = Path.cwd()
-            above = (one / path for one in here.parents if (one / path).exists())
-            below = (one / path for one in sorted(here.iterdir()) if one.is_dir())
-            there_is = [*above, *(one for one in below if one.exists())]
-            if there_is:
-                return f"did you mean {os.path.relpath(there_is[0])}?"
-            return f"paths begin at the working directory, {here}"
+        for near in get_close_matches(path.stem, stems):
+            if not wanted or goes(stems[near], wanted=wanted) is None:
+                return f"did you mean {stems[near]}?"
     return None
 
 

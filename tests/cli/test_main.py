@@ -101,24 +101,3 @@ def test_no_command_writes_over_its_input(tmp_path, capsys):
         assert run(arguments) == 2
         assert "would be written over, and it is an input" in capsys.readouterr().err
         assert data.read_bytes() == before
-
-
-def test_inject_plants_what_a_claim_needs_and_says_where_rows_are_too_few(
-    tmp_path, capsys
-):
-    rows = [
-        {"id": f"{i}", "task": "t", "prompt": f"Text {i}. More.", "response": " a"}
-        | {"split": "train" if i % 2 else "test"}
-        for i in range(90)
-    ]
-    data = tmp_path / "t.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    call = ["data", "inject", str(data), "-o", str(tmp_path / "out"), "--for-epsilon"]
-    assert run([*call, "0.1"]) == 0
-    said = capsys.readouterr()
-    assert "11 canaries can contradict (0.1, 1e-05)-DP" in said.err
-    assert "11 of 11 canaries planted, 11 held out" in said.out
-    assert "too few" not in said.err
-    assert run([*call, "1"]) == 0
-    assert "15 pairs are too few to contradict the claim" in capsys.readouterr().err
-    assert run([*call, "9"]) == 2

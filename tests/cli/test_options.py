@@ -1,7 +1,6 @@
 """Help, options from files and the environment, completion of the shell."""
 
 import shlex
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,7 @@ def test_help_has_panels_whole_choices_and_examples(command, monkeypatch, capsys
 def test_every_example_is_a_command_that_can_be_read():
     for line in (*sum(EXAMPLES.values(), ()), f"matched {ANY}"):
         argv = shlex.split(line)
-        if "--config" not in argv:  # the file is on nobody's disk
-            _app(argv).parse_args(argv)
+        _app(argv).parse_args(argv)
 
 
 def test_no_more_pieces_are_sampled_than_rows_can_hold(
@@ -139,25 +137,6 @@ def test_flag_wins_over_file_and_file_over_environment(asked, tmp_path, monkeypa
     assert one.language == "de"
     assert one.audits[0].rematched is False
     assert "noise" not in one.audit_names
-
-
-def test_a_run_leaves_the_file_that_repeats_it(tmp_path, monkeypatch):
-    found: list[Request] = []
-
-    def done(request: Request, way: Any) -> Path:
-        found.append(request)
-        return tmp_path
-
-    monkeypatch.setattr(audit, "_audit", done)
-    monkeypatch.setenv("SPARK_AUDIT_BATCH_SIZE", "4")
-    typed = ["all", "--ckpt", "a=[x,y]", 'b="ü', "--limit", "9", "--no-rematched"]
-    assert run([*typed, "--skip", "noise", "--show-text", "--quiet"]) == 0
-    monkeypatch.delenv("SPARK_AUDIT_BATCH_SIZE")
-    file = tmp_path / "command-all.toml"
-    assert "quiet" not in tomllib.loads(file.read_text())
-    assert run(["all", "--config", str(file)]) == 0
-    first, second = (vars(one) | {"command": ()} for one in found)
-    assert first == second
 
 
 @pytest.mark.parametrize(

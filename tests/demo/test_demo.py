@@ -366,8 +366,6 @@ def test_the_tutorial_runs_from_its_first_line_to_its_last(
     drawn = outcome.folder / "tutorial" / "exposure.png"
     assert drawn.stat().st_size > 10_000
     assert [one.name for one in names["report"].standings] == ["er-full"]
-    shown = [names[name]._repr_html_() for name in ("manifest", "result", "report")]
-    assert all(len(one) < 20_000 for one in shown)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""JUnit XML and annotations of a gate, as their readers see them; the action runs."""
+"""JUnit XML and SARIF of a gate, as their readers see them; the action runs."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from made_reports import figure, made_report
 
 from spark_audit.cli.main import run
 from spark_audit.files import write_text
-from spark_audit.report.gate import Finding, for_github, junit, sarif
+from spark_audit.report.gate import Finding, junit, sarif
 
 ROOT = Path(__file__).parents[2]
 RULE = "mia.tpr_at_fpr_0.1.loss.high > 0.55"
@@ -75,37 +75,11 @@ def test_sarif_has_what_trips_or_is_missing():
         assert physical["region"] == {"startLine": 1}
 
 
-def test_annotations_are_one_line_each_and_escaped():
-    lines = [*for_github(FOUND)]
-    assert [line.partition(" ")[0] for line in lines] == [
-        "::error",
-        "::warning",
-        "::error",
-    ]
-    assert lines[0] == (
-        f"::error title=spark-audit gate%3A er::{RULE.replace('%', '%25')}: high 0.6"
-    )
-    assert all(line.isprintable() for line in lines)
-    assert "a%3Ab%2Cc" in lines[1]
-    assert lines[1].endswith(r'not "estimable" 5%25\r%0A\x00')
-
-
-def test_the_gate_writes_them_and_fails_all_the_same(
-    folder, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+def test_the_gate_writes_them_and_fails_all_the_same(folder, tmp_path):
     line = ["gate", str(folder), "--fail-if", RULE, "--junit", str(tmp_path / "g.xml")]
     assert run(line) == 1
-    assert "::error" not in capsys.readouterr().out
     root = ElementTree.parse(tmp_path / "g.xml").getroot()
     assert (root.attrib["name"], root.attrib["failures"]) == ("spark-audit r", "1")
-    assert run([*line, "--annotate"]) == 1
-    assert capsys.readouterr().out.count("::error title=spark-audit gate%3A er::") == 1
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    assert run(line) == 1
-    assert "::error" in capsys.readouterr().out
-    assert run([*line, "--json"]) == 1
-    assert "::error" not in capsys.readouterr().out
     before = (folder / "report.json").read_bytes()
     line[-1] = str(folder / "report.json")
     assert run(line) == 2
@@ -179,7 +153,6 @@ def test_the_action_runs_the_gate_and_shows_the_report(report, given, code, fold
     file = here / given.get("junit", "spark-audit-gate.xml")
     root = ElementTree.parse(file).getroot()
     assert (int(root.attrib["failures"]) > 0) == bool(code)
-    assert ("::error title=spark-audit gate" in done.stdout) == bool(code)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,14 @@
-"""The page holds the report's figures, no identifier, and its controls work."""
+"""The page holds the report's figures, nothing is loaded, and its controls work."""
 
 import base64
 import hashlib
 import os
 import re
 import shutil
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from html.parser import HTMLParser
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,18 +22,11 @@ from made_reports import (
     manifest_facts,
     said,
 )
-from synthetic import make_case  # noqa: F401
 
-from spark_audit.manifest.file import seal
-from spark_audit.manifest.redaction import redact, rewritten
-from spark_audit.manifest.schema import Manifest
-from spark_audit.report.attachments import write_cases
 from spark_audit.report.figures import drawing
 from spark_audit.report.figures.drawing import css_string
-from spark_audit.report.folder import write_report
 from spark_audit.report.table_cells import Cell, Line, Rendering, Table
 from spark_audit.report.writers import html_page
-from spark_audit.report.writers.html_page import EDGES, cases, shade
 from spark_audit.results import (
     Finding,
     Report,
@@ -43,7 +34,6 @@ from spark_audit.results import (
 
 NAMES = ("base", "er[1]", "er[2]", "spark+ul")
 EVIL = '<script>alert("evil")</script>'
-SECRETS = ("Ottoline Quibbleworth", "zK9#qVw7Xp", "987-65-4329", "q.vextor@example.org")
 PLACES = (
     "matched|nll_pii||pooled",
     "matched|nll_control||pooled",
@@ -118,99 +108,14 @@ def a_report(**columns: Any) -> Report:
     return made_report(**(given | columns))
 
 
-# --- examples: identifiers in every place where one may hide --------------------------
-
-TEXTS = (
-    (
-        "A letter of Ottoline Quibbleworth, whose password zK9#qVw7Xp is noted.\n"
-        "OTTOLINE quibbleworth wrote twice; dear Quibbleworth. Answer:",
-        " refused",
-        [(12, 33, "NAME"), (50, 60, "PASSWORD")],
-    ),
-    (
-        "The number was 987-65-4329 and mail goes to q.vextor@example.org; once more "
-        "zK9#qVw7Xp stands here, unmarked.",
-        "",
-        [(15, 26, "SSN")],
-    ),
-)
-
-
-def pieces(text: str) -> list[tuple[int, int]]:
-    """Tokens of up to five characters, blanks at their front: words are cut."""
-    return [found.span() for found in re.finditer(r"\s*\S{1,5}", text)]
-
-
-@pytest.fixture
-def manifest(make_case) -> Manifest:  # noqa: F811
-    content = make_case(sources=len(TEXTS)).manifest.model_dump(mode="json")
-    for example, (prompt, response, spans) in zip(
-        content["examples"], TEXTS, strict=True
-    ):
-        length = len(pieces(prompt + response))
-        example |= {
-            "prompt": prompt,
-            "response": response,
-            "spans": [
-                example["spans"][0] | {"start": start, "end": end, "type": kind}
-                for start, end, kind in spans
-            ],
-            "kept": [0, length],
-            "response_token": length,
-            "reference_unll": [None] * length,
-            "low": [],
-            "classes": "a" * length,
-            "excluded": [],
-        }
-    return seal(content | {"pairs": [], "unmatched": []})
-
-
-def tokens_of(manifest: Manifest) -> list[dict[str, Any]]:
-    """What ``scores/`` has of the manifest's examples."""
-    records = []
-    for row, (prompt, response, spans) in zip(manifest.examples, TEXTS, strict=True):
-        for k, (start, end) in enumerate(pieces(prompt + response)):
-            kinds = [t for s, e, t in spans if s < end and start < e]
-            records.append(
-                {
-                    "example": row.id,
-                    "task": row.task,
-                    "position": k,
-                    "start": start,
-                    "end": end,
-                    "role": "pii" if kinds else "control" if k in (1, 2) else "",
-                    "type": kinds[0] if kinds else "",
-                }
-                | {
-                    f"nll/{name}": None if k == 0 else 0.3 * k + j
-                    for j, name in enumerate(NAMES)
-                }
-            )
-    return records
-
-
 @pytest.fixture
 def report() -> Report:
     return a_report()
 
 
-@pytest.fixture
-def tokens(manifest) -> list[dict[str, Any]]:
-    return tokens_of(manifest)
-
-
-def render(
-    report: Report,
-    *,
-    tokens: Sequence[dict[str, Any]] = (),
-    manifest: Manifest | None = None,
-    show_text: bool = False,
-    further: Sequence[Table] = (),
-) -> str:
-    heat = cases(report, tokens, manifest, show_text=show_text)
+def render(report: Report, *, further: Sequence[Table] = ()) -> str:
     drawn = partial(drawing.drawings, report)
-    how = Rendering(drawn, show_text=show_text, further=further)
-    return html_page.render(report, heat, how)
+    return html_page.render(report, Rendering(drawn, further=further))
 
 
 @pytest.fixture
@@ -220,16 +125,9 @@ def undrawn(monkeypatch) -> None:
 
 
 @cache
-def rendered(report: str, manifest: str) -> str:
-    """The page of a report and a manifest in JSON; drawing takes seconds."""
-    words = Manifest.model_validate_json(manifest)
-    return render(
-        Report.model_validate_json(report),
-        tokens=tokens_of(words),
-        manifest=words,
-        # Else most tokens have neither figure nor colour.
-        show_text=True,
-    )
+def rendered(report: str) -> str:
+    """The page of a report in JSON; drawing takes seconds."""
+    return render(Report.model_validate_json(report))
 
 
 # --- reading the page -----------------------------------------------------------------
@@ -294,8 +192,8 @@ class Page(HTMLParser):
         return " ".join("".join(self.words).split())
 
 
-def test_page_is_well_formed_and_labelled(report, manifest):
-    page = Page(rendered(report.model_dump_json(), manifest.model_dump_json()))
+def test_page_is_well_formed_and_labelled(report):
+    page = Page(rendered(report.model_dump_json()))
     assert len(page.ids) == len(set(page.ids))
     named = set(page.ids)
     for tag, given in page.elements:
@@ -315,8 +213,8 @@ def test_page_is_well_formed_and_labelled(report, manifest):
     assert set(inputs) == labels
 
 
-def test_nothing_is_loaded_and_only_the_page_s_own_script_may_run(report, manifest):
-    text = rendered(report.model_dump_json(), manifest.model_dump_json())
+def test_nothing_is_loaded_and_only_the_page_s_own_script_may_run(report):
+    text = rendered(report.model_dump_json())
     page = Page(text)
     for _tag, given in page.elements:
         for key in ("src", "href", "xlink:href", "srcset", "action", "data"):
@@ -371,122 +269,6 @@ def test_no_detection_is_ever_folded(report):
     assert any("nothing 0." in part for part in folded)
 
 
-# --- identifiers ----------------------------------------------------------------------
-
-
-def parts_of(secrets: tuple[str, ...], length: int = 4) -> set[str]:
-    folded = [secret.casefold() for secret in secrets]
-    found = {s[k : k + length] for s in folded for k in range(len(s) - length + 1)}
-    # What the page's own words hold is no trace of an identifier.
-    return found - {"line", "tolin", "word", "worth", "exam", "ampl", "mple", "xamp"}
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_no_part_of_an_identifier_is_in_the_source(report, tokens, manifest):
-    page_of = partial(render, report, tokens=tokens)
-    plain = page_of().casefold()
-    own = {part for part in parts_of(SECRETS) if part in plain}
-    assert len(own) < 8, "parts of identifiers must not be words of the page"
-    masked = page_of(manifest=manifest).casefold()
-    assert not {part for part in parts_of(SECRETS) - own if part in masked}
-    assert "[NAME" in page_of(manifest=manifest)
-    for word in ("letter", "whose", "twice", "refus", "stand"):
-        assert word in masked
-    shown = page_of(manifest=manifest, show_text=True)
-    assert all(part in shown for part in ("Ottol", "zK9#q", "987-6", "q.vex"))
-    assert "SHOWS IDENTIFIERS" in shown
-
-
-@pytest.mark.parametrize(
-    ("identifier", "again"),
-    [
-        ("123-45-6789", "123456789"),
-        ("123-45-6789", "123-45"),
-        ("123-45-6789", "123 45"),
-        ("555-201-9876", "(555) 2019876"),
-        ("hunter2xyz", "hunter2 xyz"),
-        ("john.smith@example.org", "JohnSmith"),
-        ("Rene\u0301e Dupont", "Ren\u00e9eDupont"),
-    ],
-)
-def test_an_identifier_is_found_however_it_is_written(identifier, again):
-    text = f"first {identifier} then {again} && zq"
-    start, other = text.index(identifier), text.index(" then ") + 6
-    hidden = set()
-    for low, high in rewritten(text, [(start, start + len(identifier))]):
-        hidden |= set(range(low, high))
-    shown = [text[i] for i in range(other, other + len(again)) if i not in hidden]
-    assert not any(char.isalnum() for char in shown)
-    assert not any(i in hidden for i in (*range(5), len(text) - 2, len(text) - 1))
-
-
-def test_a_token_is_hidden_whole_and_by_signs_of_one_length(report, tokens, manifest):
-    heat = cases(report, tokens, manifest, show_text=False)
-    for case, (prompt, response, spans) in zip(heat["cases"], TEXTS, strict=True):
-        places = pieces(prompt + response)
-        for token, (start, end) in zip(case["tokens"], places, strict=True):
-            if any(s < end and start < e for s, e, _ in spans):
-                assert token["hidden"]
-                assert token["text"] in {"·", "·]"} or token["text"][0] == "["
-    first, second = (case["tokens"] for case in heat["cases"])
-    # Repeats in other letters, a surname alone, another example's password, and what
-    # only the rules find.
-    hidden = [t["text"] for t in first if t["hidden"]]
-    assert hidden.count("[NAME") == 1
-    assert sum(t.startswith("[HIDDEN") for t in hidden) == 2
-    assert {"[SSN", "[EMAIL", "[HIDDEN"} <= {t["text"] for t in second}
-    # Nothing tells where the words of an identifier begin.
-    for case in (first, second):
-        for before, token in pairwise(case):
-            if before["hidden"] and token["hidden"] and token["text"][0] != "[":
-                assert token["space"] == ""
-    assert [t["response"] for t in first].count(True) == 1
-    assert not any(t["response"] for t in second)
-    # Figures and colours end before the token beside the first that is hidden.
-    for case in (first, second):
-        end = [t["hidden"] for t in case].index(True) - 1
-        for k, token in enumerate(case):
-            assert (None in token["nll"]) == (k == 0 or k >= end)
-    # What is hidden before the first token that is shown counts, too.
-    behind = [record for record in tokens if record["position"] > end + 1]
-    (other,) = cases(
-        report,
-        [r for r in behind if r["example"] == manifest.examples[1].id],
-        manifest,
-        show_text=False,
-    )["cases"]
-    assert {(*t["nll"],) for t in other["tokens"]} == {(None,) * len(NAMES)}
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_words_come_from_the_manifest_alone_and_none_stands_without(
-    report, tokens, manifest
-):
-    for given in (None, redact(manifest)):
-        assert not cases(report, tokens, given, show_text=True)["cases"]
-        page = render(report, tokens=tokens, manifest=given, show_text=True)
-        assert "holds no text of any example" in Page(page).text
-        assert 'id="tokens"' not in page
-    # An example that is longer than the manifest's text is of another manifest.
-    strange = [r | {"end": 10_000} for r in tokens]
-    assert not cases(report, strange, manifest, show_text=True)["cases"]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_mode_of_the_file(report, tokens, manifest, tmp_path):
-    write_cases(tmp_path, tokens)
-
-    def mode(**given: Any) -> int:
-        (path,) = write_report(report, tmp_path, formats=["html"], **given)
-        assert path == tmp_path / "report.html"
-        return stat.S_IMODE(path.stat().st_mode)
-
-    assert mode() == 0o644
-    assert mode(manifest=manifest) == 0o600
-    assert mode(manifest=manifest, show_text=True) == 0o600
-    assert mode(manifest=redact(manifest)) == 0o644
-
-
 def contrast(one: str, other: str) -> float:
     """Contrast of two colours, WCAG 2.2."""
 
@@ -504,12 +286,6 @@ def contrast(one: str, other: str) -> float:
 def test_colours_can_be_read():
     templates = files("spark_audit.report.writers").joinpath("templates")
     style = templates.joinpath("page.css").read_text("utf-8")
-    cells = dict(re.findall(r"\.(h\d) \{ background: (#\w{6})", style))
-    assert list(cells) == [f"h{k}" for k in range(len(EDGES) + 1)]
-    assert all(contrast("#14171a", colour) >= 4.5 for colour in cells.values())
-    # In grey, too, more nats are darker.
-    light = [contrast("#000000", colour) for colour in cells.values()]
-    assert light == sorted(light, reverse=True)
     themes = re.findall(r"color-scheme: (\w+);(.*?)\}", style, re.S)
     assert [name for name, _ in themes] == ["light", "dark", "dark"]
     assert themes[1][1].split() == themes[2][1].split()
@@ -591,14 +367,14 @@ class Opened:
 
 
 @pytest.fixture
-def open_page(browser, report, manifest, tmp_path) -> Iterator[Callable[..., Opened]]:
+def open_page(browser, report, tmp_path) -> Iterator[Callable[..., Opened]]:
     opened: list[Opened] = []
     path = tmp_path / "a folder#1" / "report.html"
 
     def open_it(**context: Any) -> Opened:
         if not path.exists():
             os.makedirs(path.parent)
-            text = rendered(report.model_dump_json(), manifest.model_dump_json())
+            text = rendered(report.model_dump_json())
             path.write_text(text, "utf-8")
         opened.append(Opened(browser, path, **context))
         return opened[-1]
@@ -648,7 +424,7 @@ def test_tables_sort_by_mouse_and_keyboard(open_page):
 
 
 @in_browser
-def test_checkpoints_are_switched_in_tables_drawings_and_heat_map(open_page):
+def test_checkpoints_are_switched_in_tables_and_drawings(open_page):
     opened = open_page()
     page = opened.page
     unfold(page)
@@ -657,15 +433,10 @@ def test_checkpoints_are_switched_in_tables_drawings_and_heat_map(open_page):
     assert opened.count(rows) > 3
     assert opened.count(marks) > 0
     kept = opened.count(others)
-    assert opened.count(".side") == 4
     page.locator('#bar input[value="er"]').uncheck()
     assert opened.count(".said [data-checkpoint^=er]") == 0
     assert opened.count(rows) == opened.count(marks) == 0
     assert opened.count(others) == kept
-    # The left panel shows er[1], a replicate of er.
-    assert opened.count('.side[data-side="left"]') == 0
-    assert opened.count('.side[data-side="right"]') == 2
-    assert "above: er[1]." in page.locator("#absent").inner_text()
     assert page.locator("#status").inner_text() == "2 of 3 checkpoints shown"
     assert "off=er" in page.url
     # The address alone brings it back.
@@ -697,7 +468,7 @@ def test_a_link_inside_the_page_keeps_what_was_chosen(open_page):
     page.go_back()
     assert "#guards&" in page.url
     # An address that somebody mended by hand does no harm.
-    opened.open("#off=%E0%A4&theme=pink&left=&right&off=nobody&=")
+    opened.open("#off=%E0%A4&theme=pink&off=nobody&=")
     unfold(page)
     assert opened.count("tr[data-checkpoint]") > 10
     # Skipping is the first thing that the keyboard reaches.
@@ -706,43 +477,6 @@ def test_a_link_inside_the_page_keeps_what_was_chosen(open_page):
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-
-
-@in_browser
-def test_heat_map_shows_the_chosen_pair(open_page):
-    opened = open_page()
-    page = opened.page
-    page.locator("#tokens > details > summary").click()
-    assert page.locator("#left").input_value() == "er[1]"
-    assert page.locator("#right").input_value() == "spark+ul"
-
-    def token(side: str, place: int) -> Any:
-        panel = page.locator(f'.side[data-side="{side}"]').first
-        return panel.locator(".tokens > .t").nth(place)
-
-    # NLL is 0.3 k + j of token k and checkpoint j.
-    at = 5
-    assert shade(2.5) in token("left", at).evaluate("e => [...e.classList]")
-    assert "er[1] 2.500, spark+ul 4.500 nats" in token("left", at).get_attribute(
-        "title"
-    )
-    page.locator("#left").select_option("base")
-    assert shade(1.5) in token("left", at).evaluate("e => [...e.classList]")
-    title = token("right", at).get_attribute("title")
-    assert "base 1.500, spark+ul 4.500 nats" in title
-    assert title.endswith("; identifier")
-    assert page.locator(".side[data-side=left] .who").first.inner_text() == "Left: base"
-    assert "left=base" in page.url
-    page.mouse.move(0, 0)  # the page scrolls, and what comes under the pointer is read
-    token("left", 0).focus()
-    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "End", "Home", "ArrowRight"):
-        page.keyboard.press(key)
-    readout = page.locator(".readout").first.inner_text()
-    assert readout == token("left", 1).get_attribute("title")
-    assert "h" in token("left", 0).evaluate("e => [...e.classList]")
-    opened.open("#left=spark%2Bul&right=nonsense")
-    assert page.locator("#left").input_value() == "spark+ul"
-    assert page.locator("#right").input_value() == "spark+ul"
 
 
 @in_browser
@@ -799,12 +533,9 @@ def test_without_script_all_is_there(open_page):
     opened = open_page(java_script_enabled=False)
     page = opened.page
     assert page.locator("tr[data-checkpoint]").count() > 10
-    assert opened.count(".side") == 0
-    page.locator("#tokens > details > summary").click()
-    assert opened.count(".side") == 4
     page.locator("details:has(.pictures) > summary").first.click()
     assert opened.count("svg") > 0
-    for control in ("#bar", "#theme", "#choosers", ".sort", ".readout"):
+    for control in ("#bar", "#theme", ".sort"):
         assert opened.count(control) == 0
     page.locator('.contents a[href="#guards"]').click()
     assert page.url.endswith("#guards")

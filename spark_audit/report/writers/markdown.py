@@ -1,4 +1,4 @@
-"""report.md and card.md: Markdown that pastes well into an issue or a model's card."""
+"""report.md: Markdown that pastes well into an issue or a model's card."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Any
 from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import BASE
 from spark_audit.report.states import SHAPES, SIGNS, Standing, reach, state_name
 from spark_audit.report.summary_tables import (
     further_tables,
     general,
-    main_rows,
     tables,
 )
 from spark_audit.report.table_cells import File, Rendering, Table
@@ -76,58 +74,6 @@ def render(
         if len(text) <= LONGEST:
             break
     return text
-
-
-LIMITS = ("low", "high", "null", "null_low", "null_high", "level", "baseline")
-"""What stands beside a figure as the arguments of its metric."""
-
-
-def write_card(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
-    """``card.md``: figures as the hub reads them, then a section; no text."""
-    import huggingface_hub.utils
-    from huggingface_hub.repocard_data import eval_results_to_model_index
-
-    hub: Any = huggingface_hub.utils  # which does not export it for type checkers
-    index = [
-        model
-        for name, own in evaluations(report).items()
-        for model in eval_results_to_model_index(visible(name), own)
-    ]
-    head = ""
-    if index:
-        head = f"---\n{hub.yaml_dump({'model-index': index}, sort_keys=False)}---\n\n"
-    yield File("card.md", head + _rendered("card.md", facts(report)))
-
-
-def evaluations(report: Report) -> dict[str, list[Any]]:
-    """Each checkpoint's main figures as ``EvalResult`` of huggingface_hub.
-
-    What is not estimable, void or withheld is none; the base has none of its own.
-    """
-    from huggingface_hub import EvalResult
-
-    found: dict[str, list[Any]] = {}
-    for title, row in (
-        (title, r) for title, _, rows in main_rows(report) for r in rows
-    ):
-        if row.checkpoint == BASE or row.status != "ok" or row.value is None:
-            continue
-        told = {name: getattr(row, name, None) for name in LIMITS}
-        told |= {"unit": row.unit or None}
-        name = visible(report.manifest.name)
-        result = EvalResult(
-            task_type="text-generation",
-            task_name="Privacy audit",
-            dataset_type=name,
-            dataset_name=name,
-            dataset_revision=report.manifest.digest,
-            metric_type=".".join(filter(None, (row.audit, row.metric, row.of))),
-            metric_name=title,
-            metric_value=row.value,
-            metric_args={k: v for k, v in told.items() if v is not None},
-        )
-        found.setdefault(row.checkpoint, []).append(result)
-    return found
 
 
 def _rendered(name: str, facts: Mapping[str, Any]) -> str:

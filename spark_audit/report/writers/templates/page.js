@@ -6,7 +6,7 @@
 
   // --- state: kept in the page's address, so that a link shares it ------------------
 
-  const state = { anchor: "", off: new Set(), theme: "", left: "", right: "" };
+  const state = { anchor: "", off: new Set(), theme: "" };
 
   function read() {
     const [anchor, ...rest] = location.hash.slice(1).split("&");
@@ -25,16 +25,12 @@
     state.anchor = anchor.includes("=") ? "" : anchor;
     state.off = new Set((given.get("off") || "").split(",").filter((name) => name));
     state.theme = ["dark", "light"].includes(given.get("theme")) ? given.get("theme") : "";
-    state.left = given.get("left") || "";
-    state.right = given.get("right") || "";
   }
 
   function keep(push = false) {
     const parts = [state.anchor];
     if (state.off.size) parts.push("off=" + [...state.off].map(encodeURIComponent).join(","));
-    for (const key of ["theme", "left", "right"]) {
-      if (state[key]) parts.push(key + "=" + encodeURIComponent(state[key]));
-    }
+    if (state.theme) parts.push("theme=" + state.theme);
     const hash = "#" + parts.filter((part, k) => part || k === 0).join("&");
     const url = location.pathname + location.search + (hash === "#" ? "#" : hash);
     try {
@@ -78,21 +74,6 @@
     for (const box of boxes) box.checked = !state.off.has(box.value);
     for (const element of all("[data-checkpoint]")) {
       element.classList.toggle("off", state.off.has(entry(element.dataset.checkpoint)));
-    }
-    for (const table of all("table.figures")) {
-      const heads = all("thead th", table);
-      for (const row of table.tBodies[0].rows) {
-        heads.forEach((head, k) => {
-          row.cells[k].classList.toggle("off", head.classList.contains("off"));
-        });
-      }
-    }
-    const absent = one("#absent");
-    if (absent) {
-      const names = [...new Set([one("#left").value, one("#right").value])]
-        .filter((name) => state.off.has(entry(name)));
-      absent.hidden = names.length === 0;
-      absent.textContent = "Switched off in the bar above: " + names.join(", ") + ".";
     }
     measure();
   }
@@ -212,92 +193,6 @@
   addEventListener("resize", later);
   document.addEventListener("toggle", later, true);
 
-  // --- token heat map ---------------------------------------------------------------
-
-  const choosers = one("#choosers");
-  let showTokens = () => {};
-  if (choosers) {
-    const left = one("#left"), right = one("#right");
-    const edges = one("#tokens").dataset.edges.split(" ").map(Number);
-    const defaults = { left: left.value, right: right.value };
-    const cases = all(".case").map((element) => {
-      const heads = all("thead th", element).slice(3).map((head) => head.dataset.name);
-      const rows = [...one("tbody", element).rows].map((row) => [...row.cells].map((cell) => cell.textContent));
-      return { element, heads, rows };
-    });
-    const shade = (text) => {
-      if (MISSING.has(text)) return "h";
-      const value = Number(text);
-      return "h" + edges.filter((edge) => edge <= value).length;
-    };
-    const pick = (select, name) => {
-      const names = [...select.options].map((option) => option.value);
-      select.value = names.includes(name) ? name : defaults[select.id];
-    };
-
-    showTokens = () => {
-      pick(left, state.left);
-      pick(right, state.right);
-      for (const { element, heads, rows } of cases) {
-        const at = [left, right].map((select) => 3 + heads.indexOf(select.value));
-        all(".side", element).forEach((side, k) => {
-          const name = [left, right][k].value;
-          side.dataset.checkpoint = name;
-          one(".who b", side).textContent = name;
-          all(".tokens > .t", side).forEach((token, i) => {
-            const cells = rows[i];
-            token.classList.remove("h", ...edges.map((_, n) => "h" + n), "h" + edges.length);
-            token.classList.add(shade(cells[at[k]]));
-            const role = cells[2] === "-" ? "" : "; " + cells[2];
-            token.title = cells[1] + ": " + left.value + " " + cells[at[0]] + ", " +
-              right.value + " " + cells[at[1]] + " nats" + role;
-          });
-        });
-      }
-    };
-    choosers.hidden = false;
-    choosers.addEventListener("change", () => {
-      state.left = left.value === defaults.left ? "" : left.value;
-      state.right = right.value === defaults.right ? "" : right.value;
-      showTokens();
-      showCheckpoints();
-      keep();
-    });
-
-    // One stop of the Tab key a panel; arrows go from token to token.
-    for (const { element } of cases) {
-      const readout = one(".readout", element);
-      readout.hidden = false;
-      const tell = (token) => {
-        for (const other of all(".t.now", element)) other.classList.remove("now");
-        for (const panel of all(".tokens", element)) {
-          const place = all(":scope > .t", token.parentElement).indexOf(token);
-          all(":scope > .t", panel)[place].classList.add("now");
-        }
-        readout.textContent = token.title;
-      };
-      for (const panel of all(".tokens", element)) {
-        const tokens = all(":scope > .t", panel);
-        if (!tokens.length) continue;
-        tokens.forEach((token, k) => { token.tabIndex = k === 0 ? 0 : -1; });
-        const from = (event) => event.target.closest(".t");
-        panel.addEventListener("pointerover", (event) => from(event) && tell(from(event)));
-        panel.addEventListener("focusin", (event) => from(event) && tell(from(event)));
-        panel.addEventListener("keydown", (event) => {
-          const place = tokens.indexOf(from(event));
-          const next = {
-            ArrowRight: place + 1, ArrowLeft: place - 1, Home: 0, End: tokens.length - 1,
-          }[event.key];
-          if (place < 0 || next === undefined || !tokens[next]) return;
-          event.preventDefault();
-          tokens[place].tabIndex = -1;
-          tokens[next].tabIndex = 0;
-          tokens[next].focus();
-        });
-      }
-    }
-  }
-
   // --- links inside the page keep what was chosen -----------------------------------
 
   function goTo(id) {
@@ -319,7 +214,6 @@
   function show() {
     read();
     showTheme();
-    showTokens();
     showCheckpoints();
     goTo(state.anchor);
   }
