@@ -15,12 +15,10 @@ from spark_audit.checkpoints.locate import HUB, HUB_PAGE, locate
 from spark_audit.errors import InputError, choose
 from spark_audit.names import BASE
 from spark_audit.terminal.flags import (
+    ADVANCED,
     NO_OPTION,
     WHERE,
     LoraAlpha,
-    Revision,
-    Tokenizer,
-    TrustRemoteCode,
     fields_in,
 )
 
@@ -51,9 +49,13 @@ class Loading:
     device_map
         Spread each model over GPUs, then the CPU, then the disk.
     tokenizer
-        A folder that overrides the checkpoint's and the base's tokenizer.
+        Tokenizer, if not the checkpoint's or the base's.
     lora_alpha
         Needed for LoRA weights without adapter_config.json.
+    revision
+        Of a model on the hub.
+    trust_remote_code
+        Run code that a checkpoint brings.
     quantize
         Audit each checkpoint but the base with rounded weights too.
     model
@@ -79,10 +81,10 @@ class Loading:
         "float32"
     )
     device_map: Annotated[str | None, Parameter(choices=("auto",))] = None
-    tokenizer: Tokenizer = None
+    tokenizer: Annotated[str | None, Parameter(group=ADVANCED, metavar="DIR")] = None
     lora_alpha: LoraAlpha = None
-    revision: Revision = None
-    trust_remote_code: TrustRemoteCode = False
+    revision: Annotated[str | None, Parameter(group=ADVANCED)] = None
+    trust_remote_code: Annotated[bool, Parameter(group=ADVANCED)] = False
     quantize: Annotated[tuple[str, ...], Parameter(metavar="int8|int4")] = ()
     model: str | None = None
     agree: Annotated[str | None, Parameter(metavar="PATH")] = None

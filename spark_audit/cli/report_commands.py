@@ -30,23 +30,6 @@ if TYPE_CHECKING:
     from spark_audit.results import Report
 
 Folder = Annotated[Path, Parameter(help="Report folder, or anything in one.")]
-Against = Annotated[
-    Path | None,
-    Parameter(
-        group=WHAT,
-        help="Print another report's figures next to these "
-        "(reports/paper: SPARK's paper).",
-        metavar="REPORT",
-    ),
-]
-Named = Annotated[
-    tuple[str, ...],
-    Parameter(
-        group=WHAT,
-        help="Name of a checkpoint in --against; default: the same name.",
-        metavar="NAME=THEIRS...",
-    ),
-]
 
 
 def report(
@@ -58,8 +41,10 @@ def report(
     manifest: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     show_text: ShowText = False,
     prepared_by: Annotated[str | None, Parameter(metavar="TEXT")] = None,
-    against: Against = None,
-    named: Named = (),
+    against: Annotated[Path | None, Parameter(group=WHAT, metavar="REPORT")] = None,
+    named: Annotated[
+        tuple[str, ...], Parameter(group=WHAT, metavar="NAME=THEIRS...")
+    ] = (),
 ) -> None:
     """Render a report folder again from its report.json; needs no model.
 
@@ -69,6 +54,10 @@ def report(
         For --show-text, and for the dossier's number of rows.
     prepared_by
         Who prepared the dossier; default: $SPARK_AUDIT_PREPARED_BY.
+    against
+        Print another report's figures next to these (reports/paper: SPARK's paper).
+    named
+        Name of a checkpoint in --against; default: the same name.
     """
     from spark_audit.cli.show import show_tables
     from spark_audit.report.folder import folder_of, read_report, write_report

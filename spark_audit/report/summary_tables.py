@@ -171,7 +171,7 @@ def glance(report: Report) -> Table | None:
         header=tuple(
             sentences.translated("column", name) for name in ("checkpoint", *columns)
         ),
-        rows=tuple(lines),
+        rows=_telling(lines),
         remarks=(sentences.render("page.glance_remark"),),
     )
 
@@ -278,7 +278,20 @@ def _table(
     lines: Sequence[Line],
 ) -> Table:
     title, remarks = f"{audit}: {words}", _remarks(rows)
-    return Table(title, tuple(header), tuple(lines), remarks, "", audit, words)
+    return Table(title, tuple(header), _telling(lines), remarks, "", audit, words)
+
+
+def _telling(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """Lines with a figure that is estimable, or withheld; all where there is none.
+
+    Why the others have none stands below the table.
+    """
+    rows = [[cell.row for cell in line.cells if cell.row] for line in lines]
+    return tuple(
+        line
+        for line, own in zip(lines, rows, strict=True)
+        if not own or any(row.value is not None or row.withheld for row in own)
+    ) or tuple(lines)
 
 
 def _baseline(row: Row) -> str:

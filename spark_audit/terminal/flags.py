@@ -52,21 +52,9 @@ def auto_or_number(kind: Any, value: int | Literal["auto"]) -> None:
         raise ValueError("Give auto or N, a number from 1.")
 
 
-Tokenizer: TypeAlias = Annotated[
-    str | None,
-    Parameter(
-        group=ADVANCED, metavar="DIR", help="Tokenizer, if not the checkpoint's own."
-    ),
-]
 LoraAlpha: TypeAlias = Annotated[
     float | None,
     Parameter(group=ADVANCED, help="Alpha of bare LoRA weights without a config."),
-]
-Revision: TypeAlias = Annotated[
-    str | None, Parameter(group=ADVANCED, help="Revision of a model on the hub.")
-]
-TrustRemoteCode: TypeAlias = Annotated[
-    bool, Parameter(group=ADVANCED, help="Run code that a checkpoint brings.")
 ]
 Seed: TypeAlias = Annotated[
     NonNegativeInt, Parameter(group=HOW, help="Seed of everything random.")

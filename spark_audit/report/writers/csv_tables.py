@@ -6,16 +6,13 @@ in two of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from spark_audit.report.table_cells import File, Rendering
 from spark_audit.results import Contrast, Guard, Report, Row
-
-Record = dict[str, Any]
 
 RENAMED = {
     "of": "metric_of",
@@ -26,6 +23,7 @@ RENAMED = {
     "interval": "interval_method",
     "over": "interval_over",
     "rank": "token_rank",
+    "right": "right_guesses",
     "rows": "scored_rows",
     "change": "change_value",
     "variant": "setting",
@@ -41,8 +39,11 @@ def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
         "guards": _frame(Guard, report.guards),
     }
     for name, records in report.tables.items():
-        long = _long(records) if name == "accuracy_matrix" else records
-        frames[name] = pd.DataFrame(long, dtype=object)
+        frames[name] = pd.DataFrame(records, dtype=object)
+        if name == "accuracy_matrix":  # a line for each task after each stage
+            places = frames[name].set_index(["checkpoint", "stage", "after"])
+            frames[name] = places.stack().rename_axis([*places.index.names, "task"])
+            frames[name] = frames[name].reset_index(name="accuracy")
     for name, frame in frames.items():
         yield File(f"tables/{name}.csv", csv_text(_tidy(frame)))
 
@@ -61,16 +62,6 @@ def _tidy(frame: pd.DataFrame) -> pd.DataFrame:
         frame.insert(at, "group_kind", [kind for kind, _, _ in parts])
         frame.insert(at + 1, "group_name", [own for _, _, own in parts])
     return frame
-
-
-def _long(records: Iterable[Record]) -> Iterator[Record]:
-    """A line for the accuracy of each task after each stage."""
-    places = ("checkpoint", "stage", "after")
-    for record in records:
-        own = {name: record.get(name, "") for name in places}
-        for task, accuracy in record.items():
-            if task not in places:
-                yield own | {"task": task, "accuracy": accuracy}
 
 
 def csv_text(frame: pd.DataFrame) -> str:

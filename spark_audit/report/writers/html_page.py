@@ -136,17 +136,9 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
 
 
 def _parts(table: Table) -> list[Table]:
-    """What is pooled, and groups apart; why a figure is missing stands below.
-
-    Lines in which no figure is estimable are left out, unless there are no others.
-    """
-    lines = []
-    for line in table.rows:
-        rows = [cell.row for cell in line.cells if cell.row is not None]
-        if not rows or any(row.value is not None or row.withheld for row in rows):
-            lines.append(line)
-    pooled = tuple(one for one in lines or table.rows if one.group == "pooled")
-    groups = tuple(one for one in lines or table.rows if one.group != "pooled")
+    """What is pooled, and groups apart."""
+    pooled = tuple(one for one in table.rows if one.group == "pooled")
+    groups = tuple(one for one in table.rows if one.group != "pooled")
     whole = replace(table, rows=pooled)
     if not groups:
         return [whole]

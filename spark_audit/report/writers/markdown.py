@@ -48,7 +48,7 @@ def render(
     shared = facts(report)
     audits = dict.fromkeys(row.audit for row in report.results)
     shared |= {
-        "memories": _plots(shared["standings"]),
+        "memories": reach(shared["standings"]) is not None,
         "signs": SIGNS,
         "of_report": OF_REPORT,
         "further": further,
@@ -83,43 +83,12 @@ def _rendered(name: str, facts: Mapping[str, Any]) -> str:
         code=lambda text: f"`{visible(text).replace('`', chr(39))}`",
         cell=_cell,
         stands=_stands,
+        memory=lambda one: sentences.render(
+            "figure.memory.figure", row=one.memory, sides=one.sides
+        ),
         table=lambda shown: table(shown.header, [line.texts for line in shown.rows]),
     )
     return re.sub(r"\n{3,}", "\n\n", made.get_template(name).render(facts)).lstrip("\n")
-
-
-def _plots(found: Sequence[Standing]) -> list[tuple[Standing, str, str]]:
-    """The memory plot: each checkpoint, its figure in words, and that in letters.
-
-    A scale of ``PLOT`` places is that of all checkpoints. ``·`` is too small an effect
-    to be detected, ``│`` none at all, ``─`` the interval.
-    """
-    if (most := reach(found)) is None:
-        return []
-
-    def place(nats: float) -> int:
-        inside = min(max(nats / most, -1.0), 1.0)
-        return round((PLOT - 1) * (1 - inside) / 2)
-
-    plots = []
-    for one in found:
-        letters, row = [" "] * PLOT, one.memory
-        mde = row and row.mde
-        for span, letter in ((mde and (-mde, mde), "·"), (row and row.ends, "─")):
-            if span:
-                for at in range(place(span[1]), place(span[0]) + 1):
-                    letters[at] = letter
-        letters[place(0.0)] = "│"
-        if row is not None and row.value is not None:
-            letters[place(row.value)] = SHAPES[one.state]
-        told = sentences.render("figure.memory.figure", row=row, sides=one.sides)
-        # A reader of Markdown strips blanks at the ends.
-        plots.append((one, told, f"[{''.join(letters)}]"))
-    return plots
-
-
-PLOT = 25
-"""Letters of a line of the memory plot."""
 
 
 def _stands(one: Standing) -> str:
