@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -23,23 +22,11 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import InputError
 from spark_audit.terminal.console import keep_apart, say
-from spark_audit.terminal.flags import OUTPUT, Json, Quiet, Seed, by_commas
+from spark_audit.terminal.flags import OUTPUT, Json, Quiet, Seed, by_commas, pairs
 
 FORMATS = ("auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora")
 
 Jsonl = Annotated[Path, Parameter(group=OUTPUT, help="JSONL to write.", alias="-o")]
-
-
-def _pairs(
-    texts: Sequence[str] | None, *, where: str, form: str
-) -> dict[str, str] | None:
-    pairs = {}
-    for text in texts or ():
-        field, equals, pairs[field] = text.partition("=")
-        if not equals:
-            fix = f"write it as {form}"
-            raise InputError(f"{text!r} has no '='", where=where, fix=fix)
-    return pairs or None
 
 
 def import_(
@@ -50,7 +37,7 @@ def import_(
     output: Jsonl,
     split: Annotated[str | None, Parameter(metavar="train|test")] = None,
     template: str | None = None,
-    map: Annotated[list[str] | None, Parameter(metavar="FIELD=COLUMN")] = None,
+    map: Annotated[tuple[str, ...], Parameter(metavar="FIELD=COLUMN")] = (),
     format: Annotated[str, Parameter(choices=FORMATS)] = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -72,11 +59,9 @@ def import_(
         Format of the source.
     """
     from spark_audit.data.importers import import_rows
-    from spark_audit.terminal.progress import SETTLED, progress
+    from spark_audit.terminal.progress import progress
 
     _check_file(output, [Path(source)])
-    replaced = _replaced(output)
-    start = time.monotonic()
     with progress(quiet=quiet) as show:
         counts = import_rows(
             source,
@@ -86,14 +71,9 @@ def import_(
             format=format,  # type: ignore[arg-type]
             split=split,  # type: ignore[arg-type]
             template=template,
-            columns=_pairs(map, where="--map", form="FIELD=COLUMN"),
+            columns=pairs(map, where="--map", form="FIELD=COLUMN") or None,
         )
-    seconds, rows = time.monotonic() - start, sum(counts.values())
-    rate = f" ({rows / seconds:,.0f} rows per second)" if seconds > SETTLED else ""
-    say(
-        f"{output}: {counts.get('train', 0)} train and {counts.get('test', 0)} test "
-        f"rows{rate}{replaced}"
-    )
+    _say_rows(output, counts.get("train", 0), counts.get("test", 0))
 
 
 def annotate(
@@ -104,7 +84,7 @@ def annotate(
     detector: Annotated[
         str, Parameter(choices=("rules", "presidio-patterns", "presidio"))
     ] = "rules",
-    pattern: Annotated[list[str] | None, Parameter(metavar="TYPE=PATTERN")] = None,
+    pattern: Annotated[tuple[str, ...], Parameter(metavar="TYPE=PATTERN")] = (),
     json: Json = False,
 ) -> None:
     """Find identifiers, and count them by type.
@@ -121,7 +101,7 @@ def annotate(
     from spark_audit.data.pii import NAMES_MISSED, annotate, detector_of, unjudged
 
     form = "TYPE=PATTERN, such as ORDER='ORD-[0-9]{7}'"
-    own = _pairs(pattern, where="--pattern", form=form) or {}
+    own = pairs(pattern, where="--pattern", form=form)
     detector_of(detector, own)  # a mistake is told before anything is read
     files = data_files([data])
     _check_file(output, files)
@@ -265,16 +245,14 @@ def _check_file(output: Path, inputs: Sequence[Path]) -> None:
         raise InputError("is a folder", where=str(output), fix=fix)
 
 
-def _replaced(path: Path) -> str:
-    """What is said of a file that is written over."""
-    return ", in place of the file that was there" if path.exists() else ""
-
-
 def _write(path: Path, examples: Sequence[Example]) -> None:
-    replaced = _replaced(path)
     write_examples(path, examples)
     train = sum(example.split == "train" for example in examples)
-    say(f"{path}: {train} train and {len(examples) - train} test rows{replaced}")
+    _say_rows(path, train, len(examples) - train)
+
+
+def _say_rows(path: Path, train: int, test: int) -> None:
+    say(f"{path}: {train} train and {test} test rows")
 
 
 COMMANDS = {"import": import_, "annotate": annotate, "inject": inject}

@@ -16,7 +16,6 @@ from cyclopts import App, Parameter
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli import ALL, PROGRAM, report_commands
-from spark_audit.cli.help_examples import ANY, EXAMPLES
 from spark_audit.errors import CheckpointError
 from spark_audit.terminal.commands import add, program
 from spark_audit.terminal.console import run_command, show_facts
@@ -46,6 +45,51 @@ AUDITS = {
     "series": "Membership by all stages of a series, beside its last checkpoint.",
 }
 """Our audits, named without importing them: ``--help`` answers at once."""
+
+EXAMPLES = {
+    "demo": ("demo -o reports/demo-2 --seed 2",),
+    "inspect": ("inspect runs/mine --base models/base",),
+    "data import": (
+        "data import reviews.csv --task reviews --split train "
+        "--map prompt=text response=label -o data/reviews.jsonl",
+    ),
+    "data annotate": ("data annotate data/reviews.jsonl -o data/annotated.jsonl",),
+    "data inject": ("data inject data/reviews.jsonl -o data/injected --canaries 50",),
+    "manifest build": (
+        "manifest build --base models/base --data data/injected "
+        "-o manifests/reviews.json",
+    ),
+    "manifest show": ("manifest show manifests/reviews.json",),
+    "manifest verify": ("manifest verify manifests/reviews.json --base models/base",),
+    "manifest export": (
+        "manifest export manifests/reviews.json --redact -o shared.json",
+    ),
+    "manifest rows": ("manifest rows manifests/reviews.json -o peer",),
+    "all": (
+        "all --ckpt runs/mine --base models/base --dry-run",
+        "all --ckpt with=runs/mine without=runs/plain --base models/base "
+        "--baseline without",
+        "all --ckpt runs/mine --base models/base --skip extract --also noise",
+    ),
+    "stages": (
+        "stages --ckpt 'mine=[run/step1,run/step2]' --base models/base --order t1,t2",
+    ),
+    "utility": ("utility --ckpt runs/mine --data data/test.jsonl",),
+    "report": ("report reports/reviews-mine --format html,md",),
+    "persons": ("persons reports/before reports/after --person customer-0172",),
+    "epsilon": ("epsilon reports/reviews-mine --claims 2 --delta 1e-5",),
+    "verify": ("verify reports/reviews-mine --attestation gate.intoto.json",),
+    "compare": ("compare reports/reviews-mine reports/reviews-plain",),
+    "gate": (
+        "gate reports/reviews-mine --fail-if 'mia.auc.loss.low > 0.55'",
+        "gate reports/reviews-mine --fail-if 'claim >= memory except base'",
+        "gate reports/reviews-mine --against reports/reviews-old "
+        "--fail-if 'matched.memory[type=EMAIL] rose by 0.05'",
+    ),
+}
+"""What ``--help`` shows as examples, by command."""
+ANY = "--ckpt runs/mine --base models/base"
+"""The example of an audit that has none here."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -95,8 +139,7 @@ def _app(argv: Sequence[str]) -> App:
     put("compare", report_commands.compare)
     put("verify", report_commands.verify)
     put("epsilon", report_commands.epsilon)
-    helps = "gate" in argv and {"-h", "--help"} & {*argv}
-    put("gate", report_commands.gate, notes=_rules() if helps else ())
+    put("gate", report_commands.gate)
     return app
 
 
@@ -114,20 +157,6 @@ def _add(
 ) -> None:
     examples = EXAMPLES.get(within + name, (f"{name} {ANY}",))
     add(app, name, function, examples=[f"{PROGRAM} {one}" for one in examples], **more)
-
-
-def _rules() -> list[str]:
-    """What a rule of the gate can name."""
-    from spark_audit.audits import all_audits
-    from spark_audit.results.findings import SEVERITY
-
-    audits = all_audits().items()
-    figures = {name: ", ".join(m.name for m in one.metrics) for name, one in audits}
-    return [
-        "Metrics (AUDIT.METRIC[.OF].value|low|high|p):",
-        *(f"{audit}: {metrics}" for audit, metrics in figures.items()),
-        f"Claims, by severity: {', '.join(SEVERITY)}",
-    ]
 
 
 # --- commands without a model, and with all of it -------------------------------------

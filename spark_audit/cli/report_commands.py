@@ -21,6 +21,7 @@ from spark_audit.terminal.flags import (
     Seed,
     ShowText,
     Verbose,
+    pairs,
 )
 
 Unit = Literal["row", "canary"]
@@ -53,7 +54,7 @@ def report(
     manifest
         For --show-text, and for the dossier's number of rows.
     prepared_by
-        Who prepared the dossier; default: $SPARK_AUDIT_PREPARED_BY.
+        Who prepared the dossier.
     against
         Print another report's figures next to these (reports/paper: SPARK's paper).
     named
@@ -77,10 +78,10 @@ def report(
     further = []
     if against is not None:
         from spark_audit.report.comparison import against as compared
-        from spark_audit.report.comparison import parse_named
 
+        theirs = pairs(named, where="--named", form="NAME=THEIRS")
         other = read_report(folder_of(against))
-        further = [compared(content, other, named=parse_named(named))]
+        further = [compared(content, other, named=theirs)]
     written = write_report(
         content,
         folder,

@@ -7,7 +7,7 @@ compared by ``spark-audit compare``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of
@@ -69,18 +69,6 @@ def against(
         remarks=tuple(other.caveats),
         lead=render("against.lead"),
     )
-
-
-def parse_named(texts: Sequence[str]) -> dict[str, str]:
-    """``NAME=THEIRS`` of the command line."""
-    pairs = {}
-    for text in texts:
-        name, _, counterpart = text.rpartition("=")
-        if not name or not counterpart:
-            what, fix = f"{text!r} names no two checkpoints", "write it as NAME=THEIRS"
-            raise InputError(what, where="--named", fix=fix)
-        pairs[name] = counterpart
-    return pairs
 
 
 def _figures(report: Report) -> dict[tuple[str, ...], Row]:

@@ -27,6 +27,7 @@ from spark_audit.results import (
     ManifestFacts,
     Report,
     Row,
+    grouped,
 )
 from spark_audit.results.findings import Fact, Power
 from spark_audit.results.rows import BESIDE, FEWEST, WITHHELD
@@ -61,9 +62,7 @@ def disclosed(report: Report) -> Report:
     rows = (*report.results, *report.contrasts)
     hidden = _hidden(rows)
     shown = {_key(row): _row(row, hidden) for row in rows}
-    by_place: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        by_place.setdefault(_place(row), []).append(row)
+    by_place = grouped(rows, _place)
     clusters = report.manifest.n_clusters
     return report.model_copy(
         update={

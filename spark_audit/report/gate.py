@@ -16,9 +16,10 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
@@ -29,7 +30,7 @@ from spark_audit.names import ANY, BASE, entry_of, series_of
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.states import untested
 from spark_audit.report.writers.template import environment
-from spark_audit.results import Contrast, Report, Row, number
+from spark_audit.results import Contrast, Report, Row, grouped, number
 from spark_audit.results.findings import SEVERITY
 from spark_audit.results.rows import WITHHELD
 from spark_audit.sentences import render
@@ -223,24 +224,15 @@ def check(
     return found
 
 
-def by_rule(found: Iterable[Finding]) -> dict[str, list[Finding]]:
-    """What each rule came to, in the order of rules."""
-    rules: dict[str, list[Finding]] = {}
-    for one in found:
-        rules.setdefault(one.rule, []).append(one)
-    return rules
-
-
 def judged(found: Sequence[Finding]) -> list[str]:
     """One line per rule: how many checkpoints it judged, and which it left out."""
     lines = []
-    for rule, own in by_rule(found).items():
+    for rule, own in grouped(found, attrgetter("rule")).items():
         mine = [one for one in own if one.checkpoint != NOBODY]
-        out: dict[str, list[str]] = {}
-        for one in mine:
-            if one.state == "left_out":
-                out.setdefault(one.detail, []).append(one.checkpoint)
-        counted = len(mine) - sum(map(len, out.values()))
+        skipped = [one for one in mine if one.state == "left_out"]
+        why = grouped(skipped, attrgetter("detail")).items()
+        out = {reason: [one.checkpoint for one in of] for reason, of in why}
+        counted = len(mine) - len(skipped)
         facts = {"rule": rule, "judged": counted, "all": len(mine), "left_out": out}
         lines.append(render("gate.judged", **facts))
     return lines
@@ -458,7 +450,9 @@ def junit(found: Sequence[Finding], *, name: str) -> str:
         Of all suites, such as the report's folder.
     """
     template = environment(visible=visible).get_template("junit.xml")
-    return template.render(name=name, found=found, rules=by_rule(found))
+    return template.render(
+        name=name, found=found, rules=grouped(found, attrgetter("rule"))
+    )
 
 
 def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
@@ -473,7 +467,8 @@ def sarif(found: Sequence[Finding], *, name: str) -> dict[str, Any]:
             "region": {"startLine": 1},
         }
     }
-    numbered = {visible(rule): f"gate/{k}" for k, rule in enumerate(by_rule(found))}
+    known = dict.fromkeys(visible(one.rule) for one in found)
+    numbered = {rule: f"gate/{k}" for k, rule in enumerate(known)}
     words = ("shortDescription", "fullDescription")
     help = {"text": "Rules are explained by `spark-audit gate --help`."}
     rules = [

@@ -25,7 +25,15 @@ from spark_audit.names import (
     series_of,
 )
 from spark_audit.report.summary_tables import entries
-from spark_audit.results import OF_REPORT, Finding, Guard, Report, Row, by_severity
+from spark_audit.results import (
+    OF_REPORT,
+    Finding,
+    Guard,
+    Report,
+    Row,
+    by_severity,
+    grouped,
+)
 from spark_audit.results.findings import DETECTED, SEVERITY
 
 State = Literal["LEAKS", "DETECTABLE", "NO LEAK FOUND", "NOT TESTED"]
@@ -171,11 +179,8 @@ class Standing:
     @property
     def tally(self) -> dict[Outcome, list[Tried]]:
         """The attacks by outcome, detections first."""
-        return {
-            outcome: part
-            for outcome in OUTCOMES
-            if (part := [one for one in self.tried if one.outcome == outcome])
-        }
+        parts = grouped(self.tried, lambda one: one.outcome)
+        return {outcome: parts[outcome] for outcome in OUTCOMES if outcome in parts}
 
     @property
     def outcomes(self) -> str:
@@ -212,9 +217,8 @@ def standings(report: Report) -> list[Standing]:
     attacks = attacks_of_audits(ran)
     if not any(row.audit in attacks for row in report.results):
         return []
-    by_entry: dict[str, list[Finding]] = {name: [] for name in entries(report)}
-    for finding in report.findings:
-        by_entry.setdefault(method_of(finding.checkpoint), []).append(finding)
+    told = grouped(report.findings, lambda one: method_of(one.checkpoint))
+    by_entry = {name: told.get(name, []) for name in {**entries(report), **told}}
     scored = {(row.audit, method_of(row.checkpoint)) for row in report.results if row.n}
     scored |= {(row.audit, "") for row in report.results}
     scored |= {(one.audit, "") for one in report.findings}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from spark_audit import sentences
@@ -20,7 +20,7 @@ from spark_audit.report.table_cells import (
     figure,
     records_table,
 )
-from spark_audit.results import Contrast, Report, Row, number
+from spark_audit.results import Contrast, Report, Row, grouped, number
 
 DRAWN = ("mia_roc",)
 """Further tables that are there to be drawn: no reader is shown them as tables."""
@@ -40,6 +40,7 @@ def entries(report: Report) -> dict[str, int]:
 
 # --- all tables -----------------------------------------------------------------------
 
+R = TypeVar("R", bound=Row)
 GROUPS = ("dose", "type", "task", "split")
 
 
@@ -52,9 +53,9 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
         Only pooled figures: what a terminal shows of many audits.
     """
     made: list[Table] = []
-    for audit, rows in _parts(report.results, lambda row: row.audit).items():
+    for audit, rows in grouped(report.results, lambda row: row.audit).items():
         made += audit_tables(audit, rows, brief=brief)
-    for audit, contrasts in _parts(report.contrasts, lambda row: row.audit).items():
+    for audit, contrasts in grouped(report.contrasts, lambda row: row.audit).items():
         if part := [row for row in contrasts if not brief or row.group == "pooled"]:
             primary = any(row.family == "primary" for row in part)
             words = sentences.render("table.change")
@@ -75,9 +76,9 @@ def audit_tables(
     pooled = [row for row in rows if row.group == "pooled"]
     parts = {"": pooled}
     if wide := about(audit).wide:
-        parts = _parts(pooled, lambda row: metric_of(audit, row.metric).panel)
+        parts = grouped(pooled, lambda row: metric_of(audit, row.metric).panel)
     if not brief:
-        kinds = _parts(rows, lambda row: row.grouping[0])
+        kinds = grouped(rows, lambda row: row.grouping[0])
         parts |= {f"by_{kind}": kinds.get(kind, []) for kind in GROUPS}
     made = []
     for panel, part in parts.items():
@@ -149,7 +150,7 @@ def glance(report: Report) -> Table | None:
         columns[title] = {}
         for row in mine:
             named = f"{row.of} " if variant == ANY else ""
-            columns[title].setdefault(_who(row), figure(row, before=named))
+            columns[title].setdefault(line_name(row), figure(row, before=named))
         own = [row for row in mine if not isinstance(row, Contrast)]
         chance.append(_chance(own) if about(mine[0].audit).chance else NONE)
     rows = _pooled(report)
@@ -159,7 +160,7 @@ def glance(report: Report) -> Table | None:
     seen += [r for r in rows if r.checkpoint in several and r.over == "both"]
     lines = [
         Line((Cell(who), *(c.get(who, NONE) for c in columns.values())), name)
-        for who, name in {_who(row): row.checkpoint for row in seen}.items()
+        for who, name in {line_name(row): row.checkpoint for row in seen}.items()
         if any(who in cells for cells in columns.values())
     ]
     if not lines:
@@ -178,19 +179,9 @@ def glance(report: Report) -> Table | None:
 
 # --- tables of rows -------------------------------------------------------------------
 
-R = TypeVar("R", bound=Row)
-K = TypeVar("K", bound=Hashable)
 
-
-def _parts(rows: Iterable[R], key: Callable[[R], K]) -> dict[K, list[R]]:
-    """Rows by a key, in the order in which its values come first."""
-    parts: dict[K, list[R]] = {}
-    for row in rows:
-        parts.setdefault(key(row), []).append(row)
-    return parts
-
-
-def _who(row: Row) -> str:
+def line_name(row: Row) -> str:
+    """A checkpoint, and what its intervals are over where that is no source."""
     return row.checkpoint if row.over == "sources" else f"{row.checkpoint}, {row.over}"
 
 
@@ -214,7 +205,7 @@ def _long(audit: str, rows: Sequence[R], words: str) -> Table:
     """One line a checkpoint, part and variant, one column a metric."""
     metrics = list(dict.fromkeys(row.metric for row in rows))
     paired = isinstance(rows[0], Contrast)
-    lead: dict[str, Callable[[R], str]] = {"checkpoint": _who}
+    lead: dict[str, Callable[[R], str]] = {"checkpoint": line_name}
     if paired:
         lead["baseline"] = _baseline
     if any(row.group != "pooled" for row in rows):
@@ -222,8 +213,9 @@ def _long(audit: str, rows: Sequence[R], words: str) -> Table:
     if not paired or any(row.of for row in rows):
         lead["of"] = lambda row: row.of
     lines = []
-    for part in _parts(rows, lambda row: (row.group, row.of)).values():
-        for mine in _parts(part, lambda row: (_who(row), _baseline(row))).values():
+    for part in grouped(rows, lambda row: (row.group, row.of)).values():
+        own = grouped(part, lambda row: (line_name(row), _baseline(row)))
+        for mine in own.values():
             cells = {row.metric: _change(row) for row in mine}
             sizes = max(row.n for row in mine), max(row.clusters for row in mine)
             texts = (Cell(of(mine[0])) for of in lead.values())
@@ -242,25 +234,25 @@ def _long(audit: str, rows: Sequence[R], words: str) -> Table:
 def _wide(audit: str, rows: Sequence[Row], words: str, panel: str) -> Table:
     """One line a checkpoint, one column a metric and variant."""
     rows = [r for r in rows if r.of not in metric_of(audit, r.metric).hidden]
-    grouped = any(row.group != "pooled" for row in rows)
+    parted = any(row.group != "pooled" for row in rows)
     columns = list(dict.fromkeys((row.metric, row.of) for row in rows))
     # The column that counts and the smallest effect are of.
     of_panel = (one for one in about(audit).metrics if one.panel == panel)
     named = ((metric.name, of) for metric in of_panel for of in metric.counted)
     main = next(named, columns[0])
     lines = []
-    for (group, who), mine in _parts(rows, lambda r: (r.group, _who(r))).items():
+    for (group, who), mine in grouped(rows, lambda r: (r.group, line_name(r))).items():
         cells = {(row.metric, row.of): row for row in mine}
         first = next(cells[column] for column in columns if column in cells)
-        seen = first if grouped else cells.get(main, first)
+        seen = first if parted else cells.get(main, first)
         counted = first if seen.value is None else seen
         figures = [figure(cells[c]) if c in cells else NONE for c in columns]
-        lead = (Cell(first.grouping[1]), Cell(who)) if grouped else (Cell(who),)
-        least = () if grouped else (cell(seen.mde),)
+        lead = (Cell(first.grouping[1]), Cell(who)) if parted else (Cell(who),)
+        least = () if parted else (cell(seen.mde),)
         sizes = (*least, cell(counted.n), cell(counted.clusters))
         lines.append(Line((*lead, *figures, *sizes), first.checkpoint, group))
     header = ["checkpoint", *(label(audit, *column) for column in columns)]
-    if grouped:
+    if parted:
         header.insert(0, "group")
     else:
         called = sentences.optional(f"metric.{audit}.{main[0]}.counted.{main[1]}")

@@ -17,5 +17,6 @@ from spark_audit.results.rows import Interval as Interval
 from spark_audit.results.rows import Over as Over
 from spark_audit.results.rows import Row as Row
 from spark_audit.results.rows import Status as Status
+from spark_audit.results.rows import grouped as grouped
 from spark_audit.results.rows import side_of as side_of
 from spark_audit.sentences import number as number

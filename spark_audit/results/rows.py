@@ -7,9 +7,9 @@ without a status, and a missing reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -24,6 +24,8 @@ from spark_audit.errors import InputError, visible
 if TYPE_CHECKING:
     import pandas as pd
 
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 Status = Literal["ok", "not_estimable", "invalid", "not_resolvable", "insensitive"]
 Interval = Literal[
     "jackknife-t",
@@ -264,6 +266,14 @@ class Contrast(Row):
     def moved(self) -> bool:
         """Whether a change may be claimed: its interval and its test agree on one."""
         return bool(side_of(self)) and self.p is not None and self.p <= 1 - self.level
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by a key, in the order in which its values come first."""
+    parts: dict[K, list[T]] = {}
+    for item in items:
+        parts.setdefault(key(item), []).append(item)
+    return parts
 
 
 def frame(

@@ -127,18 +127,11 @@ def add(
     *,
     help: str | None = None,
     examples: Sequence[str] = (),
-    notes: Sequence[str] = (),
 ) -> None:
     """Give an application its next command, with examples in its help."""
-    shown = ["Examples", *examples] if examples else []
-    below = "\n\n".join([*shown, *notes])
-    app.command(
-        function,
-        name=name,
-        help=help,
-        help_epilogue=below,
-        sort_key=len([*app]),
-    )
+    below = "\n\n".join(["Examples", *examples]) if examples else ""
+    place = len([*app])
+    app.command(function, name=name, help=help, help_epilogue=below, sort_key=place)
 
 
 def _shown(usual: Any) -> str | None:

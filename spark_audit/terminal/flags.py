@@ -152,6 +152,18 @@ def options(*audits: Any, named: bool = False) -> Any:
     return fields_in(HOW)(made)
 
 
+def pairs(texts: Sequence[str], *, where: str, form: str) -> dict[str, str]:
+    """``NAME=VALUE`` of the command line; ``form`` is how it is to be written."""
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value:
+            what, fix = f"{text!r} is no pair", f"write it as {form}"
+            raise InputError(what, where=where, fix=fix)
+        found[name] = value
+    return found
+
+
 def one_of(value: Any, where: str, known: Collection[Any]) -> Any:
     """The value, if it is a known one."""
     if value not in known:

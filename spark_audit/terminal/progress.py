@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TextIO
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 from rich.progress import (
@@ -38,17 +38,6 @@ def progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]
     A bar when stderr is a terminal, else a plain line every ten seconds and at the end
     of each stage.
     """
-    if quiet:
-        yield lambda what, done, total: None
-    elif sys.stderr.isatty():
-        with _bars() as update:
-            yield update
-    else:
-        yield _Lines(sys.stderr)
-
-
-@contextmanager
-def _bars() -> Iterator[Callable[[str, int, int], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -56,48 +45,32 @@ def _bars() -> Iterator[Callable[[str, int, int], None]]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    tasks: dict[str, tuple[TaskID, float]] = {}
-    reached: dict[str, int] = {}
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    drawn = not quiet and sys.stderr.isatty()
+    bars = Progress(*columns, console=Console(stderr=True)) if drawn else None
+    tasks: dict[str, TaskID] = {}
+    stages: dict[str, tuple[float, float, int]] = {}
 
-        def update(what: str, done: int, total: int) -> None:
-            if what not in tasks or done < reached[what]:
-                # The same stage once more, of another command or checkpoint.
-                task = bars.add_task(visible(what), total=total or None, rate="")
-                tasks[what] = (task, time.monotonic())
-            reached[what] = done
-            task, start = tasks[what]
-            rate = _rate(done, time.monotonic() - start)
-            bars.update(task, completed=done, total=total or None, rate=rate)
-
-        yield update
-
-
-class _Lines:
-    """Plain progress lines for logs."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._stages: dict[str, tuple[float, float, int]] = {}
-
-    def __call__(self, what: str, done: int, total: int) -> None:
+    def update(what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        start, last, before = self._stages.get(what, (now, float("-inf"), 0))
+        start, told, before = stages.get(what, (now, -math.inf, 0))
         if done < before:
             # The same stage once more, of another command or checkpoint.
-            start, last = now, float("-inf")
-        finished = total > 0 and done >= total
-        if not finished and now - last < PLAIN_EVERY:
-            return
-        self._stages[what] = (start, now, done)
+            start, told = now, -math.inf
+        fresh, finished = told == -math.inf, 0 < total <= done
+        due = drawn or finished or now - told >= PLAIN_EVERY
+        stages[what] = (start, now if due else told, done)
         seconds = now - start
-        of = f"/{total}" if total else ""
-        line = f"{visible(what)}: {done}{of} {_rate(done, seconds)}"
-        if 0 < done < total and seconds > SETTLED:
-            line += f", {seconds / done * (total - done):.0f} s left"
-        self._stream.write(line.rstrip() + "\n")
-        self._stream.flush()
+        rate = f"{done / seconds:,.0f}/s" if seconds > 0.5 and done else ""
+        if bars is not None:
+            if fresh:
+                tasks[what] = bars.add_task(visible(what), rate="")
+            bars.update(tasks[what], completed=done, total=total or None, rate=rate)
+        elif due:
+            line = f"{visible(what)}: {done}{f'/{total}' if total else ''} {rate}"
+            if 0 < done < total and seconds > SETTLED:
+                line += f", {seconds / done * (total - done):.0f} s left"
+            sys.stderr.write(line.rstrip() + "\n")
+            sys.stderr.flush()
 
-
-def _rate(done: int, seconds: float) -> str:
-    return f"{done / seconds:,.0f}/s" if seconds > 0.5 and done else ""
+    with bars or nullcontext():
+        yield (lambda what, done, total: None) if quiet else update

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from spark_audit.cli import audit
-from spark_audit.cli.help_examples import ANY, EXAMPLES
-from spark_audit.cli.main import AUDITS, _app, run
+from spark_audit.cli.main import ANY, AUDITS, EXAMPLES, _app, run
 from spark_audit.data.canaries import PIECES, SPARE
 from spark_audit.data.examples import Example, write_examples
 from spark_audit.errors import InputError

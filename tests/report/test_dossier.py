@@ -242,8 +242,8 @@ def test_names_are_text_and_the_page_loads_and_runs_nothing(
             "caveats": [EVIL],
         }
     )
-    monkeypatch.setenv(page.PREPARED_BY, f"{EVIL}\x1b")
-    (path,) = write_report(evil, tmp_path, formats=["dossier"])
+    who = f"{EVIL}\x1b"
+    (path,) = write_report(evil, tmp_path, formats=["dossier"], prepared_by=who)
     html = path.read_text("utf-8")
     assert "<script" not in html
     assert html.count("&lt;script&gt;") >= 6

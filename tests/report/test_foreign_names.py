@@ -20,7 +20,7 @@ from spark_audit.results import (
     Report,
 )
 from spark_audit.terminal.console import say, show_facts, tell_json
-from spark_audit.terminal.progress import _Lines
+from spark_audit.terminal.progress import progress
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\x00\x9b31m\u202egnp\u2066\r"
 MARKUP = "<img src=x onerror=a()>![i](//e/i.png)[click](//e)[r][r] www.e.example @e #1"
@@ -64,9 +64,8 @@ def test_nothing_steers_the_terminal(evil, capsys):
     show_facts({NAME: NAME}, as_json=True)
     tell_json(evil.model_dump(mode="json"))
     say(str(InputError(NAME, where=NAME, fix=NAME)))
-    import sys
-
-    _Lines(sys.stderr)(NAME, 1, 1)
+    with progress() as show:
+        show(NAME, 1, 1)
     said = "".join(capsys.readouterr())
     assert "owned" in said
     assert not CONTROL.search(said)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from spark_audit.names import BASE, entry_of, series_of
 from spark_audit.report.figures.drawing import LIGHT, MARKERS
-from spark_audit.results import Contrast, Report, Row
+from spark_audit.results import Contrast, Report, Row, grouped
 
 R = TypeVar("R", bound=Row)
 
@@ -48,11 +48,8 @@ def contrasts_of(
 def _chosen(
     report: Report, rows: Sequence[R], wanted: tuple[str, ...]
 ) -> dict[tuple[str, str], R]:
-    by_key: dict[tuple[str, str], list[R]] = {}
-    for row in rows:
-        if (row.audit, row.metric, row.of, row.group) == wanted:
-            key = (row.checkpoint, getattr(row, "baseline", ""))
-            by_key.setdefault(key, []).append(row)
+    asked = (r for r in rows if (r.audit, r.metric, r.of, r.group) == wanted)
+    by_key = grouped(asked, lambda r: (r.checkpoint, getattr(r, "baseline", "")))
     entries = names_of(report)
     places = {name: place for place, name in enumerate(dict.fromkeys(entries.values()))}
     names = {name for name, _ in by_key}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -217,7 +217,3 @@ class Picture:
                 text = f"from {low} to {high}"
             parts.append(f"{title}: {text}" if title else text)
         return f"{shows}: {'; '.join(parts)}." if parts else f"{shows}."
-
-
-Draw: TypeAlias = Callable[[Report], Picture | None]
-"""Declares the figure of a report that has data for it."""

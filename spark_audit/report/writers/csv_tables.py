@@ -41,9 +41,9 @@ def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     for name, records in report.tables.items():
         frames[name] = pd.DataFrame(records, dtype=object)
         if name == "accuracy_matrix":  # a line for each task after each stage
-            places = frames[name].set_index(["checkpoint", "stage", "after"])
-            frames[name] = places.stack().rename_axis([*places.index.names, "task"])
-            frames[name] = frames[name].reset_index(name="accuracy")
+            places = ["checkpoint", "stage", "after"]
+            long = frames[name].set_index(places).stack().reset_index()
+            frames[name] = long.set_axis([*places, "task", "accuracy"], axis=1)
     for name, frame in frames.items():
         yield File(f"tables/{name}.csv", csv_text(_tidy(frame)))
 

@@ -14,7 +14,6 @@ How far each moved stays in ``scores/``: with the base model it is as good as te
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
@@ -41,8 +40,6 @@ from spark_audit.sentences import DECIMALS, knows, render, under
 if TYPE_CHECKING:
     import pandas as pd
 
-PREPARED_BY = "SPARK_AUDIT_PREPARED_BY"
-"""Environment variable that says who prepared it, where no option does."""
 MOST = 10
 """The most exposed rows that are told of each checkpoint."""
 
@@ -69,7 +66,7 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
     found: list[Standing] = shared["standings"]
     by_state = {s: [one.name for one in found if one.state == s] for s in SHAPES}
     named = how.manifest if how.show_text else None
-    prepared_by = visible(how.prepared_by or os.environ.get(PREPARED_BY, "")).strip()
+    prepared_by = visible(how.prepared_by).strip()
     if not found:
         shared["answer"] = render("dossier.no_attack")
     if not shared["next"]:

@@ -17,7 +17,7 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.claims import carriers
-from spark_audit.report.summary_tables import methods_of
+from spark_audit.report.summary_tables import line_name, methods_of
 from spark_audit.report.table_cells import NONE, File, Rendering, figure
 from spark_audit.report.writers.template import environment
 from spark_audit.results import Report, Row
@@ -114,12 +114,8 @@ def _rows(report: Report) -> dict[tuple[str, ...], dict[str, Row]]:
     for row in sorted(report.results, key=lambda row: stage.get(id(row), 0)):
         of = "last" if row.metric == "accuracy" and id(row) in stage else row.of
         place = (row.audit, row.metric, of, row.group)
-        found.setdefault(place, {})[_line(row)] = row
+        found.setdefault(place, {})[line_name(row)] = row
     return found
-
-
-def _line(row: Row) -> str:
-    return row.checkpoint if row.over == "sources" else f"{row.checkpoint}, {row.over}"
 
 
 def _paper(report: Report) -> bool:
@@ -162,7 +158,7 @@ def _table(name: str, report: Report, figures: Shown) -> str:
     # As the report has them, whichever column comes first.
     lines = [
         line
-        for line in dict.fromkeys(map(_line, report.results))
+        for line in dict.fromkeys(map(line_name, report.results))
         if any(line in rows for rows in figures.values())
     ]
     cells = {
@@ -208,7 +204,7 @@ def _notes(report: Report, figures: Shown) -> list[str]:
             note = f"{state}: {row.note or sentences.render(f'latex.{row.status}')}"
         else:  # some audits' notes begin with the word themselves
             note = row.note
-        remarks.setdefault(note.rstrip("."), {})[_line(row)] = None
+        remarks.setdefault(note.rstrip("."), {})[line_name(row)] = None
     remarks.pop("", None)
     facts = {
         "partial": report.status == "partial",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.states import SHAPES, SIGNS, Standing, reach, state_name
+from spark_audit.report.states import SIGNS, reach
 from spark_audit.report.summary_tables import (
     further_tables,
     general,
@@ -59,10 +58,19 @@ def render(
         "manifest": manifest,
         "number": number,
     }
-    pooled = tables(report, brief=True)
+    made = environment(
+        plain=_plain,
+        # Nothing in a code span ends it.
+        code=lambda text: f"`{visible(text).replace('`', chr(39))}`",
+        cell=_cell,
+        memory=lambda one: sentences.render(
+            "figure.memory.figure", row=one.memory, sides=one.sides
+        ),
+        table=lambda shown: table(shown.header, [line.texts for line in shown.rows]),
+    ).get_template("report.md")
     rooms: dict[str, Sequence[Table]] = {
         "all": [*tables(report), *further_tables(report)],
-        "pooled": pooled,
+        "pooled": tables(report, brief=True),
         "none": (),
         "short": (),
     }
@@ -70,32 +78,10 @@ def render(
     for room in rooms:
         opened = report.checkpoints if room == "all" else shared["checkpoints"]
         more = {"room": room, "shown_tables": rooms, "opened": opened}
-        text = _rendered("report.md", shared | more)
+        text = re.sub(r"\n{3,}", "\n\n", made.render(shared | more)).lstrip("\n")
         if len(text) <= LONGEST:
             break
     return text
-
-
-def _rendered(name: str, facts: Mapping[str, Any]) -> str:
-    made = environment(
-        plain=_plain,
-        # Nothing in a code span ends it.
-        code=lambda text: f"`{visible(text).replace('`', chr(39))}`",
-        cell=_cell,
-        stands=_stands,
-        memory=lambda one: sentences.render(
-            "figure.memory.figure", row=one.memory, sides=one.sides
-        ),
-        table=lambda shown: table(shown.header, [line.texts for line in shown.rows]),
-    )
-    return re.sub(r"\n{3,}", "\n\n", made.get_template(name).render(facts)).lstrip("\n")
-
-
-def _stands(one: Standing) -> str:
-    """A checkpoint's state, evidence, and what its attacks came to."""
-    tally = f" *{one.outcomes}.*" if one.tried else ""
-    state = f"{SHAPES[one.state]} **{state_name(one.state)}**"
-    return f"{state} **{one.name}**: {one.lead}{tally}"
 
 
 def _plain(text: str) -> str:
