@@ -94,8 +94,6 @@ def report(
     )
     for path in written:
         tell(str(path))
-    if any(path.name == "dossier.html" for path in written):
-        tell("Open dossier.html in any browser and print it to PDF, A4.")
     for block in further:
         tell(f"\n{block.lead}")
         show_tables([block], figures=False)

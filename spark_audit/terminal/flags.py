@@ -168,7 +168,5 @@ def one_of(value: Any, where: str, known: Collection[Any]) -> Any:
     """The value, if it is a known one."""
     if value not in known:
         fix = choose(str(value), (one for one in known if one is not None))
-        if "," in str(value):
-            fix = "separate names by spaces, without commas"
         raise InputError(f"{value!r} is unknown", where=where, fix=fix)
     return value
