@@ -80,7 +80,7 @@ def test_annotate_with_an_own_pattern_and_what_no_rule_knows(tmp_path, capsys):
     assert "7654321" not in said.err
     assert run(["data", "inject", str(out), "-o", str(tmp_path / "in")]) == 0
     assert run([*arguments, "--pattern", "ORDER"]) == 2
-    assert "--pattern: 'ORDER' has no '='" in capsys.readouterr().err
+    assert "--pattern: 'ORDER' is no pair; write it as TYPE" in capsys.readouterr().err
 
 
 def test_no_command_writes_over_its_input(tmp_path, capsys):
