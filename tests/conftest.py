@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from spark_audit import sentences
+from spark_audit.sentences import renderer
 
 # Sentences of findings and guards that tests make by hand.
 SAID = {"said": "{{ text }}", "said.withdrawn": "{{ otherwise }}"}
-sentences._known("en").update(SAID | {"guard.said": "{{ text }}"})
+renderer._known("en").update(SAID | {"guard.said": "{{ text }}"})
 
 pytest_plugins = ["synthetic"]
 

@@ -16,8 +16,9 @@ from spark_audit.cli.show import show_report
 from spark_audit.errors import InputError
 from spark_audit.report.folder import write_report
 from spark_audit.results import Finding, Report
+from spark_audit.sentences import renderer
 
-PACKAGE = Path(sentences.__file__).parents[1]
+PACKAGE = Path(renderer.__file__).parents[1]
 WORDS = {"sentence", "text", "detail", "lead", "subject"}
 PARSED = {"split", "replace", "removeprefix", "removesuffix", "startswith", "endswith"}
 PARSED |= {"find", "index", "partition", "rpartition", "match", "search", "sub"}
@@ -52,7 +53,7 @@ def test_no_program_reads_our_own_words():
 
 
 def test_every_key_in_the_code_has_its_template_and_every_template_compiles():
-    environment = sentences._environment("en")
+    environment = renderer._environment("en")
     keys = environment.list_templates()
     groups = {key.partition(".")[0] for key in keys}
     for key in keys:
@@ -79,7 +80,7 @@ def test_every_key_in_the_code_has_its_template_and_every_template_compiles():
 def test_every_translated_reason_is_one_of_the_code():
     constants = (node for _, node in nodes() if isinstance(node, ast.Constant))
     texts = "\n".join(str(node.value) for node in constants)
-    own = sentences._known("de").keys() - sentences._known("en").keys()
+    own = renderer._known("de").keys() - renderer._known("en").keys()
     reasons = [key for key in own if key.startswith("reason.")]
     assert reasons
     for key in reasons:
@@ -92,7 +93,7 @@ def test_no_key_is_given_twice_and_files_are_named_alike():
         for file in (PACKAGE / "sentences" / language).glob("*.toml"):
             assert (PACKAGE / "sentences" / "en" / file.name).is_file()
             table = tomllib.loads(file.read_text(encoding="utf-8"))
-            flat += [key for key, _ in sentences._flat(table)]
+            flat += [key for key, _ in renderer._flat(table)]
         assert len(flat) == len(set(flat))
 
 
@@ -122,8 +123,8 @@ def facts_of(environment: Environment, key: str, seen: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("language", set(sentences.LANGUAGES) - {"en"})
 def test_a_translation_uses_no_fact_that_the_english_sentence_lacks(language):
-    english, other = map(sentences._environment, ("en", language))
-    known, own = sentences._known("en"), sentences._known(language)
+    english, other = map(renderer._environment, ("en", language))
+    known, own = renderer._known("en"), renderer._known(language)
     translated = [key for key, text in own.items() if text != known.get(key)]
     assert len(translated) > 100
     for key in translated:
@@ -203,4 +204,4 @@ def test_what_a_detection_leaves_once_it_is_withdrawn_has_words():
 )
 def test_a_change_of_nll_in_words(nats, words):
     row = figure("a", "matched|memory", nats)
-    assert sentences.likelier(row) == words
+    assert renderer.likelier(row) == words

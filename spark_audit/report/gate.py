@@ -344,10 +344,11 @@ def _measured(
     report: Report, rule: Rule, rows: Sequence[Row], shared: Sequence[Row]
 ) -> tuple[State, str]:
     """What a rule comes to, in the figures of ``shared``: many read the logs."""
+    field = "best_p" if rule.field == "p" else rule.field
     sound = [
-        (value, _named_part(told) + _told(told, _value(told, rule.field)))
+        (value, _named_part(told) + _told(told, getattr(told, field)))
         for row, told in zip(rows, shared, strict=True)
-        if row.status == "ok" and (value := _value(row, rule.field)) is not None
+        if row.status == "ok" and (value := getattr(row, field)) is not None
     ]
     shown = f"{rule.field} " + ", ".join(told for _, told in sound)
     # What was measured trips, whatever is missing beside it.
@@ -425,11 +426,6 @@ def _claimed(report: Report, rule: Rule, name: str) -> tuple[State, str]:
         least = min(passed, key=lambda one: one.severity).claim
         shown = render("gate.passes", shown=shown, least=least)
     return "ok", shown
-
-
-def _value(row: Row, field: str) -> float | None:
-    found: float | None = getattr(row, "best_p" if field == "p" else field)
-    return found
 
 
 # --- what the tools of a pipeline read ------------------------------------------------

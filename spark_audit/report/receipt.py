@@ -7,7 +7,7 @@ their candidates. Formulas and sources are in :mod:`spark_audit.stats.epsilon`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -17,7 +17,6 @@ from spark_audit.errors import InputError
 from spark_audit.results import Report
 from spark_audit.sentences import render
 from spark_audit.stats.epsilon import (
-    GuessBound,
     candidate_guess_bound,
     declared_guesses,
     one_run_bound,
@@ -62,9 +61,29 @@ class Claim:
         if not 0 <= self.delta < 1:
             raise InputError(f"{self.delta} is no delta", where="--delta")
 
-    def of(self, bound: GuessBound) -> float:
-        """The bound for this unit and relation."""
-        return float(getattr(bound, FIELDS[self.unit, self.relation]))
+    def bound(
+        self, right: int, canaries: int, *, rows: int, level: float, candidates: int
+    ) -> float:
+        """Lower bound of epsilon, for this unit and relation, of so many right guesses.
+
+        Parameters
+        ----------
+        canaries
+            All of them; of coins, pairs.
+        rows
+            That each canary stands in.
+        candidates
+            Of each canary; 0: pairs of canaries, which a coin chooses between.
+        """
+        facts: dict[str, Any] = {"rows": rows, "significance": level}
+        if candidates:
+            found = candidate_guess_bound(
+                right, canaries, n_candidates=candidates, **facts
+            )
+        else:
+            guesses = declared_guesses(canaries)
+            found = one_run_bound(right, guesses, canaries, delta=self.delta, **facts)
+        return float(getattr(found, FIELDS[self.unit, self.relation]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,12 +156,9 @@ def receipts(report: Report, claim: Claim) -> list[Receipt]:
 def _receipt(
     report: Report, record: Mapping[str, Any], claim: Claim, level: float
 ) -> Receipt:
-    if claim.delta:
-        right, guesses = record["right"], record["guesses"]
-        bound = _by_coins(record["pairs"], record["rows"], claim, level)
-    else:
-        right, guesses = record["hits"], record["canaries"]
-        bound = _by_candidates(_candidates(report), guesses, record["rows"], level)
+    coins = ("right", "guesses", "pairs")
+    columns = coins if claim.delta else ("hits", "canaries", "canaries")
+    right, guesses, canaries = (record[name] for name in columns)
     facts: dict[str, Any] = {
         "checkpoint": record["checkpoint"],
         "by": "coins" if claim.delta else "candidates",
@@ -152,31 +168,14 @@ def _receipt(
     }
     if record["epsilon_per_record"] is None:
         return Receipt(state="cannot_tell", why=record["says"], **facts)
-    shown, most = claim.of(bound(right)), claim.of(bound(guesses))
+    test: dict[str, Any] = {"rows": record["rows"], "level": level}
+    test["candidates"] = 0 if claim.delta else _candidates(report)
+    shown, most = (claim.bound(n, canaries, **test) for n in (right, guesses))
     state: State = "cannot_tell" if most <= claim.epsilon else "consistent"
     if shown > claim.epsilon:
         state = "contradicted"
     facts |= {"bound": shown, "attainable": most}
-    size = 0 if claim.delta else _candidates(report)
-    needed = canaries_needed(claim, rows=record["rows"], level=level, candidates=size)
-    return Receipt(state=state, needed=needed, **facts)
-
-
-def _by_coins(
-    pairs: int, rows: int, claim: Claim, level: float
-) -> Callable[[int], GuessBound]:
-    guesses = declared_guesses(pairs)
-    return lambda right: one_run_bound(
-        right, guesses, pairs, delta=claim.delta, rows=rows, significance=level
-    )
-
-
-def _by_candidates(
-    size: int, canaries: int, rows: int, level: float
-) -> Callable[[int], GuessBound]:
-    return lambda hits: candidate_guess_bound(
-        hits, canaries, n_candidates=size, rows=rows, significance=level
-    )
+    return Receipt(state=state, needed=canaries_needed(claim, **test), **facts)
 
 
 def _candidates(report: Report) -> int:
@@ -215,8 +214,8 @@ def canaries_needed(
 
     def enough(count: int) -> bool:
         if candidates:
-            made = _by_candidates(candidates, count, rows, level)(count)
-            return claim.of(made) > claim.epsilon
+            facts = {"rows": rows, "candidates": candidates}
+            return claim.bound(count, count, level=level, **facts) > claim.epsilon
         guesses = declared_guesses(count)
         return one_run_p(guesses, guesses, count, epsilon=epsilon, delta=delta) <= level
 

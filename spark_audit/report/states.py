@@ -416,7 +416,7 @@ def reading(report: Report, found: Sequence[Standing]) -> str:
     led_by = [one.led_by for one in found if one.led_by]
     used = {one.unit for one in led_by if one.claim != "not_tested"}
     facts = {
-        **_level(int(report.settings.get(TESTS, 0))),
+        **_level(report),
         "units": [unit for unit in UNITS if unit in used],
     }
     return sentences.render("states.reading", **facts)
@@ -424,15 +424,15 @@ def reading(report: Report, found: Sequence[Standing]) -> str:
 
 def level(report: Report) -> str:
     """The level that a claim of a report must pass, in words."""
-    tests = int(report.settings.get(TESTS, 0))
-    return sentences.render("states.level", **_level(tests))
+    return sentences.render("states.level", **_level(report))
 
 
-def _level(tests: int) -> dict[str, Any]:
+def _level(report: Report) -> dict[str, Any]:
     """How many tests, and the level of the first step of Holm's correction.
 
     Three digits, rounded down: what is shown is no looser than what is applied.
     """
+    tests = int(report.settings.get(TESTS, 0))
     level = Context(prec=3, rounding=ROUND_FLOOR).create_decimal(
         repr(LEVEL / (tests or 1))
     )

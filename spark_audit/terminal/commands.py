@@ -164,9 +164,7 @@ def _check(argument: Any) -> None:
             raise InputError(f"{one.value!r} is no whole number", where=name)
     if Path in kinds or name in PATHS:
         paths = [
-            one.evolve(value=str(path))
-            for one in tokens
-            for path in expanded(one.value)
+            one.evolve(value=path) for one in tokens for path in expanded(one.value)
         ]
         if len(paths) > len(tokens) == 1 and ... not in kinds:
             what = f"{tokens[0].value} is {len(paths)} files"

@@ -88,15 +88,15 @@ def nearest(path: Path, wanted: str = "") -> str | None:
     return None
 
 
-def expanded(value: str | Path) -> list[str | Path]:
+def expanded(value: str) -> list[str]:
     """The paths that a shell would have made of a quoted ``~`` or pattern."""
-    kind, text = type(value), os.path.expanduser(value)
+    text = os.path.expanduser(value)
     name, equals, rest = text.partition("=")
     if equals and not os.path.exists(text) and rest.startswith("~"):
         text = f"{name}={os.path.expanduser(rest)}"
     if not any(one in text for one in "*?") or os.path.exists(text):
-        return [kind(text)]
-    return [kind(one) for one in sorted(glob(text))] or [kind(text)]
+        return [text]
+    return sorted(glob(text)) or [text]
 
 
 def _kind(path: Path) -> str | None:

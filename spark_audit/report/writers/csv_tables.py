@@ -6,13 +6,13 @@ in two of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from spark_audit.report.table_cells import File, Rendering
-from spark_audit.results import Contrast, Guard, Report, Row
+from spark_audit.results import Report
 
 RENAMED = {
     "of": "metric_of",
@@ -33,11 +33,8 @@ RENAMED = {
 
 def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
     """Results, contrasts, guards and the report's further tables as CSV."""
-    frames = {
-        "results": _frame(Row, report.results),
-        "contrasts": _frame(Contrast, report.contrasts),
-        "guards": _frame(Guard, report.guards),
-    }
+    lists = ("results", "contrasts", "guards")
+    frames = {name: report.to_frame(name) for name in lists}
     for name, records in report.tables.items():
         frames[name] = pd.DataFrame(records, dtype=object)
         if name == "accuracy_matrix":  # a line for each task after each stage
@@ -46,11 +43,6 @@ def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
             frames[name] = long.set_axis([*places, "task", "accuracy"], axis=1)
     for name, frame in frames.items():
         yield File(f"tables/{name}.csv", csv_text(_tidy(frame)))
-
-
-def _frame(model: type[Row | Guard], rows: Sequence[Row | Guard]) -> pd.DataFrame:
-    records = [row.model_dump() for row in rows]
-    return pd.DataFrame(records, columns=[*model.model_fields], dtype=object)
 
 
 def _tidy(frame: pd.DataFrame) -> pd.DataFrame:

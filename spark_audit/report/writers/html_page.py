@@ -35,8 +35,6 @@ from spark_audit.results import OF_REPORT, Report, Status, by_severity
 
 FIRST = "memory"
 """The figure on the first screen."""
-HEADING, LEAD = 60, 240
-"""Characters up to which checkpoints are named in the heading, and below it."""
 
 
 def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
@@ -63,8 +61,6 @@ def render(report: Report, how: Rendering) -> str:
     reasons: tuple[Status, ...] = (*VOID, "not_estimable")
     named = {section["name"] for section in sections}
     shared |= {
-        "heading": HEADING,
-        "lead": LEAD,
         "script": Markup(script),
         "script_hash": base64.b64encode(digest).decode(),
         "series": {"light": LIGHT, "dark": DARK},

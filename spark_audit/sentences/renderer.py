@@ -1,0 +1,334 @@
+"""Every sentence of a report: rendered from typed facts by the templates of a language.
+
+The files of ``en/`` hold the templates (Jinja). A key such as ``matched.memory`` is a
+table: ``text``, ``withdrawn`` (once the correction over the report took the claim away)
+and ``subject`` (the checkpoint, where there is none). Templates include one another by
+their keys, ``{% include "matched.compared" %}``. Line breaks are spaces.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import lru_cache, partial
+from importlib.metadata import entry_points
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from spark_audit.errors import InputError, choose
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TWICE, MOST = 2.0, 1000.0
+"""Ratios from which a likelihood is said to be so many times as high, and up to which.
+"""
+DECIMALS = {"bits": 2, "points": 1, "ranks": 1, "clusters": 1}
+"""Decimals of a unit, where they are not three."""
+
+
+Figure: TypeAlias = Any
+"""What has a value with limits: a row, a contrast, an estimate, a finding."""
+
+
+HUGE = 1e6
+"""From here on figures have four digits: no reader compares more."""
+NOTHING = 1e-9
+"""Below this a figure is rounding error and shown as 0."""
+LEAST_P = 0.0001
+"""Below this readers of a sentence learn nothing more from a p."""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure as readers see it everywhere."""
+    if value is None:
+        return "-"
+    if NOTHING < abs(value) < 0.5 * 10**-digits:
+        return f"{value:.1g}"
+    if abs(value) >= HUGE:
+        return f"{value:.4g}"
+    # Adding 0.0 turns a rounded -0.0 into 0.0.
+    return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def limits(
+    low: float | None, high: float | None, *, digits: int = 3, scale: float = 1
+) -> str:
+    """``" [low, high]"``; empty without an interval."""
+    if low is None or high is None:
+        return ""
+    return f" [{number(scale * low, digits)}, {number(scale * high, digits)}]"
+
+
+def figure(
+    row: Figure, digits: int = 3, *, sign: int = 1, scale: float = 1, unit: str = ""
+) -> str:
+    """``value [low, high]``; the unit stands behind the value.
+
+    Parameters
+    ----------
+    sign
+        -1 turns the figure round: the value and both limits.
+    """
+    if row.value is None:
+        return _lacking(row)
+    low, high = (row.low, row.high) if sign > 0 else (row.high, row.low)
+    value = number(sign * scale * row.value, digits)
+    return f"{value}{unit}{limits(low, high, digits=digits, scale=sign * scale)}"
+
+
+def _lacking(row: Figure) -> str:
+    return render("word.withheld") if getattr(row, "withheld", False) else "-"
+
+
+def points(row: Figure) -> str:
+    """A difference of shares: ``value [low, high]`` in percentage points."""
+    return figure(row, DECIMALS["points"], scale=100)
+
+
+def percent(row: Figure) -> str:
+    """A share: ``value% [low, high]``."""
+    return figure(row, DECIMALS["points"], scale=100, unit="%")
+
+
+def value(row: Figure, digits: int = 3, *, scale: float = 1) -> str:
+    """The value without its interval."""
+    if row.value is None:
+        return _lacking(row)
+    return number(scale * row.value, digits)
+
+
+def drifted(row: Figure | None) -> str:
+    """A drift; nothing has drifted on the reference itself."""
+    if row is None or (row.value is None and not getattr(row, "withheld", False)):
+        return number(0.0)
+    return value(row)
+
+
+def likelier(row: Figure) -> str:
+    """A change of NLL, nats per token, in words: ``12% more likely``."""
+    if row.value is None:
+        return value(row)
+    ratio = _ratio(row.value)
+    if ratio >= TWICE:
+        return render("word.times_as_likely", ratio=_times(ratio))
+    way = "more" if ratio >= 1 else "less"
+    return render(f"word.{way}_likely", percent=number(100 * abs(ratio - 1), 0))
+
+
+def likelier_interval(row: Figure) -> str:
+    """The interval of :func:`likelier`: in times, or in per cent with signs."""
+    low, high = _ratio(row.high), _ratio(row.low)
+    if _ratio(row.value) >= TWICE:
+        ends = {"low": _times(low), "high": _times(high)}
+        return render("word.times", ratio=render("word.from_to", **ends))
+    signed = [f"{'+' * (end >= 1)}{number(100 * (end - 1), 0)}%" for end in (low, high)]
+    return render("word.from_to", low=signed[0], high=signed[1])
+
+
+def _ratio(change: float) -> float:
+    """How many times as likely per token."""
+    return math.exp(min(-change, 2 * math.log(MOST)))
+
+
+def _times(ratio: float) -> str:
+    return render("word.over", most=f"{MOST:g}") if ratio > MOST else number(ratio, 1)
+
+
+def share(part: float | None) -> str:
+    """A share in per cent, without its sign."""
+    return number(None if part is None else 100 * part, DECIMALS["points"])
+
+
+def probability(p: float) -> str:
+    """Two significant digits; of what is below 0.0001 only that it is."""
+    return f"{p:.2g}" if p >= LEAST_P else render("word.below", least=f"{LEAST_P}")
+
+
+def p_value(p: float) -> str:
+    """``p 0.012``, as :func:`probability` shows it."""
+    return f"p {probability(p)}"
+
+
+def adjusted_p(p: float, tests: int) -> str:
+    """A p value that was adjusted over several tests."""
+    return render("word.adjusted", p=p, tests=tests)
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a, b and c``."""
+    last = f" {render('word.and')} "
+    return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def of_rows(dose: str) -> str:
+    """How many rows a group of doses is of: ``dose:16+`` is "16 or more"."""
+    least, more, _ = dose.removeprefix("dose:").partition("+")
+    return render("word.dose", range=least.split("-"), more=bool(more))
+
+
+def effect(mde: float, unit: str, *, brief: bool = False) -> str:
+    """An effect with its unit; nats and bits in words too.
+
+    Parameters
+    ----------
+    brief
+        In words only.
+    """
+    scale, digits = (100, 1) if "AUC" in unit else (1, DECIMALS.get(unit, 3))
+    size, words = number(scale * mde, digits), ""
+    if unit == "nats":
+        words = likelier(SimpleNamespace(value=-mde, low=None, high=None))
+    elif unit == "bits":
+        words = render("word.ahead", times=number(2**mde, 1))
+    elif brief and knows(f"word.{unit}"):
+        words = render(f"word.{unit}", size=size)
+    if words and brief:
+        return words
+    shown = f"{size} {unit_name(unit)}".strip()
+    return f"{shown} ({words})" if words else shown
+
+
+def unit_name(unit: str) -> str:
+    """A unit in the language that is spoken."""
+    return optional(f"unit.{unit}") or unit
+
+
+def hits(counted: object) -> str:
+    """How many, and how many if ties are won; of shared files about how many."""
+    return render("word.hits", hits=counted)
+
+
+def capitalised(text: str) -> str:
+    """The text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
+FIGURES = (
+    *(figure, points, percent, value, drifted, share, number),
+    *(probability, p_value, likelier, likelier_interval, effect),
+)
+WORDS = (of_rows, unit_name, hits, capitalised, adjusted_p, listed)
+"""Filters of templates: of figures, and others."""
+LANGUAGES = ("en", "de")
+"""Languages of sentences; what one lacks is English."""
+_spoken = ContextVar("language", default="en")
+
+
+@contextmanager
+def spoken(language: str) -> Iterator[None]:
+    """Render in a language for a while.
+
+    Raises
+    ------
+    InputError
+        If there is no such language.
+    """
+    if language not in LANGUAGES:
+        fix = choose(language, LANGUAGES)
+        raise InputError(f"{language!r} is unknown", where="--language", fix=fix)
+    before = _spoken.set(language)
+    try:
+        yield
+    finally:
+        _spoken.reset(before)
+
+
+def language() -> str:
+    """The language that is spoken."""
+    return _spoken.get()
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, part in table.items():
+        if isinstance(part, str):
+            yield f"{prefix}{key}".removesuffix(".text"), part
+        else:
+            yield from _flat(part, f"{prefix}{key}.")
+
+
+@lru_cache
+def _known(language: str) -> dict[str, str]:
+    templates = {} if language == "en" else dict(_known("en"))
+    for file in _files(language):
+        templates |= _flat(tomllib.loads(file.read_text(encoding="utf-8")))
+    return templates
+
+
+def _files(language: str) -> Iterator[Traversable]:
+    """Ours, and those of other packages: of ``surprise.py`` ``surprise.en.toml``."""
+    yield from files("spark_audit.sentences").joinpath(language).iterdir()
+    for point in entry_points(group="spark_audit.audits"):
+        with suppress(ImportError):
+            module = find_spec(point.module)
+            path = Path(module.origin if module and module.origin else "")
+            if (beside := path.with_suffix(f".{language}.toml")).is_file():
+                yield beside
+
+
+@lru_cache
+def _environment(language: str) -> Environment:
+    from jinja2 import DictLoader, Environment, StrictUndefined
+
+    loader = DictLoader(_known(language))
+    made = Environment(loader=loader, undefined=StrictUndefined)
+    made.filters |= {one.__name__: one for one in (*FIGURES, *WORDS)}
+    if language == "de":
+        made.filters |= {one.__name__: partial(_with_commas, one) for one in FIGURES}
+    return made
+
+
+def _with_commas(shows: Callable[..., str], *arguments: Any, **options: Any) -> str:
+    """What a filter shows, with decimal commas, and semicolons within intervals."""
+    text = re.sub(r"(?<=\d), (?=[-+\d])", "; ", shows(*arguments, **options))
+    return re.sub(r"(?<=\d)\.(?=\d)", ",", text)
+
+
+def knows(key: str) -> bool:
+    """Whether there is a sentence of a key, in the language that is spoken."""
+    return key in _known(language())
+
+
+def render(key: str, /, **facts: Any) -> str:
+    """The sentence of a key, in the language that is spoken.
+
+    Raises
+    ------
+    jinja2.TemplateError
+        If there is no such sentence, or it lacks a fact.
+    """
+    template = _environment(language()).get_template(key)
+    return " ".join(template.render(facts).split())
+
+
+def optional(key: str) -> str:
+    """The sentence of a key without facts; empty where there is none."""
+    return render(key) if knows(key) else ""
+
+
+def translated(kind: str, text: str) -> str:
+    """A sentence that stands in code, by its English text."""
+    return optional(f"{kind}.{text}") or text
+
+
+def under(prefix: str, **facts: Any) -> list[str]:
+    """All sentences whose keys begin like that, in the order of the English file."""
+    return [render(key, **facts) for key in _known("en") if key.startswith(prefix)]
+
+
+def terms(group: str, **facts: Any) -> list[tuple[str, str]]:
+    """Terms of a group and what they mean, in the language that is spoken."""
+    keys = [key[:-5] for key in _known("en") if key.endswith(".term")]
+    return [
+        (render(f"{key}.term"), render(key, **facts))
+        for key in keys
+        if key.startswith(f"{group}.")
+    ]
