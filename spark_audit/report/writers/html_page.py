@@ -80,7 +80,7 @@ def render(report: Report, how: Rendering) -> str:
         # How many figures say nothing, by the reason.
         "void": {k.replace("_", " "): counts[k] for k in reasons if counts[k]},
         "general": [*sentences.under("scope.all."), *report.caveats],
-        "glance": first and _parts(replace(first, key="glance"))[0],
+        "glance": first and replace(first, key="glance"),
         "switches": [
             {"name": name, "colour": colour, "outline": outline(marker)}
             for name, (colour, marker) in colours.items()
