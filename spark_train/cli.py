@@ -34,11 +34,6 @@ from spark_train.training_request import (
 )
 
 PROGRAM = "spark-train"
-AUDITING = tuple(
-    "data manifest inspect all matched rank nll canary twins mia extract noise "
-    "stages utility report compare gate".split()
-)
-"""Commands of `spark-audit`, which people look for here."""
 FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 """What a run's end tells of its accuracy matrix."""
 
@@ -50,7 +45,6 @@ def run(arguments: Sequence[str]) -> int:
         program=PROGRAM,
         app=_app,
         anew=("relearn", "score"),
-        others={name: f"spark-audit {name}" for name in AUDITING},
     )
 
 

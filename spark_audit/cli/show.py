@@ -111,3 +111,6 @@ def say_where(folder: Path) -> None:
     pages = [folder / name for name in ("report.html", "report.md", "report.json")]
     names = ", ".join([str(page) for page in pages if page.exists()][:2])
     tell(f"\n{sentences.render('terminal.report')}: {names}")
+    dossier = folder / "dossier.html"
+    if dossier.exists():
+        tell(f"{sentences.render('terminal.dossier')}: {dossier}")
