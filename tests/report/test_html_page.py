@@ -510,7 +510,7 @@ def test_a_phone_never_scrolls_the_page_sideways(open_page):
     width = "document.scrollingElement.scrollWidth"
     assert page.evaluate(width) <= 360
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    page.wait_for_timeout(100)
+    page.locator(".hint").first.wait_for()
     assert page.evaluate(width) <= 360
     # What is wider scrolls in its own box, by keyboard too, and says so.
     wide = page.locator(".scroll[tabindex='0']")
