@@ -38,25 +38,17 @@ from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.chance_ranks import (
+    candidate_rank,
     chance_mde,
     null_mean,
     null_moments,
-    top_k_mde,
-)
-from spark_audit.stats.ranks_among import (
-    candidate_ranks,
-    extrapolated_exposure,
-    posterior_bits,
     top_k_credit,
+    top_k_mde,
 )
 
 CANDIDATES = Pass("candidates")
 TOP = {"top1_rate": 1, "top10_rate": 10}
-VALUES = (
-    *("rank", "ties", "nll_sum", "nll_mean", "posterior_bits"),
-    *("extrapolated", "extrapolated_ks", "extrapolated_clipped"),
-)
-
+VALUES = ("rank", "ties", "nll_mean")
 OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
 
 _ranked = partial(Metric, variants=OFS, missing=RANKED)
@@ -95,15 +87,7 @@ class CanaryRank(Audit):
     nothing = NONE
     unscored = UNSCORED
     chance = True
-    public = (
-        "canary_uniformity",
-        "canary_streisand",
-        "canary_dose_trend",
-        "canary_paired",
-        "canary_epsilon",
-        "canary_one_run",
-        "canary_extrapolated",
-    )
+    public = ("canary_streisand", "canary_epsilon", "canary_one_run")
     covers = ("exposure_mean", "n")
     memory = True
     unit = "bits"
@@ -125,9 +109,8 @@ class CanaryRank(Audit):
         """One unit per canary, part and context, and one over its contexts.
 
         ``kind`` is ``context``; ``canary``, ranked once by each candidate's NLL
-        averaged over contexts; or ``unrankable``. ``rank`` is strict; ``nll_mean``
-        (nats per token), ``nll_sum`` and ``posterior_bits`` are the true string's;
-        ``extrapolated`` is given to canaries at rank 1.
+        averaged over contexts; or ``unrankable``. ``rank`` is strict; ``nll_mean``,
+        nats per token, is the true string's.
         """
         keyed = [
             (one, candidate_keys(one, paper=context.paper)) for one in manifest.canaries
@@ -171,13 +154,12 @@ class CanaryRank(Audit):
         judged = Judged.of(frame)
         in_contexts = trained(ranked(every, "context"))
         rows, contrasts = canary_figures(ours, in_contexts, judged, context, METRICS)
-        tables = tables_of(frame, judged, context)
+        tables = tables_of(frame, judged)
         unscored = [name for name in names if name not in {*ours["checkpoint"]}]
         for name in names:
             reason = UNSCORED if name in unscored else UNRANKED
             rows += missing_rows("canary", [name], METRICS, reason, beside=rows)
         lacking: dict[str, Any] = {"says": "canary.unscored", "reason": UNSCORED}
-        paired = tables["canary_paired"]
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
@@ -188,7 +170,7 @@ class CanaryRank(Audit):
                     Finding.not_tested("canary", checkpoint=name, **lacking)
                     for name in unscored
                 ),
-                *canary_findings.contrast_findings(contrasts, paired, judged),
+                *canary_findings.contrast_findings(contrasts, judged),
             ],
             tables={name: table for name, table in tables.items() if table},
         )
@@ -214,10 +196,9 @@ def canary_frame(evidence: Evidence) -> pd.DataFrame:
         unscored = lost & (part["kind"] == "canary")
         part.loc[unscored, "kind"] = "unscored"
         part = part[~(lost & (part["kind"] == "context"))]
-        parts.append(part.fillna({"rank": 0, "ties": 0, "extrapolated_clipped": 0}))
+        parts.append(part.fillna({"rank": 0, "ties": 0}))
     frame = pd.concat(parts, ignore_index=True)
-    kinds = {"rank": np.int64, "ties": np.int64, "extrapolated_clipped": bool}
-    return frame.astype(kinds)
+    return frame.astype({"rank": np.int64, "ties": np.int64})
 
 
 def _units(canary: ManifestCanary, keys: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -242,36 +223,14 @@ def _scores(
 ) -> Iterator[list[float]]:
     """:data:`VALUES` of the units of one canary part; NaN if it was not scored."""
     true = canary.true_index
-    if (
-        not keys
-        or true is None
-        or table is None
-        or not all(k in table for k in keys.values())
-    ):
+    if not keys or table is None or not all(key in table for key in keys.values()):
         yield from [[np.nan] * len(VALUES)] * (len(keys) + 1)
         return
-    sums, means = (
-        np.stack([table.columns[column][table.rows(key)] for key in keys.values()])
-        for column in ("nll_sum", "nll_mean")
-    )
-    sums, means = sums.astype(np.float64), means.astype(np.float64)
-    for total, mean in zip(sums, means, strict=True):
-        yield [*_figures(total, mean, true), np.nan, np.nan, 0.0]
-    mean = means.mean(axis=0)
-    whole = _figures(sums.mean(axis=0), mean, true)
-    others = np.delete(mean, true)
-    tail = [np.nan, np.nan, 0.0]
-    if whole[:2] == [1, 0] and len(others) >= 20 and np.ptp(others) > 0:
-        found = extrapolated_exposure(mean[true], others)
-        tail = [found.exposure, found.ks, found.clipped]
-    yield [*whole, *tail]
-
-
-def _figures(total: np.ndarray, mean: np.ndarray, true: int) -> list[float]:
-    ranks = candidate_ranks(mean, true)
-    low, high = int(ranks.low[0]), int(ranks.high[0])
-    bits = float(posterior_bits(total, true)[0])
-    return [low, high - low, float(total[true]), float(mean[true]), bits]
+    assert true is not None
+    held = [table.columns["nll_mean"][table.rows(key)] for key in keys.values()]
+    means = np.stack(held).astype(np.float64)
+    for mean in (*means, means.mean(axis=0)):
+        yield [*candidate_rank(mean, true), mean[true]]
 
 
 def canary_figures(
@@ -349,7 +308,7 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
             "null": hits.null,
             "null_low": hits.null_low / n,
             "null_high": hits.null_high / n,
-            "mde": least and least.rate - hits.null,
+            "mde": least and least - hits.null,
         }
         if not annotation:
             change |= {

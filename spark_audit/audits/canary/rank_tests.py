@@ -27,13 +27,13 @@ from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import (
     TopK,
-    Uniformity,
+    exposure_bits,
+    lower_tail_exposure,
     null_mean,
     top_k,
-    uniformity,
+    uniformity_p,
 )
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.ranks_among import exposure_bits, lower_tail_exposure
 
 MOST_TIED = 0.9
 COLLAPSED = "the model collapsed, or its logits have too little precision"
@@ -206,9 +206,8 @@ def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
     """
 
     def p(chosen: pd.DataFrame) -> float:
-        test = rank_uniformity(chosen)
-        # Two looks at the same ranks: Bonferroni.
-        return min(1.0, 2 * min(test.z_p, test.ks_p))
+        columns = (chosen[name].to_numpy() for name in ("rank", "n_candidates"))
+        return uniformity_p(*columns, ties=chosen["ties"].to_numpy())
 
     lost, tests = unresolved(frame), tests_of(frame, "mid", p)
     return by_p([one for one in tests if (one.checkpoint, one.part) not in lost])
@@ -230,12 +229,6 @@ def kinds_moved(frame: pd.DataFrame) -> dict[str, set[str]]:
             if t.detected
         }
     return found
-
-
-def rank_uniformity(frame: pd.DataFrame) -> Uniformity:
-    """Two-sided tests that ranks are uniform."""
-    columns = (frame[name].to_numpy() for name in ("rank", "n_candidates"))
-    return uniformity(*columns, ties=frame["ties"].to_numpy())
 
 
 def control_tests(frame: pd.DataFrame, *, uniform_base: bool) -> list[Tested]:

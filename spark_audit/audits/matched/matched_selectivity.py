@@ -44,7 +44,6 @@ from spark_audit.audits.matched.matched_claims import (
 )
 from spark_audit.audits.matched.rematch import (
     affordable,
-    diagnostics,
     other_pairs,
     placebo_table,
     sensitivity_table,
@@ -257,7 +256,7 @@ class Matched(Audit):
             moved = train.assign(apart=apart[name][train.index])
             contrasts += own_contrasts(name, other, moved)
         pooled = whole[0] if whole and whole[0].name == "pooled" else None
-        tables = {"matched_diagnostics": diagnostics(every, pooled, nll)}
+        tables = {}
         if evidence.facts["rematched"]:
             tables["matched_sensitivity"] = sensitivity_table(evidence)
         if evidence.facts["placebo"]:

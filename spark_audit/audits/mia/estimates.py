@@ -77,11 +77,11 @@ class Known:
     fprs: Mapping[str, float]
     chance_seed: int
 
-    def design(self, rows: np.ndarray, *, by_task: bool = True) -> Design:
+    def design(self, rows: np.ndarray) -> Design:
         """Sides, clusters and tasks of some rows."""
         part = self.facts.iloc[rows]
-        task = part["task"].to_numpy(str) if by_task else None
-        return Design.of(part["member"], part["cluster"].to_numpy(str), task)
+        labels = (part[name].to_numpy(str) for name in ("cluster", "task"))
+        return Design.of(part["member"], *labels)
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ from spark_audit.names import BASE, NEVER, TRAINED
 from spark_audit.results import AuditResult, Contrast, Hits, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.chance_ranks import candidate_rank, exposure_bits, top_k_credit
 from spark_audit.stats.duplicates import connected_components
-from spark_audit.stats.ranks_among import candidate_ranks, exposure_bits, top_k_credit
 
 CANDIDATES = Pass("candidates")
 NO_BASE = (
@@ -131,10 +131,9 @@ class Twins(Audit):
                     key not in table for one in every for key in twin_keys(one)
                 ):
                     continue
-                ranks = [candidate_ranks(_nll(table, x), x.true_index) for x in every]
-                low = np.array([one.low[0] for one in ranks])
-                high = np.array([one.high[0] for one in ranks])
-                yield name, {"rank": low, "ties": high - low}
+                ranks = [candidate_rank(_nll(table, x), x.true_index) for x in every]
+                rank, ties = np.array(ranks, np.float64).reshape(-1, 2).T
+                yield name, {"rank": rank, "ties": ties}
 
         lost = {"lost": manifest.counts.get("twins_lost", 0)}
         return Evidence.of(units, measured(), lost)
