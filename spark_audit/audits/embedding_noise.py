@@ -17,9 +17,15 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, missing_rows
-from spark_audit.audits.baselines import with_base
-from spark_audit.audits.metric import Metric
+from spark_audit.audits.base import (
+    Audit,
+    Context,
+    Metric,
+    Plan,
+    Tables,
+    guard,
+    with_base,
+)
 from spark_audit.audits.ratio_rows import Group, Key, beside_base, figures, marked
 from spark_audit.audits.spans import Places
 from spark_audit.errors import InputError
@@ -176,8 +182,7 @@ class Noise(Audit):
         if BASE not in names:
             findings.append(Finding.not_tested("noise", "noise.no_null"))
         scales = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
-        lost = ("noise", names, METRICS, NOT_SCORED)
-        rows += missing_rows(*lost, variants=scales, beside=rows)
+        rows += self.missing(names, NOT_SCORED, variants=scales, beside=rows)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
-from spark_audit.audits.metric import Metric
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
 from spark_audit.audits.spans import Places
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
@@ -100,10 +99,7 @@ class NLL(Audit):
         cells = cells_of_units(groups, evidence, "num", metrics=nll, of=of, den=den)
         rows, contrasts = ratio_figures(cells, context, audit="nll", metrics=METRICS)
         return AuditResult(
-            rows=[
-                *beside_base(rows),
-                *missing_rows("nll", names, METRICS, NOTHING, beside=rows),
-            ],
+            rows=[*beside_base(rows), *self.missing(names, NOTHING, beside=rows)],
             contrasts=contrasts,
             findings=_findings(rows, contrasts),
         )

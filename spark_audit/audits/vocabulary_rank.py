@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
 from spark_audit.audits.identifier_facts import (
     TOLD_APART,
     comparable,
     identifier_facts,
     sides_of,
 )
-from spark_audit.audits.metric import Metric
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row

@@ -19,7 +19,6 @@ import pandas as pd
 import pytest
 from audited import check, chosen, plan
 from planted import PLANTED, World
-from scipy.stats import skewnorm
 
 from spark_audit.audits import about, all_audits
 from spark_audit.errors import InputError
@@ -139,17 +138,8 @@ def world(make_case) -> World:
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_replicates() -> Iterator[None]:
-    """And every tail of the same candidates is fitted once: it is most of the time."""
-    fit, known = skewnorm.fit, dict[bytes, Any]()
-
-    def once(x: np.ndarray) -> Any:
-        key = x.tobytes()
-        known[key] = known.get(key) or fit(x)
-        return known[key]
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spark_audit.audits.base.replicates", lambda _: 200)
-        patch.setattr(skewnorm, "fit", once)
         yield
 
 

@@ -7,16 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from audited import (
-    change,
-    claims,
-    conclude,
-    evidence,
-    extract,
-    figure,
-    of_frame,
-    said,
-)
+from audited import change, claims, conclude, evidence, extract, figure, of_frame, said
 from scipy import stats
 
 from spark_audit.audits.base import Context

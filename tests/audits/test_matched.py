@@ -6,15 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from audited import (
-    check,
-    claims,
-    conclude,
-    evidence,
-    figure,
-    matched,
-    of_frame,
-)
+from audited import check, claims, conclude, evidence, figure, matched, of_frame
 from synthetic import Case
 
 from spark_audit.audits.base import Context

@@ -9,9 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits.mia import texts as texts_alone
 from spark_audit.audits.mia.competitor import best_guess
-from spark_audit.audits.mia.score_formulas import (
-    LIMIT,
-)
+from spark_audit.audits.mia.score_formulas import LIMIT
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     DECLARED,

@@ -5,11 +5,7 @@ import numpy as np
 import pytest
 
 from spark_audit.stats import assignment
-from spark_audit.stats.assignment import (
-    Choices,
-    Pick,
-    assign_disjoint,
-)
+from spark_audit.stats.assignment import Choices, Pick, assign_disjoint
 
 
 def choices_of(*spans: tuple[int, dict[int, int]]) -> list[Choices]:

@@ -3,12 +3,7 @@ import pytest
 from scipy import integrate, stats
 
 from spark_audit.results import Estimate
-from spark_audit.stats.power import (
-    NOT_DETECTED,
-    clusters_needed,
-    mde,
-    with_mde,
-)
+from spark_audit.stats.power import NOT_DETECTED, clusters_needed, mde, with_mde
 
 
 def power_of(effect: float, clusters: int, level: float) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit import sentences
-from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, missing_rows
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.canary import canary_findings
 from spark_audit.audits.canary.canary_tables import tables_of
 from spark_audit.audits.canary.rank_tests import (
@@ -29,7 +29,6 @@ from spark_audit.audits.canary.rank_tests import (
     tied,
     trained,
 )
-from spark_audit.audits.metric import Metric
 from spark_audit.audits.ratio_rows import bounded, cells_of_frame, marked, ratio_figures
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.prompts import canary_key
@@ -147,7 +146,7 @@ class CanaryRank(Audit):
                 reason = UNSCORED
             unknown = "canary", "canary.not_estimable"
             return AuditResult(
-                rows=missing_rows("canary", names, METRICS, reason),
+                rows=self.missing(names, reason),
                 guards=guards,
                 findings=[Finding.not_tested(*unknown, reason=reason)],
             )
@@ -158,7 +157,7 @@ class CanaryRank(Audit):
         unscored = [name for name in names if name not in {*ours["checkpoint"]}]
         for name in names:
             reason = UNSCORED if name in unscored else UNRANKED
-            rows += missing_rows("canary", [name], METRICS, reason, beside=rows)
+            rows += self.missing([name], reason, beside=rows)
         lacking: dict[str, Any] = {"says": "canary.unscored", "reason": UNSCORED}
         return AuditResult(
             rows=rows,

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
 from spark_audit.audits.extract.canary_extraction import canary_findings, canary_table
 from spark_audit.audits.extract.extraction_findings import (
     NOTHING,
@@ -44,7 +44,6 @@ from spark_audit.audits.extract.prompt_evidence import (
     spans_of,
 )
 from spark_audit.audits.identifier_facts import identifier_facts
-from spark_audit.audits.metric import Metric
 from spark_audit.audits.ratio_rows import (
     Group,
     beside_base,
@@ -54,11 +53,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_figures,
 )
 from spark_audit.manifest.prompts import asked_key, asked_keys, asked_place
-from spark_audit.manifest.schema import (
-    Manifest,
-    ManifestSpan,
-    TokenRange,
-)
+from spark_audit.manifest.schema import Manifest, ManifestSpan, TokenRange
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
@@ -192,7 +187,7 @@ class Extraction(Audit):
         if pii[pii["split"] == "train"].empty:
             unknown = "extract", "not_estimable"
             return AuditResult(
-                rows=missing_rows("extract", names, METRICS, NOTHING),
+                rows=self.missing(names, NOTHING),
                 findings=[Finding.not_tested(*unknown, reason=NOTHING), *canaries],
                 tables=tables,
             )

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, guard
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.identifier_facts import Moved, identifier_facts, sides_of
 from spark_audit.audits.matched.changes import (
     CLASSES,
@@ -48,7 +48,6 @@ from spark_audit.audits.matched.rematch import (
     placebo_table,
     sensitivity_table,
 )
-from spark_audit.audits.metric import Metric
 from spark_audit.audits.spans import (
     REPRODUCED,
     Sums,

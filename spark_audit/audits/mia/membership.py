@@ -17,8 +17,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, guard
-from spark_audit.audits.baselines import with_base
+from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, with_base
 from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.estimates import (
     MOST_REPLICATES,
@@ -27,11 +26,11 @@ from spark_audit.audits.mia.estimates import (
     rows_by_group,
 )
 from spark_audit.audits.mia.membership_guards import Findings, covariate_table, findings
-from spark_audit.audits.mia.peer_files import read_rows
 from spark_audit.audits.mia.referee import (
     given_files,
     judged_scores,
     outside_scores,
+    read_rows,
     read_scores,
 )
 from spark_audit.audits.mia.scores import (

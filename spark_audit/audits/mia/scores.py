@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.audits.base import registered
-from spark_audit.audits.metric import Metric
+from spark_audit.audits.base import Metric, registered
 from spark_audit.audits.mia.score_formulas import RELATIVE as AGAINST_BASE
 from spark_audit.audits.mia.score_formulas import SCORES, Scored, Untrained
 from spark_audit.errors import InputError, one_line
