@@ -14,6 +14,12 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
+from spark_audit.audits.ratio_rows import (
+    beside_base,
+    cells_of_units,
+    groups_of,
+    ratio_figures,
+)
 from spark_audit.audits.spans import Places
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
@@ -86,13 +92,6 @@ class NLL(Audit):
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        from spark_audit.audits.ratio_rows import (
-            beside_base,
-            cells_of_units,
-            groups_of,
-            ratio_figures,
-        )
-
         units, names = evidence.units, evidence.checkpoints
         den, of = units["den"].to_numpy(), units["of"].to_numpy()
         groups, nll = groups_of(units), {"nll": np.asarray}

@@ -232,8 +232,7 @@ def groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     ours = frame[frame["side"] == TRAINED]
     for kind in sorted(set(ours["type"])):
         yield f"type:{kind}", ours[ours["type"] == kind]
-    for name, part in by_dose(ours):
-        yield f"dose:{name}", part
+    yield from by_dose(ours)
 
 
 def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Contrast]]:
@@ -288,23 +287,13 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
 def _beyond_rows(name: str, frame: pd.DataFrame) -> Iterator[Row]:
     others = held_out(frame)
     ours = frame[frame["side"] == TRAINED]
-    parts = [("pooled", ours), *((f"dose:{k}", part) for k, part in by_dose(ours))]
-    for group, part in parts:
+    for group, part in [("pooled", ours), *by_dose(ours)]:
         if (found := beyond(part, others)) is None:
             continue
         # What can be worked out of the smaller side is withheld as that is.
         sides = (part["cluster"].nunique(), others["cluster"].nunique())
         estimate = replace(found[0].difference, clusters=min(sides))
-        yield Row.of_estimate(
-            estimate,
-            audit="twins",
-            checkpoint=name,
-            group=group,
-            metric="beyond",
-            of=compared(part),
-            unit="bits",
-            null=0.0,
-        )
+        yield Twins.row(estimate, name, "beyond", compared(part), group=group)
 
 
 # --- what is claimed ------------------------------------------------------------------
@@ -390,7 +379,7 @@ def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     names = ours["dose"].map(dose_group)
     for name in map(dose_group, DOSES):
         if (names == name).any():
-            yield name, ours[names == name]
+            yield f"dose:{name}", ours[names == name]
 
 
 def beyond(ours: pd.DataFrame, others: pd.DataFrame) -> tuple[Memory, Sides] | None:
@@ -427,10 +416,7 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
     """All trained identifiers, and those of the highest doses where doses differ."""
     ours, others = own[own["side"] == TRAINED], held_out(own)
     doses = list(by_dose(ours))
-    parts = [("pooled", ours)]
-    if len(doses) > 1:
-        parts.append((f"dose:{doses[-1][0]}", doses[-1][1]))
-    for group, part in parts:
+    for group, part in [("pooled", ours), *(doses[-1:] if len(doses) > 1 else ())]:
         held = {(r.metric, r.of): r for r in rows if r.group == group}
         rise, apart = held.get(("rise", TRAINED)), held.get(("beyond", compared(own)))
         row = apart if rise is None or rise.value is None else rise
@@ -440,15 +426,11 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
         ways = {int(np.sign(row.value))}
         power: list[Power] = []
         if row is rise:
-            sums = part.groupby("cluster")["rise"].sum()
-            p_rise = sign_flip(sums.to_numpy(), seed=seed)
-            power += _flip(part)
-        control = beyond(part, others)
-        if apart is not None and apart.value is not None and control is not None:
-            change = pd.concat([part, others])[compared(own)].to_numpy()
-            p = permutation_p(change, control[1], seed=seed)
-            p_beyond = control[0].t_p() if p is None else p
-            power += _dealt(control, exact=p is not None)
+            p_rise, flip = _flipped(part, seed)
+            power += flip
+        if apart is not None and apart.value is not None:
+            p_beyond, dealt, _ = _dealt(part, others, seed) or (None, [], 0.0)
+            power += dealt
             ways.add(int(np.sign(apart.value)))
         way = ways.pop() if len(ways) == 1 else 0
         p_kind = None
@@ -462,14 +444,15 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
         yield replace(test, groups=sizes)
 
 
-def _flip(part: pd.DataFrame) -> list[Power]:
-    """Of a sign flip of rises, identifiers of a cluster together."""
+def _flipped(part: pd.DataFrame, seed: int) -> tuple[float, list[Power]]:
+    """P of a sign flip of rises, identifiers of a cluster together, and its power."""
     sums = part.groupby("cluster")["rise"].agg(["sum", "size"])
+    p = sign_flip(sums["sum"].to_numpy(), seed=seed)
     found = ratio_estimate(sums["sum"], sums["size"])
     if not found.se and len(sums) > 5:
-        return []
+        return p, []
     exact = len(sums) <= EXACT_UP_TO
-    return [
+    return p, [
         Power(
             test="sign-flip",
             se=found.se,
@@ -481,14 +464,23 @@ def _flip(part: pd.DataFrame) -> list[Power]:
     ]
 
 
-def _dealt(held: tuple[Memory, Sides], *, exact: bool) -> list[Power]:
-    """Of a difference whose p is that of permutations, or of Student's t."""
-    if not (se := held[0].difference.se):
-        return []
-    least = least_p(held[1]) if exact else 0.0
-    df = held[0].freedom
+def _dealt(
+    part: pd.DataFrame, others: pd.DataFrame, seed: int
+) -> tuple[float | None, list[Power], float] | None:
+    """P of :func:`beyond` by permutations, or by Student's t, its power, its value."""
+    if (held := beyond(part, others)) is None:
+        return None
+    found, sides = held
+    change = pd.concat([part, others])[compared(part)].to_numpy()
+    p, least = permutation_p(change, sides, seed=seed), 0.0
+    if p is None:
+        p = found.t_p()
+    else:
+        least = least_p(sides)
+    value, se = found.difference.value or 0.0, found.difference.se
     why: Literal["draws", "clusters"] = "draws" if least == FINEST else "clusters"
-    return [Power(test="t", se=se, df=df, least_p=least, why=why)]
+    power = Power(test="t", se=se, df=found.freedom, least_p=least, why=why)
+    return p, [power] if se else [], value
 
 
 def _beyond_the_kind(
@@ -505,21 +497,14 @@ def _beyond_the_kind(
     """
     ps: list[float] = []
     power: list[Power] = []
-    drawn = part["injected"] & ~part["type"].isin(WORDED)
-    numbers = part[drawn].groupby("cluster")["rise"].sum()
-    if len(numbers) >= CONTROL:
-        p = sign_flip(numbers.to_numpy(), seed=seed)
-        ps.append(p if numbers.mean() > 0 else 1.0)
-        power += _flip(part[drawn])
-    held = None if lowest is None else beyond(part, lowest.assign(side=NEVER))
-    if held is not None:
-        assert lowest is not None
-        change = pd.concat([part, lowest])["rise"].to_numpy()
-        exact = permutation_p(change, held[1], seed=seed)
-        found = held[0].t_p() if exact is None else exact
-        risen = (held[0].difference.value or 0.0) > 0
-        ps.append(found if found is not None and risen else 1.0)
-        power += _dealt(held, exact=exact is not None)
+    numbers = part[part["injected"] & ~part["type"].isin(WORDED)]
+    if numbers["cluster"].nunique() >= CONTROL:
+        p, flip = _flipped(numbers, seed)
+        ps.append(p if numbers["rise"].sum() > 0 else 1.0)
+        power += flip
+    if lowest is not None and (held := _dealt(part, lowest.assign(side=NEVER), seed)):
+        ps.append(held[0] if held[0] is not None and held[2] > 0 else 1.0)
+        power += held[1]
     if not ps:
         return 1.0, [Power(test="t", least_p=1.0, why="nobody")]
     told = [one.model_copy(update={"over": float(len(ps))}) for one in power[:1]]

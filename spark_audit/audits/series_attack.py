@@ -29,10 +29,9 @@ import pandas as pd
 from spark_audit import sentences
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
 from spark_audit.audits.canary.canary_tables import coin_figures
-from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
-from spark_audit.audits.mia.texts import without_model
+from spark_audit.audits.mia.texts import best_guess, without_model
 from spark_audit.audits.spans import plan_of_identifiers
 from spark_audit.audits.task_accuracy import UNORDERED, check_order, places_of_tasks
 from spark_audit.data.canaries import FORMATS

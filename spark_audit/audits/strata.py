@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.mia.competitor import characters
 from spark_audit.audits.mia.texts import (
     FOLDS,
     both_sides,
+    characters,
     clusters_by_side,
     dealt,
     permuted,

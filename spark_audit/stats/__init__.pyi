@@ -70,7 +70,6 @@ from .intervals import clopper_pearson as clopper_pearson
 from .intervals import effective_trials as effective_trials
 from .intervals import estimate_of as estimate_of
 from .intervals import estimates_of as estimates_of
-from .intervals import korn_graubard as korn_graubard
 from .intervals import left_out as left_out
 from .intervals import median_estimate as median_estimate
 from .intervals import percentile_interval as percentile_interval

@@ -13,7 +13,6 @@ from spark_audit.audits.extract.prompt_evidence import (
     graded,
     listed,
     prompt_table,
-    shown_prompts,
 )
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import asked_place
@@ -246,12 +245,12 @@ def test_luck_alike_in_both_splits_is_seldom_shown(make_case):
         rng = np.random.default_rng(seed)
         luck = rng.random(len(frame)) < 0.2
         given = frame.assign(greedy=luck, greedy_sure=luck)
-        wrong += any(r["shown"] for r in shown_prompts(prompt_table(given, seed=seed)))
+        wrong += any(r["shown"] for r in prompt_table(given, seed=seed))
     assert wrong <= 4
     # The same test sees what trained rows alone give.
     trained = frame["split"] == "train"
     given = frame.assign(greedy=trained, greedy_sure=trained)
-    assert any(r["shown"] for r in shown_prompts(prompt_table(given, seed=0)))
+    assert any(r["shown"] for r in prompt_table(given, seed=0))
 
 
 def test_parts_are_those_before_the_first_wrong_token():

@@ -8,15 +8,15 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits.mia import texts as texts_alone
-from spark_audit.audits.mia.competitor import best_guess
-from spark_audit.audits.mia.score_formulas import LIMIT
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     DECLARED,
+    LIMIT,
     mean_rank,
     membership_scores,
 )
 from spark_audit.audits.mia.texts import (
+    best_guess,
     blind_classifier,
     crossing_duplicates,
     doses,

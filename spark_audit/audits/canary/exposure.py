@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,7 @@ METRICS = (
 
 NONE = "the manifest has no canary"
 UNRANKED = "no canary of the manifest can be ranked among candidates"
+ONE_RANK = "the chance band assumes that all rows of a canary have the same rank"
 UNSCORED = "the candidates of canaries were not scored"
 
 
@@ -269,9 +270,9 @@ def canary_figures(
     )
     order = {metric.name: i for i, metric in enumerate(metrics)}
     # Cut once for the rows of all metrics.
-    first, each = (cache(partial(_of_part, ranks)) for ranks in (once, often))
+    first, each = (dict(list(r.groupby(["checkpoint", "part"]))) for r in (once, often))
     rows = [
-        _beside_chance(row, first(*place), each(*place))
+        _beside_chance(row, first[place], each[place])
         for row in rows
         for place in [(row.checkpoint, row.of.partition("/")[0])]
     ]
@@ -280,62 +281,40 @@ def canary_figures(
     return _marked(rows, judged), _marked(bounded(contrasts, TOP), judged)
 
 
-def _of_part(frame: pd.DataFrame, checkpoint: str, part: str) -> pd.DataFrame:
-    """The ranks of a checkpoint's part."""
-    return frame[(frame["checkpoint"] == checkpoint) & (frame["part"] == part)]
-
-
 def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
     """The row with its chance value, band, and the smallest effect it could show.
 
     ``once`` holds a rank a canary, ``often`` one a context.
     """
-    if row.metric == "nll" or row.value is None:
-        return row
+    k = TOP.get(row.metric, 0)
     n, size = len(once), int(once["n_candidates"].iloc[0])
-    change = dict[str, Any]()
-    annotation = "/" in row.of
+    if row.metric == "nll" or row.value is None or k >= size:
+        return row
+    change, notes, annotation = dict[str, Any](), [row.note], "/" in row.of
     # Others show nothing, however large the effect.
     able = max(1, int(resolved(once).sum()))
-    note = "the chance band assumes that all rows of a canary have the same rank"
-    if row.metric in TOP:
-        if (k := TOP[row.metric]) >= size:
-            return row
-        hits = hits_of(once, k=k)
-        least = top_k_mde(able, k=k, n_candidates=size)
-        change = {
-            "null": hits.null,
-            "null_low": hits.null_low / n,
-            "null_high": hits.null_high / n,
-            "mde": least and least - hits.null,
-        }
+    if k:
+        hits, least = hits_of(once, k=k), top_k_mde(able, k=k, n_candidates=size)
+        band = hits.null_low / n, hits.null_high / n
+        change = {"null": hits.null, "mde": least and least - hits.null}
         if not annotation:
-            change |= {
-                "low": hits.low,
-                "high": hits.high,
-                "interval": "clopper-pearson",
-                "note": "",
-            }
+            change |= {"low": hits.low, "high": hits.high}
+            change["interval"], notes = "clopper-pearson", []
     else:
-        of, moments = row.metric.removesuffix("_mean"), null_moments(size)
-        null = null_mean([size] * n, of="rank" if of == "rank" else "exposure")
-        least_shift = chance_mde(able, n_candidates=size)
-        low, high = null.band(row.level)
-        change = {
-            "null": moments.rank_mean if of == "rank" else moments.exposure_mean,
-            "null_low": low,
-            "null_high": high,
-            "mde": least_shift.ranks if of == "rank" else least_shift.bits,
-        }
+        moments, shift = null_moments(size), chance_mde(able, n_candidates=size)
+        band = null_mean([size] * n).band(row.level)
+        change = {"null": moments.exposure_mean, "mde": shift.bits}
+        if row.metric == "rank_mean":
+            band = null_mean([size] * n, of="rank").band(row.level)
+            change = {"null": moments.rank_mean, "mde": shift.ranks}
+    change["null_low"], change["null_high"] = band
     if annotation:
-        change["note"] = "; ".join(text for text in (row.note, note) if text)
+        notes.append(ONE_RANK)
     ranks = often if annotation else once
     if count := tied(ranks):
         facts = {"tied": count, "canaries": len(ranks)}
-        remark = sentences.render("canary.ties", **facts)
-        before = change.get("note", row.note)
-        change["note"] = f"{before}; {remark}" if before else remark
-    return row.model_copy(update=change)
+        notes.append(sentences.render("canary.ties", **facts))
+    return row.model_copy(update={**change, "note": "; ".join(filter(None, notes))})
 
 
 def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:

@@ -125,6 +125,12 @@ def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
 LEVEL = 0.95
 
 
+def row_of(name: str, part: str, metric: str, n: int, **figures: Any) -> Row:
+    """A figure of n canaries that only a finding shows."""
+    place = {"audit": "canary", "checkpoint": name, "of": part, "metric": metric}
+    return Row(**{**place, "n": n, "clusters": n, **figures})
+
+
 def p_by_chance(frame: pd.DataFrame, column: str) -> float:
     """Chance of a mean ``exposure`` or ``lower_tail`` as high under uniform ranks."""
     # The mirrored rank is uniform too: one distribution serves both ends.
@@ -157,24 +163,10 @@ class Tested:
         """Whether it is significant."""
         return self.p <= 1 - LEVEL
 
-    def row(self, metric: str, *, unit: str = "bits", **figures: Any) -> Row:
-        """Its value, or other figures of the same canaries, as a row."""
-        return Row(
-            audit="canary",
-            checkpoint=self.checkpoint,
-            metric=metric,
-            of=self.part,
-            n=self.n,
-            clusters=self.n,
-            unit=unit,
-            **{"value": self.value, **figures},
-        )
-
-    def facts(
-        self, metric: str, *, unit: str = "bits", **figures: Any
-    ) -> dict[str, Any]:
+    def facts(self, metric: str, **figures: Any) -> dict[str, Any]:
         """Its figure by the name of the metric, p, and over how many tests that is."""
-        row = self.row(metric, unit=unit, **figures)
+        place = (self.checkpoint, self.part, metric)
+        row = row_of(*place, self.n, **{"value": self.value, "unit": "bits", **figures})
         return {metric: row, "p": self.p, "over": self.over}
 
 

@@ -13,8 +13,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.mia.score_formulas import LIMIT
-from spark_audit.audits.mia.scores import BESIDE, FEWEST, RELATIVE
+from spark_audit.audits.mia.scores import BESIDE, FEWEST, LIMIT, RELATIVE
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE

@@ -18,7 +18,6 @@ from typing import Annotated, Any
 import numpy as np
 
 from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, with_base
-from spark_audit.audits.mia.competitor import best_guess
 from spark_audit.audits.mia.estimates import (
     MOST_REPLICATES,
     Group,
@@ -45,7 +44,7 @@ from spark_audit.audits.mia.scores import (
     reference_table,
     scored_text,
 )
-from spark_audit.audits.mia.texts import without_model
+from spark_audit.audits.mia.texts import best_guess, without_model
 from spark_audit.audits.mia.verdicts import base_read, verdicts
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest

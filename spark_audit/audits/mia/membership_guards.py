@@ -60,6 +60,10 @@ class Findings:
     apart: set[str] = field(default_factory=set)
     label_p: float | None = None
 
+    def add(self, name: str, says: str, facts: Mapping[str, Fact], **more: Any) -> None:
+        """Add a guard, by default a warning."""
+        self.guards.append(guard(name, f"mia.{says}", facts, **more))
+
     def of(self, attack: str, *, change: bool = False) -> tuple[Status, str]:
         """Status and notes that a score's figures, or changes of them, must bear."""
         status, reason = self.void.get(attack) or self.void.get(ALL) or ("ok", "")
@@ -131,13 +135,13 @@ def _rows(found: Findings, facts: pd.DataFrame) -> None:
     passed = False if seen is None else True if least >= FEW else None
     counts = {"members": members, "others": others, "tasks": tasks, "fewest": FEWEST}
     told = {**counts, "seen": seen}
-    found.guards.append(guard("rows", "mia.rows", told, passed=passed))
+    found.add("rows", "rows", told, passed=passed)
 
 
 def _blind(found: Findings, facts: pd.DataFrame) -> None:
     name, alone = "blind text classifier", found.alone
     if "blind_p" not in alone:
-        found.guards.append(guard(name, "mia.blind_missing", {}))
+        found.add(name, "blind_missing", {})
         return
     value, p = alone["blind_value"], alone["blind_p"]
     passed: bool | None = True
@@ -154,13 +158,13 @@ def _blind(found: Findings, facts: pd.DataFrame) -> None:
     auc = Row(value=value, **columns)
     values: dict[str, Fact] = {"p": p, "auc": auc}
     values |= {of: alone[f"blind_{of}"] for of in ("permutations", "rows")}
-    found.guards.append(guard(name, f"mia.blind_{says}", values, passed=passed))
+    found.add(name, f"blind_{says}", values, passed=passed)
 
 
 def _duplicates(found: Findings, rows: int) -> None:
     name, known = "near-duplicates", found.alone.get("duplicates_left")
     if known is None:
-        found.guards.append(guard(name, "mia.duplicates_missing", {}))
+        found.add(name, "duplicates_missing", {})
         return
     left = Hits(count=int(known), of=rows)
     blurred = known > BLURRED * rows
@@ -170,7 +174,7 @@ def _duplicates(found: Findings, rows: int) -> None:
     removed = found.alone["duplicates_removed"]
     passed = False if blurred else None if known else True
     values: dict[str, Fact] = {"removed": removed, "left": left, "blurred": blurred}
-    found.guards.append(guard(name, "mia.duplicates", values, passed=passed))
+    found.add(name, "duplicates", values, passed=passed)
 
 
 def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
@@ -181,13 +185,13 @@ def _labels(found: Findings, facts: pd.DataFrame, seed: int) -> None:
     )
     found.label_p = p
     if p is None:
-        found.guards.append(guard("label balance", "mia.labels_missing", {}))
+        found.add("label balance", "labels_missing", {})
         return
     if p < 0.01:
         found.void["response"] = ("invalid", LABELS)
     passed = False if p < 0.01 else None if p < 0.05 else True
     values = {"p": p, "void": "response" in found.void}
-    found.guards.append(guard("label balance", "mia.labels", values, passed=passed))
+    found.add("label balance", "labels", values, passed=passed)
 
 
 def _covariates(found: Findings, facts: pd.DataFrame) -> None:
@@ -200,15 +204,13 @@ def _covariates(found: Findings, facts: pd.DataFrame) -> None:
         "tasks": [r["task"] for r in apart],
         "smds": [number(r["smd"], 2) for r in apart],
     }
-    found.guards.append(
-        guard("text covariates", f"mia.covariates_{says}", values, passed=passed)
-    )
+    found.add("text covariates", f"covariates_{says}", values, passed=passed)
 
 
 def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
     name = "untrained model"
     if base is None:
-        found.guards.append(guard(name, "mia.untrained_missing", {}))
+        found.add(name, "untrained_missing", {})
         return
     alone = []
     for attack, estimate in base.items():
@@ -223,9 +225,7 @@ def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
             estimate, audit="mia", checkpoint=BASE, metric="auc", of=attack
         )
         values: dict[str, Fact] = {"auc": auc, "holds": holds}
-        found.guards.append(
-            guard(name, "mia.untrained", values, passed=holds, checkpoint=BASE)
-        )
+        found.add(name, "untrained", values, passed=holds, checkpoint=BASE)
     if "loss" in found.apart:
         found.apart |= set(base)
         for attack in alone:

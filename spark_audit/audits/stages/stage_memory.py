@@ -267,19 +267,14 @@ def by_series(found: Mapping[str, BySeries], rows: list[Row]) -> list[Finding]:
     adjusted = holm_by_key({name: one.gain.t_p() for name, one in found.items()})
     findings = []
     for name, one in found.items():
-        columns: dict[str, Any] = {"audit": "stages", "checkpoint": name}
-        columns |= {"unit": "nats", "null": 0.0}
         band = {"null_low": -one.reach, "null_high": one.reach}
-        made = {
-            "series": (one.best, "memory_by_series", band),
-            "last": (one.last, "memory_by_last", band),
-            "gain": (one.gain, "memory_gain", {}),
-        }
-        facts: dict[str, Any] = {
-            fact: Row.of_estimate(own.difference, metric=metric, **columns, **more)
-            for fact, (own, metric, more) in made.items()
-        }
-        rows += facts.values()
+        made = (one.best, "by_series", band), (one.last, "by_last", band)
+        shown = [
+            Stages.row(own.difference, name, f"memory_{metric}", null=0.0, **more)
+            for own, metric, more in (*made, (one.gain, "gain", {}))
+        ]
+        rows += shown
+        facts: dict[str, Any] = {"series": shown[0], "last": shown[1], "gain": shown[2]}
         if name not in adjusted:
             continue
         p, gain, best = adjusted[name], facts["gain"], facts["series"]
@@ -298,18 +293,11 @@ FEWEST_TOLD = 3
 
 def _rows(key: Key, cell: Cell) -> list[Row]:
     name, task, stage = key
-    columns: dict[str, Any] = {
-        "audit": "stages",
-        "checkpoint": name,
-        "of": str(stage),
-        "group": f"task:{task}" if task else "pooled",
-        "unit": "nats",
-        "null": 0.0,
-    }
 
     def row(metric: str, estimate: Estimate, reach: float) -> Row:
-        band = {"null_low": -reach, "null_high": reach}
-        return Row.of_estimate(estimate, metric=metric, **columns, **band)
+        band = {"null": 0.0, "null_low": -reach, "null_high": reach}
+        group = f"task:{task}" if task else "pooled"
+        return Stages.row(estimate, name, metric, str(stage), group=group, **band)
 
     made = [row("memory", cell.own.difference, cell.reach)]
     # Nothing stands before the first stage but the reference.
