@@ -250,9 +250,8 @@ class Audit(ABC):
             Rows that there are: a checkpoint's variants among these need no others.
         """
         known = {(row.checkpoint, row.of) for row in beside if row.group == "pooled"}
-        none = Estimate.missing(reason)
         return [
-            cls.row(none, name, each.name, of)
+            cls.row(Estimate.missing(reason), name, each.name, of)
             for name in names
             for each in (cls.metrics if metrics is None else metrics)
             for of in (each.missing if variants is None else variants)

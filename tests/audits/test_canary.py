@@ -506,45 +506,6 @@ def test_where_all_are_tied_nothing_is_resolvable(plant):
     assert not any(r["hits"] for r in flat_bounds), "a tie is no sure guess"
 
 
-def test_ties_get_what_random_orders_give(plant):
-    """Half of each canary's candidates are tied, the true one often among them."""
-    planted = plant(n=12, held=12, contexts=1)
-    coarse = altered(
-        planted.table(trained_only(0.8)), lambda values: np.round(np.minimum(values, 4))
-    )
-    assert sum(coarse.columns["nll_mean"] == 4) > len(coarse.columns["nll_mean"]) / 2
-    result = canary({"one": {CANDIDATES: coarse}}, planted.manifest)
-    rng = np.random.default_rng(3)
-    draws = []
-    for _ in range(40):
-        noise = rng.uniform(0, 1e-3, len(coarse.columns["nll_mean"]))
-        broken = altered(coarse, lambda values, by=noise: values + by)
-        tables = {"one": {CANDIDATES: broken}}
-        frame = frame_of(tables, planted.manifest)
-        ours = frame[(frame["part"] == "full") & ~frame["held_out"]]
-        draws.append(
-            [
-                ours["rank"].mean(),
-                ours["exposure"].mean(),
-                ours["lower_tail"].mean(),
-                (ours["rank"] == 1).mean(),
-                (ours["rank"] <= 10).mean(),
-            ]
-        )
-    drawn, error = np.mean(draws, axis=0), np.std(draws, axis=0) / np.sqrt(40)
-    (apart,) = (r for r in result.tables["canary_streisand"] if r["part"] == "full")
-    found = [
-        figure(result, "one", "rank_mean").value,
-        figure(result, "one", "exposure_mean").value,
-        apart["lower_tail_exposure"],
-        figure(result, "one", "top1_rate").value,
-        figure(result, "one", "top10_rate").value,
-    ]
-    assert (np.abs(found - drawn) < 4 * error + 1e-9).all()
-    row = figure(result, "one", "exposure_mean")
-    assert row.status == "ok"
-
-
 def test_a_part_that_no_canary_has_candidates_for(plant):
     planted = plant(n=10, held=0)
     content = planted.manifest.model_dump(mode="json")

@@ -8,7 +8,7 @@ never from the audit, and which way a figure must move from its :class:`Metric`.
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from statistics import fmean as mean
 from statistics import median
@@ -32,12 +32,7 @@ Key: TypeAlias = tuple[str, ...]
 
 AUDITED = [*all_audits()]
 CHECKPOINTS = ("base", "clean", "leaky")
-QUICK = {
-    "placebo_draws": 2,
-    "rematched": False,
-    "blind_permutations": 20,
-    "replicates": 200,
-}
+QUICK = {"placebo_draws": 2, "rematched": False, "blind_permutations": 20}
 """What audits draw at random and nothing here rests on, for those that ask."""
 EVERY = pytest.mark.parametrize("audit", AUDITED)
 
@@ -134,13 +129,6 @@ def world(make_case) -> World:
 
 
 # ------------------------------------------------------------- what is concluded
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _few_replicates() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_audit.audits.base.replicates", lambda _: 200)
-        yield
 
 
 def audited(

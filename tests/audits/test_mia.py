@@ -30,11 +30,6 @@ WORDS = np.array([f"word{i}" for i in range(400)])
 Make = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def _few_replicates(monkeypatch) -> None:
-    monkeypatch.setattr("spark_audit.audits.mia.estimates.MOST_REPLICATES", 200)
-
-
 @dataclass(frozen=True)
 class World:
     """A manifest of random texts and the untrained model's token scores."""
@@ -123,10 +118,7 @@ def make_world(make_case) -> Make:
                         "kept": [0, tokens + 1],
                         "response_token": tokens - 1,
                         "low": [],
-                        "reference_unll": [
-                            None,
-                            *given.tolist(),
-                        ],
+                        "reference_unll": [None, *given.tolist()],
                         "excluded": [],
                         "classes": "a" * (tokens + 1),
                     }

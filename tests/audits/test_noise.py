@@ -119,13 +119,6 @@ def test_canary_rows_and_cut_spans_are_left_out(make_case):
 # --- figures --------------------------------------------------------------------------
 
 
-def test_no_figure_falls_below_all_of_it(case):
-    result = noise({"x": case.tables(selective(0.8, 0.8))}, case.manifest, **OPTIONS)
-    strong = [r for r in result.rows if r.of == "0.1" and r.metric != "gap"]
-    assert strong
-    assert all(row.low >= -100 for row in strong if row.low is not None)
-
-
 def test_both_wiped_out_is_no_equality(case):
     result = noise({"x": case.tables(selective(0.7, 0.72))}, case.manifest, **OPTIONS)
     row = find(result.rows, metric="gap", of="0.1")
@@ -162,17 +155,6 @@ def test_the_untrained_models_gap_is_the_null(case):
         "more": case.tables(selective(0.7, 0.1)),
     }
     result = noise(tables, case.manifest, **OPTIONS)
-    for metric in ("dp_pii", "dp_nonpii", "gap"):
-        base, *others = (
-            find(result.rows, checkpoint=name, metric=metric) for name in tables
-        )
-        assert (base.null, base.null_low, base.null_high) == (0.0, None, None)
-        for row in others:
-            assert (row.null, row.null_low, row.null_high) == (
-                base.value,
-                base.low,
-                base.high,
-            )
     assert find(result.rows, checkpoint="same", metric="gap").low > 0
     same, more = (
         find(result.contrasts, checkpoint=name, baseline="base")
@@ -181,8 +163,6 @@ def test_the_untrained_models_gap_is_the_null(case):
     assert same.low < 0 < same.high
     assert more.low > 0
     assert more.p < 0.01
-    alone = noise({"more": tables["more"]}, case.manifest, **OPTIONS)
-    assert {row.null for row in alone.rows} == {None}
 
 
 def test_no_contrast_where_no_gap_could_show(case):

@@ -35,7 +35,8 @@ def test_variants_change_what_they_say(make_case):
     before = rematch(case.manifest, **VARIANTS["controls before"])
     assert len(before)
     assert (before.control + before.length <= before.pii).all()
-    result = matched(case.tables(a=lambda key, nll: nll), case.manifest)
+    tables = case.tables(a=lambda key, nll: nll)
+    result = matched(tables, case.manifest, placebo_draws=0)
     records = result.tables["matched_sensitivity"]
     assert [record["variant"] for record in records] == list(VARIANTS)
     row = next(r for r in records if r["variant"] == "caliper 0.1")

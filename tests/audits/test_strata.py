@@ -165,7 +165,7 @@ def claims(rng: np.random.Generator, *, years: bool, effect: float) -> bool:
 
 
 @pytest.mark.parametrize(
-    "draws", [16, pytest.param(400, marks=pytest.mark.slow)], ids=["quick", "long"]
+    "draws", [8, pytest.param(400, marks=pytest.mark.slow)], ids=["quick", "long"]
 )
 def test_size_and_power_of_the_whole_test(draws):
     """Formats alone are claimed in 5% at most, memory nearly as often as without."""

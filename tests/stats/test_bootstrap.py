@@ -203,7 +203,7 @@ class TestCorrelated:
 
     def test_never_above_holm_nor_below_the_p_itself(self):
         rng = np.random.default_rng(0)
-        for _ in range(20):
+        for _ in range(5):
             p = rng.uniform(0, 1, 5) ** 4
             root = rng.normal(0, 1, (5, 3))
             root /= np.linalg.norm(root, axis=1, keepdims=True)
@@ -218,10 +218,10 @@ class TestCorrelated:
     def test_size_over_correlated_nulls(self):
         rng = np.random.default_rng(1)
         root = np.array([[1, 0.0], [0.9, 0.19**0.5], [0.6, -0.8]])
-        z = rng.standard_normal((200, 2)) @ root.T
+        z = rng.standard_normal((60, 2)) @ root.T
         claimed = sum(
             correlated(2 * stats.norm.sf(abs(each)), root @ root.T).min() < 0.05
             for each in z
         )
-        # 19 or more of 200 at 5 % have a chance below 1 %.
-        assert 2 < claimed < 19
+        # 9 or more of 60 at 5 % have a chance below 0.5 %.
+        assert claimed < 9

@@ -6,11 +6,8 @@ import pytest
 from scipy import stats
 
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import draw_weights, weighted_sums
 from spark_audit.stats.intervals import (
     estimates_of,
-    ratio,
-    ratio_estimate,
     replicates_of,
 )
 from spark_audit.stats.selectivity import (
@@ -51,20 +48,6 @@ class TestDeltaSel:
         assert values == pytest.approx([0.61, 1.1125, 1.325], rel=1e-12)
         assert [e.n for e in found] == [10, 4, 3]
         assert [e.clusters for e in found] == [3, 3, 3]
-
-    def test_pooled_is_the_ratio_of_cluster_sums(self):
-        weights = draw_weights(3, replicates=99, seed=0)
-        found = estimated(delta_sel(PII, CONTROL, TOKENS, CODES), weights)
-        num, den = [2.6, 3.5, 0.0], [5, 1, 4]
-        fit = ratio_estimate(num, den)
-        assert (found.value, found.se, found.low, found.high) == pytest.approx(
-            (fit.value, fit.se, fit.low, fit.high)
-        )
-        replicates = ratio(weighted_sums(weights, np.stack([num, den], axis=1)))
-        limits = np.quantile(replicates, [0.025, 0.975])
-        assert (found.parity_low, found.parity_high) == pytest.approx(
-            tuple(limits), abs=1e-12
-        )
 
     def test_missing(self):
         none = np.array([], dtype=int)
@@ -151,28 +134,6 @@ class TestRtmBias:
         windows, (a, _) = a_pool()
         wider = replace(windows, n_clusters=12)
         assert rtm_bias_estimate(wider, a) == rtm_bias_estimate(windows, a)
-
-    def test_percentile_interval_resamples_slope_and_gap(self):
-        windows, (a, _) = a_pool(cells=True)
-        weights = draw_weights(9, replicates=50, seed=0)
-        found = rtm_bias_estimate(windows, a, weights=weights)
-        replicates = []
-        for weight in weights:
-            pool = np.repeat(np.arange(70), weight[windows.pool_clusters])
-            span = np.repeat(np.arange(20), weight[windows.span_clusters])
-            again = Windows(
-                windows.pool[pool],
-                windows.pool_clusters[pool],
-                windows.spans[span],
-                windows.span_tokens[span],
-                windows.span_clusters[span],
-                9,
-                windows.pool_cells[pool],
-                windows.span_cells[span],
-            )
-            replicates.append(plain_bias(again, a[pool], None))
-        limits = np.nanquantile(replicates, [0.025, 0.975])
-        assert (found.parity_low, found.parity_high) == pytest.approx(tuple(limits))
 
     def test_not_estimable(self):
         windows, (a, _) = a_pool(cells=True)
@@ -264,7 +225,7 @@ class TestRegressionToTheMean:
 
     @pytest.mark.parametrize(
         ("beta", "predicted"),
-        [(0.95, 0.0445), (0.9, 0.089), (0.85, 0.1335), (0.8, 0.178), (0.7, 0.267)],
+        [(0.95, 0.0445), (0.7, 0.267)],
     )
     def test_delta_sel_has_the_predicted_mean(self, beta, predicted):
         rng = np.random.default_rng(0)
