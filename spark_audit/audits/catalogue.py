@@ -15,7 +15,7 @@ from spark_audit.audits.mia.membership import Membership
 from spark_audit.audits.nll import NLL
 from spark_audit.audits.rise import Twins
 from spark_audit.audits.series_attack import SeriesAttack
-from spark_audit.audits.stages.stage_memory import Stages
+from spark_audit.audits.stage_memory import Stages
 from spark_audit.audits.task_accuracy import Utility
 from spark_audit.audits.vocabulary_rank import Rank
 from spark_audit.errors import InputError, choose

@@ -335,11 +335,11 @@ class Test:
     p_rise: float | None
     p_beyond: float | None
     way: int
+    groups: tuple[int, int]
     p_kind: float | None = None
     apart: Row | None = None
     power: tuple[Power, ...] = ()
     p: float = 1.0
-    groups: tuple[int, int] = (0, 0)
 
     @property
     def both(self) -> float:
@@ -440,8 +440,7 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
             p_kind = p_kind if way > 0 else None
             power += kind
         sizes = (part["cluster"].nunique(), others["cluster"].nunique())
-        test = Test(row, p_rise, p_beyond, way, p_kind, apart, tuple(power))
-        yield replace(test, groups=sizes)
+        yield Test(row, p_rise, p_beyond, way, sizes, p_kind, apart, tuple(power))
 
 
 def _flipped(part: pd.DataFrame, seed: int) -> tuple[float, list[Power]]:

@@ -127,7 +127,7 @@ class SeriesAttack(Audit):
         scored = tables.get(BASE, {}).get(Pass())
         base = _means(reference_table(manifest, ids) if scored is None else scored, ids)
         guess = best_guess(
-            texts if all(texts) else None,
+            texts,
             units["label"].to_numpy(np.int64),
             {"loss": -base},
             Design.of(units["member"], units["cluster"], units["task"]),
@@ -137,9 +137,7 @@ class SeriesAttack(Audit):
         rows = units[["example", "task", "cluster", "member"]].assign(dose=0)
         every = pd.concat([rows, coin_units(manifest, coins)], ignore_index=True)
         unknown = np.full(len(every), np.nan)
-        guessed = unknown.copy()
-        if guess is not None:
-            guessed[: len(ids)] = guess
+        guessed = np.concatenate([guess, unknown[len(ids) :]])
 
         def measured() -> Measured:
             nll = [base, coin_nll(coins, tables.get(BASE, {}).get(CANDIDATES))]

@@ -53,11 +53,6 @@ class Blocks:
     drawn: np.ndarray
     block: np.ndarray
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Resamples and clusters."""
-        return len(self.drawn), len(self.block)
-
     def __len__(self) -> int:
         return len(self.drawn)
 

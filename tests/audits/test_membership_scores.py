@@ -323,7 +323,6 @@ def test_numbers_that_are_written_otherwise_are_told_apart_by_few_rows():
     rows = np.arange(60)
     sides = Design(rows % 2 == 0, rows, rows * 0)
     score = best_guess(texts, np.zeros(60, np.int64), {}, sides, seed=0)
-    assert score is not None
     assert roc_auc_score(sides.member, score) > 0.99
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
+from spark_audit.audits.identifier_facts import ENOUGH, Moved, comparable, sides_of
 from spark_audit.audits.spans import Group
 from spark_audit.data.occurrences import dose_group
 from spark_audit.names import (
@@ -364,8 +364,6 @@ class Occurrences:
             return {}
         auc = self.spans["text_auc"].max()
         if np.isnan(auc):
-            from spark_audit.audits.strata import ENOUGH
-
             return {"fewest": ENOUGH}
         clusters = self.spans["cluster"].nunique()
         shown = Estimate(auc, clusters=clusters)

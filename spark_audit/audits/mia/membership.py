@@ -24,7 +24,6 @@ from spark_audit.audits.mia.estimates import (
     Known,
     rows_by_group,
 )
-from spark_audit.audits.mia.membership_guards import Findings, covariate_table, findings
 from spark_audit.audits.mia.referee import (
     given_files,
     judged_scores,
@@ -45,7 +44,13 @@ from spark_audit.audits.mia.scores import (
     scored_text,
 )
 from spark_audit.audits.mia.texts import best_guess, without_model
-from spark_audit.audits.mia.verdicts import base_read, verdicts
+from spark_audit.audits.mia.verdicts import (
+    Findings,
+    base_read,
+    covariate_table,
+    findings,
+    verdicts,
+)
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, listed
@@ -173,14 +178,13 @@ class Membership(Audit):
                 if name == BASE:
                     own = membership_scores(base, manifest, ids)
                     guess = best_guess(
-                        texts if all(texts) else None,
+                        texts,
                         units["label"].to_numpy(np.int64),
                         {name: own[name] for name in OF_BASE},
                         Design.of(units["member"], units["cluster"], units["task"]),
                         seed=seed_for(context.seed, "mia", "texts"),
                     )
-                    texts_alone = beside["texts"] if guess is None else guess
-                    told_apart = {"texts": texts_alone, "blind": blind}
+                    told_apart = {"texts": guess, "blind": blind}
                     yield name, {**own, **told_apart, **outside[name]}
                     continue
                 references = [one for key, one in others.items() if key != name]
@@ -257,7 +261,7 @@ class Membership(Audit):
             findings=[*told, *absent],
             settings={"replicates": min(context.replicates, MOST_REPLICATES)},
             tables={
-                "mia_covariates": covariate_table(used, judged.label_p),
+                "mia_covariates": covariate_table(used),
                 "mia_roc": curve_table(pooled, names),
                 **({"mia_texts": above} if above else {}),
                 **({"mia_outside": others} if others else {}),

@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.mia.estimates import Group
-from spark_audit.audits.mia.membership_guards import Findings
 from spark_audit.audits.mia.scores import ATTACKS, BESIDE
+from spark_audit.audits.mia.verdicts import Findings
 from spark_audit.errors import InputError, choose
 from spark_audit.files import data_bytes, read_regular
 from spark_audit.manifest.schema import Manifest

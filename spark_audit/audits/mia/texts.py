@@ -402,19 +402,19 @@ BEST = 1e-3
 
 @remembered
 def best_guess(
-    texts: Sequence[str] | None,
+    texts: Sequence[str],
     label: np.ndarray,
     base: Mapping[str, np.ndarray],
     sides: Design,
     *,
     seed: int,
-) -> np.ndarray | None:
-    """Out-of-fold scores of the best classifier; ``None`` with too few clusters.
+) -> np.ndarray:
+    """Out-of-fold scores of the best classifier.
 
     Parameters
     ----------
     texts
-        ``n`` texts; ``None`` where there are none: the untrained model is left.
+        ``n`` texts; where one is empty they are not used: the untrained model is left.
     label
         Shape ``(n,)``, codes within the task.
     base
@@ -425,16 +425,17 @@ def best_guess(
     Returns
     -------
     Shape ``(n,)``: ranks within fold and task, from 0 to 1, so that folds which chose
-    differently are on one scale; NaN where a row was not drawn.
+    differently are on one scale; NaN where a row was not drawn, and of all rows where
+    there are too few clusters, or nothing to guess by.
     """
     rng = np.random.default_rng(seed)
-    drawn = subsample(sides, rng)
+    drawn, everywhere = subsample(sides, rng), np.full(len(sides.member), np.nan)
     used = sides.take(drawn)
     if not both_sides(used) or min(clusters_by_side(used)) < FOLDS:
-        return None
+        return everywhere
     numbers = [values[drawn] for values in base.values() if np.isfinite(values).any()]
     found: list[Features] = []
-    if texts is not None:
+    if all(texts):
         chosen = [texts[i] for i in drawn]
         found = [word_features(chosen, label[drawn], used.task), characters(chosen)]
         found.append(_dense([np.array([len(text) for text in chosen])], used.task))
@@ -442,9 +443,8 @@ def best_guess(
         found += [_dense([each], used.task) for each in numbers]
         found.append(_dense(numbers, used.task))
     if not found:
-        return None
+        return everywhere
     order = rng.permutation(len(np.unique(used.cluster)))
-    everywhere = np.full(len(sides.member), np.nan)
     everywhere[drawn] = _nested(found, used, dealt(used, used.member, order))
     return everywhere
 
