@@ -20,10 +20,9 @@ import scipy
 
 from spark_audit.audits.mia.texts import (
     FOLDS,
-    both_sides,
     characters,
-    clusters_by_side,
     dealt,
+    enough,
     permuted,
     remembered,
     subsample,
@@ -326,7 +325,7 @@ def _told_apart(
     rng = np.random.default_rng(seed_for(0, *strings))
     drawn = subsample(sides, rng)
     used = sides.take(drawn)
-    if not both_sides(used) or min(clusters_by_side(used)) < ENOUGH:
+    if not enough(used, ENOUGH):
         return np.nan, np.nan
     same = np.zeros(len(drawn), np.int64)
     before = [contexts[i] for i in drawn]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -43,12 +43,7 @@ from spark_audit.stats.accuracy import (
     reason_against,
     task_weights,
 )
-from spark_audit.stats.bootstrap import (
-    Weights,
-    draw_in_strata,
-    sign_flip,
-    weighted_sums,
-)
+from spark_audit.stats.bootstrap import draw_in_strata, sign_flip, weighted_sums
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
 
@@ -455,17 +450,12 @@ class _Draws:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._weights: dict[bytes, Weights] = {}
+        options = {"replicates": context.replicates, "seed": context.seed}
+        self._weights = cache(lambda codes: draw_in_strata(np.array(codes), **options))
 
     def __call__(self, *sides: Answers) -> np.ndarray:
-        strata = sides[0].strata()
-        key = strata.tobytes()
-        if key not in self._weights:
-            self._weights[key] = draw_in_strata(
-                strata, replicates=self.context.replicates, seed=self.context.seed
-            )
         sums = np.concatenate([side.sums for side in sides], axis=1)
-        return weighted_sums(self._weights[key], sums)
+        return weighted_sums(self._weights(tuple(sides[0].strata())), sums)
 
 
 def _rows(name: str, series: Series, draws: _Draws) -> Iterator[Row]:

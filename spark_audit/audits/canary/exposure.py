@@ -9,7 +9,7 @@ occur in most rows are detected in any checkpoint, nothing can be concluded.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -153,7 +153,7 @@ class CanaryRank(Audit):
             )
         judged = Judged.of(frame)
         in_contexts = trained(ranked(every, "context"))
-        rows, contrasts = canary_figures(ours, in_contexts, judged, context, METRICS)
+        rows, contrasts = canary_figures(ours, in_contexts, judged, context)
         tables = tables_of(frame, judged)
         unscored = [name for name in names if name not in {*ours["checkpoint"]}]
         for name in names:
@@ -238,16 +238,17 @@ def canary_figures(
     often: pd.DataFrame,
     judged: Judged,
     context: Context,
-    kinds: Iterable[Metric],
 ) -> tuple[list[Row], list[Contrast]]:
     """Rows with their values by chance, and contrasts.
 
-    ``once`` holds a rank a canary, ``often`` one a context. ``kinds`` are the audit's
-    metrics. Top-1 has no contrast: so few canaries cannot show its change.
+    ``once`` holds a rank a canary, ``often`` one a context. Top-1 has no contrast: so
+    few canaries cannot show its change.
     """
     size = int(once["n_candidates"].iloc[0])
     tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
-    metrics = [replace(each, bounds=tops.get(each.name, each.bounds)) for each in kinds]
+    metrics = [
+        replace(each, bounds=tops.get(each.name, each.bounds)) for each in METRICS
+    ]
     ofs = [once["part"], often["part"] + "/annotation"]
     frame = pd.concat([once, often], ignore_index=True)
     credits = {

@@ -214,7 +214,7 @@ def blind_classifier(
     rng = np.random.default_rng(seed)
     drawn = subsample(sides, rng)
     used = sides.take(drawn)
-    if not both_sides(used) or min(clusters_by_side(used)) < FOLDS:
+    if not enough(used, FOLDS):
         return None
     features = word_features([texts[i] for i in drawn], label[drawn], used.task)
     order = rng.permutation(len(np.unique(used.cluster)))
@@ -237,12 +237,10 @@ def blind_classifier(
     return Blind(everywhere, value, p, null, low, high, len(nulls), len(drawn))
 
 
-def clusters_by_side(sides: Design) -> tuple[int, int]:
-    """Clusters with members, and with non-members."""
-    return (
-        len(np.unique(sides.cluster[sides.member])),
-        len(np.unique(sides.cluster[~sides.member])),
-    )
+def enough(sides: Design, least: int) -> bool:
+    """Whether a task has both sides, and each of them has so many clusters."""
+    held = (sides.cluster[side] for side in (sides.member, ~sides.member))
+    return bool(both_sides(sides)) and all(len({*own}) >= least for own in held)
 
 
 def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
@@ -431,7 +429,7 @@ def best_guess(
     rng = np.random.default_rng(seed)
     drawn, everywhere = subsample(sides, rng), np.full(len(sides.member), np.nan)
     used = sides.take(drawn)
-    if not both_sides(used) or min(clusters_by_side(used)) < FOLDS:
+    if not enough(used, FOLDS):
         return everywhere
     numbers = [values[drawn] for values in base.values() if np.isfinite(values).any()]
     found: list[Features] = []
