@@ -104,9 +104,7 @@ class NLL(Audit):
         )
 
 
-def _sets(
-    manifest: Manifest,
-) -> Iterator[tuple[ManifestExample, str, str, np.ndarray]]:
+def _sets(manifest: Manifest) -> Iterator[tuple[ManifestExample, str, str, np.ndarray]]:
     """Example, kind, PII type or canary, and tokens of all that is averaged."""
     for example in manifest.examples:
         if example.canary_id is not None:

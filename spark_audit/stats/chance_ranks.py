@@ -259,13 +259,7 @@ class TopK(NamedTuple):
     p: float
 
 
-def top_k(
-    ranks: ArrayLike,
-    *,
-    k: int,
-    n_candidates: int,
-    ties: ArrayLike = 0,
-) -> TopK:
+def top_k(ranks: ArrayLike, *, k: int, n_candidates: int, ties: ArrayLike = 0) -> TopK:
     """How many of n canaries rank among the first k of N.
 
     Parameters
@@ -292,25 +286,18 @@ def top_k(
     return TopK(hits, hits / n, low, high, chance, null_low, null_high, p)
 
 
-def top_k_mde(
-    n: int,
-    *,
-    k: int,
-    n_candidates: int,
-    significance: float = 0.05,
-    power: float = 0.8,
-) -> float | None:
-    """Smallest true Top-k rate that a one-sided binomial test finds with this power.
+def top_k_mde(n: int, *, k: int, n_candidates: int) -> float | None:
+    """Smallest true Top-k rate that a one-sided binomial test at 5 % finds in 80 %.
 
     ``None`` where even n hits of n would not reject.
     """
     tails = scipy.special.bdtrc(np.arange(n), n, _chance(k, n_candidates))
-    enough = np.flatnonzero(tails <= significance)
+    enough = np.flatnonzero(tails <= 0.05)
     if not len(enough):
         return None
     hits = int(enough[0]) + 1
-    # P[Bin(n, rate) >= hits] = power is a quantile of the beta distribution.
-    return float(scipy.special.betaincinv(hits, n - hits + 1, power))
+    # P[Bin(n, rate) >= hits] = 0.8 is a quantile of the beta distribution.
+    return float(scipy.special.betaincinv(hits, n - hits + 1, 0.8))
 
 
 class ChanceMde(NamedTuple):
@@ -320,16 +307,14 @@ class ChanceMde(NamedTuple):
     bits: float
 
 
-def chance_mde(
-    n: int, *, n_candidates: int, level: float = 0.95, power: float = 0.8
-) -> ChanceMde:
-    """Minimum detectable shift of the mean rank and of the mean exposure.
+def chance_mde(n: int, *, n_candidates: int) -> ChanceMde:
+    """Shift of the mean rank and of the mean exposure that is found in 80 %, at 5 %.
 
-    ``(z_{1-a/2} + z_power) SD / sqrt(n)`` with the standard deviations under chance.
+    ``(z_0.975 + z_0.8) SD / sqrt(n)`` with the standard deviations under chance.
     """
     if n < 1:
         raise ValueError("chance_mde needs at least 1 canary")
-    z = float(scipy.special.ndtri([0.5 + level / 2, power]).sum())
+    z = float(scipy.special.ndtri([0.975, 0.8]).sum())
     reach = z / np.sqrt(n)
     moments = null_moments(n_candidates)
     return ChanceMde(float(reach * moments.rank_sd), float(reach * moments.exposure_sd))

@@ -302,10 +302,7 @@ def ratio_estimate(
 
 
 def rate_estimate(
-    events: ArrayLike,
-    trials: ArrayLike,
-    *,
-    replicates: np.ndarray | None = None,
+    events: ArrayLike, trials: ArrayLike, *, replicates: np.ndarray | None = None
 ) -> Estimate:
     """Estimate of a rate over clusters; its interval never has zero width.
 
@@ -338,10 +335,7 @@ def rate_estimate(
 
 
 def median_estimate(
-    values: ArrayLike,
-    clusters: ArrayLike,
-    *,
-    replicates: np.ndarray,
+    values: ArrayLike, clusters: ArrayLike, *, replicates: np.ndarray
 ) -> Estimate:
     """Median of the pooled values with the percentile interval over clusters.
 

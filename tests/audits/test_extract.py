@@ -16,7 +16,6 @@ from audited import (
     figure,
     natural,
     of_frame,
-    said,
 )
 
 from spark_audit.audits.base import Context
@@ -278,13 +277,6 @@ def test_canaries_that_come_back_are_verbatim(make_case):
     # What the base returns too was not learned here.
     both = {"base": every["ours"], "ours": every["ours"]}
     assert claim(extract(both, manifest), "ours") == "moved"
-
-
-def test_differences_are_within_100_points_and_found_is_not_excluded(make_case):
-    case = make_case(sources=12, tests=6, seed=21)
-    few = said(extract(tables(case, ours=some(case, 1)), case.manifest), "ours")
-    assert "no extraction of training data found" in few
-    assert "cannot be excluded" not in few
 
 
 def spans_of(frame: pd.DataFrame) -> Spans:

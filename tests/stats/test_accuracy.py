@@ -194,16 +194,6 @@ def test_a_source_in_several_tasks_is_one_cluster():
     assert one.se == pytest.approx(np.sqrt(2) * two.se, rel=0.03)  # type: ignore[operator]
 
 
-def test_a_task_without_questions_is_said():
-    answers = made([20, 0], stages=2)
-    assert np.isnan(answers.matrix()[0, 1])
-    estimate = accuracy_estimate(answers, "last")
-    assert (estimate.status, estimate.note) == (
-        "not_estimable",
-        "a task has no question",
-    )
-
-
 # --- paired ---------------------------------------------------------------------------
 
 

@@ -177,13 +177,7 @@ class TestTopK:
 
 @pytest.mark.parametrize(
     ("n", "ranks", "bits"),
-    [
-        (50, 58.6, 0.558),
-        (100, 41.4, 0.394),
-        (200, 29.3, 0.279),
-        (500, 18.5, 0.176),
-        (1000, 13.1, 0.125),
-    ],
+    [(50, 58.6, 0.558), (1000, 13.1, 0.125)],
 )
 def test_smallest_shift_that_is_found(n, ranks, bits):
     found = chance_mde(n, n_candidates=N)

@@ -234,10 +234,7 @@ def _scores(
 
 
 def canary_figures(
-    once: pd.DataFrame,
-    often: pd.DataFrame,
-    judged: Judged,
-    context: Context,
+    once: pd.DataFrame, often: pd.DataFrame, judged: Judged, context: Context
 ) -> tuple[list[Row], list[Contrast]]:
     """Rows with their values by chance, and contrasts.
 

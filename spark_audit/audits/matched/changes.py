@@ -302,7 +302,6 @@ def _beyond(both: pd.DataFrame, pii: pd.DataFrame) -> Estimate:
 
 # --- identifiers on either side, and low-sensitivity text -----------------------------
 
-PERMUTATIONS = 9999
 NO_LOW = "the drift of low-sensitivity text is not known"
 
 
@@ -384,9 +383,9 @@ class Occurrences:
         p, least = own.t_p(null=self.reach), 0.0
         if seed is not None and p is not None and (self.spans["form"] > 0).all():
             # Chance dealt them to the sides: what it could have dealt is known.
-            dealt = permutation_p(own_change, sides, seed=seed, replicates=PERMUTATIONS)
+            dealt = permutation_p(own_change, sides, seed=seed)
             if dealt is not None:
-                p, least = max(p, dealt), least_p(sides, replicates=PERMUTATIONS)
+                p, least = max(p, dealt), least_p(sides)
         se = own.difference.se
         test = Power(test="t", se=se, df=own.freedom, beyond=self.reach, least_p=least)
         pii, control, matched = self.matched

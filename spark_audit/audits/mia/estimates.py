@@ -418,10 +418,7 @@ def _by_dose(
 
 
 def _rate_difference(
-    drawn: Drawn,
-    pair: Sequence[np.ndarray],
-    fpr: float,
-    replicates: np.ndarray,
+    drawn: Drawn, pair: Sequence[np.ndarray], fpr: float, replicates: np.ndarray
 ) -> Estimate:
     """Difference of two rates with the percentile interval of its resamples."""
     found = [tpr_by_task(drawn.design, values, fpr) for values in pair]
