@@ -27,6 +27,7 @@ from spark_audit.stats.roc import Design, auc_difference
 
 PLAIN = Pass()
 WORDS = np.array([f"word{i}" for i in range(400)])
+TOKENS = 20
 Make = Callable[..., Any]
 
 
@@ -66,7 +67,7 @@ class World:
 
 @pytest.fixture
 def make_world(make_case) -> Make:
-    """``make_world(members=120, others=80, tasks=("t",), rows=1, seed=0, ...)``."""
+    """``make_world(members=120, others=80, tasks=("t",), seed=0, ...)``."""
     blank = make_case(sources=1).manifest.model_dump(mode="json")
 
     def make(
@@ -74,14 +75,10 @@ def make_world(make_case) -> Make:
         members: int = 120,
         others: int = 80,
         tasks: tuple[str, ...] = ("t",),
-        rows: int = 1,
         seed: int = 0,
-        tokens: int = 20,
         marked: float = 0.0,
         shifted: float = 0.0,
-        same_labels: bool = True,
         copies: int = 0,
-        preset: str = "robust",
     ) -> World:
         """``marked``: share of members whose text holds a word of their own."""
         rng = np.random.default_rng(seed)
@@ -91,44 +88,38 @@ def make_world(make_case) -> Make:
         for i in range((members + others) * len(tasks)):
             which, task = divmod(i, len(tasks))
             member = which < members
+            key, source = f"e{i:04d}-0", f"s{i:04d}"
             common = rng.normal(0, 0.3)
-            for row in range(rows):
-                key = f"e{i:04d}-{row}"
-                text = " ".join(rng.choice(WORDS, 15))
-                if member and rng.random() < marked:
-                    text += " secretword anotherword"
-                label = ["good", "bad"][int(rng.integers(2))]
-                if not same_labels and member:
-                    label = "good"
-                values = -rng.gamma(2, 1, tokens) + common
-                logp[key] = np.minimum(values, -1e-3) + shifted * member
-                given = np.maximum(np.rint(-logp[key] * 1e6), 0).astype(int)
-                sides["members" if member else "non_members"].append(key)
-                examples.append(
-                    {
-                        **blank["examples"][0],
-                        "id": key,
-                        "task": tasks[task],
-                        "source_id": f"s{i:04d}",
-                        "cluster": f"s{i:04d}",
-                        "split": "train" if member else "test",
-                        "prompt": text,
-                        "response": f" {label}",
-                        "spans": [],
-                        "kept": [0, tokens + 1],
-                        "response_token": tokens - 1,
-                        "low": [],
-                        "reference_unll": [None, *given.tolist()],
-                        "excluded": [],
-                        "classes": "a" * (tokens + 1),
-                    }
-                )
+            text = " ".join(rng.choice(WORDS, 15))
+            if member and rng.random() < marked:
+                text += " secretword anotherword"
+            label = ["good", "bad"][int(rng.integers(2))]
+            values = -rng.gamma(2, 1, TOKENS) + common
+            logp[key] = np.minimum(values, -1e-3) + shifted * member
+            given = np.maximum(np.rint(-logp[key] * 1e6), 0).astype(int)
+            sides["members" if member else "non_members"].append(key)
+            examples.append(
+                {
+                    **blank["examples"][0],
+                    **{"id": key, "source_id": source, "cluster": source},
+                    "task": tasks[task],
+                    "split": "train" if member else "test",
+                    "prompt": text,
+                    "response": f" {label}",
+                    "spans": [],
+                    "kept": [0, TOKENS + 1],
+                    "response_token": TOKENS - 1,
+                    "low": [],
+                    "reference_unll": [None, *given.tolist()],
+                    "excluded": [],
+                    "classes": "a" * (TOKENS + 1),
+                }
+            )
         for i in range(copies):
             examples[-1 - i]["prompt"] = examples[i]["prompt"]
         manifest = seal(
             {
                 **blank,
-                "settings": {**blank["settings"], "preset": preset},
                 "examples": examples,
                 "pairs": [],
                 "unmatched": [],
