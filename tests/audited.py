@@ -10,6 +10,8 @@ import pandas as pd
 
 from spark_audit.audits import find
 from spark_audit.audits.base import Audit, Context, replicates
+from spark_audit.manifest.file import seal
+from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Row
 from spark_audit.results.evidence import Evidence
 
@@ -76,6 +78,22 @@ rank = partial(audited, "rank")
 stages = partial(audited, "stages")
 twins = partial(audited, "twins")
 utility = partial(audited, "utility")
+
+
+def natural(manifest: Manifest, *, tests: bool = True) -> Manifest:
+    """The same with annotated identifiers; without ``tests`` no held-out rows."""
+    content = manifest.model_dump(mode="json")
+    for example in content["examples"]:
+        for span in example["spans"]:
+            span["origin"] = "natural"
+    if not tests:
+        kept = [e for e in content["examples"] if e["split"] == "train"]
+        ids = {e["id"] for e in kept}
+        content["examples"] = kept
+        for part in ("pairs", "unmatched"):
+            content[part] = [p for p in content[part] if p["example"] in ids]
+        content["membership"]["non_members"] = []
+    return seal(content)
 
 
 def the_one(found: Iterable[Any], **wanted: Any) -> Any:

@@ -53,7 +53,7 @@ DOORS = {
 PATTERNS = {
     "spark_audit.audits.extract.guesses": "parts of identifiers",
     "spark_audit.audits.setup_guards": "parts of identifiers",
-    "spark_audit.audits.strata": "forms of identifiers",
+    "spark_audit.audits.identifier_facts": "forms of identifiers",
     "spark_audit.report.figures.memory_plot": "signs of numbers",
     "spark_audit.report.figures.panel": "where names of checkpoints break",
     "spark_audit.report.figures.drawing": "drawings",

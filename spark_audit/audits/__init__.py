@@ -18,8 +18,8 @@ from spark_audit.audits.extract.extraction import Extraction as Extraction
 from spark_audit.audits.matched.matched_selectivity import Matched as Matched
 from spark_audit.audits.mia.membership import Membership as Membership
 from spark_audit.audits.nll import NLL as NLL
-from spark_audit.audits.series.series_attack import SeriesAttack as SeriesAttack
-from spark_audit.audits.stages.stage_memory import Stages as Stages
-from spark_audit.audits.twins.rise import Twins as Twins
-from spark_audit.audits.utility.task_accuracy import Utility as Utility
+from spark_audit.audits.rise import Twins as Twins
+from spark_audit.audits.series_attack import SeriesAttack as SeriesAttack
+from spark_audit.audits.stage_memory import Stages as Stages
+from spark_audit.audits.task_accuracy import Utility as Utility
 from spark_audit.audits.vocabulary_rank import Rank as Rank

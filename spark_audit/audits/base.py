@@ -8,6 +8,7 @@ are compared from evidence alone. No audit uses a model.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,14 +16,19 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-from spark_audit.audits.baselines import Baseline, baselines_of
 from spark_audit.audits.claims import at_level, corrected
-from spark_audit.audits.metric import Metric
 from spark_audit.errors import one_line
 from spark_audit.manifest.file import load_manifest, original
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import series_of
-from spark_audit.results import AuditResult, Finding, Guard, Row
+from spark_audit.names import BASE, CheckpointName, entry_of, series_of
+from spark_audit.results import (
+    AuditResult,
+    CheckpointFacts,
+    Estimate,
+    Finding,
+    Guard,
+    Row,
+)
 from spark_audit.results.evidence import Evidence
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
@@ -32,6 +38,65 @@ Tables: TypeAlias = Mapping[str, Mapping[Pass, TokenTable]]
 """Checkpoint -> pass -> scores."""
 Plan: TypeAlias = dict[Pass, list[str]]
 """Pass -> keys of the texts that it must score."""
+Baseline: TypeAlias = str | Mapping[str, str] | None
+"""What checkpoints are compared with: one name, or one for each."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is known of one metric: whatever estimates, reads or shows it asks here.
+
+    Attributes
+    ----------
+    name
+        In rows. Readers see ``metric.AUDIT.NAME`` of ``sentences/en/metrics.toml``.
+    unit, bounds, rate
+        Of its values, and their range; a rate is a share of events, whose interval is
+        never of zero width.
+    learned
+        Which way it moves as a checkpoint learns its rows, or the string planted in
+        them, by heart: 1 up, -1 down; 0: neither by itself.
+    variants, hidden, missing
+        What ``of`` can be (:data:`ANY`: anything); those that stand in the CSV alone;
+        those that get a row with the reason where nothing was scored.
+    null, note
+        Chance value, and what stands with every figure.
+    glance, headline
+        Variants among the figures that are shown first (:data:`ANY`: the one that the
+        verdict rests on), and those that sentences on several seeds are of.
+    partner
+        Metric that it is shown with or not at all: from the one the other may follow.
+    panel, counted
+        Key of the table that it stands in, where it is not the audit's own; variants
+        that the table's smallest effect is of.
+    """
+
+    name: str
+    unit: str = ""
+    rate: bool = False
+    bounds: tuple[float, float] | None = None
+    learned: int = 0
+    variants: tuple[str, ...] = ("",)
+    null: float | None = None
+    note: str = ""
+    hidden: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    glance: tuple[str, ...] = ()
+    headline: tuple[str, ...] = ()
+    partner: str = ""
+    panel: str = ""
+    counted: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Least and largest value."""
+        return self.bounds or ((0.0, 1.0) if self.rate else (-math.inf, math.inf))
+
+    @property
+    def range_of_change(self) -> tuple[float, float]:
+        """Least and largest difference of two values."""
+        low, high = self.range
+        return low - high, high - low
 
 
 @dataclass(frozen=True)
@@ -118,6 +183,16 @@ class Audit(ABC):
         known = (metric for metric in cls.metrics if metric.name == name)
         return next(known, Metric(name))
 
+    @classmethod
+    def row(
+        cls, estimate: Estimate, checkpoint: str, metric: str, of: str = "", **more: Any
+    ) -> Row:
+        """A figure, whose unit and null value are those of its metric."""
+        known = cls.metric(metric)
+        columns = {"unit": known.unit, "null": known.null, "metric": metric, "of": of}
+        columns |= {"audit": cls.name, "checkpoint": checkpoint, **more}
+        return Row.of_estimate(estimate, **columns)
+
     @property
     def inputs(self) -> Sequence[Path]:
         """Files that its options name, beside the checkpoints."""
@@ -154,6 +229,34 @@ class Audit(ABC):
     def why_nothing(self, manifest: Manifest) -> str:
         """Why the manifest contains nothing to score."""
         return self.nothing
+
+    @classmethod
+    def missing(
+        cls,
+        names: Iterable[str],
+        reason: str,
+        *,
+        metrics: Iterable[Metric] | None = None,
+        variants: Collection[str] | None = None,
+        beside: Iterable[Row] = (),
+    ) -> list[Row]:
+        """Pooled rows without a figure, with the reason.
+
+        Parameters
+        ----------
+        metrics, variants
+            By default all, and each metric's own.
+        beside
+            Rows that there are: a checkpoint's variants among these need no others.
+        """
+        known = {(row.checkpoint, row.of) for row in beside if row.group == "pooled"}
+        return [
+            cls.row(Estimate.missing(reason), name, each.name, of)
+            for name in names
+            for each in (cls.metrics if metrics is None else metrics)
+            for of in (each.missing if variants is None else variants)
+            if (name, of) not in known
+        ]
 
     def replicates_of(self, preset: str) -> int:
         """Replicates of the bootstrap."""
@@ -211,9 +314,8 @@ class Audit(ABC):
             if reason and not len(evidence):
                 unknown = Finding.not_tested(self.name, "not_estimable", reason=reason)
                 result = replace(result, findings=[unknown])
-            lost = (self.name, absent, self.metrics, reason)
-            rows = [*result.rows, *missing_rows(*lost, variants=self.variants)]
-            result = replace(result, rows=rows)
+            lost = self.missing(absent, reason, variants=self.variants)
+            result = replace(result, rows=[*result.rows, *lost])
         options = asdict(self)
         if "replicates" in options:
             options["replicates"] = count
@@ -225,6 +327,53 @@ class Audit(ABC):
             findings=findings,
             rows=at_level(result.rows, findings),
         )
+
+
+def baselines_of(baseline: Baseline, names: Iterable[str]) -> dict[str, str]:
+    """What each checkpoint is held against; those without a baseline are left out.
+
+    A baseline that has replicates of its own is paired with another method's by their
+    number: the same seed. ``base`` is held against nothing.
+    """
+    known = list(names)
+    if baseline is None:
+        return {}
+    if not isinstance(baseline, str):
+        pairs = baseline.items()
+        return {k: v for k, v in pairs if k in known and v in known and k != v}
+    chosen = {}
+    for name in known:
+        entry, other = entry_of(name), baseline
+        if entry != name:
+            seed = CheckpointName.parse(name).seed
+            same_seed = str(CheckpointName(baseline, seed))
+            other = same_seed if same_seed in known else baseline
+        if entry not in (baseline, BASE) and other in known:
+            chosen[name] = other
+    return chosen
+
+
+def with_base(
+    names: Sequence[str], baselines: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Each checkpoint with its baseline, and with the untrained model."""
+    return [
+        (name, other)
+        for name in names
+        for other in dict.fromkeys((baselines.get(name, BASE), BASE))
+        if other in names and other != name
+    ]
+
+
+def originals(checkpoints: Iterable[CheckpointFacts]) -> dict[str, str]:
+    """Each rounded or relearned checkpoint with what it was made of: its baseline.
+
+    The relearned base is no suspect, but what the others are held against.
+    """
+    known = list(checkpoints)
+    names = {one.name for one in known} - {BASE}
+    pairs = ((one.name, one.quantised_from or one.relearned_from) for one in known)
+    return {name: own for name, own in pairs if own is not None and own in names}
 
 
 def registered(group: str, fault: Callable[[str, Any], str]) -> dict[str, Any]:
@@ -264,40 +413,3 @@ def guard(
     """A guard, by default a warning, whose sentence has the key ``guard.SAYS``."""
     told: dict[str, Any] = {"says": f"guard.{says}", "facts": dict(facts)}
     return Guard(name=name, checkpoint=checkpoint, passed=passed, **told)
-
-
-def missing_rows(
-    audit: str,
-    names: Iterable[str],
-    metrics: Iterable[Metric],
-    reason: str,
-    *,
-    variants: Collection[str] | None = None,
-    beside: Iterable[Row] = (),
-) -> list[Row]:
-    """Pooled rows without a figure, with the reason.
-
-    Parameters
-    ----------
-    variants
-        By default each metric's own.
-    beside
-        Rows that there are: a checkpoint's variants among these need no others.
-    """
-    known = {(row.checkpoint, row.of) for row in beside if row.group == "pooled"}
-    return [
-        Row(
-            audit=audit,
-            checkpoint=name,
-            metric=metric.name,
-            of=of,
-            unit=metric.unit,
-            null=metric.null,
-            status="not_estimable",
-            note=reason,
-        )
-        for name in names
-        for metric in metrics
-        for of in (metric.missing if variants is None else variants)
-        if (name, of) not in known
-    ]

@@ -6,18 +6,17 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from spark_audit.audits.base import Audit, registered
+from spark_audit.audits.base import Audit, Metric, registered
 from spark_audit.audits.canary.exposure import CanaryRank
 from spark_audit.audits.embedding_noise import Noise
 from spark_audit.audits.extract.extraction import Extraction
 from spark_audit.audits.matched.matched_selectivity import Matched
-from spark_audit.audits.metric import Metric
 from spark_audit.audits.mia.membership import Membership
 from spark_audit.audits.nll import NLL
-from spark_audit.audits.series.series_attack import SeriesAttack
-from spark_audit.audits.stages.stage_memory import Stages
-from spark_audit.audits.twins.rise import Twins
-from spark_audit.audits.utility.task_accuracy import Utility
+from spark_audit.audits.rise import Twins
+from spark_audit.audits.series_attack import SeriesAttack
+from spark_audit.audits.stage_memory import Stages
+from spark_audit.audits.task_accuracy import Utility
 from spark_audit.audits.vocabulary_rank import Rank
 from spark_audit.errors import InputError, choose
 from spark_audit.sentences import optional

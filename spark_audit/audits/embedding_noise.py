@@ -17,9 +17,15 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, missing_rows
-from spark_audit.audits.baselines import with_base
-from spark_audit.audits.metric import Metric
+from spark_audit.audits.base import (
+    Audit,
+    Context,
+    Metric,
+    Plan,
+    Tables,
+    guard,
+    with_base,
+)
 from spark_audit.audits.ratio_rows import Group, Key, beside_base, figures, marked
 from spark_audit.audits.spans import Places
 from spark_audit.errors import InputError
@@ -176,8 +182,7 @@ class Noise(Audit):
         if BASE not in names:
             findings.append(Finding.not_tested("noise", "noise.no_null"))
         scales = [f"{sigma:g}" for sigma in evidence.units["sigma"].unique()]
-        lost = ("noise", names, METRICS, NOT_SCORED)
-        rows += missing_rows(*lost, variants=scales, beside=rows)
+        rows += self.missing(names, NOT_SCORED, variants=scales, beside=rows)
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
@@ -289,28 +294,17 @@ def _by_scale(units: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
 
 
 def _draws_table(evidence: Evidence) -> list[dict[str, Any]]:
-    """How much the figures vary over draws: the standard deviation of single draws."""
-    records = []
-    for name in evidence.checkpoints:
-        for sigma, part in _by_scale(evidence.whole(name).assign(code=0)):
-            single = [_estimands(one, 1) for _, one in part.groupby("draw")]
-            record: dict[str, Any] = {
-                "checkpoint": name,
-                "sigma": sigma,
-                "relative": float(part["relative"].iloc[0]),
-                "draws": len(single),
-            }
-            for metric in (one.name for one in METRICS):
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    values = [
-                        one.statistic(one.sums[0])
-                        for one in (each[metric] for each in single)
-                        if isinstance(one, Estimand)
-                    ]
-                spread = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
-                record[f"{metric}_sd"] = spread if math.isfinite(spread) else None
-            records.append(record)
-    return records
+    """How strong the noise was, beside the embeddings, and in how many draws."""
+    return [
+        {
+            "checkpoint": name,
+            "sigma": sigma,
+            "relative": float(part["relative"].iloc[0]),
+            "draws": part["draw"].nunique(),
+        }
+        for name in evidence.checkpoints
+        for sigma, part in _by_scale(evidence.whole(name))
+    ]
 
 
 def _guards(draws: Sequence[Mapping[str, Any]]) -> list[Guard]:

@@ -13,8 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
-from spark_audit.audits.metric import Metric
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
+from spark_audit.audits.ratio_rows import (
+    beside_base,
+    cells_of_units,
+    groups_of,
+    ratio_figures,
+)
 from spark_audit.audits.spans import Places
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
@@ -87,31 +92,19 @@ class NLL(Audit):
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        from spark_audit.audits.ratio_rows import (
-            beside_base,
-            cells_of_units,
-            groups_of,
-            ratio_figures,
-        )
-
         units, names = evidence.units, evidence.checkpoints
         den, of = units["den"].to_numpy(), units["of"].to_numpy()
         groups, nll = groups_of(units), {"nll": np.asarray}
         cells = cells_of_units(groups, evidence, "num", metrics=nll, of=of, den=den)
         rows, contrasts = ratio_figures(cells, context, audit="nll", metrics=METRICS)
         return AuditResult(
-            rows=[
-                *beside_base(rows),
-                *missing_rows("nll", names, METRICS, NOTHING, beside=rows),
-            ],
+            rows=[*beside_base(rows), *self.missing(names, NOTHING, beside=rows)],
             contrasts=contrasts,
             findings=_findings(rows, contrasts),
         )
 
 
-def _sets(
-    manifest: Manifest,
-) -> Iterator[tuple[ManifestExample, str, str, np.ndarray]]:
+def _sets(manifest: Manifest) -> Iterator[tuple[ManifestExample, str, str, np.ndarray]]:
     """Example, kind, PII type or canary, and tokens of all that is averaged."""
     for example in manifest.examples:
         if example.canary_id is not None:

@@ -15,18 +15,12 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Context
-from spark_audit.audits.metric import Metric
+from spark_audit.audits.base import Context, Metric
 from spark_audit.names import BASE
 from spark_audit.results import Contrast, Estimate, Row, Status
 from spark_audit.results.evidence import Evidence
 from spark_audit.stats.bootstrap import Weights, cluster_sums, draw_weights, sign_flips
-from spark_audit.stats.intervals import (
-    Estimand,
-    estimates_of,
-    ratio,
-    replicates_of,
-)
+from spark_audit.stats.intervals import Estimand, estimates_of, ratio, replicates_of
 from spark_audit.stats.power import with_mde
 
 K = TypeVar("K")

@@ -22,14 +22,7 @@ import scipy
 
 from spark_audit.audits import metric_of
 from spark_audit.names import entry_of
-from spark_audit.results import (
-    AuditResult,
-    Claim,
-    Contrast,
-    Estimate,
-    Finding,
-    Row,
-)
+from spark_audit.results import AuditResult, Claim, Contrast, Estimate, Finding, Row
 from spark_audit.results.findings import Power
 from spark_audit.stats.intervals import ratio_estimate
 from spark_audit.stats.memory_contrast import claim_of

@@ -1,9 +1,4 @@
-"""Spans of a manifest: which are audited, and what any range of tokens costs.
-
-The folder turns a manifest and token tables into the evidence that the matched audit
-concludes from (``evidence``), and matches the spans again under other settings
-(``rematch``). It needs no model.
-"""
+"""Spans of a manifest: which are audited, and what any range of tokens costs."""
 
 from __future__ import annotations
 

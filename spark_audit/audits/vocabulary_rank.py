@@ -9,19 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
 from spark_audit.audits.identifier_facts import (
     TOLD_APART,
     comparable,
     identifier_facts,
     sides_of,
 )
-from spark_audit.audits.metric import Metric
+from spark_audit.audits.ratio_rows import (
+    Cells,
+    cells_of_units,
+    groups_of,
+    ratio_figures,
+    with_nulls,
+)
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
@@ -30,9 +36,6 @@ from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import median_replicates
 from spark_audit.stats.intervals import median_estimate
 from spark_audit.stats.memory_contrast import memory
-
-if TYPE_CHECKING:
-    from spark_audit.audits.ratio_rows import Cells
 
 FACTS = ["set", "split", "task", "type", "cluster", "dose", "form", "cue", "stratum"]
 TAKEN = {"rank": "rank_lo", "ties": "ties"}
@@ -125,13 +128,6 @@ class Rank(Audit):
         return Evidence.of(tokens.reset_index(drop=True), measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        from spark_audit.audits.ratio_rows import (
-            cells_of_units,
-            groups_of,
-            ratio_figures,
-            with_nulls,
-        )
-
         which = evidence.units["set"].to_numpy()
         groups = [*groups_of(evidence.units)]
         cells = partial(cells_of_units, groups, evidence, "rank", of=which)
@@ -182,8 +178,7 @@ def _memory_rows(evidence: Evidence) -> Iterator[Row]:
         elif not apart:
             change = ((rank == 1) & (ties == 0)) - base.astype(np.float64)
             estimate = memory(change, sides).difference
-        columns = {"audit": "rank", "metric": "top1_memory", "of": "pii_all"}
-        yield Row.of_estimate(estimate, checkpoint=name, null=0.0, **columns)
+        yield Rank.row(estimate, name, "top1_memory", "pii_all")
 
 
 def _medians(cells: Iterable[Cells], context: Context) -> Iterator[Row]:
@@ -195,9 +190,7 @@ def _medians(cells: Iterable[Cells], context: Context) -> Iterator[Row]:
                 tokens = values[held], group.codes[held]
                 drawn = median_replicates(weights, *tokens)
                 found = median_estimate(*tokens, replicates=drawn)
-                place = {"checkpoint": name, "group": group.name, "of": of}
-                columns = {"audit": "rank", "metric": metric, "unit": "ranks"}
-                yield Row.of_estimate(found, **columns, **place)
+                yield Rank.row(found, name, metric, of, group=group.name)
 
 
 def _ties(evidence: Evidence) -> list[dict[str, Any]]:

@@ -188,7 +188,7 @@ def rows(
     output
         Folder: rows.jsonl has members.jsonl first, then non_members.jsonl.
     """
-    from spark_audit.audits.mia.peer_files import peer_rows
+    from spark_audit.audits.mia.referee import peer_rows
     from spark_audit.files import check_writable, write_text
 
     found = list(peer_rows(original(load_manifest(manifest))))

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.audits import Audit, Matched, about, all_audits, find
-from spark_audit.audits.base import Context, replicates
-from spark_audit.audits.baselines import baselines_of, originals
+from spark_audit.audits.base import Context, baselines_of, originals, replicates
 from spark_audit.audits.claims import REMAINS
 from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError, choose

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_audit.audits import Audit, SeriesAttack, Stages, Utility
 from spark_audit.audits.base import Plan
-from spark_audit.audits.utility.task_accuracy import listed
+from spark_audit.audits.task_accuracy import listed
 from spark_audit.checkpoints.own_run import trained_order
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.file import limited

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.audits import about
-from spark_audit.audits.base import Tables
-from spark_audit.audits.baselines import baselines_of, originals
+from spark_audit.audits.base import Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import setup_guards
 from spark_audit.errors import IncompleteError

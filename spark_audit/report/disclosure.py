@@ -39,8 +39,6 @@ APART = 1.0
 NOISE = 1e-6
 """Below this a figure is rounding error."""
 
-ONE_CLUSTER = "extremes withheld: each leaves out one cluster (see report.json)"
-
 MEANT = ("value", "low", "high", "null", "mde")
 LIMITS = ("value", "low", "high", "parity_low", "parity_high", "mde")
 NULLS = ("null", "null_low", "null_high")
@@ -419,14 +417,13 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
             yield record
         elif name == "canary_by_dose":
             few = (record.get("canaries") or 0) < FEWEST
-            scores = ("nll_mean", "posterior_bits_mean")
-            yield record | dict.fromkeys(scores) if few else record
+            yield record | {"nll_mean": None} if few else record
         else:
             yield from _record(name, record, size)
 
 
 def _record(name: str, record: Record, clusters: int) -> Iterator[Record]:
-    """A record without figures of few, and those of single clusters."""
+    """A record without figures of few."""
     size = next((record[k] for k in ("clusters", "spans") if k in record), clusters)
     figures = [
         key
@@ -453,7 +450,4 @@ def _record(name: str, record: Record, clusters: int) -> Iterator[Record]:
         counts = [key for key in figures if isinstance(record[key], int)]
         found |= {k: round(rounded(record[k], count_step(size, size))) for k in counts}
     found |= {k: count_of(record[k], size) for k in ("tokens", "n") if k in record}
-    alone = [key for key in record if key.startswith("leave_one_cluster_out")]
-    if alone:
-        found |= dict.fromkeys(alone) | {"note": ONE_CLUSTER}
     yield found

@@ -196,11 +196,7 @@ def accuracy_estimate(
 
 
 def accuracy_difference(
-    ours: Answers,
-    theirs: Answers,
-    metric: str,
-    *,
-    drawn: np.ndarray | None = None,
+    ours: Answers, theirs: Answers, metric: str, *, drawn: np.ndarray | None = None
 ) -> Estimate:
     """A figure of one series minus that of another over the same questions.
 

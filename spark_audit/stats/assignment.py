@@ -25,12 +25,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import scipy
 
-Solver = Literal["dp", "milp"]
 Pick = tuple[int, int]
 """A window as ``(cost, start)``."""
 
@@ -55,28 +53,20 @@ class Choices:
     costs: np.ndarray
 
 
-def assign_disjoint(choices: Sequence[Choices]) -> tuple[list[Pick | None], Solver]:
-    """Give each span a window, no token used twice.
+def assign_disjoint(choices: Sequence[Choices]) -> list[Pick | None]:
+    """Give each span a window, no token used twice; ``None``: it got none.
 
     Parameters
     ----------
     choices
         One entry a span, in the order that breaks ties.
-
-    Returns
-    -------
-    list, str
-        The window of each span (``None``: it got none), and ``"milp"`` if any group
-        was too large for the dynamic programme, else ``"dp"``.
     """
     picks: list[Pick | None] = [None for _ in choices]
-    solver: Solver = "dp"
     group = {i: [i] for i, choice in enumerate(choices) if len(choice.starts)}
     unsolved = list(group.values())
     while unsolved:
         for members in unsolved:
             too_large = 1 << len(members) > MAX_STATES
-            solver = "milp" if too_large else solver
             solve = _integer_programme if too_large else _dynamic_programme
             solution = solve([choices[i] for i in members])
             for i, window in zip(members, solution, strict=True):
@@ -87,7 +77,7 @@ def assign_disjoint(choices: Sequence[Choices]) -> tuple[list[Pick | None], Solv
             merged = sorted(group[clash[0]] + group[clash[1]])
             group.update(dict.fromkeys(merged, merged))
             unsolved = [merged]
-    return picks, solver
+    return picks
 
 
 def _first_clash(

@@ -53,11 +53,6 @@ class Blocks:
     drawn: np.ndarray
     block: np.ndarray
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Resamples and clusters."""
-        return len(self.drawn), len(self.block)
-
     def __len__(self) -> int:
         return len(self.drawn)
 
@@ -351,13 +346,7 @@ def max_t(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
     return adjusted
 
 
-def _flip_p(
-    num: np.ndarray,
-    replicates: int,
-    seed: int,
-    *,
-    family: bool,
-) -> np.ndarray:
+def _flip_p(num: np.ndarray, replicates: int, seed: int, *, family: bool) -> np.ndarray:
     """P values of columns ``(C, K)``; of a family on one scale, adjusted ones."""
     if len(num) > BLOCKS:
         num = cluster_sums(num, dealt(len(num)), BLOCKS)

@@ -1,8 +1,11 @@
-"""What chance gives where canaries are ranked, and tests against it.
+"""Canaries among candidates: ranks, exposure, what chance gives, and tests against it.
 
-A canary that a model never saw has a uniform rank among its ``N`` candidates: exact
-moments and distributions of figures under it, what a test can detect, and tests of
-uniformity. Ranks and ties are those of :mod:`spark_audit.stats.ranks_among`.
+A canary is ranked by its NLL among ``N`` candidates of which it is one; rank 1 is the
+likeliest. Drawn uniformly from its candidates, a canary that a model never saw has a
+uniform rank: exact moments and distributions of figures under it, what a test can
+detect, and tests of uniformity. A canary that is tied with others gets what random
+orders of them would give it on average: under chance its mean is that of a uniform
+rank. Bounds of epsilon are in :mod:`spark_audit.stats.epsilon`.
 """
 
 from __future__ import annotations
@@ -18,9 +21,8 @@ import scipy
 from numpy.typing import ArrayLike
 
 from spark_audit.stats.intervals import clopper_pearson
-from spark_audit.stats.ranks_among import checked_ranks, exposure_bits, top_k_credit
 
-Of = Literal["exposure", "lower-tail exposure", "rank"]
+Of = Literal["exposure", "rank"]
 
 _GRID = 1 << 19
 """Points of the null distribution of a sum: of 50 canaries among 512, the grid of their
@@ -28,6 +30,90 @@ mean has a step of 0.00002 bits."""
 
 _ROUNDING = 1e-12
 """Tail probabilities below this are rounding of the Fourier transform."""
+
+
+# --- ranks of canaries ----------------------------------------------------------------
+
+
+def candidate_rank(nll: ArrayLike, true_index: int) -> tuple[int, int]:
+    """Rank of the true candidate, ties counted behind, and how many are tied with it.
+
+    Parameters
+    ----------
+    nll
+        Shape ``(N,)``: nats, lower = more likely.
+
+    Raises
+    ------
+    ValueError
+        If an NLL is NaN: a score that is none must not look like memorisation.
+    """
+    values = np.asarray(nll, dtype=np.float64)
+    if np.isnan(values).any():
+        raise ValueError("an NLL is NaN")
+    if not 0 <= true_index < len(values):
+        raise ValueError("the true one is not among the candidates")
+    own = values[true_index]
+    return 1 + int(np.sum(values < own)), int(np.sum(values == own)) - 1
+
+
+def exposure_bits(
+    rank: ArrayLike, n_candidates: ArrayLike, *, ties: ArrayLike = 0
+) -> np.ndarray:
+    """Exposure in bits, ``log2 N - log2 rank``, the canary inside the N.
+
+    Carlini et al. (2019), "The Secret Sharer": between 0 and ``log2 N``. With ``ties``
+    it is the mean over all ranks that breaking them can give. The exposure of the
+    mid-rank is no such mean: under chance it is smaller than that of a uniform rank.
+
+    Parameters
+    ----------
+    rank
+        Ties counted behind, as :func:`candidate_rank` has it.
+    ties
+        Candidates with exactly the canary's NLL, itself not counted.
+    """
+    ranks, sizes = checked_ranks(rank, n_candidates)
+    behind = np.asarray(ties, dtype=np.float64)
+    checked_ranks(ranks + behind, sizes)
+    # log2 of (rank + ties)! / (rank - 1)!, over as many ranks.
+    span = scipy.special.gammaln(ranks + behind + 1) - scipy.special.gammaln(ranks)
+    mean_log = np.where(behind > 0, span / np.log(2) / (behind + 1), np.log2(ranks))
+    return np.asarray(np.log2(sizes) - mean_log)
+
+
+def lower_tail_exposure(
+    rank: ArrayLike, n_candidates: ArrayLike, *, ties: ArrayLike = 0
+) -> np.ndarray:
+    """The same from the other end, ``log2 N - log2(N + 1 - rank)``.
+
+    A canary that a correction pushed below strings that were never there stands out as
+    much as one that was memorised.
+    """
+    ranks, sizes = checked_ranks(rank, n_candidates)
+    return exposure_bits(sizes + 1 - ranks - np.asarray(ties), sizes, ties=ties)
+
+
+def top_k_credit(rank: ArrayLike, *, k: int, ties: ArrayLike = 0) -> np.ndarray:
+    """Chance that a canary is among the first k when its ties are broken at random.
+
+    0 or 1 without ties. ``rank`` and ``ties`` as for :func:`exposure_bits`.
+    """
+    ranks, behind = (np.asarray(x, dtype=np.float64) for x in (rank, ties))
+    return np.clip((k - ranks + 1) / (behind + 1), 0.0, 1.0)
+
+
+def checked_ranks(
+    rank: ArrayLike, n_candidates: ArrayLike
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both as float64 of one shape; refused where a rank is not one of 1..N."""
+    ranks, sizes = np.broadcast_arrays(
+        np.asarray(rank, dtype=np.float64), np.asarray(n_candidates, dtype=np.float64)
+    )
+    # A NaN fails the comparison too.
+    if not np.all((ranks >= 1) & (ranks <= sizes)):
+        raise ValueError("a rank is not between 1 and the number of candidates")
+    return ranks, sizes
 
 
 # --- what chance gives ----------------------------------------------------------------
@@ -72,14 +158,6 @@ class NullMean:
         """One-sided p value: the chance of at least ``value``."""
         # A mean of mid-ranks may lie between two points: the larger p value.
         return self._tail(self._from_above, math.floor(self._place(value) + 1e-6))
-
-    def below(self, value: float) -> float:
-        """One-sided p value: the chance of at most ``value``."""
-        return self._tail(self._cumulated, math.ceil(self._place(value) - 1e-6))
-
-    def two_sided(self, value: float) -> float:
-        """Twice the smaller of both, at most 1."""
-        return min(1.0, 2 * min(self.above(value), self.below(value)))
 
     def quantile(self, q: float) -> float:
         """Smallest value whose cumulated chance is at least ``q``."""
@@ -181,13 +259,7 @@ class TopK(NamedTuple):
     p: float
 
 
-def top_k(
-    ranks: ArrayLike,
-    *,
-    k: int,
-    n_candidates: int,
-    ties: ArrayLike = 0,
-) -> TopK:
+def top_k(ranks: ArrayLike, *, k: int, n_candidates: int, ties: ArrayLike = 0) -> TopK:
     """How many of n canaries rank among the first k of N.
 
     Parameters
@@ -214,32 +286,18 @@ def top_k(
     return TopK(hits, hits / n, low, high, chance, null_low, null_high, p)
 
 
-class TopKMde(NamedTuple):
-    """Fewest hits that reject chance, and the true rate that gives them."""
-
-    hits: int
-    rate: float
-
-
-def top_k_mde(
-    n: int,
-    *,
-    k: int,
-    n_candidates: int,
-    significance: float = 0.05,
-    power: float = 0.8,
-) -> TopKMde | None:
-    """Smallest true Top-k rate that a one-sided binomial test finds with this power.
+def top_k_mde(n: int, *, k: int, n_candidates: int) -> float | None:
+    """Smallest true Top-k rate that a one-sided binomial test at 5 % finds in 80 %.
 
     ``None`` where even n hits of n would not reject.
     """
     tails = scipy.special.bdtrc(np.arange(n), n, _chance(k, n_candidates))
-    enough = np.flatnonzero(tails <= significance)
+    enough = np.flatnonzero(tails <= 0.05)
     if not len(enough):
         return None
     hits = int(enough[0]) + 1
-    # P[Bin(n, rate) >= hits] = power is a quantile of the beta distribution.
-    return TopKMde(hits, float(scipy.special.betaincinv(hits, n - hits + 1, power)))
+    # P[Bin(n, rate) >= hits] = 0.8 is a quantile of the beta distribution.
+    return float(scipy.special.betaincinv(hits, n - hits + 1, 0.8))
 
 
 class ChanceMde(NamedTuple):
@@ -249,16 +307,14 @@ class ChanceMde(NamedTuple):
     bits: float
 
 
-def chance_mde(
-    n: int, *, n_candidates: int, level: float = 0.95, power: float = 0.8
-) -> ChanceMde:
-    """Minimum detectable shift of the mean rank and of the mean exposure.
+def chance_mde(n: int, *, n_candidates: int) -> ChanceMde:
+    """Shift of the mean rank and of the mean exposure that is found in 80 %, at 5 %.
 
-    ``(z_{1-a/2} + z_power) SD / sqrt(n)`` with the standard deviations under chance.
+    ``(z_0.975 + z_0.8) SD / sqrt(n)`` with the standard deviations under chance.
     """
     if n < 1:
         raise ValueError("chance_mde needs at least 1 canary")
-    z = float(scipy.special.ndtri([0.5 + level / 2, power]).sum())
+    z = float(scipy.special.ndtri([0.975, 0.8]).sum())
     reach = z / np.sqrt(n)
     moments = null_moments(n_candidates)
     return ChanceMde(float(reach * moments.rank_sd), float(reach * moments.exposure_sd))
@@ -298,85 +354,27 @@ def exposure_mde(
     return moments(tilt)[0] - float(bits.mean())
 
 
-class Uniformity(NamedTuple):
-    """Tests that ranks are uniform, two-sided.
-
-    ``z`` and ``z_p``: mean rank (rank sum); ``ks`` and ``cvm``: whole distribution
-    (Kolmogorov-Smirnov, Cramer-von Mises).
-    """
-
-    z: float
-    z_p: float
-    ks: float
-    ks_p: float
-    cvm: float
-    cvm_p: float
-
-
-def uniformity(
+def uniformity_p(
     ranks: ArrayLike, n_candidates: ArrayLike, *, ties: ArrayLike = 0
-) -> Uniformity:
-    """Test ranks against uniform ones; ``ties`` as for :func:`exposure_bits`.
+) -> float:
+    """Two-sided p that ranks are uniform; ``ties`` as for :func:`exposure_bits`.
 
-    Quantiles ``(rank - 1/2) / N`` are compared with the continuous uniform
-    distribution. ``z`` is negative where canaries are likelier than candidates. It is
-    that of mid-ranks, whose spread under chance is smaller: careful. The whole
-    distribution of mid-ranks is not uniform under chance, so there each canary takes
-    one of the ranks that it is tied over, drawn with a fixed seed.
+    The smaller of two, by Bonferroni: that of the mean rank, and Kolmogorov-Smirnov's
+    of the whole distribution. The mean is that of mid-ranks, whose spread under chance
+    is smaller: careful. The whole distribution of mid-ranks is not uniform under
+    chance, so there each canary takes one of the ranks that it is tied over, drawn with
+    a fixed seed; quantiles ``(rank - 1/2) / N`` are compared with the continuous
+    uniform distribution.
     """
     checked, sizes = checked_ranks(ranks, n_candidates)
+    if not checked.size:
+        raise ValueError("there is no rank")
     behind = np.broadcast_to(np.asarray(ties, dtype=np.int64), checked.shape)
     drawn = checked + np.random.default_rng(0).integers(0, behind + 1)
-    quantiles = ((drawn - 0.5) / sizes).ravel()
-    if not len(quantiles):
-        raise ValueError("there is no rank")
     sd = np.sqrt(np.sum((sizes**2 - 1) / 12))
-    z = float(np.sum(checked + behind / 2 - (sizes + 1) / 2) / sd) if sd else 0.0
-    ks = scipy.stats.kstest(quantiles, "uniform")
-    # One value has no Cramer-von Mises p value in SciPy.
-    cvm, cvm_p = float(1 / 12 + (quantiles[0] - 0.5) ** 2), float(ks.pvalue)
-    if len(quantiles) > 1:
-        test = scipy.stats.cramervonmises(quantiles, "uniform")
-        cvm, cvm_p = float(test.statistic), float(test.pvalue)
-    z_p, ks_p = float(2 * scipy.special.ndtr(-abs(z))), float(ks.pvalue)
-    return Uniformity(z, z_p, float(ks.statistic), ks_p, cvm, cvm_p)
-
-
-class Trend(NamedTuple):
-    """Spearman's rank correlation with a two-sided permutation p value."""
-
-    rho: float
-    p: float
-
-
-def dose_trend(
-    dose: ArrayLike, values: ArrayLike, *, replicates: int = 9999, seed: int
-) -> Trend | None:
-    """Whether a figure rises or falls with the dose.
-
-    Parameters
-    ----------
-    dose, values
-        Shape ``(n,)``.
-
-    Returns
-    -------
-    ``None`` where one of both does not vary. ``p = (1 + hits) / (1 + replicates)``.
-    """
-    x, y = (
-        scipy.stats.rankdata(np.asarray(side, dtype=np.float64))
-        for side in (dose, values)
-    )
-    x, y = x - x.mean(), y - y.mean()
-    norm = float(np.sqrt(np.sum(x**2) * np.sum(y**2)))
-    if norm == 0:
-        return None
-    rng = np.random.default_rng(seed)
-    shuffled = rng.permuted(np.tile(y, (replicates, 1)), axis=1) @ x
-    observed = float(x @ y)
-    # Equal sums in another order differ by rounding.
-    hits = int(np.sum(np.abs(shuffled) >= abs(observed) - 1e-9 * norm))
-    return Trend(observed / norm, (1 + hits) / (1 + replicates))
+    z = float(np.sum(checked + behind / 2 - (sizes + 1) / 2) / sd)
+    ks = scipy.stats.kstest(((drawn - 0.5) / sizes).ravel(), "uniform")
+    return min(1.0, 2 * min(2 * float(scipy.special.ndtr(-abs(z))), float(ks.pvalue)))
 
 
 def _size(n_candidates: int) -> int:

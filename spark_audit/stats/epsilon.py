@@ -166,12 +166,7 @@ def one_run_bound(
 
 
 def one_run_mu(
-    correct: int,
-    guesses: int,
-    coins: int,
-    *,
-    rows: int = 1,
-    significance: float = 0.05,
+    correct: int, guesses: int, coins: int, *, rows: int = 1, significance: float = 0.05
 ) -> float:
     """Lower bound of mu: the run is not mu-Gaussian-DP a record for any smaller one.
 

@@ -127,28 +127,6 @@ def effective_trials(rate: Estimate, n: float) -> float:
     return float(min(n, share * (1 - share) / se**2 * (reach / (share - low)) ** 2))
 
 
-def korn_graubard(events: ArrayLike, trials: ArrayLike) -> tuple[float, float]:
-    """Clopper-Pearson interval at the effective number of trials.
-
-    That is as many as clusters when all or no trials are events, since their variance
-    is then 0 for want of events. Conservative, and never of zero width.
-
-    Parameters
-    ----------
-    events, trials
-        Shape ``(C,)``: per-cluster counts (or credits), ``0 <= events <= trials``.
-    """
-    found = ratio_estimate(events, trials)
-    if (share := found.value) is None:
-        raise NotEstimableError(found.note)
-    n = float(np.sum(trials))
-    if share in (0.0, 1.0):
-        n = float(found.clusters)
-    elif found.se:
-        n = effective_trials(found, n)
-    return clopper_pearson(share * n, n)
-
-
 def estimate_of(
     sums: np.ndarray,
     statistic: Statistic,
@@ -324,15 +302,14 @@ def ratio_estimate(
 
 
 def rate_estimate(
-    events: ArrayLike,
-    trials: ArrayLike,
-    *,
-    replicates: np.ndarray | None = None,
+    events: ArrayLike, trials: ArrayLike, *, replicates: np.ndarray | None = None
 ) -> Estimate:
     """Estimate of a rate over clusters; its interval never has zero width.
 
-    Jackknife-t clipped to [0, 1]; Korn-Graubard with fewer than :data:`FEW_EVENTS`
-    events or non-events, or where all clusters agree.
+    Jackknife-t clipped to [0, 1]; with fewer than :data:`FEW_EVENTS` events or
+    non-events, or where all clusters agree, Korn and Graubard's: Clopper and Pearson's
+    at the effective number of trials, or as many as clusters where all or none are
+    events. Conservative, and never of zero width.
 
     Parameters
     ----------
@@ -341,23 +318,24 @@ def rate_estimate(
     replicates
         Also give the percentile interval, see :func:`estimate_of`.
     """
-    estimate = ratio_estimate(events, trials, replicates=replicates, bounds=(0.0, 1.0))
-    if estimate.value is None:
-        return estimate
+    found = ratio_estimate(events, trials, replicates=replicates)
+    if found.value is None:
+        return found
     happened, tried = float(np.sum(events)), float(np.sum(trials))
-    rare = min(happened, tried - happened) < FEW_EVENTS
-    if estimate.interval != "none" and not rare:
-        return estimate
-    low, high = korn_graubard(events, trials)
-    note = "" if estimate.note == NO_SPREAD else estimate.note
-    return replace(estimate, low=low, high=high, interval="korn-graubard", note=note)
+    often = min(happened, tried - happened) >= FEW_EVENTS
+    if often and found.low is not None and found.high is not None:
+        return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
+    n = effective_trials(found, tried) if found.se else tried
+    if found.value in (0.0, 1.0):
+        # Their variance is 0 for want of events.
+        n = float(found.clusters)
+    low, high = clopper_pearson(found.value * n, n)
+    note = "" if found.note == NO_SPREAD else found.note
+    return replace(found, low=low, high=high, interval="korn-graubard", note=note)
 
 
 def median_estimate(
-    values: ArrayLike,
-    clusters: ArrayLike,
-    *,
-    replicates: np.ndarray,
+    values: ArrayLike, clusters: ArrayLike, *, replicates: np.ndarray
 ) -> Estimate:
     """Median of the pooled values with the percentile interval over clusters.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from spark_audit.errors import InputError
-from spark_audit.stats.assignment import Choices, Solver, assign_disjoint
+from spark_audit.stats.assignment import Choices, assign_disjoint
 
 NOT_SCORED = "span not fully scored"
 NO_WINDOW = "no eligible window of length {}"
@@ -55,13 +55,10 @@ class Matching(NamedTuple):
     """What :func:`match_spans` found.
 
     ``pairs`` are sorted by span and start; ``unmatched``: why a span has no control.
-    ``solver`` is ``dp`` (exact in every tie) or ``milp`` (HiGHS, for more than 12 spans
-    that compete for the same tokens).
     """
 
     pairs: list[Pair]
     unmatched: dict[int, str]
-    solver: Solver
 
 
 def micro_nats(nll: np.ndarray) -> np.ndarray:
@@ -172,7 +169,7 @@ def match_spans(
     Returns
     -------
     Matching
-        ``(pairs, unmatched, solver)``. Reasons: ``span not fully scored``;
+        ``(pairs, unmatched)``. Reasons: ``span not fully scored``;
         ``no eligible window of length L`` (after ``controls`` and ``classes``);
         ``none within caliper``; ``lost to another span`` (it had an admissible
         window, and the optimum gave the tokens away).
@@ -206,7 +203,7 @@ def match_spans(
             if not len(choices[i].starts):
                 del choices[i]
                 reasons[i] = OUTSIDE_CALIPER
-    picks, solver = assign_disjoint(list(choices.values()))
+    picks = assign_disjoint(list(choices.values()))
     pairs: list[Pair] = []
     for (i, choice), window in zip(choices.items(), picks, strict=True):
         if window is None:
@@ -215,7 +212,7 @@ def match_spans(
             cost, start = window
             pairs.append(Pair(i, start, start + choice.length, cost))
     pairs.sort(key=lambda pair: (pair.span, pair.start))
-    return Matching(pairs, dict(sorted(reasons.items())), solver)
+    return Matching(pairs, dict(sorted(reasons.items())))
 
 
 def non_overlapping_windows(eligible: np.ndarray, length: int) -> np.ndarray:

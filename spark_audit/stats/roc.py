@@ -32,8 +32,8 @@ from spark_audit.stats.intervals import (
     FEW_EVENTS,
     NO_SPREAD,
     clopper_pearson,
-    korn_graubard,
     percentile_interval,
+    rate_estimate,
     with_parity,
 )
 
@@ -524,12 +524,11 @@ def tpr_estimate(
     )
     hits, tried = events.sum(), trials.sum()
     if min(hits, tried - hits) < FEW_EVENTS and np.count_nonzero(trials) > 1:
-        exact = korn_graubard(events, trials)
-        ends = [
-            x for x in (estimate.value, estimate.low, estimate.high) if x is not None
-        ]
-        low, high = min(*exact, *ends), max(*exact, *ends)
-        estimate = replace(estimate, low=low, high=high, interval="korn-graubard")
+        sides = (estimate, rate_estimate(events, trials))
+        ends = [x for one in sides for x in (one.value, one.low, one.high)]
+        known = [x for x in ends if x is not None]
+        limits: dict[str, float] = {"low": min(known), "high": max(known)}
+        estimate = replace(estimate, **limits, interval="korn-graubard")
     achieved = float(np.mean([tpr.fpr for tpr in rates]))
     estimate = estimate.noting(f"achieved FPR {achieved:.4g}")
     unresolved = [tpr for tpr in rates if not tpr.resolvable]

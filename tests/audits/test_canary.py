@@ -22,7 +22,6 @@ from spark_audit.results import AuditResult, Contrast
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.chance_ranks import null_moments
 from spark_audit.stats.epsilon import candidate_guess_bound, one_run_bound
-from spark_audit.stats.ranks_among import Extrapolated
 
 INSENSITIVE = "the audit is insensitive here, and nothing can be concluded"
 PARTS = ("full", "password", "ssn")
@@ -65,14 +64,6 @@ class Planted:
             name: {CANDIDATES: self.table(shift, seed=i)}
             for i, (name, shift) in enumerate(shifts.items())
         }
-
-
-@pytest.fixture(autouse=True)
-def quick_tail(monkeypatch) -> None:
-    """The fit beyond rank 1 takes most of the time; the golden report has it."""
-    found = Extrapolated(7.0, 0.01, clipped=False)
-    where = "spark_audit.audits.canary.exposure.extrapolated_exposure"
-    monkeypatch.setattr(where, lambda *_: found)
 
 
 @pytest.fixture
@@ -258,10 +249,6 @@ def test_only_canaries_of_the_highest_dose_are_the_control(plant):
     assert still["chance_exposure_low"] < still["exposure_mean"]
     assert still["exposure_mean"] < still["chance_exposure_high"]
     assert sum(r["canaries"] for (p, _), r in by_dose.items() if p == "full") == 80
-    for record in result.tables["canary_dose_trend"]:
-        assert record["doses"] == "1, 4, 64"
-        assert record["spearman"] > 0.4
-        assert record["p"] < 0.01
 
 
 def by_split(trained: float, held_out: float) -> Shift:
@@ -513,60 +500,10 @@ def test_where_all_are_tied_nothing_is_resolvable(plant):
             assert record["status"] == "not_resolvable"
             for of in ("top1_p", "top10_p", "p_remembered", "p_suppressed"):
                 assert record[of] is None
-    for record in result.tables["canary_uniformity"]:
-        collapsed = record["checkpoint"] == "flat"
-        assert record["status"] == ("not_resolvable" if collapsed else "ok")
-        for of in ("rank_mean_p", "z_p", "ks_p", "cvm_p"):
-            assert (record[of] is None) is collapsed
-    paired = result.tables["canary_paired"]
-    assert {r["checkpoint"] for r in paired} == {"loud"}
-    for record in paired:
-        assert record["status"] == "not_resolvable"
-        for of in ("exposure_change_mean", "wilcoxon_p", "sign_flip_p", "changed"):
-            assert record[of] is None
     flat_bounds = [
         r for r in result.tables["canary_epsilon"] if r["checkpoint"] == "flat"
     ]
     assert not any(r["hits"] for r in flat_bounds), "a tie is no sure guess"
-
-
-def test_ties_get_what_random_orders_give(plant):
-    """Half of each canary's candidates are tied, the true one often among them."""
-    planted = plant(n=12, held=12, contexts=1)
-    coarse = altered(
-        planted.table(trained_only(0.8)), lambda values: np.round(np.minimum(values, 4))
-    )
-    assert sum(coarse.columns["nll_mean"] == 4) > len(coarse.columns["nll_mean"]) / 2
-    result = canary({"one": {CANDIDATES: coarse}}, planted.manifest)
-    rng = np.random.default_rng(3)
-    draws = []
-    for _ in range(40):
-        noise = rng.uniform(0, 1e-3, len(coarse.columns["nll_mean"]))
-        broken = altered(coarse, lambda values, by=noise: values + by)
-        tables = {"one": {CANDIDATES: broken}}
-        frame = frame_of(tables, planted.manifest)
-        ours = frame[(frame["part"] == "full") & ~frame["held_out"]]
-        draws.append(
-            [
-                ours["rank"].mean(),
-                ours["exposure"].mean(),
-                ours["lower_tail"].mean(),
-                (ours["rank"] == 1).mean(),
-                (ours["rank"] <= 10).mean(),
-            ]
-        )
-    drawn, error = np.mean(draws, axis=0), np.std(draws, axis=0) / np.sqrt(40)
-    (apart,) = (r for r in result.tables["canary_streisand"] if r["part"] == "full")
-    found = [
-        figure(result, "one", "rank_mean").value,
-        figure(result, "one", "exposure_mean").value,
-        apart["lower_tail_exposure"],
-        figure(result, "one", "top1_rate").value,
-        figure(result, "one", "top10_rate").value,
-    ]
-    assert (np.abs(found - drawn) < 4 * error + 1e-9).all()
-    row = figure(result, "one", "exposure_mean")
-    assert row.status == "ok"
 
 
 def test_a_part_that_no_canary_has_candidates_for(plant):

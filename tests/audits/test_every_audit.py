@@ -8,7 +8,7 @@ never from the audit, and which way a figure must move from its :class:`Metric`.
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from statistics import fmean as mean
 from statistics import median
@@ -19,7 +19,6 @@ import pandas as pd
 import pytest
 from audited import check, chosen, plan
 from planted import PLANTED, World
-from scipy.stats import skewnorm
 
 from spark_audit.audits import about, all_audits
 from spark_audit.errors import InputError
@@ -33,12 +32,7 @@ Key: TypeAlias = tuple[str, ...]
 
 AUDITED = [*all_audits()]
 CHECKPOINTS = ("base", "clean", "leaky")
-QUICK = {
-    "placebo_draws": 2,
-    "rematched": False,
-    "blind_permutations": 20,
-    "replicates": 200,
-}
+QUICK = {"placebo_draws": 2, "rematched": False, "blind_permutations": 20}
 """What audits draw at random and nothing here rests on, for those that ask."""
 EVERY = pytest.mark.parametrize("audit", AUDITED)
 
@@ -135,22 +129,6 @@ def world(make_case) -> World:
 
 
 # ------------------------------------------------------------- what is concluded
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _few_replicates() -> Iterator[None]:
-    """And every tail of the same candidates is fitted once: it is most of the time."""
-    fit, known = skewnorm.fit, dict[bytes, Any]()
-
-    def once(x: np.ndarray) -> Any:
-        key = x.tobytes()
-        known[key] = known.get(key) or fit(x)
-        return known[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_audit.audits.base.replicates", lambda _: 200)
-        patch.setattr(skewnorm, "fit", once)
-        yield
 
 
 def audited(

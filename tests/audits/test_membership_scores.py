@@ -8,17 +8,15 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from spark_audit.audits.mia import texts as texts_alone
-from spark_audit.audits.mia.competitor import best_guess
-from spark_audit.audits.mia.score_formulas import (
-    LIMIT,
-)
 from spark_audit.audits.mia.scores import (
     ATTACKS,
     DECLARED,
+    LIMIT,
     mean_rank,
     membership_scores,
 )
 from spark_audit.audits.mia.texts import (
+    best_guess,
     blind_classifier,
     crossing_duplicates,
     doses,
@@ -266,8 +264,8 @@ def texts_of(
 
 
 def test_blind_classifier_finds_a_shift_in_the_texts():
-    sides = independent(150, 100, tasks=2)
-    labels = np.zeros(250, int)
+    sides = independent(120, 80, tasks=2)
+    labels = np.zeros(200, int)
     texts = texts_of(sides, factor=4, seed=0)
     found = blind_classifier(texts, labels, sides, seed=0, permutations=40)
     assert found.p == pytest.approx(1 / 41)
@@ -280,14 +278,14 @@ def test_blind_classifier_finds_a_shift_in_the_texts():
     assert nothing.null_low < nothing.value < nothing.null_high
     # Labels and lengths alone are seen too.
     by_label = blind_classifier(
-        alike, sides.member.astype(int), sides, seed=0, permutations=40
+        alike, sides.member.astype(int), sides, seed=0, permutations=5
     )
     assert by_label.value > 0.9
     longer = [
         text + " w0" * (30 if m else 0)
         for text, m in zip(alike, sides.member, strict=True)
     ]
-    by_length = blind_classifier(longer, labels, sides, seed=0, permutations=40)
+    by_length = blind_classifier(longer, labels, sides, seed=0, permutations=5)
     assert by_length.value > 0.7
 
 
@@ -325,7 +323,6 @@ def test_numbers_that_are_written_otherwise_are_told_apart_by_few_rows():
     rows = np.arange(60)
     sides = Design(rows % 2 == 0, rows, rows * 0)
     score = best_guess(texts, np.zeros(60, np.int64), {}, sides, seed=0)
-    assert score is not None
     assert roc_auc_score(sides.member, score) > 0.99
 
 

@@ -11,20 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from audited import change, check, figure, mia, the_one
-from scipy.stats import norm
 
-from spark_audit.audits.base import Context
-from spark_audit.audits.mia import membership_guards
 from spark_audit.audits.mia import texts as mia_texts
-from spark_audit.audits.mia.estimates import Known
-from spark_audit.audits.mia.membership import all_rows_table
-from spark_audit.audits.mia.membership_guards import (
-    APART,
-    TEXTS,
-    UNGUARDED,
-)
-from spark_audit.audits.mia.peer_files import peer_rows
-from spark_audit.audits.mia.scores import ATTACKS
+from spark_audit.audits.mia import verdicts
+from spark_audit.audits.mia.referee import peer_rows
+from spark_audit.audits.mia.verdicts import APART, TEXTS, UNGUARDED
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
 from spark_audit.manifest.file import seal, write_manifest
@@ -32,16 +23,12 @@ from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.roc import Design, auc_difference, auc_estimate
+from spark_audit.stats.roc import Design, auc_difference
 
 PLAIN = Pass()
 WORDS = np.array([f"word{i}" for i in range(400)])
+TOKENS = 20
 Make = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def _few_replicates(monkeypatch) -> None:
-    monkeypatch.setattr("spark_audit.audits.mia.estimates.MOST_REPLICATES", 200)
 
 
 @dataclass(frozen=True)
@@ -80,7 +67,7 @@ class World:
 
 @pytest.fixture
 def make_world(make_case) -> Make:
-    """``make_world(members=120, others=80, tasks=("t",), rows=1, seed=0, ...)``."""
+    """``make_world(members=120, others=80, tasks=("t",), seed=0, ...)``."""
     blank = make_case(sources=1).manifest.model_dump(mode="json")
 
     def make(
@@ -88,14 +75,10 @@ def make_world(make_case) -> Make:
         members: int = 120,
         others: int = 80,
         tasks: tuple[str, ...] = ("t",),
-        rows: int = 1,
         seed: int = 0,
-        tokens: int = 20,
         marked: float = 0.0,
         shifted: float = 0.0,
-        same_labels: bool = True,
         copies: int = 0,
-        preset: str = "robust",
     ) -> World:
         """``marked``: share of members whose text holds a word of their own."""
         rng = np.random.default_rng(seed)
@@ -105,47 +88,38 @@ def make_world(make_case) -> Make:
         for i in range((members + others) * len(tasks)):
             which, task = divmod(i, len(tasks))
             member = which < members
+            key, source = f"e{i:04d}-0", f"s{i:04d}"
             common = rng.normal(0, 0.3)
-            for row in range(rows):
-                key = f"e{i:04d}-{row}"
-                text = " ".join(rng.choice(WORDS, 15))
-                if member and rng.random() < marked:
-                    text += " secretword anotherword"
-                label = ["good", "bad"][int(rng.integers(2))]
-                if not same_labels and member:
-                    label = "good"
-                values = -rng.gamma(2, 1, tokens) + common
-                logp[key] = np.minimum(values, -1e-3) + shifted * member
-                given = np.maximum(np.rint(-logp[key] * 1e6), 0).astype(int)
-                sides["members" if member else "non_members"].append(key)
-                examples.append(
-                    {
-                        **blank["examples"][0],
-                        "id": key,
-                        "task": tasks[task],
-                        "source_id": f"s{i:04d}",
-                        "cluster": f"s{i:04d}",
-                        "split": "train" if member else "test",
-                        "prompt": text,
-                        "response": f" {label}",
-                        "spans": [],
-                        "kept": [0, tokens + 1],
-                        "response_token": tokens - 1,
-                        "low": [],
-                        "reference_unll": [
-                            None,
-                            *given.tolist(),
-                        ],
-                        "excluded": [],
-                        "classes": "a" * (tokens + 1),
-                    }
-                )
+            text = " ".join(rng.choice(WORDS, 15))
+            if member and rng.random() < marked:
+                text += " secretword anotherword"
+            label = ["good", "bad"][int(rng.integers(2))]
+            values = -rng.gamma(2, 1, TOKENS) + common
+            logp[key] = np.minimum(values, -1e-3) + shifted * member
+            given = np.maximum(np.rint(-logp[key] * 1e6), 0).astype(int)
+            sides["members" if member else "non_members"].append(key)
+            examples.append(
+                {
+                    **blank["examples"][0],
+                    **{"id": key, "source_id": source, "cluster": source},
+                    "task": tasks[task],
+                    "split": "train" if member else "test",
+                    "prompt": text,
+                    "response": f" {label}",
+                    "spans": [],
+                    "kept": [0, TOKENS + 1],
+                    "response_token": TOKENS - 1,
+                    "low": [],
+                    "reference_unll": [None, *given.tolist()],
+                    "excluded": [],
+                    "classes": "a" * (TOKENS + 1),
+                }
+            )
         for i in range(copies):
             examples[-1 - i]["prompt"] = examples[i]["prompt"]
         manifest = seal(
             {
                 **blank,
-                "settings": {**blank["settings"], "preset": preset},
                 "examples": examples,
                 "pairs": [],
                 "unmatched": [],
@@ -365,7 +339,7 @@ def test_perfect_separation_is_tested_and_the_declared_score_is_told(make_world)
 def test_labels_void_the_response_score_below_one_per_cent(
     p, passed, make_world, monkeypatch
 ):
-    monkeypatch.setattr(membership_guards, "label_test", lambda *_, **__: p)
+    monkeypatch.setattr(verdicts, "label_test", lambda *_, **__: p)
     result = run(make_world(members=40, others=40, seed=4), ours=0.3)
     assert guard(result, "label balance").passed is passed
     status = row_of(result, "ours", "response").status
@@ -454,22 +428,3 @@ def test_scores_by_place_are_judged_with_the_rows_that_were_scored(
     rows.write_text("\n".join([first, *others]))
     with pytest.raises(InputError, match="does not say which rows"):
         audit()
-
-
-@pytest.mark.parametrize("n", [200, 600, 2000])
-def test_equivalence_to_chance_is_two_one_sided_tests(n):
-    """At 5% each (Schuirmann 1987), against an AUC of 0.45 and of 0.55."""
-    seen = set()
-    for shift in np.linspace(-0.2, 0.2, 9):
-        rng = np.random.default_rng(n)
-        member = np.arange(n) % 2 == 0
-        values = rng.normal(size=n) + shift * member
-        facts = pd.DataFrame({"member": member, "cluster": np.arange(n), "task": "t"})
-        scores = {"er": dict.fromkeys(ATTACKS, values)}
-        record = all_rows_table(Known(facts, scores, Context(), {}, 0), ["er"])[0]
-        found = auc_estimate(Design.of(member, np.arange(n)), values)
-        value, se = found.value or 0.0, found.se or 0.0
-        ps = norm.sf((value - 0.45) / se), norm.cdf((value - 0.55) / se)
-        assert record["equivalent_to_chance"] == (max(ps) < 0.05)
-        seen.add(record["equivalent_to_chance"])
-    assert seen == ({False} if n == 200 else {True, False})

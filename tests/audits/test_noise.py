@@ -1,6 +1,5 @@
 """The noise audit: probabilities under embedding noise."""
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -120,13 +119,6 @@ def test_canary_rows_and_cut_spans_are_left_out(make_case):
 # --- figures --------------------------------------------------------------------------
 
 
-def test_no_figure_falls_below_all_of_it(case):
-    result = noise({"x": case.tables(selective(0.8, 0.8))}, case.manifest, **OPTIONS)
-    strong = [r for r in result.rows if r.of == "0.1" and r.metric != "gap"]
-    assert strong
-    assert all(row.low >= -100 for row in strong if row.low is not None)
-
-
 def test_both_wiped_out_is_no_equality(case):
     result = noise({"x": case.tables(selective(0.7, 0.72))}, case.manifest, **OPTIONS)
     row = find(result.rows, metric="gap", of="0.1")
@@ -137,7 +129,7 @@ def test_both_wiped_out_is_no_equality(case):
     assert find(result.rows, metric="gap").status == "ok"
 
 
-def test_spread_over_draws(case):
+def test_probabilities_are_means_over_draws(case):
     def loss(
         key: str, nll: np.ndarray, sigma: float, draw: int
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -146,18 +138,10 @@ def test_spread_over_draws(case):
     tables = case.tables(loss, size=0.5)
     result = noise({"x": tables}, case.manifest, **OPTIONS)
     (record, _) = result.tables["noise_draws"]
-    change = 100 * (np.exp(-0.1) - 1)
     assert record["relative"] == pytest.approx(0.02)
-    assert record["dp_pii_sd"] == pytest.approx(abs(change) / np.sqrt(2), rel=1e-4)
-    assert record["dp_nonpii_sd"] == pytest.approx(0, abs=1e-6)
-    assert record["gap_sd"] == pytest.approx(record["dp_pii_sd"], rel=1e-4)
     assert record["draws"] == 2
-    assert find(result.rows, metric="dp_pii").value == pytest.approx(
-        change / 2, rel=1e-4
-    )
-    single = noise({"x": tables}, case.manifest, sigmas=SIGMAS, draws=1)
-    assert single.tables["noise_draws"][0]["gap_sd"] is None
-    json.dumps(result.tables, allow_nan=False)
+    mean = 100 * (np.exp(-0.1) - 1) / 2
+    assert find(result.rows, metric="dp_pii").value == pytest.approx(mean, rel=1e-4)
 
 
 # --- contrasts and words --------------------------------------------------------------
@@ -171,17 +155,6 @@ def test_the_untrained_models_gap_is_the_null(case):
         "more": case.tables(selective(0.7, 0.1)),
     }
     result = noise(tables, case.manifest, **OPTIONS)
-    for metric in ("dp_pii", "dp_nonpii", "gap"):
-        base, *others = (
-            find(result.rows, checkpoint=name, metric=metric) for name in tables
-        )
-        assert (base.null, base.null_low, base.null_high) == (0.0, None, None)
-        for row in others:
-            assert (row.null, row.null_low, row.null_high) == (
-                base.value,
-                base.low,
-                base.high,
-            )
     assert find(result.rows, checkpoint="same", metric="gap").low > 0
     same, more = (
         find(result.contrasts, checkpoint=name, baseline="base")
@@ -190,8 +163,6 @@ def test_the_untrained_models_gap_is_the_null(case):
     assert same.low < 0 < same.high
     assert more.low > 0
     assert more.p < 0.01
-    alone = noise({"more": tables["more"]}, case.manifest, **OPTIONS)
-    assert {row.null for row in alone.rows} == {None}
 
 
 def test_no_contrast_where_no_gap_could_show(case):

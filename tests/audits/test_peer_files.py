@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spark_audit.audits.mia.peer_files import by_place, read_rows
-from spark_audit.audits.mia.referee import given_files, read_scores
+from spark_audit.audits.mia.referee import by_place, given_files, read_rows, read_scores
 from spark_audit.errors import InputError
 
 PEERS = Path(__file__).parent / "peers"
@@ -118,15 +117,14 @@ def many_rows(rng: np.random.Generator, n: int) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-@pytest.mark.parametrize("n", [20, 200])
-@pytest.mark.parametrize("values", [None, 5, 2])
+@pytest.mark.parametrize(("n", "values"), [(20, None), (20, 2), (200, 5)])
 def test_an_order_within_the_sides_is_told_from_another(n, values):
-    """Of 100: none in order is refused, and at most one in another order passes.
+    """Of 40: none in order is refused, and at most one in another order passes.
 
     Scores are exact, or of few values as those of attacks by votes.
     """
     passed = refused = 0
-    for seed in range(100):
+    for seed in range(40):
         rng = np.random.default_rng([n, seed])
         rows = many_rows(rng, n)
         own = pd.Series(rng.random(2 * n), index=rows["id"].unique())
@@ -144,7 +142,7 @@ def test_an_order_within_the_sides_is_told_from_another(n, values):
 
 def test_an_attack_that_draws_at_random_passes_and_a_late_gap_does_not():
     noisy = late = 0
-    for seed in range(100):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         rows = many_rows(rng, 200)
         own = pd.Series(rng.normal(size=400), index=rows["id"].unique())
@@ -154,8 +152,8 @@ def test_an_attack_that_draws_at_random_passes_and_a_late_gap_does_not():
         for at in (160, 372):
             scores[at : at + 52] = np.append(scores[at + 1 : at + 52], 0.0)
         late += _refused(scores, rows)
-    assert noisy <= 3
-    assert late >= 95
+    assert noisy <= 2
+    assert late >= 36
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 
 from spark_audit.audits.base import Context
 from spark_audit.audits.mia.estimates import Group, Known
-from spark_audit.audits.mia.membership_guards import Findings
 from spark_audit.audits.mia.referee import given_files, judged_scores, read_scores
 from spark_audit.audits.mia.scores import FPRS
+from spark_audit.audits.mia.verdicts import Findings
 from spark_audit.errors import InputError
 
 ROWS = 240
@@ -72,36 +72,29 @@ def filed(scores: np.ndarray, folder: Path) -> np.ndarray:
 @pytest.mark.parametrize("placed", [False, True])
 def test_scores_that_know_nothing_are_claimed_in_one_of_twenty(placed, tmp_path):
     folder = tmp_path if placed else None
-    said = verdicts(lambda rng, *_: rng.random(ROWS), times=200, folder=folder)
-    assert len(said) == 200
-    assert said.count("detected") <= 10
+    said = verdicts(lambda rng, *_: rng.random(ROWS), times=60, folder=folder)
+    assert said.count("detected") <= 3
 
 
-@pytest.mark.parametrize("shift", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize(
-    ("base", "placed"), [(False, False), (True, False), (False, True)]
-)
-def test_a_score_that_reads_the_text_alone_claims_nothing(
-    shift, base, placed, tmp_path
-):
+@pytest.mark.parametrize(("shift", "base"), [(0.5, False), (1.0, True), (2.0, False)])
+def test_a_score_that_reads_the_text_alone_claims_nothing(shift, base):
     said = verdicts(
         lambda rng, member, topic: topic + rng.normal(0, 0.3, ROWS),
-        times=100,
+        times=60,
         shift=shift,
         base=base,
-        folder=tmp_path if placed else None,
     )
-    assert said.count("detected") <= 5
+    assert said.count("detected") <= 3
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 def test_a_score_that_knows_the_rows_is_detected(shift):
     said = verdicts(
         lambda rng, member, topic: topic + rng.normal(2.5 * member, 0.5),
-        times=40,
+        times=20,
         shift=shift,
     )
-    assert said.count("detected") >= 32
+    assert said.count("detected") >= 16
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,9 @@
 
 import numpy as np
 import pytest
-from audited import evidence, matched
+from audited import matched
 
-from spark_audit.audits.matched.rematch import (
-    VARIANTS,
-    diagnostics,
-    rematch,
-)
-from spark_audit.audits.spans import groups
+from spark_audit.audits.matched.rematch import VARIANTS, rematch
 
 
 def test_the_manifest_s_own_settings_give_its_own_pairs(make_case):
@@ -40,7 +35,8 @@ def test_variants_change_what_they_say(make_case):
     before = rematch(case.manifest, **VARIANTS["controls before"])
     assert len(before)
     assert (before.control + before.length <= before.pii).all()
-    result = matched(case.tables(a=lambda key, nll: nll), case.manifest)
+    tables = case.tables(a=lambda key, nll: nll)
+    result = matched(tables, case.manifest, placebo_draws=0)
     records = result.tables["matched_sensitivity"]
     assert [record["variant"] for record in records] == list(VARIANTS)
     row = next(r for r in records if r["variant"] == "caliper 0.1")
@@ -61,19 +57,3 @@ def test_placebo_table_centres_on_zero_and_checks_r1(make_case):
     assert anyone["mean"] == pytest.approx(0.0, abs=0.03)
     assert 0 < anyone["sd"] < 0.2
     assert alike["mean"] == pytest.approx(alike["own_rtm_bias"], abs=0.05)
-
-
-def test_leave_one_out_range_is_that_of_a_loop(make_case):
-    case = make_case(sources=12, seed=7)
-    rng = np.random.default_rng(0)
-    noise = {key: rng.normal(0, 1, 60) for key in case.reference}
-    tables = case.tables(a=lambda key, nll: nll + noise[key])
-    found = evidence("matched", tables, case.manifest, placebo_draws=0)
-    nll = {"a": found.row("a", "nll_sum")}
-    (pairs,) = (one for one in groups(found.units) if one.name == "pooled")
-    (record,) = diagnostics(found.units, pairs, nll)
-    num, den = pairs.sums(nll["a"][pairs.pii] - nll["a"][pairs.control]).T
-    keep = ~np.eye(12, dtype=bool)
-    loop = [num[k].sum() / den[k].sum() for k in keep]
-    assert record["leave_one_cluster_out_low"] == pytest.approx(min(loop))
-    assert record["leave_one_cluster_out_high"] == pytest.approx(max(loop))

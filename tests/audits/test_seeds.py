@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from spark_audit.audits.baselines import baselines_of
+from spark_audit.audits.base import baselines_of
 from spark_audit.audits.seeds import with_entries
 from spark_audit.results import AuditResult, Contrast, Row
 

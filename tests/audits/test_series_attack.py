@@ -112,15 +112,15 @@ def test_what_was_forgotten_is_found_by_the_series():
 
 def test_nothing_is_claimed_of_what_nobody_learned():
     claims, adds = 0, 0
-    for seed in range(20):
+    for seed in range(10):
         _, said = concluded(evidence(seed))
         claims += said.claim == "membership"
         told = "Share the last" in said.sentence
         assert told == (said.claim == "membership" and bool(said.facts["adds"]))
         adds += bool(said.facts["adds"])
-    # 20 tests at 5%: more than 4 have a probability of 0.3%.
-    assert claims <= 4
-    assert adds <= 4
+    # 10 tests at 5%: more than 3 have a probability of 0.1%.
+    assert claims <= 3
+    assert adds <= 3
 
 
 def test_texts_that_differ_are_no_membership():
@@ -210,7 +210,7 @@ def test_what_was_learned_and_forgotten_bounds_epsilon_by_the_series():
 def test_coins_that_nobody_learned_bound_nothing():
     """Half of the canaries' strings are likelier than the other by themselves."""
     above = 0
-    for seed in range(200):
+    for seed in range(80):
         found = bounds_of(coin_evidence(seed, coins=24))
         above += any(record["epsilon_per_record"] > 0 for record in found.values())
-    assert above <= 10
+    assert above <= 4

@@ -172,7 +172,7 @@ def test_a_model_that_broke(scene, more, fails):
 def test_false_alarms_are_rare(make_case):
     """Innocent checkpoints that drift by row, and guess one in a hundred."""
     rng = np.random.default_rng(7)
-    alarms, runs = 0, 40
+    alarms, runs = 0, 20
     for seed in range(2):
         manifest, reference = numbers(make_case, seed=seed)
         base = scored(reference, noise=0.0)
@@ -187,4 +187,4 @@ def test_false_alarms_are_rare(make_case):
             )
             alarms += bool(failed(manifest, base=base, x=model))
     # At twice ALARM, more come up in fewer than 1 of 100 such simulations.
-    assert alarms <= 2 * ALARM * runs + 3
+    assert alarms <= 2 * ALARM * runs + 2

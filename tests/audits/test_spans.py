@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from audited import matched
 
-from spark_audit.audits.spans import Sums, audited_spans
+from spark_audit.audits.spans import Sums
 from spark_audit.errors import InputError
 from spark_audit.scoring.table import Pass, TokenTable
 
@@ -23,14 +23,3 @@ def test_a_table_that_lacks_an_example_is_refused(make_case):
         sums(np.array([3]), np.array([1]), np.array([1]))
     with pytest.raises(InputError, match="the score table lacks an item"):
         matched({"a": {Pass(): table}}, case.manifest)
-
-
-def test_audited_spans_are_the_matched_and_the_unmatched(make_case):
-    case = make_case(sources=12, tests=4, seed=3, caliper=0.05)
-    total = 0
-    for split in ("train", "test"):
-        for _, example, ranges in audited_spans(case.manifest, split=split):
-            assert example.split == split
-            assert ranges == case.spans(example.id)
-            total += len(ranges)
-    assert total == len(case.manifest.pairs) + len(case.manifest.unmatched)

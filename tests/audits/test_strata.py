@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from spark_audit.audits.identifier_facts import mask, strata, told_apart
 from spark_audit.audits.mia.texts import dealt
-from spark_audit.audits.strata import mask, strata, told_apart
 from spark_audit.stats.memory_contrast import Sides, memory
 
 WORDS = "the man went home and the order was late so please help us".split()
@@ -137,7 +137,7 @@ def test_folds_are_no_fixed_ones_of_a_size(monkeypatch):
         orders.append(tuple(order))
         return dealt(sides, member, order)
 
-    monkeypatch.setattr("spark_audit.audits.strata.dealt", spied)
+    monkeypatch.setattr("spark_audit.audits.identifier_facts.dealt", spied)
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
         both = [made(rng, 1, 12), made(rng, 0, 12)]
@@ -165,7 +165,7 @@ def claims(rng: np.random.Generator, *, years: bool, effect: float) -> bool:
 
 
 @pytest.mark.parametrize(
-    "draws", [16, pytest.param(400, marks=pytest.mark.slow)], ids=["quick", "long"]
+    "draws", [8, pytest.param(400, marks=pytest.mark.slow)], ids=["quick", "long"]
 )
 def test_size_and_power_of_the_whole_test(draws):
     """Formats alone are claimed in 5% at most, memory nearly as often as without."""

@@ -198,18 +198,6 @@ def test_the_order_decides_what_was_learned_when(made):
     )
 
 
-def test_other_numbers_of_stages_and_tasks(made):
-    manifest = made(tests=60)
-    result = utility(series(manifest, "x", LEARNING[:2]), manifest)
-    assert find(result.rows, metric="last").value is not None
-    assert (
-        find(result.rows, metric="bwt").note
-        == "stages and tasks differ in number: 2 and 3"
-    )
-    fewer = utility(series(manifest, "x", LEARNING[:2]), manifest, order="yelp,fomc")
-    assert find(fewer.rows, metric="bwt").value is not None
-
-
 # --- scorers --------------------------------------------------------------------------
 
 

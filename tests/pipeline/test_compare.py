@@ -12,7 +12,7 @@ from audited import matched, nll
 from made_reports import checkpoint, made_report, manifest_facts
 
 from spark_audit.audits import about
-from spark_audit.audits.baselines import baselines_of
+from spark_audit.audits.base import baselines_of
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
 from spark_audit.pipeline.compare import compare

@@ -10,7 +10,6 @@ from spark_audit.stats.accuracy import (
     accuracy_estimate,
     cluster_shares,
     reason_against,
-    task_weights,
 )
 from spark_audit.stats.bootstrap import draw_in_strata, sign_flip, weighted_sums
 from spark_audit.stats.intervals import rate_estimate
@@ -98,16 +97,6 @@ def test_a_matrix_has_only_the_figures_that_its_shape_allows(stages, tasks, name
     for name in METRICS:
         reason = reason_against(name, stages=stages, tasks=tasks)
         assert (reason is None) == (name in names)
-
-
-@pytest.mark.parametrize("metric", ["last", "avg", "learning_accuracy"])
-def test_task_weights_are_what_a_task_weighs(metric):
-    weights = task_weights(metric, 4)
-    assert weights.sum() == pytest.approx(1)
-    for task, weight in enumerate(weights):
-        matrix = np.zeros((4, 4))
-        matrix[:, task] = 1.0
-        assert accuracy_metrics(matrix)[metric] == pytest.approx(weight)
 
 
 # --- intervals ------------------------------------------------------------------------
@@ -203,25 +192,6 @@ def test_a_source_in_several_tasks_is_one_cluster():
     one, two = (accuracy_estimate(a, "last") for a in (together, apart))
     assert one.clusters == 30
     assert one.se == pytest.approx(np.sqrt(2) * two.se, rel=0.03)  # type: ignore[operator]
-
-
-def test_a_task_without_questions_is_said():
-    answers = made([20, 0], stages=2)
-    assert np.isnan(answers.matrix()[0, 1])
-    estimate = accuracy_estimate(answers, "last")
-    assert (estimate.status, estimate.note) == (
-        "not_estimable",
-        "a task has no question",
-    )
-
-
-def test_one_stage_has_last_only():
-    answers = made([20, 20], stages=1)
-    assert accuracy_estimate(answers, "last").value is not None
-    for metric in ("avg", "bwt", "forgetting", "learning_accuracy"):
-        estimate = accuracy_estimate(answers, metric)
-        assert estimate.status == "not_estimable"
-        assert "one stage only" in estimate.note
 
 
 # --- paired ---------------------------------------------------------------------------

@@ -5,11 +5,7 @@ import numpy as np
 import pytest
 
 from spark_audit.stats import assignment
-from spark_audit.stats.assignment import (
-    Choices,
-    Pick,
-    assign_disjoint,
-)
+from spark_audit.stats.assignment import Choices, Pick, assign_disjoint
 
 
 def choices_of(*spans: tuple[int, dict[int, int]]) -> list[Choices]:
@@ -88,9 +84,7 @@ def test_equals_brute_force_in_every_tie(spans, tokens, windows, cases, largest)
         choices = random_choices(
             rng, spans=spans, tokens=tokens, windows=windows, largest=largest
         )
-        picks, solver = assign_disjoint(choices)
-        assert picks == by_brute_force(choices)
-        assert solver == "dp"
+        assert assign_disjoint(choices) == by_brute_force(choices)
 
 
 def test_groups_change_nothing(monkeypatch):
@@ -103,7 +97,7 @@ def test_groups_change_nothing(monkeypatch):
         choices = [choice for choice in choices if len(choice.starts)]
         if not choices:
             continue
-        picks, _ = assign_disjoint(choices)
+        picks = assign_disjoint(choices)
         assert picks == assignment._dynamic_programme(choices)
 
 
@@ -111,11 +105,10 @@ def test_integer_programme_agrees(monkeypatch):
     rng = np.random.default_rng(17)
     for _ in range(25):
         choices = random_choices(rng, spans=5, tokens=25, windows=20, largest=5_000_000)
-        exact, solver = assign_disjoint(choices)
-        assert solver == "dp"
+        exact = assign_disjoint(choices)
         with monkeypatch.context() as patch:
             patch.setattr(assignment, "MAX_STATES", 2)
-            by_milp, solver = assign_disjoint(choices)
+            by_milp = assign_disjoint(choices)
         used = tokens_of(by_milp, choices)
         assert len(used) == len(set(used))
         assert value(by_milp) == value(exact)
@@ -126,10 +119,9 @@ def test_integer_programme_agrees(monkeypatch):
 def test_more_than_twelve_competing_spans_go_to_milp():
     # 14 spans want the same 15 tokens; the cheapest 14 cost 0 + 1 + .. + 13.
     choices = choices_of(*[(1, {start: start for start in range(15)})] * 14)
-    picks, solver = assign_disjoint(choices)
-    assert solver == "milp"
+    picks = assign_disjoint(choices)
     assert value(picks) == (0, 91)
     assert sorted(tokens_of(picks, choices)) == list(range(14))
     # One too many: 13 windows for 14 spans.
     choices = choices_of(*[(1, {start: start for start in range(13)})] * 14)
-    assert value(assign_disjoint(choices)[0]) == (1, 78)
+    assert value(assign_disjoint(choices)) == (1, 78)

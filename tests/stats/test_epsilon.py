@@ -43,21 +43,6 @@ class TestCandidateGuess:
         p = stats.binom.sf(hits - 1, 50, top_k_probability(found, k, N))
         assert p == pytest.approx(0.05, rel=1e-6)
 
-    @pytest.mark.parametrize("k", [1, 10])
-    def test_is_zero_exactly_where_chance_is_not_rejected(self, k):
-        for hits in range(8):
-            p = stats.binom.sf(hits - 1, 50, k / N)
-            found = candidate_guess_bound(hits, 50, n_candidates=N, k=k).canary
-            assert (found == 0) == (p > 0.05)
-
-    def test_a_smaller_significance_is_the_limit_of_that_level(self):
-        found = candidate_guess_bound(
-            25, 50, n_candidates=N, significance=0.05 / 17
-        ).canary
-        p = stats.binom.sf(24, 50, top_k_probability(found, 1, N))
-        assert p == pytest.approx(0.05 / 17, rel=1e-6)
-        assert found < candidate_guess_bound(25, 50, n_candidates=N).canary
-
     def test_rows_and_adjacency_share_it_out(self):
         found = candidate_guess_bound(25, 50, n_candidates=N, rows=6)
         assert found.record == found.canary / 6
@@ -162,14 +147,6 @@ class TestOneRun:
             )
             assert (min(by_both) <= 0.05) == refuted
 
-    def test_chance_gives_nothing(self):
-        for delta in (0.0, 1e-5):
-            for v in range(41):
-                bound = one_run_bound(v, 40, 80, delta=delta).canary
-                if stats.binom.sf(v - 1, 40, 0.5) > 0.05:
-                    assert bound == 0
-        assert one_run_mu(24, 40, 80) == 0
-
     def test_groups_share_it_out(self):
         found = one_run_bound(25, 25, 50, rows=6)
         assert found.record == pytest.approx(found.canary / 6)
@@ -244,8 +221,10 @@ def by_shared_luck(mu: float, guesses: int) -> tuple[np.ndarray, float]:
     return np.array(at_least), float(weight @ q)
 
 
-@pytest.mark.parametrize("coins", [50, 200, 1000])
-@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(
+    ("mu", "coins"),
+    [(0.5, 50), (2.0, 50), pytest.param(1.0, 1000, marks=pytest.mark.slow)],
+)
 def test_mu_holds_where_all_coins_share_their_luck(mu, coins):
     """Bounds for independent errors (arXiv 2509.08704 as public code has it) do not."""
     for guesses in (coins, declared_guesses(coins)):

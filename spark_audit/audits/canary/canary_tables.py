@@ -1,4 +1,4 @@
-"""Tables of the canary audit: doses, uniformity, held-out canaries, changes, epsilon.
+"""Tables of the canary audit: doses, held-out canaries, bounds of epsilon.
 
 Lower bounds of epsilon come from two kinds of guesses: which of its candidates a
 planted canary is, and which of a pair of canaries was planted. The second is a game of
@@ -10,8 +10,7 @@ the rank of a canary that is not in the data is uniform, whichever rows it stand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any
 
@@ -20,30 +19,20 @@ import pandas as pd
 import scipy
 
 from spark_audit import sentences
-from spark_audit.audits.base import Context
 from spark_audit.audits.canary.rank_tests import (
     LEVEL,
     Judged,
     by_part,
-    changes,
     held_out,
     hits_of,
     p_by_chance,
-    rank_uniformity,
     resolved,
     tied,
     trained,
-    unresolved,
 )
 from spark_audit.data.canaries import FORMATS
 from spark_audit.names import BASE
-from spark_audit.stats.bootstrap import sign_flip
-from spark_audit.stats.chance_ranks import (
-    chance_mde,
-    dose_trend,
-    null_mean,
-    null_moments,
-)
+from spark_audit.stats.chance_ranks import null_mean, null_moments
 from spark_audit.stats.epsilon import (
     GuessBound,
     candidate_guess_bound,
@@ -57,14 +46,6 @@ Record = dict[str, Any]
 
 KS = (1, 10)
 """Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
-
-
-def _told(record: Record, *, resolvable: bool) -> Record:
-    """The record with its ``status``; without p values where nothing is ranked."""
-    if not resolvable:
-        tests = {k: None for k in record if k.startswith("p_") or k.endswith("_p")}
-        record = record | tests
-    return record | {"status": "ok" if resolvable else "not_resolvable"}
 
 
 def _tabled(
@@ -92,7 +73,8 @@ def _by_dose(whole: pd.DataFrame) -> Iterator[Record]:
             "held_out": bool(chosen["held_out"].iloc[0]),
             "canaries": len(chosen),
             "tied": tied(chosen),
-            "nll_mean": _mean_of_several(chosen["nll_mean"]),
+            # Of one canary it would be the score of a string, and tell it.
+            "nll_mean": float(chosen["nll_mean"].mean()) if len(chosen) > 1 else None,
             "rank_mean": float(chosen["mid"].mean()),
             "exposure_mean": float(chosen["exposure"].mean()),
             "exposure_low": mean.low,
@@ -103,50 +85,18 @@ def _by_dose(whole: pd.DataFrame) -> Iterator[Record]:
             "chance_exposure_high": high,
             "p_remembered": p_by_chance(chosen, "exposure"),
             "p_suppressed": p_by_chance(chosen, "lower_tail"),
-            "posterior_bits_mean": _mean_of_several(chosen["posterior_bits"]),
         }
         for k in (k for k in KS if k < size):
             hits = hits_of(chosen, k=k)
             record[f"top{k}_hits"] = hits.hits
             record[f"top{k}_low"], record[f"top{k}_high"] = hits.low, hits.high
             record[f"top{k}_p"] = hits.p
-        yield _told(record, resolvable=bool(resolved(chosen).any()))
-
-
-def _mean_of_several(values: pd.Series) -> float | None:
-    # Of one canary it would be the score of a string, and tell it.
-    return float(values.mean()) if len(values) > 1 else None
-
-
-def _trend(chosen: pd.DataFrame, *, seed: int) -> Iterator[Record]:
-    """Exposure over dose, canaries of dose 0 held out of it: another split."""
-    doses = chosen["dose"].to_numpy()
-    trend = dose_trend(doses, chosen["exposure"].to_numpy(), seed=seed)
-    if trend is not None:
-        yield {
-            "canaries": len(chosen),
-            "doses": ", ".join(map(str, np.unique(doses).tolist())),
-            "spearman": trend.rho,
-            "p": trend.p,
-        }
-
-
-def _uniformity(whole: pd.DataFrame) -> Iterator[Record]:
-    """Two-sided tests of uniform ranks, of trained and of held-out canaries."""
-    sides = {"trained": trained(whole), "held out": held_out(whole)}
-    for which, chosen in sides.items():
-        if not len(chosen):
-            continue
-        size, mean = chosen["n_candidates"].to_numpy(), float(chosen["mid"].mean())
-        record = {
-            "canaries": which,
-            "n": len(chosen),
-            "tied": tied(chosen),
-            "rank_mean": mean,
-            "rank_mean_p": null_mean(size, of="rank").two_sided(mean),
-            **rank_uniformity(chosen)._asdict(),
-        }
-        yield _told(record, resolvable=bool(resolved(chosen).any()))
+        record["status"] = "ok"
+        if not resolved(chosen).any():
+            # Where nothing is ranked there is no test.
+            tests = [k for k in record if k.startswith("p_") or k.endswith("_p")]
+            record |= {**dict.fromkeys(tests), "status": "not_resolvable"}
+        yield record
 
 
 def _streisand(whole: pd.DataFrame) -> Iterator[Record]:
@@ -160,16 +110,13 @@ def _streisand(whole: pd.DataFrame) -> Iterator[Record]:
     if not len(ours):
         return
     size = int(ours["n_candidates"].iloc[0])
-    ahead = p = reach = None
+    ahead = p = None
     if pairs := len(ours) * len(never):
         test = scipy.stats.mannwhitneyu(ours["mid"], never["mid"])
         # Ranks that are all alike say nothing apart; SciPy from 1.18 gives NaN.
         alike = pd.concat([ours["mid"], never["mid"]]).nunique() == 1
         ahead, p = float(1 - test.statistic / pairs), float(test.pvalue)
         p = 1.0 if alike else p
-        # The difference of two means varies as a mean of so many canaries does.
-        worth = pairs / (len(ours) + len(never))
-        reach = float(chance_mde(1, n_candidates=size).ranks / np.sqrt(worth))
     yield {
         "trained": len(ours),
         "held_out": len(never),
@@ -180,66 +127,7 @@ def _streisand(whole: pd.DataFrame) -> Iterator[Record]:
         "p_suppressed": p_by_chance(ours, "lower_tail"),
         "trained_ahead": ahead,
         "p": p,
-        "mde_ranks": reach,
     }
-
-
-def paired_table(
-    frame: pd.DataFrame, baselines: Mapping[str, str], *, seed: int
-) -> list[Record]:
-    """Change of each canary's exposure against the baseline, on the same candidates.
-
-    None is given where one of the two ranks nothing (:func:`unresolved`).
-    """
-    whole = trained(frame)
-    lost = unresolved(whole)
-    parts = {(name, part): chosen for name, part, chosen in by_part(whole)}
-    found = []
-    for (name, part), chosen in parts.items():
-        other = parts.get((str(baselines.get(name)), part))
-        if other is None:
-            continue
-        change, both = changes(chosen, other, "exposure")
-        if not both:
-            continue
-        resolvable = not lost.keys() & {(name, part), (str(baselines[name]), part)}
-        moved = int(np.count_nonzero(change)) if resolvable else None
-        record: Record = {
-            "checkpoint": name,
-            "baseline": baselines[name],
-            "part": part,
-            "canaries": len(both),
-            "changed": moved,
-            "exposure_change_mean": float(change.mean()) if resolvable else None,
-            "exposure_change_median": float(np.median(change)) if resolvable else None,
-            "wilcoxon_p": _signed_rank_p(change) if moved else None,
-            "sign_flip_p": sign_flip(change, seed=seed) if moved else None,
-        }
-        found.append(_told(record, resolvable=resolvable))
-    return found
-
-
-def _signed_rank_p(change: np.ndarray) -> float:
-    """Wilcoxon's two-sided p; SciPy takes seconds for all signs of tied ranks."""
-    if len(change) > 13:
-        return float(scipy.stats.wilcoxon(change).pvalue)
-    moved = change[change != 0]
-    ranks = scipy.stats.rankdata(np.abs(moved))
-    return sign_flip(ranks * np.sign(moved), seed=0)
-
-
-def _extrapolated(whole: pd.DataFrame) -> Iterator[Record]:
-    """Canaries at rank 1, whose exposure is capped: what a fitted tail would say."""
-    first = whole[whole["extrapolated"].notna()]
-    if len(first):
-        yield {
-            "canaries_at_rank_1": len(first),
-            "extrapolated_exposure_mean": float(first["extrapolated"].mean()),
-            "capped_exposure": float(np.log2(first["n_candidates"].iloc[0])),
-            "clipped": int(first["extrapolated_clipped"].sum()),
-            "largest_ks_of_the_fit": float(first["extrapolated_ks"].max()),
-            "note": "an estimate from a skew-normal fit, not a count",
-        }
 
 
 # --- bounds of epsilon ----------------------------------------------------------------
@@ -400,21 +288,13 @@ def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
     return found.assign(gap=np.abs(np.log(found["planted"] / found["held_out"])))
 
 
-def tables_of(
-    frame: pd.DataFrame, judged: Judged, context: Context
-) -> dict[str, list[Record]]:
+def tables_of(frame: pd.DataFrame, judged: Judged) -> dict[str, list[Record]]:
     """Every table, by its name."""
     # Without a uniform draw bounds of epsilon have no ground.
     drawn = frame if judged.uniform else frame[:0]
     return {
         "canary_by_dose": _tabled(frame, _by_dose),
-        "canary_uniformity": _tabled(frame, _uniformity),
         "canary_streisand": _tabled(frame, _streisand),
-        "canary_dose_trend": _tabled(
-            trained(frame), partial(_trend, seed=context.seed)
-        ),
-        "canary_paired": paired_table(frame, context.baselines, seed=context.seed),
         "canary_epsilon": epsilon_table(drawn, judged),
         "canary_one_run": one_run_table(drawn, judged),
-        "canary_extrapolated": _tabled(trained(frame), _extrapolated),
     }

@@ -9,16 +9,16 @@ occur in most rows are detected in any checkpoint, nothing can be concluded.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from spark_audit import sentences
-from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, missing_rows
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.canary import canary_findings
 from spark_audit.audits.canary.canary_tables import tables_of
 from spark_audit.audits.canary.rank_tests import (
@@ -29,7 +29,6 @@ from spark_audit.audits.canary.rank_tests import (
     tied,
     trained,
 )
-from spark_audit.audits.metric import Metric
 from spark_audit.audits.ratio_rows import bounded, cells_of_frame, marked, ratio_figures
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.prompts import canary_key
@@ -38,25 +37,17 @@ from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.chance_ranks import (
+    candidate_rank,
     chance_mde,
     null_mean,
     null_moments,
-    top_k_mde,
-)
-from spark_audit.stats.ranks_among import (
-    candidate_ranks,
-    extrapolated_exposure,
-    posterior_bits,
     top_k_credit,
+    top_k_mde,
 )
 
 CANDIDATES = Pass("candidates")
 TOP = {"top1_rate": 1, "top10_rate": 10}
-VALUES = (
-    *("rank", "ties", "nll_sum", "nll_mean", "posterior_bits"),
-    *("extrapolated", "extrapolated_ks", "extrapolated_clipped"),
-)
-
+VALUES = ("rank", "ties", "nll_mean")
 OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
 
 _ranked = partial(Metric, variants=OFS, missing=RANKED)
@@ -77,6 +68,7 @@ METRICS = (
 
 NONE = "the manifest has no canary"
 UNRANKED = "no canary of the manifest can be ranked among candidates"
+ONE_RANK = "the chance band assumes that all rows of a canary have the same rank"
 UNSCORED = "the candidates of canaries were not scored"
 
 
@@ -95,15 +87,7 @@ class CanaryRank(Audit):
     nothing = NONE
     unscored = UNSCORED
     chance = True
-    public = (
-        "canary_uniformity",
-        "canary_streisand",
-        "canary_dose_trend",
-        "canary_paired",
-        "canary_epsilon",
-        "canary_one_run",
-        "canary_extrapolated",
-    )
+    public = ("canary_streisand", "canary_epsilon", "canary_one_run")
     covers = ("exposure_mean", "n")
     memory = True
     unit = "bits"
@@ -125,9 +109,8 @@ class CanaryRank(Audit):
         """One unit per canary, part and context, and one over its contexts.
 
         ``kind`` is ``context``; ``canary``, ranked once by each candidate's NLL
-        averaged over contexts; or ``unrankable``. ``rank`` is strict; ``nll_mean``
-        (nats per token), ``nll_sum`` and ``posterior_bits`` are the true string's;
-        ``extrapolated`` is given to canaries at rank 1.
+        averaged over contexts; or ``unrankable``. ``rank`` is strict; ``nll_mean``,
+        nats per token, is the true string's.
         """
         keyed = [
             (one, candidate_keys(one, paper=context.paper)) for one in manifest.canaries
@@ -164,20 +147,19 @@ class CanaryRank(Audit):
                 reason = UNSCORED
             unknown = "canary", "canary.not_estimable"
             return AuditResult(
-                rows=missing_rows("canary", names, METRICS, reason),
+                rows=self.missing(names, reason),
                 guards=guards,
                 findings=[Finding.not_tested(*unknown, reason=reason)],
             )
         judged = Judged.of(frame)
         in_contexts = trained(ranked(every, "context"))
-        rows, contrasts = canary_figures(ours, in_contexts, judged, context, METRICS)
-        tables = tables_of(frame, judged, context)
+        rows, contrasts = canary_figures(ours, in_contexts, judged, context)
+        tables = tables_of(frame, judged)
         unscored = [name for name in names if name not in {*ours["checkpoint"]}]
         for name in names:
             reason = UNSCORED if name in unscored else UNRANKED
-            rows += missing_rows("canary", [name], METRICS, reason, beside=rows)
+            rows += self.missing([name], reason, beside=rows)
         lacking: dict[str, Any] = {"says": "canary.unscored", "reason": UNSCORED}
-        paired = tables["canary_paired"]
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
@@ -188,7 +170,7 @@ class CanaryRank(Audit):
                     Finding.not_tested("canary", checkpoint=name, **lacking)
                     for name in unscored
                 ),
-                *canary_findings.contrast_findings(contrasts, paired, judged),
+                *canary_findings.contrast_findings(contrasts, judged),
             ],
             tables={name: table for name, table in tables.items() if table},
         )
@@ -214,10 +196,9 @@ def canary_frame(evidence: Evidence) -> pd.DataFrame:
         unscored = lost & (part["kind"] == "canary")
         part.loc[unscored, "kind"] = "unscored"
         part = part[~(lost & (part["kind"] == "context"))]
-        parts.append(part.fillna({"rank": 0, "ties": 0, "extrapolated_clipped": 0}))
+        parts.append(part.fillna({"rank": 0, "ties": 0}))
     frame = pd.concat(parts, ignore_index=True)
-    kinds = {"rank": np.int64, "ties": np.int64, "extrapolated_clipped": bool}
-    return frame.astype(kinds)
+    return frame.astype({"rank": np.int64, "ties": np.int64})
 
 
 def _units(canary: ManifestCanary, keys: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -242,53 +223,29 @@ def _scores(
 ) -> Iterator[list[float]]:
     """:data:`VALUES` of the units of one canary part; NaN if it was not scored."""
     true = canary.true_index
-    if (
-        not keys
-        or true is None
-        or table is None
-        or not all(k in table for k in keys.values())
-    ):
+    if not keys or table is None or not all(key in table for key in keys.values()):
         yield from [[np.nan] * len(VALUES)] * (len(keys) + 1)
         return
-    sums, means = (
-        np.stack([table.columns[column][table.rows(key)] for key in keys.values()])
-        for column in ("nll_sum", "nll_mean")
-    )
-    sums, means = sums.astype(np.float64), means.astype(np.float64)
-    for total, mean in zip(sums, means, strict=True):
-        yield [*_figures(total, mean, true), np.nan, np.nan, 0.0]
-    mean = means.mean(axis=0)
-    whole = _figures(sums.mean(axis=0), mean, true)
-    others = np.delete(mean, true)
-    tail = [np.nan, np.nan, 0.0]
-    if whole[:2] == [1, 0] and len(others) >= 20 and np.ptp(others) > 0:
-        found = extrapolated_exposure(mean[true], others)
-        tail = [found.exposure, found.ks, found.clipped]
-    yield [*whole, *tail]
-
-
-def _figures(total: np.ndarray, mean: np.ndarray, true: int) -> list[float]:
-    ranks = candidate_ranks(mean, true)
-    low, high = int(ranks.low[0]), int(ranks.high[0])
-    bits = float(posterior_bits(total, true)[0])
-    return [low, high - low, float(total[true]), float(mean[true]), bits]
+    assert true is not None
+    held = [table.columns["nll_mean"][table.rows(key)] for key in keys.values()]
+    means = np.stack(held).astype(np.float64)
+    for mean in (*means, means.mean(axis=0)):
+        yield [*candidate_rank(mean, true), mean[true]]
 
 
 def canary_figures(
-    once: pd.DataFrame,
-    often: pd.DataFrame,
-    judged: Judged,
-    context: Context,
-    kinds: Iterable[Metric],
+    once: pd.DataFrame, often: pd.DataFrame, judged: Judged, context: Context
 ) -> tuple[list[Row], list[Contrast]]:
     """Rows with their values by chance, and contrasts.
 
-    ``once`` holds a rank a canary, ``often`` one a context. ``kinds`` are the audit's
-    metrics. Top-1 has no contrast: so few canaries cannot show its change.
+    ``once`` holds a rank a canary, ``often`` one a context. Top-1 has no contrast: so
+    few canaries cannot show its change.
     """
     size = int(once["n_candidates"].iloc[0])
     tops = {"rank_mean": (1.0, float(size)), "exposure_mean": (0.0, np.log2(size))}
-    metrics = [replace(each, bounds=tops.get(each.name, each.bounds)) for each in kinds]
+    metrics = [
+        replace(each, bounds=tops.get(each.name, each.bounds)) for each in METRICS
+    ]
     ofs = [once["part"], often["part"] + "/annotation"]
     frame = pd.concat([once, often], ignore_index=True)
     credits = {
@@ -311,9 +268,9 @@ def canary_figures(
     )
     order = {metric.name: i for i, metric in enumerate(metrics)}
     # Cut once for the rows of all metrics.
-    first, each = (cache(partial(_of_part, ranks)) for ranks in (once, often))
+    first, each = (dict(list(r.groupby(["checkpoint", "part"]))) for r in (once, often))
     rows = [
-        _beside_chance(row, first(*place), each(*place))
+        _beside_chance(row, first[place], each[place])
         for row in rows
         for place in [(row.checkpoint, row.of.partition("/")[0])]
     ]
@@ -322,62 +279,40 @@ def canary_figures(
     return _marked(rows, judged), _marked(bounded(contrasts, TOP), judged)
 
 
-def _of_part(frame: pd.DataFrame, checkpoint: str, part: str) -> pd.DataFrame:
-    """The ranks of a checkpoint's part."""
-    return frame[(frame["checkpoint"] == checkpoint) & (frame["part"] == part)]
-
-
 def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
     """The row with its chance value, band, and the smallest effect it could show.
 
     ``once`` holds a rank a canary, ``often`` one a context.
     """
-    if row.metric == "nll" or row.value is None:
-        return row
+    k = TOP.get(row.metric, 0)
     n, size = len(once), int(once["n_candidates"].iloc[0])
-    change = dict[str, Any]()
-    annotation = "/" in row.of
+    if row.metric == "nll" or row.value is None or k >= size:
+        return row
+    change, notes, annotation = dict[str, Any](), [row.note], "/" in row.of
     # Others show nothing, however large the effect.
     able = max(1, int(resolved(once).sum()))
-    note = "the chance band assumes that all rows of a canary have the same rank"
-    if row.metric in TOP:
-        if (k := TOP[row.metric]) >= size:
-            return row
-        hits = hits_of(once, k=k)
-        least = top_k_mde(able, k=k, n_candidates=size)
-        change = {
-            "null": hits.null,
-            "null_low": hits.null_low / n,
-            "null_high": hits.null_high / n,
-            "mde": least and least.rate - hits.null,
-        }
+    if k:
+        hits, least = hits_of(once, k=k), top_k_mde(able, k=k, n_candidates=size)
+        band = hits.null_low / n, hits.null_high / n
+        change = {"null": hits.null, "mde": least and least - hits.null}
         if not annotation:
-            change |= {
-                "low": hits.low,
-                "high": hits.high,
-                "interval": "clopper-pearson",
-                "note": "",
-            }
+            change |= {"low": hits.low, "high": hits.high}
+            change["interval"], notes = "clopper-pearson", []
     else:
-        of, moments = row.metric.removesuffix("_mean"), null_moments(size)
-        null = null_mean([size] * n, of="rank" if of == "rank" else "exposure")
-        least_shift = chance_mde(able, n_candidates=size)
-        low, high = null.band(row.level)
-        change = {
-            "null": moments.rank_mean if of == "rank" else moments.exposure_mean,
-            "null_low": low,
-            "null_high": high,
-            "mde": least_shift.ranks if of == "rank" else least_shift.bits,
-        }
+        moments, shift = null_moments(size), chance_mde(able, n_candidates=size)
+        band = null_mean([size] * n).band(row.level)
+        change = {"null": moments.exposure_mean, "mde": shift.bits}
+        if row.metric == "rank_mean":
+            band = null_mean([size] * n, of="rank").band(row.level)
+            change = {"null": moments.rank_mean, "mde": shift.ranks}
+    change["null_low"], change["null_high"] = band
     if annotation:
-        change["note"] = "; ".join(text for text in (row.note, note) if text)
+        notes.append(ONE_RANK)
     ranks = often if annotation else once
     if count := tied(ranks):
         facts = {"tied": count, "canaries": len(ranks)}
-        remark = sentences.render("canary.ties", **facts)
-        before = change.get("note", row.note)
-        change["note"] = f"{before}; {remark}" if before else remark
-    return row.model_copy(update=change)
+        notes.append(sentences.render("canary.ties", **facts))
+    return row.model_copy(update={**change, "note": "; ".join(filter(None, notes))})
 
 
 def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:

@@ -27,13 +27,13 @@ from spark_audit.results.findings import Power
 from spark_audit.stats.bootstrap import holm
 from spark_audit.stats.chance_ranks import (
     TopK,
-    Uniformity,
+    exposure_bits,
+    lower_tail_exposure,
     null_mean,
     top_k,
-    uniformity,
+    uniformity_p,
 )
 from spark_audit.stats.intervals import ratio_estimate
-from spark_audit.stats.ranks_among import exposure_bits, lower_tail_exposure
 
 MOST_TIED = 0.9
 COLLAPSED = "the model collapsed, or its logits have too little precision"
@@ -125,6 +125,12 @@ def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
 LEVEL = 0.95
 
 
+def row_of(name: str, part: str, metric: str, n: int, **figures: Any) -> Row:
+    """A figure of n canaries that only a finding shows."""
+    place = {"audit": "canary", "checkpoint": name, "of": part, "metric": metric}
+    return Row(**{**place, "n": n, "clusters": n, **figures})
+
+
 def p_by_chance(frame: pd.DataFrame, column: str) -> float:
     """Chance of a mean ``exposure`` or ``lower_tail`` as high under uniform ranks."""
     # The mirrored rank is uniform too: one distribution serves both ends.
@@ -157,24 +163,10 @@ class Tested:
         """Whether it is significant."""
         return self.p <= 1 - LEVEL
 
-    def row(self, metric: str, *, unit: str = "bits", **figures: Any) -> Row:
-        """Its value, or other figures of the same canaries, as a row."""
-        return Row(
-            audit="canary",
-            checkpoint=self.checkpoint,
-            metric=metric,
-            of=self.part,
-            n=self.n,
-            clusters=self.n,
-            unit=unit,
-            **{"value": self.value, **figures},
-        )
-
-    def facts(
-        self, metric: str, *, unit: str = "bits", **figures: Any
-    ) -> dict[str, Any]:
+    def facts(self, metric: str, **figures: Any) -> dict[str, Any]:
         """Its figure by the name of the metric, p, and over how many tests that is."""
-        row = self.row(metric, unit=unit, **figures)
+        place = (self.checkpoint, self.part, metric)
+        row = row_of(*place, self.n, **{"value": self.value, "unit": "bits", **figures})
         return {metric: row, "p": self.p, "over": self.over}
 
 
@@ -206,9 +198,8 @@ def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
     """
 
     def p(chosen: pd.DataFrame) -> float:
-        test = rank_uniformity(chosen)
-        # Two looks at the same ranks: Bonferroni.
-        return min(1.0, 2 * min(test.z_p, test.ks_p))
+        columns = (chosen[name].to_numpy() for name in ("rank", "n_candidates"))
+        return uniformity_p(*columns, ties=chosen["ties"].to_numpy())
 
     lost, tests = unresolved(frame), tests_of(frame, "mid", p)
     return by_p([one for one in tests if (one.checkpoint, one.part) not in lost])
@@ -230,12 +221,6 @@ def kinds_moved(frame: pd.DataFrame) -> dict[str, set[str]]:
             if t.detected
         }
     return found
-
-
-def rank_uniformity(frame: pd.DataFrame) -> Uniformity:
-    """Two-sided tests that ranks are uniform."""
-    columns = (frame[name].to_numpy() for name in ("rank", "n_candidates"))
-    return uniformity(*columns, ties=frame["ties"].to_numpy())
 
 
 def control_tests(frame: pd.DataFrame, *, uniform_base: bool) -> list[Tested]:

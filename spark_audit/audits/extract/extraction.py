@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import scipy
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, missing_rows
-from spark_audit.audits.extract.canary_extraction import canary_findings, canary_table
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
 from spark_audit.audits.extract.extraction_findings import (
     NOTHING,
     contrast_findings,
@@ -40,11 +41,9 @@ from spark_audit.audits.extract.prompt_evidence import (
     listed,
     not_asked,
     prompt_table,
-    shown_prompts,
     spans_of,
 )
 from spark_audit.audits.identifier_facts import identifier_facts
-from spark_audit.audits.metric import Metric
 from spark_audit.audits.ratio_rows import (
     Group,
     beside_base,
@@ -54,16 +53,18 @@ from spark_audit.audits.ratio_rows import (
     ratio_figures,
 )
 from spark_audit.manifest.prompts import asked_key, asked_keys, asked_place
-from spark_audit.manifest.schema import (
-    Manifest,
-    ManifestSpan,
-    TokenRange,
-)
-from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
+from spark_audit.manifest.schema import Manifest, ManifestSpan, TokenRange
+from spark_audit.names import BASE
+from spark_audit.results import AuditResult, Claim, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums, median_replicates, sign_flip
-from spark_audit.stats.intervals import median_estimate, percentile_interval
+from spark_audit.stats.intervals import (
+    clopper_pearson,
+    median_estimate,
+    percentile_interval,
+)
 from spark_audit.stats.sampled_extraction import n_p, n_p_counts, top_k_logp
 
 MOST = 1e12
@@ -181,7 +182,7 @@ class Extraction(Audit):
         # What stands in a trained row is no guess, whatever row it is read in.
         every = every[(every["split"] == "train") | (every["dose"] == 0)]
         names = evidence.checkpoints
-        prompts = shown_prompts(prompt_table(every, seed=context.seed))
+        prompts = prompt_table(every, seed=context.seed)
         tables = {
             "extract_counts": count_table(pii),
             PROMPTS_TABLE: [*prompts, *not_asked(prompts, evidence.facts)],
@@ -192,7 +193,7 @@ class Extraction(Audit):
         if pii[pii["split"] == "train"].empty:
             unknown = "extract", "not_estimable"
             return AuditResult(
-                rows=missing_rows("extract", names, METRICS, NOTHING),
+                rows=self.missing(names, NOTHING),
                 findings=[Finding.not_tested(*unknown, reason=NOTHING), *canaries],
                 tables=tables,
             )
@@ -239,7 +240,6 @@ def medians(group: Group, evidence: Evidence, context: Context) -> Iterator[Row]
     weights = group.weights(context)
     tries: dict[tuple[str, str], np.ndarray] = {}
     drawn: dict[tuple[str, str], np.ndarray] = {}
-    columns = {"audit": "extract", "group": group.name, "metric": "n50_median"}
     for name, of in product(evidence.checkpoints, EVERY):
         logp = evidence.row(name, f"logp_{of}")[group.units]
         if np.isnan(logp).any():
@@ -248,16 +248,17 @@ def medians(group: Group, evidence: Evidence, context: Context) -> Iterator[Row]
         replicates = median_replicates(weights, values, group.codes)
         drawn[name, of] = replicates
         found = _tries(median_estimate(values, group.codes, replicates=replicates))
-        own = {"checkpoint": name, "of": of, "unit": "tries"}
-        yield Row.of_estimate(found.noting(ONE_TOKENISATION), **columns, **own)
+        found = found.noting(ONE_TOKENISATION)
+        yield Extraction.row(found, name, "n50_median", of, group=group.name)
     for (name, baseline), of in product(context.baselines.items(), EVERY):
         one, other = (name, of), (baseline, of)
         if {one, other} <= {*tries}:
             pair, replicates = (tries[one], tries[other]), drawn[one] - drawn[other]
             found, p = _difference(pair, group, replicates, seed=context.seed)
             own = {"checkpoint": name, "baseline": baseline, "of": of}
+            own |= {"audit": "extract", "group": group.name, "metric": "n50_median"}
             test: dict[str, Any] = {"unit": "log10 tries", "null": 0.0, "p": p}
-            yield Contrast.of_estimate(found, **columns, **own, **test)
+            yield Contrast.of_estimate(found, **own, **test)
 
 
 def _difference(
@@ -427,3 +428,124 @@ def _asked(
             yield *_scores(*places[prompt]), *known[prompt]
         else:
             yield (np.nan,) * len(VALUES)
+
+
+# --- canaries that come back word for word --------------------------------------------
+
+
+CANARY_P = 0.05
+"""One-sided level at which canaries come back more often than held-out ones."""
+
+
+def canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
+    """Canaries that come back, by dose and part.
+
+    In the first of their rows: held-out ones have one row, and more rows are more
+    tries. ``greedy_in_any_row`` is no figure to compare.
+    """
+    found: list[dict[str, Any]] = []
+    names = pd.Categorical(canaries["checkpoint"], canaries["checkpoint"].unique())
+    groups = canaries.groupby([names, "part", "dose"], observed=True)
+    for (name, part, _), chosen in groups:
+        dose = int(chosen["dose"].to_numpy(np.int64)[0])
+        first = chosen[chosen["first"].astype(bool)]
+        hits, n = int(first["greedy"].sum()), len(first)
+        low, high = clopper_pearson(hits, n)
+        tries = n_p(first["logp_t1"].to_numpy(np.float64))
+        anywhere = chosen.groupby("canary_id")["greedy"].any()
+        found.append(
+            {
+                "checkpoint": name,
+                "part": part,
+                "dose": dose,
+                "held_out": dose == 0,
+                "canaries": n,
+                "rows": len(chosen),
+                "greedy": hits,
+                "greedy_rate": hits / n,
+                "low": low,
+                "high": high,
+                "greedy_if_ties_lose": int(first["greedy_sure"].sum()),
+                "greedy_in_any_row": int(anywhere.sum()),
+                **{f"n50_within_{k}": v for k, v in n_p_counts(tries).items()},
+            }
+        )
+    return found
+
+
+def canary_findings(table: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """What is said of canaries, from :func:`canary_table`."""
+    found = []
+    for name in dict.fromkeys(r["checkpoint"] for r in table if not r["held_out"]):
+        ours = [r for r in table if r["checkpoint"] == name and not r["held_out"]]
+        never = [r for r in table if r["checkpoint"] == name and r["held_out"]]
+        won, sure, n = _totals(ours)
+        guessed, certain, m = _totals(never)
+        facts: dict[str, Fact] = {"back": sure, "tied": won - sure, "parts": n}
+        facts |= {"held_back": certain, "held_tied": guessed - certain, "held_parts": m}
+        facts["highest"] = None if won else max(r["high"] for r in ours)
+        tied = won > 0 and not sure
+        claim: Claim = "moved"
+        says = "canaries"
+        p = None if name == BASE else _known_p(ours, never, table)
+        if tied:
+            claim, says = "not_tested", "canaries_tied"
+        elif not won:
+            claim = "nothing_shown"
+        elif p is not None and p < CANARY_P:
+            claim, says = "verbatim", "canaries_back"
+        elif p is not None:
+            says = "canaries_chance"
+        found.append(
+            Finding(
+                audit="extract",
+                checkpoint=str(name),
+                claim=claim,
+                p=p,
+                family="exploratory" if p is None else "primary",
+                status="not_resolvable" if tied else "ok",
+                says=f"extract.{says}",
+                facts=facts,
+            )
+        )
+    return found
+
+
+def _totals(records: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
+    """Hits if ties are won, hits without them, and what was tried."""
+    won, sure, n = (
+        sum(r[key] for r in records)
+        for key in ("greedy", "greedy_if_ties_lose", "canaries")
+    )
+    return won, sure, n
+
+
+def _known_p(
+    ours: Sequence[Mapping[str, Any]],
+    never: Sequence[Mapping[str, Any]],
+    table: Sequence[Mapping[str, Any]],
+) -> float | None:
+    """The p that trained canaries come back beyond held-out ones and beyond the base's.
+
+    By Bonferroni over parts: those of one canary are no independent trials. None where
+    there is nothing to compare with.
+    """
+    first = [r for r in table if r["checkpoint"] == BASE and not r["held_out"]]
+    parts = list(dict.fromkeys(r["part"] for r in ours))
+    found = []
+    for part in parts:
+        mine, held, base = (
+            _totals([r for r in records if r["part"] == part])
+            for records in (ours, never, first)
+        )
+        sure, n = mine[1:]
+        if not (held[2] or base[2]):
+            continue
+        nulls = [null for null in (held,) if null[2]]
+        # Next to a base that returns none, only held-out ones tell what is guessed.
+        nulls += [null for null in (base,) if null[0] or not held[2]]
+        sides = ([[sure, n - sure], [hits, m - hits]] for hits, _, m in nulls)
+        more = partial(scipy.stats.fisher_exact, alternative="greater")
+        p = max(float(more(np.array(counts)).pvalue) for counts in sides)
+        found.append(min(1.0, len(parts) * p))
+    return min(found, default=None)

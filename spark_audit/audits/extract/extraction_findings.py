@@ -17,7 +17,7 @@ import scipy
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.extract.guesses import Guess, beyond_guessing, counted, dose_p
-from spark_audit.audits.strata import counterparts
+from spark_audit.audits.identifier_facts import counterparts
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import Fact, Power

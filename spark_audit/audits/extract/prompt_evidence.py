@@ -24,7 +24,7 @@ from spark_audit.manifest.schema import (
 )
 from spark_audit.names import BASE
 from spark_audit.scoring.table import Pass, TokenTable
-from spark_audit.stats.bootstrap import holm
+from spark_audit.stats.bootstrap import holm_by_key
 from spark_audit.stats.sampled_extraction import n_p, n_p_counts
 
 PROMPTED = Pass("prompted")
@@ -141,8 +141,8 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
     One is of whole identifiers, the others of their parts (:func:`graded`).
     ``true_prefix`` counts those of the same spans that come back behind it, ``cue_too``
     those of the prompt's hits that the cue gives in another row's context too; ``note``
-    has the reason where no difference is estimable. Empty where nothing but the true
-    prefix was asked.
+    has the reason where no difference is estimable, ``shown`` is whether one was found,
+    None where it is not tested here. Empty where nothing but the true prefix was asked.
     """
     if set(every["prompt"]) <= {FULL}:
         return []
@@ -173,7 +173,12 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
                 record["p"] = p if tested else None
                 records.append(record)
     names = [*full]
-    return sorted(records, key=lambda record: names.index(record["checkpoint"]))
+    records.sort(key=lambda record: names.index(record["checkpoint"]))
+    adjusted = holm_by_key({i: record.pop("p") for i, record in enumerate(records)})
+    for i, record in enumerate(records):
+        shown = (record["low"] or 0.0) > 0 and adjusted.get(i, 1.0) < LEVEL
+        record["shown"] = shown if i in adjusted else None
+    return records
 
 
 def _no_difference(spans: Spans) -> str:
@@ -212,19 +217,6 @@ def _whole(train: pd.DataFrame, full: pd.DataFrame, *, cue: bool) -> dict[str, A
         "cue_too": int(same["cue"][same["span"].isin(hits)].sum()) if cue else None,
         **{f"top40_within_{n}": count for n, count in tries.items()},
     }
-
-
-def shown_prompts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The records of :func:`prompt_table`, ``p`` turned into what is ``shown``."""
-    tested = [record["p"] for record in records if record["p"] is not None]
-    adjusted = iter(holm(tested).tolist())
-    found = []
-    for record in records:
-        told = {key: value for key, value in record.items() if key != "p"}
-        low = record["low"] or 0.0
-        shown = None if record["p"] is None else next(adjusted) < LEVEL and low > 0
-        found.append({**told, "shown": shown})
-    return found
 
 
 def not_asked(

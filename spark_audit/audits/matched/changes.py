@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.identifier_facts import Moved, comparable, sides_of
+from spark_audit.audits.identifier_facts import ENOUGH, Moved, comparable, sides_of
 from spark_audit.audits.spans import Group
 from spark_audit.data.occurrences import dose_group
 from spark_audit.names import (
@@ -302,7 +302,6 @@ def _beyond(both: pd.DataFrame, pii: pd.DataFrame) -> Estimate:
 
 # --- identifiers on either side, and low-sensitivity text -----------------------------
 
-PERMUTATIONS = 9999
 NO_LOW = "the drift of low-sensitivity text is not known"
 
 
@@ -364,8 +363,6 @@ class Occurrences:
             return {}
         auc = self.spans["text_auc"].max()
         if np.isnan(auc):
-            from spark_audit.audits.strata import ENOUGH
-
             return {"fewest": ENOUGH}
         clusters = self.spans["cluster"].nunique()
         shown = Estimate(auc, clusters=clusters)
@@ -386,9 +383,9 @@ class Occurrences:
         p, least = own.t_p(null=self.reach), 0.0
         if seed is not None and p is not None and (self.spans["form"] > 0).all():
             # Chance dealt them to the sides: what it could have dealt is known.
-            dealt = permutation_p(own_change, sides, seed=seed, replicates=PERMUTATIONS)
+            dealt = permutation_p(own_change, sides, seed=seed)
             if dealt is not None:
-                p, least = max(p, dealt), least_p(sides, replicates=PERMUTATIONS)
+                p, least = max(p, dealt), least_p(sides)
         se = own.difference.se
         test = Power(test="t", se=se, df=own.freedom, beyond=self.reach, least_p=least)
         pii, control, matched = self.matched

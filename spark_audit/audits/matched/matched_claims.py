@@ -20,6 +20,7 @@ from spark_audit.audits.matched.changes import (
 )
 from spark_audit.names import CONTROL, entry_of
 from spark_audit.results import Claim, Contrast, Estimate, Finding, Row, side_of
+from spark_audit.results.findings import Power
 from spark_audit.stats.memory_contrast import claim_of
 from spark_audit.stats.selectivity import unlike_drift
 
@@ -81,8 +82,7 @@ def _memory_findings(
     """
     row = rows["memory", "", "pooled"]
     if row.value is None:
-        facts["reason"] = row.note
-        yield Finding.on(row, "not_tested", "matched.not_tested", facts=facts)
+        yield _unknown(row, "not_tested", facts)
         return
     if doubt:
         facts |= doubt
@@ -115,8 +115,7 @@ def return_findings(
         facts["original"] = row.baseline
         ps = [moved.p for moved in one.moved if moved.p is not None]
         if row.value is None or len(ps) < len(one.moved):
-            facts["reason"] = row.note
-            yield Finding.on(row, "not_tested", "matched.return_missing", facts=facts)
+            yield _unknown(row, "return_missing", facts)
         elif row.checkpoint in unclear:
             continue
         elif row.baseline in shown:
@@ -124,11 +123,29 @@ def return_findings(
             yield Finding.on(row, "nothing_shown", says, facts=facts)
         else:
             both = all(claim_of(each) == "memory" for each in (row, after))
-            says = "matched.returned" if both else "matched.not_returned"
-            options: dict[str, Any] = {"p": max(ps), "family": "primary"}
-            options["power"] = [each for moved in one.moved for each in moved.power]
+            says = "returned" if both else "not_returned"
+            power = [each for moved in one.moved for each in moved.power]
             claim: Claim = "memory" if both else "nothing_shown"
-            yield Finding.on(row, claim, says, facts=facts, **options)
+            yield _tested(row, claim, says, facts, max(ps), power)
+
+
+def _unknown(row: Row, says: str, facts: Mapping[str, Any]) -> Finding:
+    """That nothing can be said, for the row's reason."""
+    facts = {**facts, "reason": row.note}
+    return Finding.on(row, "not_tested", f"matched.{says}", facts=facts)
+
+
+def _tested(
+    row: Row,
+    claim: Claim,
+    says: str,
+    facts: Mapping[str, Any],
+    p: float | None,
+    power: Iterable[Power],
+) -> Finding:
+    """One of the tests that were declared beforehand."""
+    told: dict[str, Any] = {"facts": facts, "p": p, "power": list(power)}
+    return Finding.on(row, claim, f"matched.{says}", family="primary", **told)
 
 
 def _compared(rows: Told, group: str) -> dict[str, Any]:
@@ -158,19 +175,16 @@ def _memory(
         if rows["pii_change", "trained", group].clusters >= FEWEST
         for each in tests[group].power
     ]
-    if claim in ("memory", "betrays"):
-        says = f"matched.{claim}"
-    elif row.ends is None:
-        says = "matched.no_interval"
-    elif side_of(row):
-        says = "matched.unequal"
-    elif _clear(never) < 0 and _clear(kind) < 0:
-        claim, says = "formats", "matched.formats"
-        facts["kind"] = kind
-    else:
-        says = "matched.nothing"
-    options: dict[str, Any] = {"p": test.p, "family": "primary", "facts": facts}
-    return Finding.on(row, claim, says, power=[*test.power, *power], **options)
+    says: str = claim
+    if claim not in ("memory", "betrays"):
+        says = "nothing"
+        if row.ends is None:
+            says = "no_interval"
+        elif side_of(row):
+            says = "unequal"
+        elif _clear(never) < 0 and _clear(kind) < 0:
+            claim, says, facts["kind"] = "formats", "formats", kind
+    return _tested(row, claim, says, facts, test.p, [*test.power, *power])
 
 
 def _highest(rows: Told, tests: Mapping[str, Moved], group: str) -> Finding:
@@ -182,9 +196,7 @@ def _highest(rows: Told, tests: Mapping[str, Moved], group: str) -> Finding:
         return Finding.on(row, "nothing_shown", "matched.dose_missing", facts=facts)
     claim, test = claim_of(row), tests[row.group]
     says = claim if claim in ("memory", "betrays") else "nothing"
-    options: dict[str, Any] = {"p": test.p, "family": "primary", "facts": facts}
-    options["power"] = list(test.power)
-    return Finding.on(row, claim, f"matched.dose_{says}", **options)
+    return _tested(row, claim, f"dose_{says}", facts, test.p, test.power)
 
 
 def _selectivity_finding(
@@ -204,8 +216,7 @@ def _selectivity_finding(
     row = rows["delta_sel", "", "pooled"]
     facts: dict[str, Any] = {"delta_sel": row, "seeds": seeds}
     if row.value is None:
-        facts["reason"] = row.note
-        return Finding.on(row, "not_tested", "matched.no_delta_sel", facts=facts)
+        return _unknown(row, "no_delta_sel", facts)
     if reference:
         return Finding.on(row, "nothing_shown", "matched.reference", facts=facts)
     change = rows["delta_sel", "change", "pooled"]
@@ -255,8 +266,7 @@ def contrast_findings(
         who, base = row.checkpoint, row.baseline
         facts: dict[str, Any] = {"did": row, "baseline": base, "seeds": who in entries}
         if row.value is None:
-            facts["reason"] = row.note
-            yield Finding.on(row, "not_tested", "matched.did_missing", facts=facts)
+            yield _unknown(row, "did_missing", facts)
             continue
         drift, own, alike = (
             by_pair[who, base, metric]

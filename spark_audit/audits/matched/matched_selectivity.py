@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, guard
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.identifier_facts import Moved, identifier_facts, sides_of
 from spark_audit.audits.matched.changes import (
     CLASSES,
@@ -44,12 +44,10 @@ from spark_audit.audits.matched.matched_claims import (
 )
 from spark_audit.audits.matched.rematch import (
     affordable,
-    diagnostics,
     other_pairs,
     placebo_table,
     sensitivity_table,
 )
-from spark_audit.audits.metric import Metric
 from spark_audit.audits.spans import (
     REPRODUCED,
     Sums,
@@ -257,7 +255,7 @@ class Matched(Audit):
             moved = train.assign(apart=apart[name][train.index])
             contrasts += own_contrasts(name, other, moved)
         pooled = whole[0] if whole and whole[0].name == "pooled" else None
-        tables = {"matched_diagnostics": diagnostics(every, pooled, nll)}
+        tables = {}
         if evidence.facts["rematched"]:
             tables["matched_sensitivity"] = sensitivity_table(evidence)
         if evidence.facts["placebo"]:

@@ -21,7 +21,7 @@ from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
 from spark_audit.results import Estimate
 from spark_audit.results.evidence import Evidence
-from spark_audit.stats.intervals import Estimand, left_out, ratio
+from spark_audit.stats.intervals import Estimand
 from spark_audit.stats.matching import match_spans, placebo_spans
 from spark_audit.stats.selectivity import delta_sel, rtm_bias
 
@@ -278,29 +278,6 @@ def _bias_of(pooled: Group, units: pd.DataFrame, nll: np.ndarray) -> float | Non
     )
     bias = rtm_bias(instead, pooled.means(nll))
     return bias.estimate().value if isinstance(bias, Estimand) else None
-
-
-def diagnostics(
-    units: pd.DataFrame, pooled: Group | None, nll: Mapping[str, np.ndarray]
-) -> list[dict[str, Any]]:
-    """How much one cluster or the controls' place could matter."""
-    records: list[dict[str, Any]] = []
-    if pooled is None or len(np.unique(pooled.codes)) < 2:
-        return records
-    start = units["start"].to_numpy()
-    after = float(np.mean(start[pooled.control] > start[pooled.pii]))
-    for name, values in nll.items():
-        sums = pooled.sums(values[pooled.pii] - values[pooled.control])
-        _, without = left_out(sums[sums[:, 1] > 0], ratio)
-        records.append(
-            {
-                "checkpoint": name,
-                "leave_one_cluster_out_low": float(without.min()),
-                "leave_one_cluster_out_high": float(without.max()),
-                "controls_after_share": after,
-            }
-        )
-    return records
 
 
 def _classes(example: ManifestExample) -> np.ndarray:

@@ -13,8 +13,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Context
-from spark_audit.audits.mia.score_formulas import LIMIT
-from spark_audit.audits.mia.scores import BESIDE, FEWEST, RELATIVE
+from spark_audit.audits.mia.scores import BESIDE, FEWEST, LIMIT, RELATIVE
 from spark_audit.data.occurrences import dose_group
 from spark_audit.errors import NotEstimableError
 from spark_audit.names import BASE
@@ -77,11 +76,11 @@ class Known:
     fprs: Mapping[str, float]
     chance_seed: int
 
-    def design(self, rows: np.ndarray, *, by_task: bool = True) -> Design:
+    def design(self, rows: np.ndarray) -> Design:
         """Sides, clusters and tasks of some rows."""
         part = self.facts.iloc[rows]
-        task = part["task"].to_numpy(str) if by_task else None
-        return Design.of(part["member"], part["cluster"].to_numpy(str), task)
+        labels = (part[name].to_numpy(str) for name in ("cluster", "task"))
+        return Design.of(part["member"], *labels)
 
 
 @dataclass(frozen=True)
@@ -419,10 +418,7 @@ def _by_dose(
 
 
 def _rate_difference(
-    drawn: Drawn,
-    pair: Sequence[np.ndarray],
-    fpr: float,
-    replicates: np.ndarray,
+    drawn: Drawn, pair: Sequence[np.ndarray], fpr: float, replicates: np.ndarray
 ) -> Estimate:
     """Difference of two rates with the percentile interval of its resamples."""
     found = [tpr_by_task(drawn.design, values, fpr) for values in pair]

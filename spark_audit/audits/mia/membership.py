@@ -16,23 +16,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import scipy
 
-from spark_audit.audits.base import Audit, Context, Plan, Tables, guard
-from spark_audit.audits.baselines import with_base
-from spark_audit.audits.mia.competitor import best_guess
+from spark_audit.audits.base import Audit, Context, Plan, Tables, guard, with_base
 from spark_audit.audits.mia.estimates import (
     MOST_REPLICATES,
     Group,
     Known,
     rows_by_group,
 )
-from spark_audit.audits.mia.membership_guards import Findings, covariate_table, findings
-from spark_audit.audits.mia.peer_files import read_rows
 from spark_audit.audits.mia.referee import (
     given_files,
     judged_scores,
     outside_scores,
+    read_rows,
     read_scores,
 )
 from spark_audit.audits.mia.scores import (
@@ -47,8 +43,14 @@ from spark_audit.audits.mia.scores import (
     reference_table,
     scored_text,
 )
-from spark_audit.audits.mia.texts import without_model
-from spark_audit.audits.mia.verdicts import base_read, verdicts
+from spark_audit.audits.mia.texts import best_guess, without_model
+from spark_audit.audits.mia.verdicts import (
+    Findings,
+    base_read,
+    covariate_table,
+    findings,
+    verdicts,
+)
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, listed
@@ -58,12 +60,10 @@ from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value
 from spark_audit.stats.power import NOT_DETECTED
-from spark_audit.stats.roc import Design, auc_estimate
+from spark_audit.stats.roc import Design
 
 CURVE = 20
 """Points of a ROC curve in the report."""
-MARGIN = 0.05
-"""An AUC is called equivalent to chance within this distance of 0.5."""
 REFERENCE = "--reference"
 OF_BASE = ("loss", "mink10", "zlib")
 """What the untrained model gives a text: had of any manifest, as a guess at it."""
@@ -178,14 +178,13 @@ class Membership(Audit):
                 if name == BASE:
                     own = membership_scores(base, manifest, ids)
                     guess = best_guess(
-                        texts if all(texts) else None,
+                        texts,
                         units["label"].to_numpy(np.int64),
                         {name: own[name] for name in OF_BASE},
                         Design.of(units["member"], units["cluster"], units["task"]),
                         seed=seed_for(context.seed, "mia", "texts"),
                     )
-                    texts_alone = beside["texts"] if guess is None else guess
-                    told_apart = {"texts": texts_alone, "blind": blind}
+                    told_apart = {"texts": guess, "blind": blind}
                     yield name, {**own, **told_apart, **outside[name]}
                     continue
                 references = [one for key, one in others.items() if key != name]
@@ -262,8 +261,7 @@ class Membership(Audit):
             findings=[*told, *absent],
             settings={"replicates": min(context.replicates, MOST_REPLICATES)},
             tables={
-                "mia_all_rows": all_rows_table(known, names),
-                "mia_covariates": covariate_table(used, judged.label_p),
+                "mia_covariates": covariate_table(used),
                 "mia_roc": curve_table(pooled, names),
                 **({"mia_texts": above} if above else {}),
                 **({"mia_outside": others} if others else {}),
@@ -351,29 +349,6 @@ def contrasts_of(
         shown = _voided(estimate, judged, attack, change=True)
         figure: dict[str, Any] = {"metric": metric, "p": p, "null": 0.0}
         yield Contrast.of_estimate(shown, baseline=other, **columns, **figure)
-
-
-def all_rows_table(known: Known, names: list[str]) -> list[dict[str, Any]]:
-    """AUC with all rows in one, tasks mixed, and whether it is equivalent to 0.5."""
-    found: list[dict[str, Any]] = []
-    for name in names:
-        for attack in DECLARED:
-            values = known.scores[name][attack]
-            rows = np.flatnonzero(np.isfinite(values))
-            if not len(rows):
-                continue
-            estimate = auc_estimate(known.design(rows, by_task=False), values[rows])
-            record: dict[str, Any] = {"checkpoint": name, "of": attack}
-            record["auc"] = estimate.value
-            record |= {key: getattr(estimate, key) for key in ("low", "high", "n")}
-            record["equivalent_to_chance"] = None
-            if estimate.value is not None and estimate.se:
-                # Two one-sided tests (Schuirmann 1987) at 5% each.
-                reach = float(scipy.special.ndtri(0.95)) * estimate.se
-                apart = abs(estimate.value - 0.5) + reach
-                record["equivalent_to_chance"] = apart < MARGIN
-            found.append(record)
-    return found
 
 
 def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:

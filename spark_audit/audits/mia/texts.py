@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.mia.score_formulas import compressed_bytes
+from spark_audit.audits.mia.scores import compressed_bytes
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
 from spark_audit.stats.balance import smd
@@ -213,7 +214,7 @@ def blind_classifier(
     rng = np.random.default_rng(seed)
     drawn = subsample(sides, rng)
     used = sides.take(drawn)
-    if not both_sides(used) or min(clusters_by_side(used)) < FOLDS:
+    if not enough(used, FOLDS):
         return None
     features = word_features([texts[i] for i in drawn], label[drawn], used.task)
     order = rng.permutation(len(np.unique(used.cluster)))
@@ -236,12 +237,10 @@ def blind_classifier(
     return Blind(everywhere, value, p, null, low, high, len(nulls), len(drawn))
 
 
-def clusters_by_side(sides: Design) -> tuple[int, int]:
-    """Clusters with members, and with non-members."""
-    return (
-        len(np.unique(sides.cluster[sides.member])),
-        len(np.unique(sides.cluster[~sides.member])),
-    )
+def enough(sides: Design, least: int) -> bool:
+    """Whether a task has both sides, and each of them has so many clusters."""
+    held = (sides.cluster[side] for side in (sides.member, ~sides.member))
+    return bool(both_sides(sides)) and all(len({*own}) >= least for own in held)
 
 
 def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
@@ -386,3 +385,119 @@ def without_model(
             told = blind._asdict().items()
             alone |= {f"blind_{name}": one for name, one in told if name != "scores"}
     return units, alone, scores
+
+
+# --- the best guess, without any audited checkpoint -----------------------------------
+
+
+CHARACTERS = (3, 4)
+"""Lengths of character n-grams, inside words."""
+GRAMS = 1 << 15
+SAME_DIGIT = str.maketrans("012345678", "9" * 9)
+BEST = 1e-3
+"""An AUC must be higher by this to be better: the first of equals is taken."""
+
+
+@remembered
+def best_guess(
+    texts: Sequence[str],
+    label: np.ndarray,
+    base: Mapping[str, np.ndarray],
+    sides: Design,
+    *,
+    seed: int,
+) -> np.ndarray:
+    """Out-of-fold scores of the best classifier.
+
+    Parameters
+    ----------
+    texts
+        ``n`` texts; where one is empty they are not used: the untrained model is left.
+    label
+        Shape ``(n,)``, codes within the task.
+    base
+        Scores of the untrained model, shape ``(n,)`` each, NaN where there is none.
+    sides
+        Folds keep clusters whole, stratified by task and side.
+
+    Returns
+    -------
+    Shape ``(n,)``: ranks within fold and task, from 0 to 1, so that folds which chose
+    differently are on one scale; NaN where a row was not drawn, and of all rows where
+    there are too few clusters, or nothing to guess by.
+    """
+    rng = np.random.default_rng(seed)
+    drawn, everywhere = subsample(sides, rng), np.full(len(sides.member), np.nan)
+    used = sides.take(drawn)
+    if not enough(used, FOLDS):
+        return everywhere
+    numbers = [values[drawn] for values in base.values() if np.isfinite(values).any()]
+    found: list[Features] = []
+    if all(texts):
+        chosen = [texts[i] for i in drawn]
+        found = [word_features(chosen, label[drawn], used.task), characters(chosen)]
+        found.append(_dense([np.array([len(text) for text in chosen])], used.task))
+    if numbers:
+        found += [_dense([each], used.task) for each in numbers]
+        found.append(_dense(numbers, used.task))
+    if not found:
+        return everywhere
+    order = rng.permutation(len(np.unique(used.cluster)))
+    everywhere[drawn] = _nested(found, used, dealt(used, used.member, order))
+    return everywhere
+
+
+def _nested(found: Sequence[Features], sides: Design, fold: np.ndarray) -> np.ndarray:
+    """Scores of each fold by the classifier that is best in the others.
+
+    Without folds j and k, one model scores both: fold j's score counts for the choice
+    in fold k, and k's for that in j.
+    """
+    inner = np.full((len(found), FOLDS, len(fold)), np.nan)
+    for which, features in enumerate(found):
+        for j, k in combinations(range(FOLDS), 2):
+            rest = ~np.isin(fold, (j, k))
+            score = fitted(features, sides.member, sides.task, rest)
+            for own, other in ((j, k), (k, j)):
+                at = fold == own
+                inner[which, other, at] = _ranks(score(at), sides.task[at])
+    scores = np.zeros(len(fold))
+    for k in range(FOLDS):
+        at, rest = fold == k, fold != k
+        part = sides.take(np.flatnonzero(rest))
+        areas = [mean_auc(part, part.member, each[k][rest]) for each in inner]
+        best = next(i for i, area in enumerate(areas) if area > max(areas) - BEST)
+        score = fitted(found[best], sides.member, sides.task, rest)
+        scores[at] = _ranks(score(at), sides.task[at])
+    return scores
+
+
+def characters(
+    texts: Sequence[str], lengths: tuple[int, int] = CHARACTERS
+) -> scipy.sparse.csr_matrix:
+    """Presence of character n-grams inside words (hashed), shape ``(n, GRAMS)``.
+
+    Of each text, and of the text with every digit as 9: how numbers are written is
+    seldom alike in rows from two sources, their digits are.
+    """
+    both = [f"{text} {text.translate(SAME_DIGIT)}" for text in texts]
+    grams: Any = {"analyzer": "char_wb", "ngram_range": lengths}
+    return hashed(both, n_features=GRAMS, **grams)
+
+
+def _dense(columns: Sequence[np.ndarray], task: np.ndarray) -> np.ndarray:
+    """Normal scores of each column within its task, and their squares."""
+    scores = np.stack(
+        [
+            scipy.special.ndtri(np.clip(_ranks(each, task), 1e-3, 1 - 1e-3))
+            for each in columns
+        ]
+    )
+    return np.concatenate([scores, scores**2 - 1]).T
+
+
+def _ranks(values: np.ndarray, task: np.ndarray) -> np.ndarray:
+    """Mid-ranks within the task, from 0 to 1; what is missing is in the middle."""
+    known = pd.Series(np.where(np.isfinite(values), values, np.nan)).groupby(task)
+    ranks = (known.rank() - 0.5) / known.transform("count")
+    return np.asarray(ranks.fillna(0.5))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_audit.report.figures.entries import frame_of, known
+from spark_audit.report.figures.entries import frame_of
 from spark_audit.report.figures.panel import (
     AREA,
     DASHED,
@@ -49,8 +49,7 @@ def draw(report: Report) -> Picture | None:
     frame = frame.assign(trained=trained, at=at.where(trained, left))
     places = np.unique(frame["at"])
     gap = np.diff(places).min(initial=np.inf) if len(places) > 1 else 1.0
-    capped = known(report.tables.get("canary_extrapolated", []), "capped_exposure")
-    tops = [*frame["exposure_most"].dropna(), *(r["capped_exposure"] for r in capped)]
+    tops = [*frame["exposure_most"].dropna()]
     look = looks(report, width=1.0)
     marked: list[tuple[str, float, Look]] = []
     if not trained.all() and trained.any():

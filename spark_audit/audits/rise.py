@@ -1,0 +1,565 @@
+"""Unplanted identifiers, ranked among fresh strings of their kind.
+
+A natural identifier may be likelier than its twins to any model, so that its rank alone
+is no evidence. What is tested is its rise since the base, and that of identifiers
+that stand in no trained row. The idea is that of natural identifiers, ICLR 2026
+(arXiv:2606.24408).
+
+Frames hold one row a checkpoint and identifier with ``mid``, ``exposure`` and ``top1``
+(ties count as on average over random orders), ``side`` and, where the base was scored,
+``rise``: exposure minus that on the base, bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
+from spark_audit.audits.canary.rank_tests import COLLAPSED, resolved
+from spark_audit.audits.identifier_facts import identifier_facts
+from spark_audit.audits.ratio_rows import (
+    beside_base,
+    cells_of_frame,
+    marked,
+    ratio_figures,
+)
+from spark_audit.data.occurrences import DOSES, dose_group
+from spark_audit.data.twins import WORDED
+from spark_audit.manifest.prompts import twins_key
+from spark_audit.manifest.schema import Manifest, ManifestTwins
+from spark_audit.names import BASE, NEVER, TRAINED
+from spark_audit.results import (
+    AuditResult,
+    Claim,
+    Contrast,
+    Finding,
+    Hits,
+    Row,
+    Status,
+    side_of,
+)
+from spark_audit.results.evidence import Evidence, Measured
+from spark_audit.results.findings import Power
+from spark_audit.scoring.table import Pass, TokenTable
+from spark_audit.stats.bootstrap import EXACT_UP_TO, holm, sign_flip
+from spark_audit.stats.chance_ranks import candidate_rank, exposure_bits, top_k_credit
+from spark_audit.stats.duplicates import connected_components
+from spark_audit.stats.intervals import ratio_estimate
+from spark_audit.stats.memory_contrast import (
+    Memory,
+    Sides,
+    least_p,
+    memory,
+    permutation_p,
+)
+
+CANDIDATES = Pass("candidates")
+NO_BASE = (
+    "the base model was not scored: give --base, because a rise is since the base model"
+)
+NO_TRAINED = "no identifier of trained rows has twins"
+
+_of_sides = partial(Metric, learned=1, variants=(TRAINED, NEVER), missing=(TRAINED,))
+METRICS = (
+    _of_sides(
+        "rise",
+        "bits",
+        null=0.0,
+        panel="rises",
+        counted=(TRAINED,),
+        glance=(TRAINED,),
+        headline=(TRAINED,),
+    ),
+    Metric(
+        "beyond",
+        "bits",
+        partner="rise",
+        learned=1,
+        null=0.0,
+        variants=("rise", "exposure"),
+        panel="rises",
+    ),
+    _of_sides("exposure_mean", "bits", bounds=(0.0, math.inf)),
+    _of_sides("top1_rate", rate=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twins(Audit):
+    """Identifiers ranked among made-up strings of their kind (twins).
+
+    The evidence is one row per checkpoint and identifier, with its ``rank`` by NLL,
+    averaged over contexts. ``ties`` counts twins with exactly the same NLL, which
+    ``rank`` places behind. An identifier of ``dose`` 0 occurs in no trained row.
+    Identifiers that share a cluster of rows share their ``cluster``. ``injected`` ones
+    were drawn in the same way as their twins. For ``stratum`` see
+    :class:`~spark_audit.audits.identifier_facts.Facts`.
+    """
+
+    name = "twins"
+    metrics = METRICS
+    unscored = "the twins of identifiers were not scored"
+    over = "exposure among twins"
+    wide = True
+    counts = "identifiers"
+    covers = ("rise", "n")
+    memory = True
+    unit = "bits"
+    frameworks = "AITG-DAT-01"
+
+    def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
+        """Every identifier among its twins, in each of its contexts."""
+        keys = [key for one in manifest.twins for key in twin_keys(one)]
+        return {CANDIDATES: sorted(keys)} if keys else {}
+
+    def evidence(
+        self, tables: Tables, manifest: Manifest, context: Context
+    ) -> Evidence:
+        every = manifest.twins
+        units = pd.DataFrame(
+            {
+                "twins_id": [one.id for one in every],
+                "type": [one.type for one in every],
+                "cluster": _clusters(manifest),
+                "dose": [one.dose for one in every],
+                "contexts": [len(one.contexts) for one in every],
+                "n_candidates": [len(one.candidates) for one in every],
+                "injected": [_injected(manifest, one) for one in every],
+                "stratum": _strata(manifest),
+            }
+        )
+
+        def measured() -> Measured:
+            for name, passes in tables.items():
+                table = passes.get(CANDIDATES)
+                if table is None or any(
+                    key not in table for one in every for key in twin_keys(one)
+                ):
+                    continue
+                ranks = [candidate_rank(_nll(table, x), x.true_index) for x in every]
+                rank, ties = np.array(ranks, np.float64).reshape(-1, 2).T
+                yield name, {"rank": rank, "ties": ties}
+
+        lost = {"lost": manifest.counts.get("twins_lost", 0)}
+        return Evidence.of(units, measured(), lost)
+
+    def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
+        frame = ranked(evidence.frame())
+        rows, contrasts = figures(frame, context)
+        guards = []
+        if lost := evidence.facts["lost"]:
+            hits = Hits(count=lost, of=lost + len(evidence.units))
+            guards = [guard("identifiers have twins", "have_twins", {"lost": hits})]
+        return AuditResult(
+            rows=rows,
+            contrasts=contrasts,
+            guards=guards,
+            findings=findings(frame, rows, seed=context.seed),
+        )
+
+    def why_nothing(self, manifest: Manifest) -> str:
+        if "twins" in manifest.counts:
+            return "no identifier of the manifest has twins"
+        return "the manifest was built without twins: build it again"
+
+
+def twin_keys(one: ManifestTwins) -> list[str]:
+    """Key of the twins in each context."""
+    return [twins_key(one.id, context.example) for context in one.contexts]
+
+
+def _injected(manifest: Manifest, one: ManifestTwins) -> bool:
+    """Whether all of its type in its rows were drawn as twins are."""
+    rows = (manifest.by_id[context.example] for context in one.contexts)
+    spans = [s for row in rows for s in row.spans if s.type == one.type]
+    return bool(spans) and all(span.origin == "injected" for span in spans)
+
+
+def _strata(manifest: Manifest) -> list[int]:
+    """The stratum of each identifier, in the first of its contexts."""
+    facts = identifier_facts(manifest)
+    firsts = (one.contexts[0] for one in manifest.twins)
+    return [facts[at.example, at.char_start, at.char_end].stratum for at in firsts]
+
+
+def _nll(table: TokenTable, one: ManifestTwins) -> np.ndarray:
+    """Mean NLL of each string over contexts; in each all have as many tokens."""
+    held = [table.columns["nll_mean"][table.rows(key)] for key in twin_keys(one)]
+    return np.asarray(np.stack(held).astype(np.float64).mean(axis=0))
+
+
+def _clusters(manifest: Manifest) -> list[str]:
+    """A label for each set; contexts of one identifier may lie in several clusters."""
+    rows = [
+        [manifest.by_id[context.example].cluster for context in one.contexts]
+        for one in manifest.twins
+    ]
+    names = sorted({name for held in rows for name in held})
+    code = {name: i for i, name in enumerate(names)}
+    edges = [(code[a], code[b]) for held in rows for a, b in combinations(held, 2)]
+    joined = connected_components(len(names), edges)
+    return [names[int(joined[code[held[0]]])] for held in rows]
+
+
+def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
+    """The evidence with exposures, and rises where the base was scored."""
+    evidence = evidence.astype({"rank": np.int64, "ties": np.int64})
+    rank, ties = evidence["rank"].to_numpy(), evidence["ties"].to_numpy()
+    frame = evidence.assign(
+        side=np.where(evidence["dose"] > 0, TRAINED, NEVER),
+        exposure=exposure_bits(rank, evidence["n_candidates"].to_numpy(), ties=ties),
+        top1=top_k_credit(rank, k=1, ties=ties),
+    )
+    base = frame[frame["checkpoint"] == BASE].set_index("twins_id")["exposure"]
+    if base.empty:
+        return frame
+    before = base.loc[frame["twins_id"]].to_numpy()
+    return frame.assign(rise=frame["exposure"].to_numpy() - before)
+
+
+def groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Group and rows: both sides pooled, and trained ones by type and dose."""
+    yield "pooled", frame
+    ours = frame[frame["side"] == TRAINED]
+    for kind in sorted(set(ours["type"])):
+        yield f"type:{kind}", ours[ours["type"] == kind]
+    yield from by_dose(ours)
+
+
+def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Contrast]]:
+    """All rows and contrasts, those of a collapsed model marked."""
+    most = float(np.log2(frame["n_candidates"].max()))
+    metrics = [
+        replace(one, bounds=(0.0, most)) if one.name == "exposure_mean" else one
+        for one in METRICS
+    ]
+    columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
+    cells = frame.assign(of=frame["side"])
+    cells = cells.sort_values("of", ascending=False, kind="stable")
+    if "rise" in frame:
+        columns["rise"] = "rise"
+        cells["rise"] = cells["rise"].where(cells["checkpoint"] != BASE)
+    rows, contrasts = ratio_figures(
+        (cells_of_frame(*group, columns) for group in groups(cells)),
+        context,
+        audit="twins",
+        metrics=metrics,
+        # The rise against a baseline is the difference of exposures.
+        alone=("rise",),
+    )
+    # The null of a rise is 0, that of ranks the base's figure.
+    rows = [
+        row if row.metric == "rise" else beside
+        for row, beside in zip(rows, beside_base(rows), strict=True)
+    ]
+    names = list(dict.fromkeys(frame["checkpoint"]))
+    if not (frame["side"] == TRAINED).any():
+        rows += Twins.missing(names, NO_TRAINED)
+    elif "rise" not in frame:
+        rows += Twins.missing(names, NO_BASE, metrics=[Twins.metric("rise")])
+    for name in names:
+        if name != BASE:
+            rows += _beyond_rows(name, frame[frame["checkpoint"] == name])
+    order = {metric.name: i for i, metric in enumerate(metrics)}
+    rows.sort(key=lambda row: (names.index(row.checkpoint), order[row.metric]))
+    lost = collapsed(frame)
+
+    def tied(row: Row) -> str | None:
+        sides = {row.checkpoint, getattr(row, "baseline", row.checkpoint)}
+        of_base = {BASE} if row.metric in ("rise", "beyond") else set()
+        return TIED if (sides | of_base) & lost else None
+
+    rows, contrasts = (
+        marked(side, "not_resolvable", tied) for side in (rows, contrasts)
+    )
+    return rows, contrasts
+
+
+def _beyond_rows(name: str, frame: pd.DataFrame) -> Iterator[Row]:
+    others = held_out(frame)
+    ours = frame[frame["side"] == TRAINED]
+    for group, part in [("pooled", ours), *by_dose(ours)]:
+        if (found := beyond(part, others)) is None:
+            continue
+        # What can be worked out of the smaller side is withheld as that is.
+        sides = (part["cluster"].nunique(), others["cluster"].nunique())
+        estimate = replace(found[0].difference, clusters=min(sides))
+        yield Twins.row(estimate, name, "beyond", compared(part), group=group)
+
+
+# --- what is claimed ------------------------------------------------------------------
+
+
+CONTROL = 5
+"""Clusters never trained on that a comparison needs; fewer show nothing."""
+TIED = f"nearly all strings are tied: {COLLAPSED}"
+LEVEL = 0.05
+FINEST = 1e-4
+"""The smallest p of a test by 9,999 random draws."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """A group of trained identifiers, compared with the base and never-trained ones.
+
+    Attributes
+    ----------
+    row
+        The figure that a claim rests on.
+    p_rise, p_beyond
+        Two-sided: of no rise since the base, and of no difference from the rise of
+        identifiers never trained on; ``None`` where there is nothing to hold against.
+    way
+        1, -1: both point up, down; 0: they do not agree, or there is no figure.
+    p_kind
+        Where nobody was held out: of what a kind that was learned could not give
+        (:func:`_beyond_the_kind`); else ``None``.
+    apart
+        The row of what it has beyond those never trained on, where there are any.
+    power
+        What the smallest effect follows from that all of these tests detect.
+    groups
+        Clusters of trained identifiers, and of those never trained on.
+    """
+
+    row: Row
+    p_rise: float | None
+    p_beyond: float | None
+    way: int
+    groups: tuple[int, int]
+    p_kind: float | None = None
+    apart: Row | None = None
+    power: tuple[Power, ...] = ()
+    p: float = 1.0
+
+    @property
+    def both(self) -> float:
+        """P of the conjunction: each of them must hold."""
+        ps = (self.p_rise, self.p_beyond, self.p_kind)
+        found = [p for p in ps if p is not None]
+        return max(found, default=1.0) if self.way else 1.0
+
+
+def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Finding]:
+    """One finding a checkpoint, base apart."""
+    lost = collapsed(frame)
+    found = []
+    for name in dict.fromkeys(frame["checkpoint"]):
+        if name == BASE:
+            continue
+        own = frame[frame["checkpoint"] == name]
+        absent = partial(Finding.not_tested, "twins", checkpoint=name)
+        if lost & {name, BASE}:
+            why: dict[str, Any] = {"reason": TIED, "on_base": name not in lost}
+            says: Status = "not_resolvable"
+            found.append(absent(f"twins.{says}", status=says, **why))
+            continue
+        tests = list(_tests(own, [row for row in rows if row.checkpoint == name], seed))
+        if not tests:
+            trained = (own["side"] == TRAINED).any()
+            found.append(absent(f"twins.no_{'control' if trained else 'trained'}"))
+            continue
+        ps = holm([test.both for test in tests]).tolist()
+        tests = [replace(test, p=p) for test, p in zip(tests, ps, strict=True)]
+        found.append(_verdict(tests, _still(tests[0].row, own, len(tests))))
+    return found
+
+
+def by_dose(ours: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Trained identifiers by group of doses, the lowest first."""
+    names = ours["dose"].map(dose_group)
+    for name in map(dose_group, DOSES):
+        if (names == name).any():
+            yield f"dose:{name}", ours[names == name]
+
+
+def beyond(ours: pd.DataFrame, others: pd.DataFrame) -> tuple[Memory, Sides] | None:
+    """Trained minus never trained within strata, of one checkpoint; what is held so.
+
+    Of rises, or of exposures where the base was not scored. ``None`` where too few were
+    never trained on.
+    """
+    if others["cluster"].nunique() < CONTROL or ours.empty:
+        return None
+    both = pd.concat([ours, others])
+    strata = both.groupby(["type", both["stratum"].abs()]).ngroup()
+    sides = Sides.of(both["side"] == TRAINED, both["cluster"], [strata])
+    return memory(both[compared(both)].to_numpy(), sides), sides
+
+
+def held_out(frame: pd.DataFrame) -> pd.DataFrame:
+    """Identifiers never trained on that text does not tell from trained ones."""
+    return frame[(frame["side"] == NEVER) & (frame["stratum"] >= 0)]
+
+
+def compared(frame: pd.DataFrame) -> str:
+    """The column by which the two sides are compared."""
+    return "rise" if "rise" in frame else "exposure"
+
+
+def collapsed(frame: pd.DataFrame) -> set[str]:
+    """Checkpoints none of whose identifiers is resolved among its twins."""
+    able = resolved(frame).groupby(frame["checkpoint"]).any()
+    return set(able.index[~able])
+
+
+def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
+    """All trained identifiers, and those of the highest doses where doses differ."""
+    ours, others = own[own["side"] == TRAINED], held_out(own)
+    doses = list(by_dose(ours))
+    for group, part in [("pooled", ours), *(doses[-1:] if len(doses) > 1 else ())]:
+        held = {(r.metric, r.of): r for r in rows if r.group == group}
+        rise, apart = held.get(("rise", TRAINED)), held.get(("beyond", compared(own)))
+        row = apart if rise is None or rise.value is None else rise
+        if row is None or row.value is None:
+            continue
+        p_rise = p_beyond = None
+        ways = {int(np.sign(row.value))}
+        power: list[Power] = []
+        if row is rise:
+            p_rise, flip = _flipped(part, seed)
+            power += flip
+        if apart is not None and apart.value is not None:
+            p_beyond, dealt, _ = _dealt(part, others, seed) or (None, [], 0.0)
+            power += dealt
+            ways.add(int(np.sign(apart.value)))
+        way = ways.pop() if len(ways) == 1 else 0
+        p_kind = None
+        if p_beyond is None:
+            lowest = doses[0][1] if group != "pooled" else None
+            p_kind, kind = _beyond_the_kind(part, lowest, seed=seed)
+            p_kind = p_kind if way > 0 else None
+            power += kind
+        sizes = (part["cluster"].nunique(), others["cluster"].nunique())
+        yield Test(row, p_rise, p_beyond, way, sizes, p_kind, apart, tuple(power))
+
+
+def _flipped(part: pd.DataFrame, seed: int) -> tuple[float, list[Power]]:
+    """P of a sign flip of rises, identifiers of a cluster together, and its power."""
+    sums = part.groupby("cluster")["rise"].agg(["sum", "size"])
+    p = sign_flip(sums["sum"].to_numpy(), seed=seed)
+    found = ratio_estimate(sums["sum"], sums["size"])
+    if not found.se and len(sums) > 5:
+        return p, []
+    exact = len(sums) <= EXACT_UP_TO
+    return p, [
+        Power(
+            test="sign-flip",
+            se=found.se,
+            df=len(sums) - 1,
+            n=len(sums),
+            least_p=2.0 ** (1 - len(sums)) if exact else FINEST,
+            why="clusters" if exact else "draws",
+        )
+    ]
+
+
+def _dealt(
+    part: pd.DataFrame, others: pd.DataFrame, seed: int
+) -> tuple[float | None, list[Power], float] | None:
+    """P of :func:`beyond` by permutations, or by Student's t, its power, its value."""
+    if (held := beyond(part, others)) is None:
+        return None
+    found, sides = held
+    change = pd.concat([part, others])[compared(part)].to_numpy()
+    p, least = permutation_p(change, sides, seed=seed), 0.0
+    if p is None:
+        p = found.t_p()
+    else:
+        least = least_p(sides)
+    value, se = found.difference.value or 0.0, found.difference.se
+    why: Literal["draws", "clusters"] = "draws" if least == FINEST else "clusters"
+    power = Power(test="t", se=se, df=found.freedom, least_p=least, why=why)
+    return p, [power] if se else [], value
+
+
+def _beyond_the_kind(
+    part: pd.DataFrame, lowest: pd.DataFrame | None, *, seed: int
+) -> tuple[float, list[Power]]:
+    """P that a rise is no more than that of a kind whose look was learned.
+
+    Names and addresses of real data are not the lists that their twins are drawn from:
+    without any that were held out, their rise can be that of all such words, and that
+    of numbers what they begin with, such as one country's code. Injected numbers are
+    exchangeable with their twins, and identifiers of the highest dose are compared with
+    those of the lowest. The smaller of both, by Bonferroni; 1 where there is neither.
+    And what the smallest effect of the first of them follows from.
+    """
+    ps: list[float] = []
+    power: list[Power] = []
+    numbers = part[part["injected"] & ~part["type"].isin(WORDED)]
+    if numbers["cluster"].nunique() >= CONTROL:
+        p, flip = _flipped(numbers, seed)
+        ps.append(p if numbers["rise"].sum() > 0 else 1.0)
+        power += flip
+    if lowest is not None and (held := _dealt(part, lowest.assign(side=NEVER), seed)):
+        ps.append(held[0] if held[0] is not None and held[2] > 0 else 1.0)
+        power += held[1]
+    if not ps:
+        return 1.0, [Power(test="t", least_p=1.0, why="nobody")]
+    told = [one.model_copy(update={"over": float(len(ps))}) for one in power[:1]]
+    return min(1.0, len(ps) * min(ps)), told
+
+
+def _verdict(tests: Sequence[Test], still: dict[str, Any]) -> Finding:
+    best, whole = min(tests, key=lambda test: test.p), tests[0]
+    detected = best.p <= LEVEL and best.way and side_of(best.row) == best.way
+    clearest = best if detected else whole
+    facts: dict[str, Any] = {"ahead": clearest.row, "ahead_all": whole.row}
+    facts["trained"], facts["never"] = clearest.groups
+    claim: Claim = "nothing_shown"
+    says = "still" if still else "nothing"
+    if detected and best.way > 0:
+        claim = says = "memory"
+        # Of a rise only this part is no kind that was learned. Of few clusters
+        # its interval may hold 0 where the test, by permutations, does not.
+        held = best.p_beyond is not None and best.row is not best.apart
+        facts["beyond"] = best.apart if held else None
+        facts["beyond_clear"] = bool(best.apart and side_of(best.apart) == best.way)
+    elif detected:
+        claim, says = "moved", "fell"
+        if best.p_beyond is not None:
+            claim = says = "betrays"
+    elif (whole.p_rise or 1.0) <= LEVEL and whole.p_kind is not None:
+        claim = says = "confounded"
+    elif (whole.p_rise or 1.0) <= LEVEL and whole.p_beyond is not None:
+        claim, says = "formats" if (whole.row.value or 0.0) > 0 else "moved", "kind"
+    power = [
+        each.model_copy(update={"over": each.over * len(tests)})
+        for each in clearest.power
+    ]
+    options: dict[str, Any] = {"power": power, "facts": facts}
+    if still:
+        facts["clusters"] = still["power"][0].n
+        options |= still
+    options |= {"p": best.p, "family": "primary"}
+    return Finding.on(clearest.row, claim, f"twins.{says}", **options)
+
+
+def _still(row: Row, own: pd.DataFrame, over: float) -> dict[str, Any]:
+    """The figures of a finding where no rank moved, as of a copy of the base.
+
+    Without a spread there is no smallest effect in bits, but one in clusters: how many
+    must go ahead, all others standing still, for both tests to find them. Fisher's test
+    stands for the permutations.
+    """
+    ours, others = own[own["side"] == TRAINED], held_out(own)
+    # A mean of 0 without an interval may be two that cancel.
+    if row.value != 0 or row.metric != "rise" or ours["rise"].any():
+        return {}
+    n, m = ours["cluster"].nunique(), others["cluster"].nunique()
+    few = range(1, min(n, 60) + 1)
+    tables = [np.array([[k, n - k], [0, m]]) for k in few]
+    apart = [float(scipy.stats.fisher_exact(one).pvalue) for one in tables]
+    ps = [max(2.0 ** (1 - k), FINEST, p) for k, p in zip(few, apart, strict=True)]
+    power = Power(test="hits", n=n, most=n, ps=ps, over=over)
+    return {"unit": "clusters", "power": [power]}

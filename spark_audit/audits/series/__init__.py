@@ -1,1 +1,0 @@
-"""All stages of a run as one attack, beside its last checkpoint."""

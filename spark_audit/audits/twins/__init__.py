@@ -1,1 +1,0 @@
-"""Identifiers that nobody planted, ranked among fresh strings of their kind."""

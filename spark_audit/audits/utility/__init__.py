@@ -1,1 +1,0 @@
-"""What the tasks' accuracy is after every stage: Last, Avg, BWT, forgetting."""
