@@ -98,6 +98,21 @@ def test_nobody_is_named_where_texts_differ_or_were_not_compared(tmp_path, passe
         assert "not known whether the two sets of texts are alike" in why
 
 
+@pytest.mark.parametrize("score", ["loss", "minkpp10"])
+def test_of_the_untrained_model_the_own_score_alone_counts(tmp_path, score):
+    auc = Row(audit="mia", checkpoint="base", metric="auc", of=score, value=0.45)
+    facts = {"auc": auc, "holds": False}
+    apart = Guard(
+        name="untrained model",
+        checkpoint="base",
+        passed=False,
+        says="guard.mia.untrained",
+        facts=facts,
+    )
+    names, why = lists(made(tmp_path, guards=[apart]))["leaky"]
+    assert bool(names) == (score != "loss") == (not why)
+
+
 def test_a_named_row_stays_shown_among_many_persons(folder):
     """Its own p is too large once corrected: the list is what shows it."""
     ids = [f"row-{i}" for i in range(30)]
@@ -148,8 +163,10 @@ def test_what_was_erased_is_less_familiar_and_the_rest_did_not_change(tmp_path, 
     line = ["persons", *map(str, both), "--person", "row-3"]
     assert command_line(line) == 0
     sheet = capsys.readouterr().out
-    assert "LESS FAMILIAR: from leaky to leaky" in sheet
-    assert "NO CHANGE SHOWN: from clean to clean" in sheet
+    assert "LESS FAMILIAR: from leaky in the first report to leaky in the" in sheet
+    assert "NO CHANGE SHOWN: from clean in the first report to clean" in sheet
+    assert f"p cannot be below {2 / (HELD_OUT + 1):.3f})" in sheet
+    assert {one.state for one in changed(reports, [f"s{ROWS}"])} == {"untested"}
     assert command_line([*line, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [one.get("change") for one in told] == [*[None] * 4, "unchanged", "fell"]
