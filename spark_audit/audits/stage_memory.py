@@ -260,7 +260,7 @@ def by_series(found: Mapping[str, BySeries], rows: list[Row]) -> list[Finding]:
     adjusted = holm_by_key({name: one.gain.t_p() for name, one in found.items()})
     findings = []
     for name, one in found.items():
-        band = {"null_low": -one.reach, "null_high": one.reach}
+        band: dict[str, Any] = {"null_low": -one.reach, "null_high": one.reach}
         made = (one.best, "by_series", band), (one.last, "by_last", band)
         shown = [
             Stages.row(own.difference, name, f"memory_{metric}", null=0.0, **more)

@@ -527,8 +527,8 @@ def tpr_estimate(
         sides = (estimate, rate_estimate(events, trials))
         ends = [x for one in sides for x in (one.value, one.low, one.high)]
         known = [x for x in ends if x is not None]
-        limits: dict[str, float] = {"low": min(known), "high": max(known)}
-        estimate = replace(estimate, **limits, interval="korn-graubard")
+        low, high = min(known), max(known)
+        estimate = replace(estimate, low=low, high=high, interval="korn-graubard")
     achieved = float(np.mean([tpr.fpr for tpr in rates]))
     estimate = estimate.noting(f"achieved FPR {achieved:.4g}")
     unresolved = [tpr for tpr in rates if not tpr.resolvable]

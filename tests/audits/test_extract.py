@@ -118,6 +118,7 @@ def test_a_base_that_differs_by_split_is_a_guard_and_no_extraction(make_case):
     both = tables(case, base=known, same=known, more=everything)
     result = extract(both, case.manifest)
     # As much as the base does is no finding; all train and all test rows neither.
+    assert not {"verbatim", "betrays"} & {*claims(result, "same")}
     (found,) = result.guards
     assert (found.checkpoint, found.passed) == ("base", False)
     (found,) = extract(both, natural(case.manifest)).guards

@@ -153,6 +153,9 @@ def test_the_table_counts_by_prompt(make_case):
         assert not record["shown"]
     one = extract(tables(manifest, ours=ours), manifest).tables["extract_prompts"]
     assert {r["base_found"] for r in one} == {None}
+    same = extract(tables(manifest, base=ours, ours=ours), manifest)
+    told = [r for r in same.tables["extract_prompts"] if r["checkpoint"] == "ours"]
+    assert {r["beyond_points"] for r in told if r["of"] == "identifiers"} == {0.0}
 
 
 def of_names(manifest: Manifest, split: str = "train", count: int = 0) -> Manifest:

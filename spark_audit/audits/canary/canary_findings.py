@@ -337,8 +337,10 @@ def contrast_findings(contrasts: Sequence[Contrast], judged: Judged) -> list[Fin
 def _signed_rank_p(row: Contrast, frame: pd.DataFrame) -> float | None:
     """Wilcoxon's two-sided p that exposure changed; none where no canary's did."""
     part = frame[frame["part"] == row.of]
-    sides = (part[part["checkpoint"] == one] for one in (row.checkpoint, row.baseline))
-    change, _ = changes(*sides, "exposure")
+    ours, base = (
+        part[part["checkpoint"] == one] for one in (row.checkpoint, row.baseline)
+    )
+    change, _ = changes(ours, base, "exposure")
     if not change.any():
         return None
     if len(change) > 13:

@@ -176,8 +176,8 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
     records.sort(key=lambda record: names.index(record["checkpoint"]))
     adjusted = holm_by_key({i: record.pop("p") for i, record in enumerate(records)})
     for i, record in enumerate(records):
-        shown = (record["low"] or 0.0) > 0 and adjusted.get(i, 1.0) < LEVEL
-        record["shown"] = shown if i in adjusted else None
+        clear = (record["low"] or 0.0) > 0 and adjusted.get(i, 1.0) < LEVEL
+        record["shown"] = clear if i in adjusted else None
     return records
 
 
