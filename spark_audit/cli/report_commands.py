@@ -256,6 +256,7 @@ def epsilon(
     delta: float = 0.0,
     unit: Unit = "row",
     relation: Relation = "add-remove",
+    run: Annotated[Path | None, Parameter(metavar="RUN")] = None,
     json: Json = False,
 ) -> None:
     """Hold a claim of differential privacy against a report's canaries; 1 if it fails.
@@ -270,17 +271,23 @@ def epsilon(
         What the claim protects: a row, or all rows that a canary stands in.
     relation
         Whether one is added or removed, as accountants of DP-SGD have it, or replaced.
+    run
+        A run of spark-train, for what its accountant states.
     """
     from spark_audit.report.folder import folder_of, read_report
-    from spark_audit.report.receipt import Claim, receipts
+    from spark_audit.report.receipt import Claim, accounted, receipts
 
     claim = Claim(epsilon=claims, delta=delta, unit=unit, relation=relation)
     found = receipts(read_report(folder_of(folder)), claim)
+    stated = "" if run is None else accounted(run, claim)
     if json:
-        tell_json([vars(one) | {"claim": vars(claim)} for one in found])
+        more = {"claim": vars(claim), "accountant": stated}
+        tell_json([vars(one) | more for one in found])
     else:
         for one in found:
             tell(f"{one.checkpoint}: {one.sentence(claim)}")
+        if stated:
+            tell(stated)
     if any(one.state == "contradicted" for one in found):
         raise SystemExit(1)
 

@@ -75,13 +75,16 @@ WRITERS: Mapping[str, Writer] = {
     "json": _json,
     "figures": _figures,
     "dossier": dossier.write,
+    "card": markdown.write_card,
+    "named": csv_tables.write_named,
 }
 """Report formats by the names that users give them."""
-ON_REQUEST = ("figures", "dossier")
-"""Written only where it is named."""
+ON_REQUEST = ("figures", "dossier", "card", "named")
+"""Written only where it is named: the page shows the figures, the rest is for one
+reader or one tool."""
 SCORES = "scores"
 """What audits leave there is named like a writer's files, and is no writer's."""
-ENGLISH = ("json", "csv")
+ENGLISH = ("json", "csv", "named")
 """Formats for programs: no language changes them."""
 
 

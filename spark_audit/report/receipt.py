@@ -7,13 +7,16 @@ their candidates. Formulas and sources are in :mod:`spark_audit.stats.epsilon`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from spark_audit.errors import InputError
+from spark_audit.files import read_regular
 from spark_audit.results import Report
 from spark_audit.sentences import render
 from spark_audit.stats.epsilon import (
@@ -151,6 +154,26 @@ def receipts(report: Report, claim: Claim) -> list[Receipt]:
         record = next(r for r in own if r["dose"] == wanted)
         found.append(_receipt(report, record, claim, level))
     return found
+
+
+def accounted(run: Path, claim: Claim) -> str:
+    """What the accountant of a run of ``spark-train`` states, beside a claim.
+
+    Raises
+    ------
+    InputError
+        If it is no folder of a run.
+    """
+    try:
+        privacy = json.loads(read_regular(run / "run.json"))["privacy"]
+        stated = {str(k): float(v) for k, v in privacy.get("epsilon", {}).items()}
+        facts = {"delta": privacy.get("delta"), "accountant": privacy.get("accountant")}
+        why = privacy.get("no_epsilon", "")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        fix = "give the folder of a run of `spark-train run --dp dpsgd`"
+        raise InputError("is no run with privacy", where=str(run), fix=fix) from error
+    most = max(stated.values(), default=None)
+    return render("epsilon.accounted", **facts, most=most, why=why, claim=vars(claim))
 
 
 def _receipt(

@@ -116,7 +116,7 @@ def _file_names(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 _WRITTEN = re.compile(
-    r"report\.(?!json$)\w+|dossier\.html|(?:tables|figures)/[^/\0]+\.\w+"
+    r"report\.(?!json$)\w+|card\.md|dossier\.html|(?:tables|figures)/[^/\0]+\.\w+"
     r"|scores/[^/\0]+\.parquet"
 )
 

@@ -44,7 +44,7 @@ COMMAND = (
     *("--baseline", "er", "--order", "policy,dining", "--also", "noise"),
     *("--quantize", "int8", "--draws", "1", "--sigmas", "0.05,0.5"),
     *("--placebo-draws", "10", "--blind-permutations", "39", "-o", "report"),
-    *("--verbose", "--format", "html,md,csv,latex,json,dossier"),
+    *("--verbose", "--format", "html,md,csv,latex,json,dossier,card"),
 )
 FURTHER = (
     (0, "manifest", "show", "golden.json"),
@@ -247,6 +247,7 @@ def made(scene) -> dict[str, str]:
         "findings.txt": findings(report),
         "terminal.txt": [(scene / "terminal.txt").read_text("utf-8")],
         "report.md": [read("report.md")],
+        "card.md": [read("card.md")],
         "tables.tex": map(read, sorted(folder.glob("tables/*.tex"))),
         "report.html.txt": Page(read("report.html")).lines,
         "dossier.html.txt": Page(read("dossier.html")).lines,

@@ -1,13 +1,14 @@
 """Named rows and persons, from a report's evidence alone."""
 
 import json
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from made_reports import made_report
+from made_reports import made_report, manifest_facts
 from scipy import stats
 
 from spark_audit.cli.main import run as command_line
@@ -21,7 +22,7 @@ from spark_audit.report.named import (
     named_rows,
     persons,
 )
-from spark_audit.results import Guard
+from spark_audit.results import Guard, Row
 from spark_audit.results.evidence import Evidence
 
 ROWS, HELD_OUT = 60, 80
@@ -255,3 +256,19 @@ def test_the_command_lists_rows_and_writes_a_sheet(folder, capsys):
     assert "**leaky** GEZEIGT" in capsys.readouterr().out
     assert command_line(["persons", str(folder), "--share", "1"]) == 2
     assert command_line(["persons", str(folder), "--person", "nobody"]) == 2
+
+
+def test_the_files_of_names_are_private_and_hold_no_figure(tmp_path):
+    facts = manifest_facts().model_copy(update={"ids_identify": True})
+    folder = made(tmp_path, manifest=facts)
+    report = read_report(folder)
+    row = Row(audit="mia", checkpoint="leaky", metric="auc", value=0.8)
+    with_rows = report.model_copy(update={"results": [row]})
+    write_report(with_rows, folder, formats=("named",))
+    rows = pd.read_csv(folder / "tables" / "named_rows.csv")
+    assert [*rows] == ["checkpoint", "row", "task", "false_share"]
+    assert {*rows["false_share"]} == {0.1}
+    # Ids that hold identifiers are numbers.
+    assert not rows["row"].str.contains("-").any()
+    mode = (folder / "tables" / "named_sources.csv").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600

@@ -1,5 +1,6 @@
 """A claim of differential privacy: contradicted where it fails, and only there."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,24 @@ def test_the_command(tmp_path, capsys):
     write_text(tmp_path / "report.json", empty)
     assert run([*call, "1"]) == 2
     assert "has no canaries" in capsys.readouterr().err
+
+
+def test_what_the_runs_accountant_states(tmp_path, capsys):
+    write_text(tmp_path / "report.json", report(x=(50, 0, {})).model_dump_json())
+    call = ["epsilon", str(tmp_path), "--claims", "1", "--run"]
+    privacy: dict[str, Any] = {"epsilon": {"a": 0.5, "b": 2.5}, "delta": 1e-4}
+    for facts, said in (
+        (privacy | {"accountant": "prv"}, "epsilon 2.500 at a delta of 0.0001"),
+        ({"no_epsilon": "of no method."}, "states no epsilon: of no method."),
+        ({}, "states no epsilon."),
+    ):
+        write_text(tmp_path / "run.json", json.dumps({"privacy": facts}))
+        assert run([*call, str(tmp_path)]) == 0
+        assert said in capsys.readouterr().out
+    for content in ("{}", "[]", "x"):
+        write_text(tmp_path / "run.json", content)
+        assert run([*call, str(tmp_path)]) == 2
+        assert "is no run with privacy" in capsys.readouterr().err
 
 
 def test_a_claim_is_one_that_can_be():

@@ -1,4 +1,4 @@
-"""tables/*.csv: the rows of the report, tidy, one figure a line.
+"""tables/*.csv: the rows of the report, tidy, one figure a line; and named rows.
 
 Columns have names that no SQL dialect reserves; a part of the rows ("type:SSN") stands
 in two of them.
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from spark_audit.report.named import AUDIT, SHARE, evidence_of, named_rows, numbered
 from spark_audit.report.table_cells import File, Rendering
 from spark_audit.results import Report
 
@@ -69,3 +70,34 @@ def csv_text(frame: pd.DataFrame) -> str:
 
 FORMULA = r"^(\s*[-=+@\uff1d\uff0b\uff0d\uff20])"
 """How a formula begins, in full width too."""
+
+
+# --- who is shown to have been trained on ---------------------------------------------
+
+
+def write_named(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``named_rows.csv`` and ``named_sources.csv``, where they are asked for by name.
+
+    They say of each row or group only whether it is named: how familiar a single one
+    looks stays in ``scores/``. Nothing where the report has no audit of membership.
+    """
+    if not any(row.audit == AUDIT for row in report.results):
+        return
+    evidence = evidence_of(report, folder)
+    lists = named_rows(report, evidence)
+    units = evidence.units
+    for name, field, columns, ids in (
+        ("named_rows", "rows", ["row", "task"], units["example"]),
+        ("named_sources", "groups", ["group", "rows"], units["cluster"]),
+    ):
+        parts = [
+            getattr(one, field).assign(checkpoint=one.checkpoint, false_share=SHARE)
+            for one in lists
+        ]
+        table = pd.concat(parts) if parts else pd.DataFrame()
+        if len(table):
+            table = table.loc[table["named"], ["checkpoint", *columns, "false_share"]]
+            if report.manifest.ids_identify:
+                table[columns[0]] = table[columns[0]].map(numbered(ids))
+            table = table.rename(columns={"group": "source"})
+        yield File(f"tables/{name}.csv", csv_text(table), private=True)

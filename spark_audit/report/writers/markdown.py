@@ -1,19 +1,22 @@
-"""report.md: Markdown that pastes well into an issue or a model's card."""
+"""report.md and card.md: Markdown that pastes well into an issue or a model's card."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from spark_audit import sentences
 from spark_audit.errors import visible
 from spark_audit.manifest.schema import Manifest
-from spark_audit.report.states import SIGNS, reach
+from spark_audit.names import BASE
+from spark_audit.report.states import SHAPES, SIGNS, Standing, reach, state_name
 from spark_audit.report.summary_tables import (
     further_tables,
     general,
+    main_rows,
     tables,
 )
 from spark_audit.report.table_cells import File, Rendering, Table
@@ -47,7 +50,7 @@ def render(
     shared = facts(report)
     audits = dict.fromkeys(row.audit for row in report.results)
     shared |= {
-        "memories": reach(shared["standings"]) is not None,
+        "memories": _plots(shared["standings"]),
         "signs": SIGNS,
         "of_report": OF_REPORT,
         "further": further,
@@ -58,16 +61,6 @@ def render(
         "manifest": manifest,
         "number": number,
     }
-    made = environment(
-        plain=_plain,
-        # Nothing in a code span ends it.
-        code=lambda text: f"`{visible(text).replace('`', chr(39))}`",
-        cell=_cell,
-        memory=lambda one: sentences.render(
-            "figure.memory.figure", row=one.memory, sides=one.sides
-        ),
-        table=lambda shown: table(shown.header, [line.texts for line in shown.rows]),
-    ).get_template("report.md")
     rooms: dict[str, Sequence[Table]] = {
         "all": [*tables(report), *further_tables(report)],
         "pooled": tables(report, brief=True),
@@ -78,10 +71,115 @@ def render(
     for room in rooms:
         opened = report.checkpoints if room == "all" else shared["checkpoints"]
         more = {"room": room, "shown_tables": rooms, "opened": opened}
-        text = re.sub(r"\n{3,}", "\n\n", made.render(shared | more)).lstrip("\n")
+        text = _rendered("report.md", shared | more)
         if len(text) <= LONGEST:
             break
     return text
+
+
+LIMITS = ("low", "high", "null", "null_low", "null_high", "level", "baseline")
+"""What stands beside a figure as the arguments of its metric."""
+
+
+def write_card(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
+    """``card.md``: figures as the hub reads them, then a section; no text."""
+    import huggingface_hub.utils
+    from huggingface_hub.repocard_data import eval_results_to_model_index
+
+    hub: Any = huggingface_hub.utils  # which does not export it for type checkers
+    index = [
+        model
+        for name, own in evaluations(report).items()
+        for model in eval_results_to_model_index(visible(name), own)
+    ]
+    head = ""
+    if index:
+        head = f"---\n{hub.yaml_dump({'model-index': index}, sort_keys=False)}---\n\n"
+    yield File("card.md", head + _rendered("card.md", facts(report)))
+
+
+def evaluations(report: Report) -> dict[str, list[Any]]:
+    """Each checkpoint's main figures as ``EvalResult`` of huggingface_hub.
+
+    What is not estimable, void or withheld is none; the base has none of its own.
+    """
+    from huggingface_hub import EvalResult
+
+    found: dict[str, list[Any]] = {}
+    for title, row in (
+        (title, r) for title, _, rows in main_rows(report) for r in rows
+    ):
+        if row.checkpoint == BASE or row.status != "ok" or row.value is None:
+            continue
+        told = {name: getattr(row, name, None) for name in LIMITS}
+        told |= {"unit": row.unit or None}
+        name = visible(report.manifest.name)
+        result = EvalResult(
+            task_type="text-generation",
+            task_name="Privacy audit",
+            dataset_type=name,
+            dataset_name=name,
+            dataset_revision=report.manifest.digest,
+            metric_type=".".join(filter(None, (row.audit, row.metric, row.of))),
+            metric_name=title,
+            metric_value=row.value,
+            metric_args={k: v for k, v in told.items() if v is not None},
+        )
+        found.setdefault(row.checkpoint, []).append(result)
+    return found
+
+
+def _rendered(name: str, facts: Mapping[str, Any]) -> str:
+    made = environment(
+        plain=_plain,
+        # Nothing in a code span ends it.
+        code=lambda text: f"`{visible(text).replace('`', chr(39))}`",
+        cell=_cell,
+        stands=_stands,
+        table=lambda shown: table(shown.header, [line.texts for line in shown.rows]),
+    )
+    return re.sub(r"\n{3,}", "\n\n", made.get_template(name).render(facts)).lstrip("\n")
+
+
+def _plots(found: Sequence[Standing]) -> list[tuple[Standing, str, str]]:
+    """The memory plot: each checkpoint, its figure in words, and that in letters.
+
+    A scale of ``PLOT`` places is that of all checkpoints. ``·`` is too small an effect
+    to be detected, ``│`` none at all, ``─`` the interval.
+    """
+    if (most := reach(found)) is None:
+        return []
+
+    def place(nats: float) -> int:
+        inside = min(max(nats / most, -1.0), 1.0)
+        return round((PLOT - 1) * (1 - inside) / 2)
+
+    plots = []
+    for one in found:
+        letters, row = [" "] * PLOT, one.memory
+        mde = row and row.mde
+        for span, letter in ((mde and (-mde, mde), "·"), (row and row.ends, "─")):
+            if span:
+                for at in range(place(span[1]), place(span[0]) + 1):
+                    letters[at] = letter
+        letters[place(0.0)] = "│"
+        if row is not None and row.value is not None:
+            letters[place(row.value)] = SHAPES[one.state]
+        told = sentences.render("figure.memory.figure", row=row, sides=one.sides)
+        # A reader of Markdown strips blanks at the ends.
+        plots.append((one, told, f"[{''.join(letters)}]"))
+    return plots
+
+
+PLOT = 25
+"""Letters of a line of the memory plot."""
+
+
+def _stands(one: Standing) -> str:
+    """A checkpoint's state, evidence, and what its attacks came to."""
+    tally = f" *{one.outcomes}.*" if one.tried else ""
+    state = f"{SHAPES[one.state]} **{state_name(one.state)}**"
+    return f"{state} **{one.name}**: {one.lead}{tally}"
 
 
 def _plain(text: str) -> str:
