@@ -7,16 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from spark_audit.cli.show import show_records
-from spark_audit.data.canaries import PIECES, SPARE, Encode
 from spark_audit.data.examples import (
     PII_TYPES,
     Example,
-    Kind,
     data_files,
     read_examples,
     write_examples,
@@ -110,9 +108,7 @@ def annotate(
     /,
     *,
     output: Jsonl,
-    detector: Annotated[
-        str, Parameter(choices=("rules", "presidio-patterns", "presidio"))
-    ] = "rules",
+    detector: Annotated[str, Parameter(choices=("rules", "presidio"))] = "rules",
     pattern: Annotated[list[str] | None, Parameter(metavar="TYPE=PATTERN")] = None,
     json: Json = False,
 ) -> None:
@@ -143,8 +139,8 @@ def annotate(
         for kind in dict.fromkeys((*PII_TYPES, *own, *sorted(counts)))
     ]
     show_records(records, title="identifiers by type", as_json=json)
-    if detector in NAMES_MISSED:
-        say(NAMES_MISSED[detector])
+    if detector == "rules":
+        say(NAMES_MISSED)
     codes, rows = unjudged(annotated)
     if codes:
         say(
@@ -164,9 +160,7 @@ def inject(
     doses: Annotated[str | None, Parameter(metavar="1,4,16,64")] = None,
     for_epsilon: float | None = None,
     delta: float = 1e-5,
-    kind: Annotated[str, Parameter(choices=get_args(Kind))] = "random",
     tokenizer: Annotated[str | None, Parameter(metavar="MODEL")] = None,
-    model: str | None = None,
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
@@ -190,12 +184,8 @@ def inject(
         (epsilon, delta)-DP by adding or removing a row, in place of --canaries.
     delta
         Of --for-epsilon.
-    kind
-        Passwords of canaries.
     tokenizer
         Draw canaries that a model with this tokenizer can rank.
-    model
-        Base that high-temperature passwords are sampled from.
     """
     from spark_audit.data.injection import inject as injected
     from spark_audit.terminal.progress import progress
@@ -204,9 +194,12 @@ def inject(
     if for_epsilon is not None:
         canaries, doses = _planned(for_epsilon, delta), "1"
     examples = read_examples(*files)
-    encode, pieces = _pieces(
-        kind, examples, tokenizer, model, canaries=canaries, seed=seed
-    )
+    encode = None
+    if tokenizer is not None:
+        from spark_audit.checkpoints.open import load_tokenizer
+        from spark_audit.data.encoding import token_ids
+
+        encode = partial(token_ids, load_tokenizer(tokenizer))
     outputs = {row.task: output / f"{row.task}.jsonl" for row in examples}
     keep_apart(list(outputs.values()), files)
     # Only the search for what can be ranked takes its time.
@@ -218,8 +211,6 @@ def inject(
             canaries=canaries,
             doses=_numbers(doses),
             encode=encode,
-            kind=kind,  # type: ignore[arg-type]
-            pieces=pieces,
             progress=show,
         )
     for task, path in sorted(outputs.items()):
@@ -252,43 +243,6 @@ def _planned(epsilon: float, delta: float) -> int:
         )
     say(f"{needed} canaries can contradict ({epsilon:g}, {delta:g})-DP, one row each")
     return needed
-
-
-def _pieces(
-    kind: str,
-    examples: Sequence[Example],
-    tokenizer: str | None,
-    model: str | None,
-    *,
-    canaries: int,
-    seed: int,
-) -> tuple[Encode | None, list[str]]:
-    """What tells whether canaries can be ranked, and what passwords are made of."""
-    if kind == "high-temperature" and model is None:
-        raise InputError(
-            f"`--kind {kind}` needs it",
-            where="option --model",
-            fix="give --model MODEL, the base that will be fine-tuned",
-        )
-    if model is not None and kind != "high-temperature":
-        fix = "add `--kind high-temperature`, or leave it out"
-        raise InputError("is for `--kind high-temperature`", where="--model", fix=fix)
-    source = tokenizer or model
-    if source is None:
-        return None, []
-    from spark_audit.checkpoints.open import load_tokenizer, open_checkpoint
-    from spark_audit.data.encoding import token_ids
-
-    read = load_tokenizer(Path(source), trust_remote_code=False, where=source)
-    encode = partial(token_ids, read)
-    if model is None:
-        return encode, []
-    from spark_audit.scoring.high_temperature import sampled_pieces
-
-    # No more than a third of the rows hold one: sampling for others is waste.
-    room = sum(example.split == "train" for example in examples) // 3
-    wanted = 2 * PIECES * max(min(canaries, room), 0) + SPARE
-    return encode, sampled_pieces(open_checkpoint(model), wanted, seed=seed)
 
 
 def _check_file(output: Path, inputs: Sequence[Path]) -> None:

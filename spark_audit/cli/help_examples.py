@@ -14,11 +14,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "--map prompt=text response=label -o data/reviews.jsonl",
     ),
     "data annotate": ("data annotate data/reviews.jsonl -o data/annotated.jsonl",),
-    "data inject": (
-        "data inject data/reviews.jsonl -o data/injected --canaries 50",
-        "data inject data/reviews.jsonl -o data/injected --kind high-temperature "
-        "--model models/base",
-    ),
+    "data inject": ("data inject data/reviews.jsonl -o data/injected --canaries 50",),
     "manifest build": (
         "manifest build --base models/base --data data/injected "
         "-o manifests/reviews.json",
