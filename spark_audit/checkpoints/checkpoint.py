@@ -175,8 +175,8 @@ class Checkpoint:
         check_weights(model, state)
         return model
 
-    def check_room(self, model: Any) -> str:
-        """Where the weights of its skeleton fit, in words.
+    def check_room(self, parameters: int | None) -> str:
+        """Where so many weights fit, in words; ``None``: as its files hold them.
 
         Raises
         ------
@@ -184,9 +184,9 @@ class Checkpoint:
             If they do not fit where they are to go, with what would.
         """
         dtype, need = self.loading.dtype, self.size
-        if model is not None and not quantised(self.architecture):
+        if parameters is not None and not quantised(self.architecture):
             kind = self.saved_dtype if dtype == "auto" else getattr(torch, dtype)
-            need = sum(p.numel() for p in model.parameters()) * kind.itemsize
+            need = parameters * kind.itemsize
         free = rooms(pick_device(self.loading.device))
         gpus = [size for place, size in free.items() if place.startswith("cuda")]
         one = max(gpus, default=free.get("cpu", need))

@@ -9,7 +9,7 @@ from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers, same_path
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.locate import printable
-from spark_audit.checkpoints.models import max_positions, quantised
+from spark_audit.checkpoints.models import max_positions, pick_device, quantised
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import Opening
 from spark_audit.checkpoints.sidecar import NOISE_ADDED
@@ -78,14 +78,14 @@ def _look(source: str, loading: Loading, seen: Inspection) -> None:
     given = loading.base is not None
     opening = Opening([spec], replace(loading, include_base=given))
     made, base = opening.items[-1], opening.items[-1].on
-    model, architecture = base.skeleton(), base.architecture
-    facts["context"] = str(max_positions(architecture) or "not stated")
-    if model is None or quantised(architecture):
+    count = next((one.parameters for one in opening.described[-1:]), None)
+    facts["context"] = str(max_positions(base.architecture) or "not stated")
+    if count is None:
         facts["weights checked"] = "no (own code or quantised)"
     else:
-        facts["architecture"] = type(model).__name__
-        facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
-    facts["memory"] = base.check_room(model)
+        facts["architecture"] = opening.described[-1].architecture
+        facts["parameters"] = f"{count:,}"
+    facts["memory"] = base.check_room(count)
     for one in opening.described[-1:]:
         seen.notes, usable = one.notes, one.usable
         if NOISE_ADDED in seen.notes:
@@ -96,9 +96,10 @@ def _look(source: str, loading: Loading, seen: Inspection) -> None:
             seen.notes += (NOT_VERIFIABLE,)
             seen.notes += (_compared(one, opening.described[0]),)
     # What is quantised may open on a GPU only, which others may be using.
-    if made.size <= SMALL_BYTES and not quantised(architecture):
-        plain = replace(loading, device="cpu", device_map=None, include_base=False)
-        for _ in Opening([spec], plain).each():
+    if made.size <= SMALL_BYTES and not quantised(base.architecture):
+        if pick_device(loading.device) != "cpu" or loading.device_map is not None:
+            opening = Opening([spec], replace(loading, device="cpu", device_map=None))
+        for _ in opening.open(len(opening.groups) - 1):
             pass
         seen.opened = True
 

@@ -236,7 +236,8 @@ class Opening:
         base = items[0].on
         with at(base.where):
             module = base.skeleton()
-            base.check_room(module)
+            weights = [] if module is None else module.parameters()
+            base.check_room(sum(one.numel() for one in weights) or None)
         if module is not None:
             for one in self._on(AdapterHost(module), items):
                 yield one.without_weights()

@@ -406,7 +406,7 @@ def test_presidio_names_come_from_the_model(monkeypatch):
 
 # --- time -----------------------------------------------------------------------------
 
-SIZE = 50_000
+SIZE = 20_000
 PIECES = (
     "Regards",
     "Regards\n",
@@ -445,7 +445,7 @@ def test_every_rule_is_fast_on_any_text(type, pattern):
         for text in (piece * SIZE, piece + "\n" * SIZE, piece + " " * SIZE):
             start = time.process_time()
             list(pii.matches(text[:SIZE], pattern))
-            assert time.process_time() - start < 2, piece
+            assert time.process_time() - start < 0.5, piece
 
 
 @pytest.mark.parametrize("piece", [*PIECES, "Ann Lee ", "Lee, Ann ", "A. Lee "])
@@ -453,7 +453,7 @@ def test_names_are_fast_on_any_text(piece):
     names("warm")
     start = time.process_time()
     names((piece * SIZE)[:SIZE])
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 1
 
 
 def test_many_identifiers_in_one_row_take_no_longer_than_they_are():
