@@ -220,9 +220,9 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
             )
     first = next(iter(learned), "")
     for name in (name for name, n in counts.items() if n > 1):
-        tasks = learned.get(name)
-        if learned and not asked and tasks != learned[first]:
-            here = ", ".join(tasks) if tasks else "an order that it does not tell"
+        told = learned.get(name)
+        if learned and not asked and told != learned[first]:
+            here = ", ".join(told) if told else "an order that it does not tell"
             raise InputError(
                 f"{first!r} learned its tasks in another order than {name!r}: "
                 f"{', '.join(learned[first])}; {here}",

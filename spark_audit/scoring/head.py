@@ -204,7 +204,7 @@ class Columns:
         largest = top[:, :1]
         # Far from the largest logit the difference of squares loses its digits.
         lost = (variance < mean.square() * 0.01).nonzero()[:, 0]
-        for rows in lost.split(LOST):
+        for rows in torch.split(lost, LOST):
             mean[rows], variance[rows] = _moments(z[rows])
         relative = (own - largest)[:, 0]
         second = top[:, 1] if top.shape[1] > 1 else top[:, 0]
@@ -226,7 +226,8 @@ class Columns:
             found[:, 8:] = nuclei(top, log_sum)
             # Of most rows the largest are enough; the others are sorted.
             held = (top - largest).logsumexp(1).sub_(log_sum).exp_()
-            for rows in (held < max(NUCLEI)).nonzero()[:, 0].split(LOST):
+            flat = (held < max(NUCLEI)).nonzero()[:, 0]
+            for rows in torch.split(flat, LOST):
                 if z.is_cuda:
                     falling = z[rows].sort(1, descending=True)[0]
                 else:  # torch sorts places along, which takes ten times as long

@@ -125,6 +125,11 @@ def test_what_was_interrupted_goes_on_with_the_same_batches(
     counting.seen.clear()
     assert_same(scored(Store(tmp_path)), whole)
     assert not counting.seen
+    # Of three with one that is stored, all are scored again.
+    score(loaded, items[:1], store=Store(tmp_path / "one"))
+    counting.seen.clear()
+    scored(Store(tmp_path / "one"))
+    assert len(counting.seen) == len(items)
 
 
 def test_items_with_the_same_tokens_are_scored_once(loaded, items, monkeypatch):
