@@ -97,9 +97,6 @@ class Batches(Generic[T]):
             start += sum(part)
         return sizes
 
-    def _taken(self, start: int, end: int) -> list[T]:
-        return [self._items[number] for number in self._order[start:end].tolist()]
-
     def _cut(self, lengths: np.ndarray) -> list[int]:
         """Dynamic programme from the back: ``best[i]`` = least cost of items ``i:``."""
         best = np.zeros(len(lengths) + 1, dtype=np.int64)
@@ -141,7 +138,8 @@ class Batches(Generic[T]):
         """
         start, sizes = 0, self.sizes()
         while sizes:
-            batch = self._taken(start, start + sizes[0])
+            taken = self._order[start : start + sizes[0]]
+            batch = [self._items[number] for number in taken.tolist()]
             try:
                 result = call(batch)
             except Exception as error:

@@ -111,11 +111,7 @@ def score(
             _runner(loaded, kind)  # refuses settings before any key
             keys = store.keys(loaded, items, kind)
             score_keys(
-                loaded,
-                keys,
-                store=store,
-                batch_size=batch_size,
-                progress=progress,
+                loaded, keys, store=store, batch_size=batch_size, progress=progress
             )
             names = keys()
             tables[kind] = store.gather(names, kind=kind)
