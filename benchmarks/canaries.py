@@ -1,13 +1,13 @@
-"""Canaries of every kind on the same training: how many are told from held-out ones.
+"""Canaries by dose: how many are told from held-out ones after a training.
 
-For each seed and kind, ``data inject`` plants 40 pairs of canaries of doses 1, 4 and 16
+For each seed, ``data inject`` plants 40 pairs of canaries of doses 1, 4 and 16
 in 900 rows of one task, english-5m is fine-tuned on the whole text of the train rows
 (AdamW, all weights, one pass), and every canary, planted or held out, is scored by the
-base and the fine-tuned model. Seeds and rows are the same for all kinds. A canary's
+base and the fine-tuned model. A canary's
 sentence is scored alone, without the row around it: those of planted ones were trained.
 
 Score, fixed beforehand: the base's NLL of the whole sentence less the fine-tuned
-model's; beside it that of the password alone, in which the kinds differ. TPR at 1% FPR
+model's; beside it that of the password alone. TPR at 1% FPR
 is over the canaries of all seeds, with held-out ones as the negatives; intervals are
 percentiles over resampled seeds and canaries.
 
@@ -29,29 +29,21 @@ import torch
 from known_truth_training import encoded, fit, token_nll
 from transformers import AutoModelForCausalLM
 
-from spark_audit.checkpoints.open import load_tokenizer, open_checkpoint
-from spark_audit.data.canaries import PIECES, SPARE, canary_ranges
+from spark_audit.checkpoints.open import load_tokenizer
+from spark_audit.data.canaries import canary_ranges
 from spark_audit.data.examples import Example, read_examples
 from spark_audit.data.injection import inject
 from spark_audit.files import write_text
-from spark_audit.scoring.high_temperature import sampled_pieces
 
-KINDS = ("random", "high-temperature")
 TRAIN, CANARIES, DOSES = 900, 40, (1, 4, 16)
 EPOCHS, RATE = 1, 5e-4
 PARTS = ("full", "password")
 
 
-def one_run(base: str, examples: Sequence[Example], kind: str, seed: int) -> Any:
+def one_run(base: str, examples: Sequence[Example], seed: int) -> Any:
     """Scores of one fine-tune's canaries: a record each."""
     tokenizer = load_tokenizer(base)
-    pieces: list[str] = []
-    if kind == "high-temperature":
-        wanted = 2 * PIECES * CANARIES + SPARE
-        pieces = sampled_pieces(open_checkpoint(base), wanted, seed=seed)
-    rows, _ = inject(
-        examples, seed=seed, canaries=CANARIES, doses=DOSES, kind=kind, pieces=pieces
-    )
+    rows, _ = inject(examples, seed=seed, canaries=CANARIES, doses=DOSES)
     model = AutoModelForCausalLM.from_pretrained(base)
     sentences = {row.canary.id: row for row in rows if row.canary}
     before = {name: nll(model, tokenizer, row) for name, row in sentences.items()}
@@ -62,7 +54,6 @@ def one_run(base: str, examples: Sequence[Example], kind: str, seed: int) -> Any
     return [
         {
             "seed": seed,
-            "kind": kind,
             "dose": row.canary.dose,
             "planted": not row.canary.held_out,
             **{part: before[name][part] - after[name][part] for part in PARTS},
@@ -95,7 +86,7 @@ def told_apart(ours: np.ndarray, never: np.ndarray) -> tuple[float, float]:
 
 
 def figures(records: Sequence[dict[str, Any]], part: str, dose: int | None) -> Any:
-    """TPR and AUC of one kind with intervals; ``dose`` of planted canaries only."""
+    """TPR and AUC with intervals; ``dose`` of planted canaries only."""
     rng = np.random.default_rng(0)
     seeds = sorted({record["seed"] for record in records})
 
@@ -127,22 +118,17 @@ def figures(records: Sequence[dict[str, Any]], part: str, dose: int | None) -> A
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    """Markdown: a row a part, dose and kind."""
-    lines = ["| part | dose | kind | planted | TPR at 1% FPR | AUC |"]
-    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    """Markdown: a row a part and dose."""
+    lines = ["| part | dose | planted | TPR at 1% FPR | AUC |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
     for part in PARTS:
         for dose in (None, *DOSES):
-            for kind in KINDS:
-                some = [r for r in records if r["kind"] == kind]
-                n = sum(r["planted"] and dose in (None, r["dose"]) for r in some)
-                if not n:
-                    continue
-                told = [
-                    f"{value:.3f} [{low:.3f}, {high:.3f}]"
-                    for value, low, high in figures(some, part, dose)
-                ]
-                cells = (part, dose or "all", kind, n, *told)
-                lines.append(f"| {' | '.join(map(str, cells))} |")
+            n = sum(r["planted"] and dose in (None, r["dose"]) for r in records)
+            told = [
+                f"{value:.3f} [{low:.3f}, {high:.3f}]"
+                for value, low, high in figures(records, part, dose)
+            ]
+            lines.append(f"| {' | '.join(map(str, (part, dose or 'all', n, *told)))} |")
     return "\n".join(lines)
 
 
@@ -159,13 +145,11 @@ def main() -> None:
     train = [example for example in examples if example.split == "train"]
     examples = train[:TRAIN] + [e for e in examples if e.split == "test"]
     for seed in range(given.seeds):
-        for kind in KINDS:
-            path = given.o / f"{kind}-{seed}.json"
-            if not path.exists():
-                found = one_run(given.base, examples, kind, seed)
-                write_text(path, json.dumps(found))
-                print(path.name, flush=True)
-            records += json.loads(path.read_text())
+        path = given.o / f"{seed}.json"
+        if not path.exists():
+            write_text(path, json.dumps(one_run(given.base, examples, seed)))
+            print(path.name, flush=True)
+        records += json.loads(path.read_text())
     print(table(records))
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
-import hashlib
 import json
 import os
-import re
 import secrets
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
@@ -21,13 +17,9 @@ from typing import IO, Any
 
 from spark_audit.errors import InputError, OutputError
 
-TEMPORARY = re.compile(r"\.spark-(?P<system>[0-9a-f]{8})-[0-9a-f]{12}\.part")
-"""Names of files that are being written."""
 SETTINGS_BYTES = 1 << 24
 """The largest file of settings that is read; the largest real ones are 10 MB."""
 _DATA_BYTES = 1 << 31
-ELSEWHERE = 3600.0
-"""Seconds without a write after which another machine's temporary file is left over."""
 
 
 def lies_inside(path: Path, *, within: Path | None = None) -> bool:
@@ -209,7 +201,7 @@ def temporary(folder: Path, *, mode: int = 0o600) -> Iterator[tuple[Path, IO[byt
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     while True:
-        path = folder / f".spark-{_system()}-{secrets.token_hex(6)}.part"
+        path = folder / f".spark-{secrets.token_hex(8)}.part"
         with os.fdopen(os.open(path, flags, mode), "wb") as file:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -226,35 +218,15 @@ def sweep(folder: Path) -> None:
     """Remove what killed commands left half-written in a folder.
 
     That are regular files of this user under the names of :func:`temporary` on which
-    nobody holds a lock: an ended process holds none, and containers of one machine see
-    each other's. Locks of another machine may not be seen from here: its files are left
-    alone for ``ELSEWHERE`` seconds.
+    nobody holds a lock: an ended process holds none.
     """
     for path in folder.glob(".spark-*.part"):
-        name = TEMPORARY.fullmatch(path.name)
         with contextlib.suppress(OSError):  # locked, or gone
             state = path.lstat()
-            ours = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
-            young = time.time() - state.st_mtime < ELSEWHERE
-            if name is None or not ours or (name["system"] != _system() and young):
-                continue
-            with open_regular(path) as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-
-
-@functools.cache
-def _system() -> str:
-    """A mark of the running system in names of temporary files, 8 hexadecimal digits.
-
-    Of its start, where that has an identifier (Linux): containers share it, and names
-    of hosts need not differ.
-    """
-    try:
-        mark = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        mark = os.uname().nodename
-    return hashlib.sha256(mark.encode()).hexdigest()[:8]
+            if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid():
+                with open_regular(path) as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
 
 
 _swept: set[str] = set()

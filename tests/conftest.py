@@ -5,6 +5,7 @@ pure code start at once. Folders made here are session-wide: copy before changin
 """
 
 import gc
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,12 +94,13 @@ def tiny_base(tmp_path_factory, make_model, tiny_tokenizer) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_adapter(tiny_base) -> Callable[..., Path]:
+def make_adapter(tiny_base, tmp_path_factory) -> Callable[..., Path]:
     """``make_adapter(folder, seed=1, r=4, alpha=8, base=tiny_base, **lora)``.
 
     Saves a PEFT LoRA adapter with random non-zero ``lora_B`` as PEFT does; returns
-    the folder.
+    the folder. One of the same settings is made once, and copied.
     """
+    made: dict[str, Path] = {}
 
     def make(
         folder: Path,
@@ -109,12 +111,15 @@ def make_adapter(tiny_base) -> Callable[..., Path]:
         base: Path = tiny_base,
         **lora: Any,
     ) -> Path:
+        lora.setdefault("target_modules", ["q_proj", "v_proj"])
+        known = repr((seed, r, alpha, base, sorted(lora.items())))
+        if known in made:
+            return Path(shutil.copytree(made[known], folder, dirs_exist_ok=True))
         import torch
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM
 
         model = AutoModelForCausalLM.from_pretrained(base)
-        lora.setdefault("target_modules", ["q_proj", "v_proj"])
         config = LoraConfig(r=r, lora_alpha=alpha, task_type="CAUSAL_LM", **lora)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -123,6 +128,9 @@ def make_adapter(tiny_base) -> Callable[..., Path]:
                 if "lora_B" in name:
                     torch.nn.init.normal_(weight, std=0.3)
         peft_model.save_pretrained(folder)
+        if base == tiny_base:
+            made[known] = tmp_path_factory.mktemp("adapters") / "made"
+            peft_model.save_pretrained(made[known])
         return folder
 
     return make

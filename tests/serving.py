@@ -22,8 +22,7 @@ def serving(
     ``before`` is told the number of each request for scores, from 1 on; a status in
     its answer is sent in the place of scores, and 0 is none: it hangs up.
 
-    ``fault``: ``unlisted`` does not say what it serves; ``texts`` takes no token ids;
-    ``bos`` does so too, and adds a token;
+    ``fault``: ``unlisted`` does not say what it serves; ``bos`` adds a token;
     ``shifted``, ``chance``, ``none``, ``nan``, ``short``, ``page``, ``busy`` are what
     they say.
     """
@@ -44,9 +43,9 @@ def serving(
     def answer(body: dict[str, Any]) -> Any:
         prompt = body["prompt"]
         if isinstance(prompt, str):
-            prompt = tokenizer(prompt, add_special_tokens=fault == "bos")["input_ids"]
-        elif fault in ("texts", "bos"):
-            return 422
+            prompt = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        elif fault == "bos":
+            prompt = [prompt[0], *prompt]
         if fault == "busy":
             return 503
         told: list[Any] = scored(prompt)

@@ -149,7 +149,7 @@ def check_request(request: ClaimsRequest) -> None:
     """
     check_writable(request.output)
     if request.engine == "ray":
-        check(request.address)
+        check()
     if request.no_training and not any(request.output.glob("runs/*/*/*/run.json")):
         raise no_run(request.output)
     known: set[str] = set()

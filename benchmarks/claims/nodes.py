@@ -6,17 +6,17 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark_audit.demo.workers import Job
 from spark_audit.errors import IncompleteError, one_line
+from spark_audit.pipeline.engines.local import Work
 
 LIVES = 4
 """Nodes that may die over one job."""
 
 
 def run_on_nodes(
-    ray: Any, jobs: Sequence[Job], *, gpu: bool, ended: Callable[[Any], None]
+    ray: Any, jobs: Sequence[Work], *, gpu: bool, ended: Callable[[Any], None]
 ) -> None:
-    """As :func:`spark_audit.demo.workers.run_jobs`, with Ray's nodes as processes.
+    """As ``run_jobs`` of :mod:`spark_audit.pipeline.engines.local`, on Ray's nodes.
 
     A job that a node took along is begun anew on another one, and must resume itself.
 
@@ -45,7 +45,7 @@ def run_on_nodes(
             raise IncompleteError(text, where="--engine ray") from error
 
 
-def _call(job: Job) -> Any:
+def _call(job: Work) -> Any:
     import torch
 
     torch.set_num_threads(1)

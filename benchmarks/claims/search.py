@@ -20,7 +20,7 @@ import numpy as np
 from spark_audit.data.examples import write_examples
 from spark_audit.demo.demo import Progress
 from spark_audit.demo.text import TASKS, make_examples
-from spark_audit.demo.workers import Job, run_jobs
+from spark_audit.pipeline.engines.local import Work, run_jobs
 
 PAPER_STEPS, PAPER_CORRECTION = 507, 200
 """Steps a task (2,700 rows, 3 epochs, half of 32 rows its own), and of PTPC."""
@@ -115,7 +115,7 @@ def search(
     for task, file in zip(tasks, files, strict=True):
         write_examples(file, [row for row in made if row.task == task])
     learned = partial(_learned, base, device, folder, files, tasks, sized)
-    jobs: list[Job] = [partial(learned, factor) for factor in FACTORS]
+    jobs: list[Work] = [partial(learned, factor) for factor in FACTORS]
     done = count(1)
     run_jobs(
         jobs,

@@ -13,9 +13,9 @@ from typing import Any
 from claims.nodes import run_on_nodes
 from claims.plan import Run
 from spark_audit.demo.demo import Progress
-from spark_audit.demo.workers import Job, run_jobs
 from spark_audit.errors import InputError
 from spark_audit.pipeline.engines.cluster import connected
+from spark_audit.pipeline.engines.local import Work, run_jobs
 from spark_train.run_folder import Folder
 
 LOOK = 10.0
@@ -58,7 +58,7 @@ def train_all(
         folder, data = folder.absolute(), [file.absolute() for file in data]
         base = str(Path(base).absolute()) if Path(base).exists() else base
     train = partial(_train, base, tuple(data), dict(settings), folder, device)
-    jobs: list[Job] = [partial(train, run) for run in runs]
+    jobs: list[Work] = [partial(train, run) for run in runs]
     if cluster is None:
         run_jobs(jobs, processes=processes, ended=told)
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -45,14 +45,10 @@ class AdapterHost:
     ids
         Shape ``(2, n)``: token ids on which the module is seen to work; ``None`` on the
         meta device, where nothing can be computed.
-    notes
-        On how the module was loaded.
     """
 
-    def __init__(
-        self, model: Any, *, ids: torch.Tensor | None = None, notes: Sequence[str] = ()
-    ) -> None:
-        self.model, self.ids, self.notes = model, ids, notes
+    def __init__(self, model: Any, *, ids: torch.Tensor | None = None) -> None:
+        self.model, self.ids = model, ids
         if ids is not None:
             check_probe(plain := logits(model, ids))
             self._plain = plain

@@ -145,20 +145,6 @@ class Checkpoint:
         kinds = (tensor.dtype for tensor in self.read().values())
         return next((k for k in kinds if k.is_floating_point), torch.float32)
 
-    def computed_in(self, device: str) -> tuple[str, list[str]]:
-        """The dtype to load weights in, and a note where ``auto`` does not keep theirs.
-
-        On a CPU without instructions for bfloat16 it takes up to 2.5 times as long.
-        """
-        saved = self.loading.dtype == "auto" and not quantised(self.architecture)
-        if not saved or self.saved_dtype != torch.bfloat16:
-            return self.loading.dtype, []
-        cpu: Any = torch.cpu
-        native = cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported()
-        if device != "cpu" or native:
-            return "bfloat16", []
-        return "float32", ["saved in bfloat16, computed in float32: faster on this CPU"]
-
     def eos(self, model: Any) -> object:
         """What ends an answer of a model, once transformers has opened its folder."""
         path = self.place / "generation_config.json"
@@ -189,8 +175,8 @@ class Checkpoint:
         check_weights(model, state)
         return model
 
-    def check_room(self, model: Any) -> str:
-        """Where the weights of its skeleton fit, in words.
+    def check_room(self, parameters: int | None) -> str:
+        """Where so many weights fit, in words; ``None``: as its files hold them.
 
         Raises
         ------
@@ -198,25 +184,20 @@ class Checkpoint:
             If they do not fit where they are to go, with what would.
         """
         dtype, need = self.loading.dtype, self.size
-        half, spread = need, self.loading.device_map is not None
-        if model is not None and not quantised(self.architecture):
+        if parameters is not None and not quantised(self.architecture):
             kind = self.saved_dtype if dtype == "auto" else getattr(torch, dtype)
-            count = sum(p.numel() for p in model.parameters())
-            need, half = count * kind.itemsize, count * torch.bfloat16.itemsize
+            need = parameters * kind.itemsize
         free = rooms(pick_device(self.loading.device))
         gpus = [size for place, size in free.items() if place.startswith("cuda")]
-        one, every = max(gpus, default=free.get("cpu", need)), sum(free.values())
-        kind = "their own dtype" if dtype == "auto" else dtype
+        one = max(gpus, default=free.get("cpu", need))
         there = ", ".join(f"{size / 1e9:.1f} GB {at}" for at, size in free.items())
+        kind = "their own dtype" if dtype == "auto" else dtype
         said = f"weights of {need / 1e9:.1f} GB in {kind}; free: {there}"
-        if need <= (every if spread else one):
-            return said
-        fix = f"use a machine with {(need + BESIDE) / 1e9:.1f} GB"
-        if half < need and half <= one:
-            fix = "use --dtype bfloat16"
-        elif need <= every and not spread:
-            fix = "use --device-map auto, which is slow"
-        raise CheckpointError(f"does not fit: {said}", fix=fix)
+        if need > (one if self.loading.device_map is None else sum(free.values())):
+            fix = "try --dtype bfloat16, --device-map auto (slow), or a machine with "
+            fix += f"{(need + BESIDE) / 1e9:.1f} GB"
+            raise CheckpointError(f"does not fit: {said}", fix=fix)
+        return said
 
     def hashes(self, raw: Mapping[str, Any] | None, **computed: str) -> tuple[str, str]:
         """``weights_sha256``, and a hash of what a score depends on besides tokens.

@@ -343,7 +343,6 @@ def choose_stage(
     if chosen is None:
         what = f"has {len(found)} stages, and no checkpoint @{asked}"
         raise CheckpointError(what, fix=f"write @1 to @{len(found)}")
-    corrected = [s.label for s in found if s.task is not None and s.task != s.path]
     note = f"stage {number} of {len(found)}: {stage.label}"
     if stage.task is not None:
         note += f" ({chosen.name}/)"
@@ -352,13 +351,10 @@ def choose_stage(
     settings = run.get("settings")
     names = settings if isinstance(settings, dict) else {}
     corrects = any(str(name).startswith("ptpc.") for name in names)
-    if part != "task" and stage.label not in corrected:
-        if corrected:
-            note += "; earlier stages were corrected, this one was not"
-        elif corrects and stage.task is not None:
-            note += "; its method corrects each stage, this one was not yet"
+    if part != "task" and corrects and stage.path == stage.task:
+        note += "; its method corrects each stage, this one was not yet"
     last = "priv" if corrects else "task"
-    notes = (note, *_gaps(path), *_progress(run, found, last=last))
+    notes = (note, *_progress(run, found, last=last))
     return chosen, tuple(stage.label for stage in found), notes
 
 
@@ -402,19 +398,6 @@ def _numbered(root: Path) -> list[tuple[tuple[int, int], Path]]:
             if folder.is_dir() and (match := pattern.fullmatch(folder.name)):
                 found.setdefault(folder, (style, int(match[1])))
     return sorted((number, folder) for folder, number in found.items())
-
-
-def _gaps(path: Path) -> list[str]:
-    """That numbers are missing between stages; those of training steps are others."""
-    found = [] if path.is_file() else _numbered(_root(path))
-    numbers = [number for (style, number), _ in found if style < len(_NUMBERED) - 1]
-    if not numbers or numbers[0] > 1:
-        return []
-    gone = sorted({*range(numbers[0], numbers[-1])} - {*numbers})
-    if not gone or len(gone) > len(numbers):
-        return []
-    missing = ", ".join(map(str, gone))
-    return [f"no folder numbered {missing}: stages are counted as they are there"]
 
 
 def _holds(folder: Path) -> bool:

@@ -7,23 +7,13 @@ from typing import Any
 
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_headers, same_path
-from spark_audit.checkpoints.locate import printable, read_config
-from spark_audit.checkpoints.models import (
-    empty,
-    max_positions,
-    model_class,
-    quantised,
-    read_architecture,
-)
+from spark_audit.checkpoints.loaded import Loaded
+from spark_audit.checkpoints.locate import printable
+from spark_audit.checkpoints.models import max_positions, pick_device, quantised
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import Opening
 from spark_audit.checkpoints.sidecar import NOISE_ADDED
 from spark_audit.checkpoints.specs import Loading, Spec
-from spark_audit.checkpoints.tokenizer import (
-    has_tokenizer,
-    read_tokenizer,
-    tokenizer_sha256,
-)
 from spark_audit.errors import CheckpointError, SparkError, at, shown
 
 NOT_VERIFIABLE = "base not verifiable: full weights name no base"
@@ -84,16 +74,18 @@ def inspect_checkpoint(
 def _look(source: str, loading: Loading, seen: Inspection) -> None:
     """Add facts and notes as they come, and open what is small."""
     spec, facts = Spec("opened", (source,)), seen.facts
-    opening = Opening([spec], loading, numbers=False)
+    # Beside full weights the base is described, too, to be compared with.
+    given = loading.base is not None
+    opening = Opening([spec], replace(loading, include_base=given))
     made, base = opening.items[-1], opening.items[-1].on
-    model, architecture = base.skeleton(), base.architecture
-    facts["context"] = str(max_positions(architecture) or "not stated")
-    if model is None or quantised(architecture):
+    count = next((one.parameters for one in opening.described[-1:]), None)
+    facts["context"] = str(max_positions(base.architecture) or "not stated")
+    if count is None:
         facts["weights checked"] = "no (own code or quantised)"
     else:
-        facts["architecture"] = type(model).__name__
-        facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
-    facts["memory"] = base.check_room(model)
+        facts["architecture"] = opening.described[-1].architecture
+        facts["parameters"] = f"{count:,}"
+    facts["memory"] = base.check_room(count)
     for one in opening.described[-1:]:
         seen.notes, usable = one.notes, one.usable
         if NOISE_ADDED in seen.notes:
@@ -102,11 +94,12 @@ def _look(source: str, loading: Loading, seen: Inspection) -> None:
         facts["tokenizer_sha256"] = one.tokenizer_sha256
         if made.complete and loading.base and not same_path(loading.base, made.where):
             seen.notes += (NOT_VERIFIABLE,)
-            seen.notes += (_compared(made, one.tokenizer),)
+            seen.notes += (_compared(one, opening.described[0]),)
     # What is quantised may open on a GPU only, which others may be using.
-    if made.size <= SMALL_BYTES and not quantised(architecture):
-        plain = replace(loading, device="cpu", device_map=None, include_base=False)
-        for _ in Opening([spec], plain).each():
+    if made.size <= SMALL_BYTES and not quantised(base.architecture):
+        if pick_device(loading.device) != "cpu" or loading.device_map is not None:
+            opening = Opening([spec], replace(loading, device="cpu", device_map=None))
+        for _ in opening.open(len(opening.groups) - 1):
             pass
         seen.opened = True
 
@@ -130,17 +123,11 @@ def _facts(made: Checkpoint) -> dict[str, str]:
     return facts
 
 
-def _compared(item: Checkpoint, tokenizer: Any) -> str:
+def _compared(ours: Loaded, base: Loaded) -> str:
     """Refuse full weights that were not trained from the base that was given.
 
-    Whether they were is written down nowhere: architecture, vocabulary, tokenizers and
-    shapes are compared, each as the configuration says (weights that do not fit their
-    own are refused when they are put together).
-
-    Parameters
-    ----------
-    tokenizer
-        That of the checkpoint; compared where the base brings one.
+    Whether they were is written down nowhere: what headers tell of both is compared
+    (weights that do not fit their own are refused when they are put together).
 
     Returns
     -------
@@ -152,37 +139,22 @@ def _compared(item: Checkpoint, tokenizer: Any) -> str:
     CheckpointError
         With what differs first, and in how much else.
     """
-    trusted, folder = item.loading.trust_remote_code, item.base_folder
-    with at(str(item.base)):
-        assert folder is not None  # it is asked for where a base was given
-        config = read_config(folder, trusted=trusted)
-        theirs = _described(read_architecture(folder, config, trusted))
-        ours = _described(item.on.architecture)
-        if has_tokenizer(folder):
-            other = read_tokenizer(folder, trust_remote_code=trusted)[0]
-            for facts, one in ((ours, tokenizer), (theirs, other)):
-                facts["tokenizer"] = f"{len(one)} tokens, {tokenizer_sha256(one)[:12]}"
-    name, every = printable(str(item.base)), {**ours, **theirs}
-    differs = [fact for fact in every if ours.get(fact) != theirs.get(fact)]
+    here, there = (
+        {
+            "architecture": one.architecture,
+            "vocabulary": f"{len(one.usable)} rows",
+            "tokenizer": f"{len(one.tokenizer)} tokens, {one.tokenizer_sha256[:12]}",
+            **one.shape,
+        }
+        for one in (ours, base)
+    )
+    differs = [name for name in here | there if here.get(name) != there.get(name)]
     if differs:
-        here, there = (one.get(differs[0], "none") for one in (ours, theirs))
-        more = f" and {len(differs) - 1} facts more" if len(differs) > 1 else ""
+        first, *others = differs
+        more = f" and {len(others)} facts more" if others else ""
+        both = f"{here.get(first)} here, {there.get(first)} in {base.source}"
         raise CheckpointError(
-            f"was not trained from the base: {differs[0]} ({here} here, {there} in "
-            f"{name}){more}",
+            f"was not trained from the base: {first} ({both}){more}",
             fix="give the one that it was trained from by --base",
         )
-    *first, last = (fact for fact in every if not fact.startswith("shape of"))
-    return f"{', '.join(first)}, {last} and shapes are those of {name}"
-
-
-def _described(config: Any) -> dict[str, str]:
-    """What a configuration says of its model's tensors."""
-    cls = model_class(config)
-    facts = {
-        "architecture": "own code" if cls is None else cls.__name__,
-        "vocabulary": f"{getattr(config.get_text_config(), 'vocab_size', 0)} rows",
-    }
-    for name, tensor in empty(config).state_dict().items() if cls else ():
-        facts[f"shape of {name}"] = str(list(tensor.shape))
-    return facts
+    return f"architecture, vocabulary, tokenizer and sizes are those of {base.source}"

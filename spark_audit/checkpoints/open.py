@@ -46,14 +46,12 @@ from spark_audit.checkpoints.tokenizer import (
     tokenizer_of,
     usable_rows,
 )
-from spark_audit.checkpoints.weight_files import check_finite, check_stored
+from spark_audit.checkpoints.weight_files import check_finite
 from spark_audit.errors import InputError, at
 from spark_audit.names import BASE, RELEARN, CheckpointName
 
 
-def load_tokenizer(
-    source: str | Path, *, trust_remote_code: bool = False, where: str | None = None
-) -> Any:
+def load_tokenizer(source: str | Path) -> Any:
     """The fast tokenizer of a model's folder or ``hf:ORG/NAME``, without the model.
 
     Raises
@@ -62,9 +60,9 @@ def load_tokenizer(
         If there is none, it brings code, or it gives no character offsets.
     """
     with quiet():
-        folder = locate(str(source), code=trust_remote_code)
-        with at(where or str(source)):
-            return read_tokenizer(folder, trust_remote_code=trust_remote_code)[0]
+        folder = locate(str(source))
+        with at(str(source)):
+            return read_tokenizer(folder, trust_remote_code=False)[0]
 
 
 def open_checkpoint(
@@ -132,13 +130,9 @@ class Opening:
     described
         What headers tell of each, in the order of ``groups``, without weights; of own
         code nothing, and no ``model_id`` where that is known after loading only.
-    places
-        Every file and folder that is read.
 
     Parameters
     ----------
-    numbers
-        Whether every number of full weights is looked at before any is loaded.
     relearning
         A short training, done when such a checkpoint is first scored.
 
@@ -154,7 +148,6 @@ class Opening:
         specs: Sequence[Spec],
         loading: Loading,
         *,
-        numbers: bool = True,
         relearning: Relearning | None = None,
     ) -> None:
         for kind in loading.quantize:
@@ -173,11 +166,6 @@ class Opening:
             self.described = [
                 one for items in self._groups for one in self._described(items)
             ]
-            # What takes longer, and still before hours of scoring: every number, once.
-            for item in self.items if numbers else ():
-                if item.complete:
-                    with at(item.where):
-                        check_stored(item.files)
         self.groups = tuple(
             tuple(_name(item, kind) for item in items for kind in self._kinds(item))
             for items in self._groups
@@ -189,9 +177,6 @@ class Opening:
                     where="--ckpt",
                     fix="name the checkpoint otherwise",
                 )
-        self.places = {*self._tokenizers}
-        for one in chain(self.items, (item.on for item in self.items)):
-            self.places |= {one.folder, one.place, *one.files}
 
     def each(self) -> Iterator[Loaded]:
         """Every checkpoint, one after the other, not in the order of the specs."""
@@ -251,7 +236,8 @@ class Opening:
         base = items[0].on
         with at(base.where):
             module = base.skeleton()
-            base.check_room(module)
+            weights = [] if module is None else module.parameters()
+            base.check_room(sum(one.numel() for one in weights) or None)
         if module is not None:
             for one in self._on(AdapterHost(module), items):
                 yield one.without_weights()
@@ -267,7 +253,9 @@ class Opening:
         device = pick_device(loading.device)
         # Of what neither GPUs nor memory hold; removed with the module.
         disk = mkdtemp(prefix="spark-audit-") if loading.device_map else None
-        dtype, notes = base.computed_in(device)
+        dtype = loading.dtype
+        if dtype == "auto" and not quantised(architecture):
+            dtype = str(base.saved_dtype).removeprefix("torch.")
         model = build(
             architecture,
             folder=base.place if base.whole else None,
@@ -284,7 +272,7 @@ class Opening:
             check_finite(base.read())
         usable = usable_rows(tokenizer_of(base, self._tokenizers)[0], head_rows(model))
         ids = probe_ids(usable, max_positions=max_positions(architecture))
-        return AdapterHost(model, ids=ids, notes=notes)
+        return AdapterHost(model, ids=ids)
 
     def _on(self, host: AdapterHost, items: list[Checkpoint]) -> Iterator[Loaded]:
         """The checkpoints of a module, one after the other, also on the meta device."""
@@ -314,7 +302,7 @@ class Opening:
             auto = quantised(base.architecture)
             facts["dtype"] = "auto" if auto else item.loading.dtype
         else:
-            notes += [f"loaded as {facts['dtype']}, attention {attention}", *host.notes]
+            notes += [f"loaded as {facts['dtype']}, attention {attention}"]
         notes += remarks(base.architecture, model, tokenizer, facts["usable"])
         made: dict[str, str] = {}
         if kind:

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.offline import quiet
-from spark_audit.errors import CheckpointError, InputError, choose
+from spark_audit.errors import CheckpointError, InputError
 from spark_audit.names import ROUNDINGS
+from spark_audit.terminal.flags import one_of
 
 GROUP = 32
 """Weights that share a scale at 4 bits; at 8 bits a whole row does."""
@@ -29,9 +30,7 @@ Rounded = list[tuple[torch.nn.Parameter, torch.Tensor]]
 
 def check_kind(kind: str) -> None:
     """Refuse an unknown kind, and any where torchao is not installed."""
-    if kind not in ROUNDINGS:
-        what, fix = f"unknown quantisation {kind!r}", choose(kind, ROUNDINGS)
-        raise InputError(what, where="--quantize", fix=fix)
+    one_of(kind, "--quantize", ROUNDINGS)
     try:
         with quiet():  # remarks about kernels that are not used stay away
             import torchao.quantization  # noqa: F401
@@ -54,28 +53,30 @@ def rounded(model: Any, on: str | None, kind: str) -> Rounded:
     CheckpointError
         If the model is quantised already, or has no linear layer.
     """
-    if getattr(model.config, "quantization_config", None) is not None:
-        raise CheckpointError("is quantised already", fix="leave --quantize out")
     found = []
-    for module, turned, weight in merged_weights(model, on):
+    for module, turned, weight in merged_weights(model, on, option="--quantize"):
         value = _round(weight.T if turned else weight, kind)
         value = (value.T if turned else value).to(module.weight)
         found.append((module.weight, value.contiguous()))
-    if not found:
-        what = "has no linear layer to quantise"
-        raise CheckpointError(what, fix="leave --quantize out")
     return found
 
 
 def merged_weights(
-    model: Any, on: str | None
+    model: Any, on: str | None, *, option: str
 ) -> Iterator[tuple[Any, bool, torch.Tensor]]:
     """Every linear layer but the output head, with its adapter's share merged in.
 
     Yields the module, whether its weight is ``(in, out)`` as GPT-2 holds it and not
     ``(out, in)``, and its weight with that of the LoRA adapter ``on``, in float32.
+
+    Raises
+    ------
+    CheckpointError
+        If the model is quantised already, or has no linear layer; ``option`` asked.
     """
-    head = model.get_output_embeddings()
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise CheckpointError("is quantised already", fix=f"leave {option} out")
+    layers, head = 0, model.get_output_embeddings()
     for name, module in model.named_modules():
         turned = type(module).__name__ == "Conv1D"
         linear = turned or isinstance(module, torch.nn.Linear)
@@ -85,7 +86,10 @@ def merged_weights(
         outer = model.get_submodule(name.removesuffix(".base_layer"))
         if on in getattr(outer, "lora_A", {}):
             weight = weight + outer.get_delta_weight(on).detach().float()
+        layers += 1
         yield module, turned, weight
+    if not layers:
+        raise CheckpointError("has no linear layer", fix=f"leave {option} out")
 
 
 @contextlib.contextmanager

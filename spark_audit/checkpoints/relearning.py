@@ -99,12 +99,7 @@ def train(
     CheckpointError
         If the model is quantised, has no linear layer, or its loss is not finite.
     """
-    fix = "leave --relearn out"
-    if getattr(model.config, "quantization_config", None) is not None:
-        raise CheckpointError("is quantised: it cannot be trained here", fix=fix)
-    layers = list(merged_weights(model, on))
-    if not layers:
-        raise CheckpointError("has no linear layer to train", fix=fix)
+    layers = list(merged_weights(model, on, option="--relearn"))
     rng = torch.Generator().manual_seed(seed_for(how.seed, "relearn") % 2**63)
     low: list[tuple[torch.Tensor, torch.Tensor]] = []
     with ExitStack() as stack:

@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ SOON = 30
 ANSWER_BYTES = 1 << 26
 KEY = "SPARK_AUDIT_API_KEY"
 """Sent as a bearer token, where it is set."""
-_NEEDS = "give an OpenAI-compatible server that echoes log-probabilities"
+_NEEDS = (
+    "give an OpenAI-compatible server that takes token ids and echoes log-probabilities"
+)
 _ADDRESS = (
     "a server's address ends in /v1, and a model on the hub is written hf:ORG/NAME"
 )
@@ -79,14 +81,11 @@ class Server:
         ``http://host:port/v1``, and what the server calls the model.
     table
         A table of the checkpoint's plain scores; ``None``: it is loaded here.
-    by_text
-        Whether texts are sent as such, as the server takes no token ids.
     """
 
     url: str
     model: str
     table: Path | None = None
-    by_text: list[bool] = field(default_factory=list, compare=False)
 
     def stands_in(self, here: Any) -> Any:
         """A ``Loaded`` that was opened here as what the server scores."""
@@ -118,28 +117,25 @@ class Server:
         """
         api_key()
         with at(self.url):
-            names = self._names("/models")
+            names = self._names()
             if names is None:
-                if self._names("/v1/models"):
-                    fix = f"give --ckpt {self.url.rstrip('/')}/v1"
-                    raise CheckpointError("is not the whole address", fix=fix)
                 self._post("a")
             if names and self.model not in names:
                 what = f"serves no model {shown(self.model)}"
                 fix = f"give --model NAME: {choose(self.model, map(shown, names))}"
                 raise CheckpointError(what, fix=fix)
 
-    def _names(self, path: str) -> list[str] | None:
+    def _names(self) -> list[str] | None:
         """What it calls its models; ``None`` if it does not say."""
         try:
-            status, raw = self._sent(path, None, SOON)
+            status, raw = self._sent("/models", None, SOON)
             answer = parse_json(raw, place="the answer", finite=False)
             names = [one["id"] for one in answer["data"]] if status == 200 else None
             return names and [name for name in names if isinstance(name, str)]
         except (InputError, TypeError, KeyError):
             return None
 
-    def nll(self, ids: Sequence[int] | np.ndarray, tokenizer: Any) -> np.ndarray:
+    def nll(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """NLL of each token but the first, nats, float64.
 
         Raises
@@ -148,16 +144,8 @@ class Server:
             If the server cannot be reached, refuses, or answers anything else; after
             :data:`PAUSES` where waiting may help.
         """
-        tokens = list(map(int, ids))
         with at(self.url):
-            answer = None if self.by_text else self._post(tokens, PAUSES)
-            if answer is None:
-                self.by_text[:] = [True]
-                text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-                if tokenizer(text, add_special_tokens=False)["input_ids"] != tokens:
-                    what = "takes texts alone, and one of them has other tokens then"
-                    raise CheckpointError(what, fix=_NEEDS)
-                answer = self._post(text, PAUSES)
+            answer = self._post(list(map(int, ids)), PAUSES)
         return _nll(answer, len(ids), self.url)
 
     def _sent(self, path: str, data: bytes | None, seconds: float) -> tuple[int, bytes]:
@@ -189,13 +177,11 @@ class Server:
             return 0, first_line(Exception(reason)).encode()
 
     def _post(self, prompt: list[int] | str, pauses: Sequence[float] = ()) -> Any:
-        """What it says of a prompt; ``None`` where token ids are none to it."""
+        """What it says of a prompt."""
         body = json.dumps({**ASKED, "model": self.model, "prompt": prompt}).encode()
         for pause in (*pauses, None):
             status, raw = self._sent("/completions", body, SECONDS)
             # What it answers may quote the text, and its own reason the key.
-            if status in (400, 422) and isinstance(prompt, list):
-                return None
             what, fix, passes = "answers something else than JSON", _NEEDS, True
             if 200 <= status < 300:
                 with suppress(InputError):  # or an answer that broke off
@@ -274,15 +260,11 @@ def served(
         what = "an address with a password, a query or a fragment is not taken"
         raise InputError(what, where="--ckpt", fix=fix)
     spec, *others = there
-    if loading.model is None:
-        what = "is read as a server's address, and --model does not name its model"
-        fix = f"give --model NAME; {_ADDRESS}"
+    if loading.model is None or loading.agree is None:
+        what = "is read as a server's address, which is believed only where it agrees"
+        fix = "give --model NAME, and --agree PATH: the same checkpoint here, or a "
+        fix += f"table of its plain scores; {_ADDRESS}"
         raise InputError(what, where=f"--ckpt {spec.paths[0]}", fix=fix)
-    if loading.agree is None:
-        what = "a served checkpoint is believed only where it agrees"
-        fix = "the same checkpoint here, or a table of its plain scores"
-        raise InputError(what, where="--agree", fix=f"give --agree PATH: {fix}")
-    api_key()
     if others or len(spec.paths) > 1:
         fix = "audit one at a time, and compare the reports"
         raise InputError("one served checkpoint at most", where="--ckpt", fix=fix)

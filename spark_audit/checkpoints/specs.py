@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from spark_audit.checkpoints.locate import HUB, HUB_PAGE, locate
-from spark_audit.errors import InputError, choose
+from spark_audit.errors import InputError
 from spark_audit.names import BASE
 from spark_audit.terminal.flags import (
     ADVANCED,
@@ -20,6 +20,7 @@ from spark_audit.terminal.flags import (
     WHERE,
     LoraAlpha,
     fields_in,
+    one_of,
 )
 
 SCHEMES = ("http://", "https://")
@@ -44,8 +45,7 @@ class Loading:
     device
         Where to score; ``auto``: CUDA when there is one.
     dtype
-        Of the model's body; the output head is always float32. ``auto``: as saved, or
-        float32 where a CPU has no instructions for bfloat16.
+        Of the model's body; the output head is always float32. ``auto``: as saved.
     device_map
         Spread each model over GPUs, then the CPU, then the disk.
     tokenizer
@@ -101,9 +101,7 @@ class Loading:
             raise InputError(
                 what, where="--device", fix="give auto, cpu, cuda or cuda:N"
             )
-        if self.dtype not in DTYPES:
-            what, fix = f"unknown dtype {self.dtype!r}", choose(self.dtype, DTYPES)
-            raise InputError(what, where="--dtype", fix=fix)
+        one_of(self.dtype, "--dtype", DTYPES)
         if self.device_map and self.quantize:
             what = "rounds whole models, not models spread by --device-map"
             raise InputError(what, where="--quantize")

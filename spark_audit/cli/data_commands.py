@@ -6,16 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from spark_audit.cli.show import show_records
-from spark_audit.data.canaries import PIECES, SPARE, Encode
 from spark_audit.data.examples import (
     PII_TYPES,
     Example,
-    Kind,
     data_files,
     read_examples,
     write_examples,
@@ -81,9 +79,7 @@ def annotate(
     /,
     *,
     output: Jsonl,
-    detector: Annotated[
-        str, Parameter(choices=("rules", "presidio-patterns", "presidio"))
-    ] = "rules",
+    detector: Annotated[str, Parameter(choices=("rules", "presidio"))] = "rules",
     pattern: Annotated[tuple[str, ...], Parameter(metavar="TYPE=PATTERN")] = (),
     json: Json = False,
 ) -> None:
@@ -114,8 +110,8 @@ def annotate(
         for kind in dict.fromkeys((*PII_TYPES, *own, *sorted(counts)))
     ]
     show_records(records, title="identifiers by type", as_json=json)
-    if detector in NAMES_MISSED:
-        say(NAMES_MISSED[detector])
+    if detector == "rules":
+        say(NAMES_MISSED)
     codes, rows = unjudged(annotated)
     if codes:
         say(
@@ -135,9 +131,7 @@ def inject(
     doses: Annotated[
         tuple[int, ...], Parameter(metavar="1,4,16,64", converter=by_commas)
     ] = (),
-    kind: Annotated[str, Parameter(choices=get_args(Kind))] = "random",
     tokenizer: Annotated[str | None, Parameter(metavar="MODEL")] = None,
-    model: str | None = None,
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
@@ -156,21 +150,20 @@ def inject(
         Canaries to plant.
     doses
         Dose ladder of canaries.
-    kind
-        Passwords of canaries.
     tokenizer
         Draw canaries that a model with this tokenizer can rank.
-    model
-        Base that high-temperature passwords are sampled from.
     """
     from spark_audit.data.injection import inject as injected
     from spark_audit.terminal.progress import progress
 
     files = data_files(data)
     examples = read_examples(*files)
-    encode, pieces = _pieces(
-        kind, examples, tokenizer, model, canaries=canaries, seed=seed
-    )
+    encode = None
+    if tokenizer is not None:
+        from spark_audit.checkpoints.open import load_tokenizer
+        from spark_audit.data.encoding import token_ids
+
+        encode = partial(token_ids, load_tokenizer(tokenizer))
     outputs = {row.task: output / f"{row.task}.jsonl" for row in examples}
     keep_apart(list(outputs.values()), files)
     # Only the search for what can be ranked takes its time.
@@ -182,8 +175,6 @@ def inject(
             canaries=canaries,
             doses=doses or None,
             encode=encode,
-            kind=kind,  # type: ignore[arg-type]
-            pieces=pieces,
             progress=show,
         )
     for task, path in sorted(outputs.items()):
@@ -198,43 +189,6 @@ def inject(
     )
     for note in report.notes:
         say(note)
-
-
-def _pieces(
-    kind: str,
-    examples: Sequence[Example],
-    tokenizer: str | None,
-    model: str | None,
-    *,
-    canaries: int,
-    seed: int,
-) -> tuple[Encode | None, list[str]]:
-    """What tells whether canaries can be ranked, and what passwords are made of."""
-    if kind == "high-temperature" and model is None:
-        raise InputError(
-            f"`--kind {kind}` needs it",
-            where="option --model",
-            fix="give --model MODEL, the base that will be fine-tuned",
-        )
-    if model is not None and kind != "high-temperature":
-        fix = "add `--kind high-temperature`, or leave it out"
-        raise InputError("is for `--kind high-temperature`", where="--model", fix=fix)
-    source = tokenizer or model
-    if source is None:
-        return None, []
-    from spark_audit.checkpoints.open import load_tokenizer, open_checkpoint
-    from spark_audit.data.encoding import token_ids
-
-    read = load_tokenizer(Path(source), trust_remote_code=False, where=source)
-    encode = partial(token_ids, read)
-    if model is None:
-        return encode, []
-    from spark_audit.scoring.high_temperature import sampled_pieces
-
-    # No more than a third of the rows hold one: sampling for others is waste.
-    room = sum(example.split == "train" for example in examples) // 3
-    wanted = 2 * PIECES * max(min(canaries, room), 0) + SPARE
-    return encode, sampled_pieces(open_checkpoint(model), wanted, seed=seed)
 
 
 def _check_file(output: Path, inputs: Sequence[Path]) -> None:

@@ -67,15 +67,15 @@ def build(
         Score store to resume from.
     """
     from spark_audit.checkpoints.open import open_checkpoint
-    from spark_audit.data.examples import data_files
+    from spark_audit.data.examples import data_files, read_examples
     from spark_audit.files import check_writable
-    from spark_audit.manifest.build import build_manifest, stored_examples
+    from spark_audit.manifest.build import build_manifest
     from spark_audit.scoring.store import Store
     from spark_audit.terminal.progress import progress
 
     files = data_files(data)
     keep_apart([output], files)
-    examples = stored_examples(*files)
+    examples = read_examples(*files)
     check_output(output)
     check_writable(output.parent)
     reference = open_checkpoint(base, loading, name="base")

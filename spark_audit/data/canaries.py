@@ -4,10 +4,6 @@ Nothing that is drawn belongs to anybody: e-mail domains are reserved for exampl
 codes with a middle 9 and social security numbers from 900 on are never assigned, cards
 begin like payment processors' test cards. Every part is drawn *uniformly*, so that a
 true canary and its candidates are exchangeable before training.
-
-Of canaries that bite, the password is instead of two pieces that no other canary has:
-tokens that the rows do not hold, or samples of a model. Pieces are shared out at
-random, so that any two of a canary's pool are as likely its own.
 """
 
 from __future__ import annotations
@@ -22,6 +18,7 @@ import numpy as np
 
 from spark_audit.data.examples import Example, Part, Span
 from spark_audit.errors import InputError
+from spark_audit.terminal.flags import one_of
 
 Encode = Callable[[list[str]], list[list[int]]]
 Ranked = Literal["full", "password", "ssn"]
@@ -48,11 +45,6 @@ FORMATS: Mapping[str, str] = {
     "reset": "The password of {name} is {password}, the social security number {ssn}.",
 }
 """A canary's frames, used in turn; the name is what ``Canary.format`` holds."""
-
-PIECES, SPARE, FEWEST_SPARE = 2, 62, 30
-"""Pieces of a password; those that no canary has, of which candidates are made with the
-canary's own: at most and at least, so that 512 candidates are found with some to spare.
-"""
 
 # --- drawing --------------------------------------------------------------------------
 
@@ -152,46 +144,10 @@ def draw(type: str, rng: np.random.Generator) -> str:
     return _DRAW[type](rng, 1)[0]
 
 
-def draw_parts(seed: int, own: Sequence[str] = ()) -> dict[Part, str]:
-    """A canary's name, password and social security number from ``Canary.seed``.
-
-    Its ``own`` pieces, if it has any, are the password, in an order drawn too.
-    """
+def draw_parts(seed: int) -> dict[Part, str]:
+    """A canary's name, password and social security number from ``Canary.seed``."""
     rng = np.random.default_rng(seed)
-    parts = {part: draw(type, rng) for part, type in PARTS.items()}
-    if own:
-        parts["password"] = " ".join(own[i] for i in rng.permutation(len(own)))
-    return parts
-
-
-def share_pieces(
-    pieces: Sequence[str], names: Sequence[str], *, seed: int
-) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Each canary's own pieces, and the pool that candidates are drawn from.
-
-    Raises
-    ------
-    InputError
-        If there are too few: so many of its own for each, and some that no row holds.
-    """
-    enough = (len(pieces) - FEWEST_SPARE) // PIECES
-    if enough < len(names):
-        fits = max(0, enough // 2)
-        raise InputError(
-            f"{len(pieces)} pieces are enough for {fits} canaries and as many held"
-            f" out, of {len(names)} in all",
-            where="option --canaries",
-            fix=f"give --canaries {fits}" if fits else "use `--kind random`",
-        )
-    order = np.random.default_rng(seed).permutation(len(pieces))
-    shared = [pieces[i] for i in order]
-    at = PIECES * len(names)
-    spare = shared[at : at + SPARE]
-    own = [tuple(shared[i : i + PIECES]) for i in range(0, at, PIECES)]
-    return {
-        name: (some, tuple(sorted([*some, *spare])))
-        for name, some in zip(names, own, strict=True)
-    }
+    return {part: draw(type, rng) for part, type in PARTS.items()}
 
 
 def render(format: str, parts: Mapping[Part, str]) -> tuple[str, dict[Part, Span]]:
@@ -202,12 +158,7 @@ def render(format: str, parts: Mapping[Part, str]) -> tuple[str, dict[Part, Span
     InputError
         If there is no such format.
     """
-    if format not in FORMATS:
-        raise InputError(
-            f"unknown canary format {format!r}",
-            where="field 'canary.format'",
-            fix=f"use one of: {', '.join(FORMATS)}",
-        )
+    one_of(format, "field 'canary.format'", FORMATS)
     text, spans = "", dict[Part, Span]()
     for fixed, name, _, _ in string.Formatter().parse(FORMATS[format]):
         text += fixed
@@ -244,22 +195,11 @@ def canary_ranges(example: Example) -> dict[str, tuple[int, int]]:
 
 
 def redrawn(
-    format: str,
-    part: Ranked,
-    rng: np.random.Generator,
-    size: int,
-    pool: Sequence[str],
+    format: str, part: Ranked, rng: np.random.Generator, size: int
 ) -> list[str]:
-    """Strings that a part could as well be, drawn as the true one was, or of a pool."""
-
-    def column(of: str) -> list[str]:
-        if of == "password" and pool:
-            order = rng.permuted(np.tile(np.arange(len(pool)), (size, 1)), axis=1)
-            return [" ".join(pool[i] for i in row) for row in order[:, :PIECES]]
-        return _DRAW[PARTS[of]](rng, size)  # type: ignore[index]
-
+    """Strings that a part could as well be, drawn as the true one was."""
     if part != "full":
-        return column(part)
-    rows = zip(*(column(of) for of in PARTS), strict=True)
+        return _DRAW[PARTS[part]](rng, size)
+    rows = zip(*(_DRAW[type](rng, size) for type in PARTS.values()), strict=True)
     found = (dict(zip(PARTS, row, strict=True)) for row in rows)
     return [FORMATS[format].format_map(parts) for parts in found]

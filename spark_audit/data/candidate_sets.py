@@ -16,7 +16,7 @@ MAX_DRAWS = 200_000
 """Where so many strings hold too few candidates, a canary's part has none."""
 
 SETTLED = 6.0
-"""Standard deviations of a count that settle whether the rest of the draws suffices."""
+"""Standard deviations by which a count must lack to give a search up."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,6 @@ def candidates(
     seed: int,
     n: int = 512,
     max_draws: int = MAX_DRAWS,
-    pool: Sequence[str] = (),
-    settle: bool = False,
 ) -> Candidates:
     """Strings that a canary's part could as well have been, the true one among them.
 
@@ -78,26 +76,16 @@ def candidates(
     max_draws
         Where so many draws do not give ``n``, the set is empty and says why. A search
         ends before where those made leave no hope of it.
-    pool
-        Of what pieces passwords are (``Canary.pool``); none: of random letters.
-    settle
-        Whether the part can be ranked, not by what: no strings, and a reason where
-        there is no full set, from as few draws as settle it (hundreds, not thousands).
     """
     true = render(format, parts)[0] if part == "full" else parts[part]
     rng, length = np.random.default_rng(seed), len(encode([true])[0])
     fits = [_fit(context, encode) for context in contexts]
     strings, seen = list[str](), {true}
 
-    def lead(draws: int) -> float:
-        """Strings beyond those wanted by now, in what settles whether it suffices."""
-        wanted = draws * (n - 1) / max_draws
-        return (len(strings) - wanted) / (SETTLED * (1 + math.sqrt(wanted)))
-
     draws = 0
     while len(strings) < n - 1 and draws < max_draws:
         size = min(4 * n, max_draws - draws)
-        drawn = dict.fromkeys(redrawn(format, part, rng, size, pool))
+        drawn = dict.fromkeys(redrawn(format, part, rng, size))
         new = [text for text in drawn if text not in seen]
         seen.update(new)
         # In small lots: in place a text is long, and most of them are not needed.
@@ -108,19 +96,15 @@ def candidates(
             for fit in fits:
                 lot = fit(lot)
             strings.extend(lot)
-            # Of a pool's few pairs of pieces the first are soon found, the last never.
-            if settle and not pool and lead(draws + min(at + n // 2, size)) > 1:
-                return Candidates((), None)
             if len(strings) >= n - 1:
                 break
         draws += size
-        if lead(draws) < -1:
+        wanted = draws * (n - 1) / max_draws
+        if wanted - len(strings) > SETTLED * (1 + math.sqrt(wanted)):
             break
     if len(strings) < n - 1:
         reason = f"{draws} draws gave {len(strings) + 1} of {n} candidates"
         return Candidates((), None, f"{reason} of {length} tokens")
-    if settle:
-        return Candidates((), None)
     index = int(rng.integers(n))
     strings[index:] = [true, *strings[index : n - 1]]
     return Candidates(tuple(strings), index)

@@ -40,7 +40,6 @@ from spark_audit.terminal.suggestions import TABLES, instead, nearest
 Split = Literal["train", "test"]
 Origin = Literal["natural", "injected"]
 Part = Literal["name", "password", "ssn"]
-Kind = Literal["random", "high-temperature"]
 Ranges = tuple[tuple[StrictInt, StrictInt], ...]
 T = TypeVar("T")
 PII_TYPES = tuple("NAME EMAIL PHONE SSN PASSWORD CREDIT_CARD ADDRESS ID OTHER".split())
@@ -87,8 +86,7 @@ class Canary:
     """The canary that stands in an example.
 
     ``dose`` is the number of train rows that hold it (0 when held out), ``seed`` the
-    one its parts were drawn with, ``format`` the name of its frame, ``kind`` how its
-    password was made: where not at random, of pieces of ``pool``. Two canaries of one
+    one its parts were drawn with, ``format`` the name of its frame. Two canaries of one
     ``pair`` were drawn alike, and a fair coin said which of them is held out.
     """
 
@@ -97,11 +95,7 @@ class Canary:
     dose: StrictInt
     held_out: StrictBool
     seed: StrictInt
-    kind: Annotated[Kind, Field(exclude_if=lambda kind: kind == "random")] = "random"
     pair: Annotated[StrictStr | None, _UNSAID] = None
-    pool: Annotated[tuple[StrictStr, ...], _UNSAID] = dataclasses.field(
-        default=(), repr=False
-    )
 
     __pydantic_config__ = _CLOSED
 
@@ -232,16 +226,10 @@ def read_examples(*paths: str | Path) -> list[Example]:
         Naming file, line and field of the first bad row; also for ids that stand twice,
         in one file or in two.
     """
-    return [*unique(placed_examples(*paths))]
-
-
-def placed_examples(*paths: str | Path) -> Iterator[tuple[str, Example]]:
-    """The rows of :func:`read_examples` one by one, with file and line."""
     if not paths:
         raise InputError("no data file was given", fix="give at least one")
-    for path in paths:
-        for place, row in json_lines(Path(path)):
-            yield place, from_row(row, place=place)
+    lines = (line for path in paths for line in json_lines(Path(path)))
+    return [*unique((place, from_row(row, place=place)) for place, row in lines)]
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
@@ -253,20 +241,10 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
 
     def write(file: IO[bytes]) -> None:
         for example in examples:
-            file.write(as_json(example) + b"\n")
+            row = _EXAMPLE.dump_python(example, mode="json")
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
     write_atomically(Path(path), write, mode=0o600)
-
-
-def as_json(example: Example) -> bytes:
-    """A line of a data file, without its end."""
-    row = _EXAMPLE.dump_python(example, mode="json")
-    return json.dumps(row, ensure_ascii=False).encode()
-
-
-def from_json(line: bytes) -> Example:
-    """The example of :func:`as_json`."""
-    return _EXAMPLE.validate_json(line)
 
 
 def from_row(row: Mapping[str, Any], *, place: str) -> Example:

@@ -23,10 +23,9 @@ from spark_audit.data.canaries import (
     draw,
     draw_parts,
     render,
-    share_pieces,
 )
 from spark_audit.data.candidate_sets import MAX_DRAWS, Context, candidates
-from spark_audit.data.examples import Canary, Example, Kind, Part, Ranges, Span, Split
+from spark_audit.data.examples import Canary, Example, Part, Ranges, Span, Split
 from spark_audit.data.templates import parts_outside, task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
@@ -69,8 +68,6 @@ def inject(
     canaries: int = 50,
     doses: Sequence[int] | None = None,
     encode: Encode | None = None,
-    kind: Kind = "random",
-    pieces: Sequence[str] = (),
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[list[Example], InjectionReport]:
     """Put synthetic identifiers and canaries into the prompts of a stream of tasks.
@@ -107,9 +104,6 @@ def inject(
         exchangeable with its candidates: any of them would have been refused with it.
         The report's notes name parts without a set after many draws: a manifest ranks
         the others.
-    kind, pieces
-        How passwords are made, and of what: see
-        :func:`spark_audit.data.canaries.share_pieces`.
     progress
         Called with a stage's name, the canaries done and their number.
 
@@ -125,10 +119,7 @@ def inject(
     """
     _check(examples, rate, canaries, doses)
     plan = _Plan(examples, seed)
-    notes = _assign(plan, canaries, doses, kind)
-    if kind != "random":
-        ids = sorted(canary.id for canary in plan.canaries)
-        plan.pieces.update(share_pieces(pieces, ids, seed=seed_for(seed, "pieces")))
+    notes = _assign(plan, canaries, doses)
     done: dict[str, Example] = {}
     used: set[str] = set()
     for turn, (canary, names) in enumerate(plan.canaries.items(), start=1):
@@ -206,7 +197,6 @@ class _Plan:
             for group, count in self.sizes.items()
         }
         self.canaries: dict[Canary, list[str]] = {}
-        self.pieces: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
     def group(self, name: str) -> Group:
         return self.rows[name].task, self.rows[name].split
@@ -230,9 +220,7 @@ class _Plan:
         return ("c" if canary.held_out else "h") + canary.id[1:]
 
 
-def _assign(
-    plan: _Plan, canaries: int, doses: Sequence[int] | None, kind: Kind
-) -> list[str]:
+def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str]:
     """Give canaries their rows; returns what there was no room for."""
     train = sorted(task for task, split in plan.sizes if split == "train")
     test = sorted(task for task, split in plan.sizes if split == "test")
@@ -255,7 +243,6 @@ def _assign(
                 dose=0 if out else wanted[i],
                 held_out=out,
                 seed=0,
-                kind=kind,
                 pair=f"p{i:03d}" if i in held_out else None,
             )
             plan.canaries[canary] = names
@@ -282,11 +269,10 @@ def _with_canary(
     """The canary's rows; it is drawn again while a part of it cannot be ranked."""
     rows: dict[str, Example] = {}
     name = plan.drawn_as(canary)
-    own, pool = plan.pieces.get(name, ((), ()))
     for attempt in range(ATTEMPTS):
         seed = seed_for(plan.seed, name, attempt)
-        drawn = replace(canary, seed=seed, pool=pool)
-        parts = draw_parts(seed, own)
+        drawn = replace(canary, seed=seed)
+        parts = draw_parts(seed)
         text, spans = render(drawn.format, parts)
         for place in names:
             row = _inserted(plan, place, text, list(spans.values()))
@@ -325,8 +311,6 @@ def _unranked(
             contexts=[Context(row.text[first : end + 60], start - first, end - first)],
             seed=seed_for(canary.seed, part),
             max_draws=max_draws,
-            pool=canary.pool,
-            settle=True,
         ).reason
         if reason:
             yield part, reason

@@ -11,25 +11,23 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal, get_args
 
 import regex
 
 from spark_audit.data.examples import TYPE, Example, Span
 from spark_audit.data.person_names import names, shortened
 from spark_audit.data.templates import task_templates, template_ranges
-from spark_audit.errors import InputError, choose
+from spark_audit.errors import InputError
+from spark_audit.terminal.flags import one_of
 
-Detector = Literal["rules", "presidio", "presidio-patterns"]
-NAMES_MISSED: dict[str, str] = {
-    "rules": "NAME: found by lists and cues, not all: of 150 mentions of people in 220 "
+DETECTORS = ("rules", "presidio")
+NAMES_MISSED = (
+    "NAME: found by lists and cues, not all: of 150 mentions of people in 220 "
     "rows of news and reviews, read by hand, 57% (of full names 83%); 88% of what was "
     "found was a name. ADDRESS: half of American ones, few others. For more, annotate "
-    "them yourself, or names with --detector presidio.",
-    "presidio-patterns": "NAME: these patterns look for no names: annotate names "
-    "yourself, or with --detector presidio.",
-}
-"""What must be said of the names that a detector finds."""
+    "them yourself, or names with --detector presidio."
+)
+"""What must be said of the names that the rules find."""
 Hit = tuple[int, int, str]
 _SECONDS = 2.0
 """How long a user's own pattern may take on one text."""
@@ -229,8 +227,8 @@ def annotate(
     Parameters
     ----------
     detector
-        ``rules``; ``presidio-patterns``: Presidio's recognisers that need no language
-        model; ``presidio``: those, and names from a spaCy model.
+        ``rules``; ``presidio``: Presidio's recognisers of patterns, and names from a
+        spaCy model.
     patterns
         Regular expressions of the user's own types, which win over the detector.
 
@@ -349,15 +347,10 @@ def detector_of(
     name: str, patterns: Mapping[str, str] | None = None
 ) -> Callable[[str], list[Hit]]:
     """The detector of a name, as a function of a text; own patterns come first."""
-    if name not in get_args(Detector):
-        raise InputError(
-            f"unknown detector {name!r}",
-            where="option --detector",
-            fix=choose(name, get_args(Detector)),
-        )
+    one_of(name, "--detector", DETECTORS)
     find: Callable[[str], Iterable[Hit]] = _by_rules
     if name != "rules":
-        find = by_presidio(names=name == "presidio")
+        find = by_presidio()
     finders = [*(_by_pattern(*pair) for pair in (patterns or {}).items()), find]
     return lambda text: [hit for each in finders for hit in each(text)]
 
@@ -378,9 +371,9 @@ _RECOGNISERS = (
 _MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm")
 
 
-@lru_cache(maxsize=2)
-def by_presidio(*, names: bool) -> Callable[[str], list[tuple[int, int, str]]]:
-    """Its recognisers of patterns, and people's names from a spaCy model if asked for.
+@lru_cache(maxsize=1)
+def by_presidio() -> Callable[[str], list[tuple[int, int, str]]]:
+    """Its recognisers of patterns, and people's names from a spaCy model.
 
     Raises
     ------
@@ -399,18 +392,16 @@ def by_presidio(*, names: bool) -> Callable[[str], list[tuple[int, int, str]]]:
     recognisers = [
         (getattr(predefined_recognizers, name)(), type) for name, type in _RECOGNISERS
     ]
-    model = None
-    if names:
-        import spacy
+    import spacy
 
-        installed = [name for name in _MODELS if spacy.util.is_package(name)]
-        if not installed:
-            raise InputError(
-                "Presidio finds names by a spaCy model, and none is installed",
-                where="option --detector",
-                fix="python -m spacy download en_core_web_lg, or use presidio-patterns",
-            )
-        model = spacy.load(installed[0])
+    installed = [name for name in _MODELS if spacy.util.is_package(name)]
+    if not installed:
+        raise InputError(
+            "Presidio finds names by a spaCy model, and none is installed",
+            where="option --detector",
+            fix="python -m spacy download en_core_web_lg, or use `--detector rules`",
+        )
+    model = spacy.load(installed[0])
 
     def find(text: str) -> list[tuple[int, int, str]]:
         hits = []
@@ -419,9 +410,7 @@ def by_presidio(*, names: bool) -> Callable[[str], list[tuple[int, int, str]]]:
             results = [r for r in results or () if r.score >= _SCORE]
             results.sort(key=lambda r: (-r.score, r.start, -r.end))
             hits += [(r.start, r.end, type) for r in results]
-        if model is not None:
-            people = (e for e in model(text).ents if e.label_ == "PERSON")
-            hits += [(e.start_char, e.end_char, "NAME") for e in people]
-        return hits
+        people = (e for e in model(text).ents if e.label_ == "PERSON")
+        return hits + [(e.start_char, e.end_char, "NAME") for e in people]
 
     return find

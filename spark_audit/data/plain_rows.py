@@ -7,23 +7,17 @@ it: such a row is no plain text, and must not be shown as such.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 from spark_audit.data.examples import Example, Split
 from spark_audit.data.occurrences import identifier_ranges, repeats
 from spark_audit.errors import InputError
 
-_KEY = 8
-"""Characters of a string that it is looked up by: few strings share as many."""
-
 
 class Annotated:
-    """The annotated strings of some examples, canaries' among them.
+    """The annotated strings of some examples, canaries' among them."""
 
-    They are looked up by their first characters, so that a text costs time by its
-    length, hardly by how many strings there are.
-    """
-
-    def __init__(self, examples: Iterable[Example]) -> None:
+    def __init__(self, examples: Iterable[Any]) -> None:
         types: dict[str, str] = {}
         for example in examples:
             text = example.text
@@ -32,10 +26,6 @@ class Annotated:
                 types.setdefault(string, span.type)
         types.pop("", None)
         self._types = types
-        self._by_key: dict[str, list[str]] = {}
-        for string in sorted(types):
-            self._by_key.setdefault(string[:_KEY], []).append(string)
-        self._sizes = sorted(set(map(len, self._by_key)))
 
     def places(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Characters ``start:end`` of a text that are one of the strings, and its type.
@@ -46,24 +36,17 @@ class Annotated:
         """
         folded = text.casefold()
         at = len(text) + 1
-        for string in self._candidates(folded):
+        for string in (one for one in self._types if one in folded):
             for start, end in repeats(f"{text}\n{string}", [(at, at + len(string))]):
                 if end < at:
                     yield start, end, self._types[string]
-
-    def _candidates(self, folded: str) -> Iterator[str]:
-        """Strings that the text holds, each once, whether or not as words."""
-        for size in self._sizes:
-            keys = {folded[i : i + size] for i in range(len(folded) - size + 1)}
-            for key in sorted(keys & self._by_key.keys()):
-                yield from (s for s in self._by_key[key] if s in folded)
 
 
 def without_identifiers(
     examples: Sequence[Example],
     *,
     splits: Sequence[Split] = ("train",),
-    audited: Collection[Example] = (),
+    audited: Collection[Any] = (),
     where: str = "--data",
 ) -> tuple[list[Example], dict[str, int]]:
     """The rows that hold no identifier, and how many others there are, and why.
@@ -73,7 +56,7 @@ def without_identifiers(
     annotated in another row of either split (``elsewhere``). A row with a blank
     response (``blank``) cannot be trained on. Of ``audited`` rows neither their text
     nor another row of their source is kept (``audited``): whoever trains on the
-    held-out rows of a comparison spoils it.
+    held-out rows of a comparison spoils it. They are examples, of data or a manifest.
 
     Raises
     ------

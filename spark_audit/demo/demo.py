@@ -36,7 +36,6 @@ from spark_audit.data.examples import Example, read_examples, write_examples
 from spark_audit.data.injection import inject
 from spark_audit.demo.base_model import Progress, make_tokenizer, one_thread, train_base
 from spark_audit.demo.text import TASKS, make_examples, unlabelled
-from spark_audit.demo.workers import run_jobs
 from spark_audit.errors import InputError
 from spark_audit.files import (
     check_links,
@@ -47,9 +46,10 @@ from spark_audit.files import (
 )
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, write_manifest
+from spark_audit.pipeline.engines.local import run_jobs
 from spark_audit.pipeline.request import Request
 from spark_audit.pipeline.run import Outcome, run
-from spark_audit.provenance import seed_for, sha256_file, versions
+from spark_audit.provenance import seed_for, versions
 from spark_audit.report.folder import read_report, write_report
 
 NAME = "demo"
@@ -303,17 +303,12 @@ def _command(out: Path, seed: int) -> tuple[str, ...]:
 
 
 def _build(out: Path, seed: int, size: Size) -> None:
-    """The manifest of the data; one that is there is of the same data."""
+    """The manifest of the data; one of these versions is that of the same base."""
     path = _path(out)
-    hashes = {file.name: sha256_file(file) for file in _files(out, size)}
+    if path.exists() and load_manifest(path).versions == versions():
+        return
     with quiet():
         base = open_checkpoint(str(out / "runs" / "base"), name="base", device="cpu")
-    if path.exists():
-        found = load_manifest(path)
-        known = {entry["file"]: entry["sha256"] for entry in found.data}
-        same_base = found.reference.weights_sha256 == base.weights_sha256
-        if known == hashes and same_base:
-            return
     manifest = build_manifest(
         read_examples(*_files(out, size)),
         base,

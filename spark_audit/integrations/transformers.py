@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -42,12 +42,6 @@ Part = tuple[str, Any, Mapping[str, Any]]
 
 _log = logging.getLogger("spark_audit")
 _Base: Any = transformers.TrainerCallback
-
-
-class RuleTripped(SparkError):
-    """A look at a model broke a rule that ends its training (exit 1, as the gate)."""
-
-    exit_code = 1
 
 
 @dataclass
@@ -110,10 +104,8 @@ class AuditCallback(_Base):  # type: ignore[misc]
     rows
         Rows of the manifest that are scored, at most.
     fail_if
-        Rules as those of ``spark-audit gate``, without ``for`` and ``except``.
-    on_trip
-        What a broken rule does: ``stop`` ends the training in order, ``raise`` with
-        :class:`RuleTripped`.
+        Rules as those of ``spark-audit gate``, without ``for`` and ``except``; one that
+        is broken ends the training in order, and stands in :attr:`tripped`.
     tokenizer
         By default the trainer's ``processing_class``.
     preset, seed
@@ -139,15 +131,12 @@ class AuditCallback(_Base):  # type: ignore[misc]
         audits: str | Audit | Sequence[str | Audit] = ("matched", "mia"),
         rows: int = ROWS,
         fail_if: str | Sequence[str] = (),
-        on_trip: Literal["stop", "raise"] = "stop",
         tokenizer: Any = None,
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
         if every is not None and (type(every) is not int or every < 1):
             raise InputError("is no number of steps", where=f"every={every!r}")
-        if on_trip not in ("stop", "raise"):
-            raise InputError("is neither stop nor raise", where=f"on_trip={on_trip!r}")
         fail_if = [fail_if] if isinstance(fail_if, str) else fail_if
         several = [audits] if isinstance(audits, str | Audit) else audits
         manifest = load_manifest(manifest)
@@ -156,7 +145,6 @@ class AuditCallback(_Base):  # type: ignore[misc]
         )
         self._probe = self._make()  # what cannot be used is said at once
         self._every, self._tokenizer = every, tokenizer
-        self._raises = on_trip == "raise"
         self.looks: list[Look] = []
         self._trainer: Any = None
         self._due = 0
@@ -237,8 +225,6 @@ class AuditCallback(_Base):  # type: ignore[misc]
         self._tell(look, control, seconds, last=step >= state.max_steps)
         if look.tripped:
             control.should_training_stop = True
-            if self._raises:
-                raise RuleTripped("; ".join(look.tripped), where=look.name)
 
     @property
     def tripped(self) -> list[str]:

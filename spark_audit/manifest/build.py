@@ -9,21 +9,18 @@ which can move an NLL by a few micro-nats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 from spark_audit.data.encoding import token_ids
 from spark_audit.data.examples import (
     Example,
-    as_json,
-    from_json,
-    placed_examples,
     unique,
 )
 from spark_audit.errors import InputError
@@ -40,7 +37,7 @@ from spark_audit.manifest.records import (
     notes,
     row_numbers,
 )
-from spark_audit.manifest.schema import Manifest, Table, chunked
+from spark_audit.manifest.schema import Manifest, Table
 from spark_audit.manifest.selection import (
     Record,
     canary_sets,
@@ -48,14 +45,14 @@ from spark_audit.manifest.selection import (
     duplicates,
     membership,
 )
-from spark_audit.provenance import sha256_file, versions
+from spark_audit.provenance import sha256_file, sha256_json, versions
 from spark_audit.scoring.items import Item
-from spark_audit.scoring.score import BatchSize, item
-from spark_audit.scoring.slices import score_slices
+from spark_audit.scoring.score import BatchSize, item, score_keys
+from spark_audit.scoring.store import Store
+from spark_audit.scoring.table import Pass
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
-    from spark_audit.scoring.store import Store
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
@@ -103,7 +100,7 @@ def build_manifest(
     examples = checked(examples)
     rows = Rows(examples, loaded.tokenizer, max_length=recorded["max_length"])
     scores, first, by_task, remarks = _scored(
-        rows, loaded, store=store, batch_size=batch_size, progress=show
+        rows, loaded, store or Store(None), batch_size=batch_size, progress=show
     )
     groups = duplicates(rows)
     units = clusters(examples, groups)
@@ -134,7 +131,7 @@ def build_manifest(
         {
             **heading(name, reference_of(loaded), recorded, data),
             **{
-                part: Table(PARTS[part].model_validate_json, chunks, name=part)
+                part: Table(PARTS[part], chunks, name=part)
                 for part, chunks in found.lists.items()
             },
             "counts": count,
@@ -166,45 +163,27 @@ def heading(
     }
 
 
-# --- rows -----------------------------------------------------------------------------
-
-
-def stored_examples(*paths: Path) -> Table[Example]:
-    """The rows of data files by id.
-
-    Parameters and errors are those of :func:`spark_audit.data.examples.read_examples`.
-    """
-    number: dict[str, int] = {}
-
-    def lines() -> Iterator[bytes]:
-        for example in unique(placed_examples(*paths)):
-            number[example.id] = len(number)
-            yield as_json(example)
-
-    stored = pa.chunked_array([*chunked(lines())], pa.binary())
-    order = pa.array([number[key] for key in sorted(number)], pa.int64())
-    return Table(from_json, stored.take(order).chunks)
-
-
 def checked(examples: Sequence[Example]) -> Sequence[Example]:
     """The examples by id; a manifest does not depend on the order of its input."""
     if not examples:
         raise InputError("there are no examples", where="data", fix="give some")
-    if isinstance(examples, Table):  # of stored rows, which are sorted and unique
-        return examples
     ordered = sorted(examples, key=lambda example: example.id)
     return [*unique((f"example {one.id!r}", one) for one in ordered)]
 
 
-# --- slices of rows -------------------------------------------------------------------
-
-
 def _scored(
-    rows: Rows, loaded: Loaded, *, progress: Progress, **options: Any
+    rows: Rows,
+    loaded: Loaded,
+    store: Store,
+    *,
+    batch_size: BatchSize,
+    progress: Progress,
 ) -> tuple[np.ndarray, list[int], dict[str, np.ndarray], list[str]]:
     """The reference model's scores of all rows' tokens (``SCORES``), and notes.
 
-    Between them: which is the first of each row's tokens, and token counts by task.
+    Between them: which is the first of each row's tokens, and token counts by task. Of
+    a store that is this command's own no score of other texts or batches is used, of
+    another one every score is.
     """
     if loaded.base is not None:
         raise InputError(
@@ -222,15 +201,22 @@ def _scored(
             by_task[task] = by_task.get(task, 0) + count
     scores = np.zeros(first[-1], SCORES)
     scores["nll"] = np.nan
-    remarks = dict.fromkeys(loaded.notes)
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.content())
+    store.only_for(sha256_json([digest.hexdigest(), str(batch_size), versions()]))
+    keys = store.keys(loaded, texts, Pass())
     stage = partial(progress, f"scoring {loaded.name}, tokens")
-    for scored in score_slices(loaded, texts, progress=stage, **options):
-        for i, key in scored.places.items():
-            own = scored.table.rows(key)
-            at = first[i] + scored.table.position[own]
-            for name in SCORES.names or ():
-                scores[name][at] = scored.table.columns[name][own]
-        remarks |= dict.fromkeys(scored.notes)
+    score_keys(
+        loaded, keys, store=store, batch_size=batch_size, whole=True, progress=stage
+    )
+    names = keys()
+    table = store.gather(names, kind=Pass())
+    for text, start in zip(texts, first[:-1], strict=True):
+        own = table.rows(text.key)
+        for name in SCORES.names or ():
+            scores[name][start + table.position[own]] = table.columns[name][own]
+    remarks = dict.fromkeys([*loaded.notes, *store.remarks(names.values())])
     return scores, first, by_task, [f"reference: {note}" for note in remarks]
 
 

@@ -182,9 +182,10 @@ def covariates(texts: Corpus, ranges: np.ndarray) -> dict[str, np.ndarray]:
         return np.asarray((counts[1, last] - counts[0, low]) / chars)
 
     unll = np.concatenate([[0], np.cumsum(np.maximum(texts.unll, 0))])
+    largest = [texts.unll[a:b].max() for a, b in zip(low, high, strict=True)]
     return {
         "nll_mean": (unll[high] - unll[low]) / (1e6 * tokens),
-        "nll_max": _largest(texts.unll, low, high) / 1e6,
+        "nll_max": np.array(largest, np.float64) / 1e6,
         "nll_first": texts.unll[low] / 1e6,
         "entropy": mean("entropy"),
         "log2_rank": mean("log2_rank"),
@@ -205,15 +206,3 @@ def _kinds(codes: np.ndarray) -> tuple[np.ndarray, ...]:
     seen, inverse = np.unique(codes, return_inverse=True)
     chars = [chr(code) for code in seen]
     return tuple(np.array([*map(test, chars)])[inverse] for test in tests)
-
-
-def _largest(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Largest value of each range ``low:high``; none is empty."""
-    if not len(low):
-        return np.zeros(0)
-    order = np.argsort(low, kind="stable")
-    padded = np.append(values, values[-1])
-    edges = np.stack([low[order], high[order]], axis=1).ravel()
-    out = np.empty(len(low), dtype=values.dtype)
-    out[order] = np.maximum.reduceat(padded, edges)[::2]
-    return out

@@ -181,9 +181,6 @@ def _pair_facts(pairs: pd.DataFrame) -> dict[str, int | float | None]:
         gap = np.average(pairs["gap"], weights=pairs["tokens"])
     figures = {
         "distance mean": apart.mean(),
-        "distance median": apart.median(),
-        "distance p90": apart.quantile(0.9),
-        "distance p95": apart.quantile(0.95),
         "distance max": apart.max(),
         "Delta_sel on the reference": gap,
     }

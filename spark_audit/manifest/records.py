@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from tempfile import TemporaryFile
-from typing import IO, Any
-from weakref import finalize
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -100,16 +98,10 @@ def example_record(row: Layout, cluster: str) -> Record:
 
 
 class Balance:
-    """Balance over the train rows, which are what is audited, from slices of rows.
-
-    What it is judged by, by side and covariate, lies in files: 3 KB a row.
-    """
+    """Balance over the train rows, which are what is audited, from slices of rows."""
 
     def __init__(self) -> None:
-        # They have no name: only this process reads them.
-        self._files: dict[tuple[str, str], IO[bytes]] = defaultdict(TemporaryFile)
-        files = self._files
-        finalize(self, lambda: [file.close() for file in files.values()])
+        self._parts: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
 
     def add(self, texts: Corpus, eligible: np.ndarray, pairs: Pairs) -> None:
         """Take a slice's spans, windows and pairs."""
@@ -124,12 +116,12 @@ class Balance:
         sides = {"spans": spans, "windows": windows, "matched": matched}
         for side, ranges in {**sides, "controls": controls}.items():
             for name, values in covariates(texts, ranges).items():
-                values.astype(np.float64).tofile(self._files[side, name])
+                self._parts[side, name].append(values)
         for name, values in (
             ("distance_to_pii", np.abs(apart) - matched[:, 2]),
             ("control_before", apart < 0),
         ):
-            values.astype(np.float64).tofile(self._files["controls", name])
+            self._parts["controls", name].append(values)
 
     def records(self) -> list[Record]:
         """As :func:`spark_audit.stats.balance.balance_rows`; none without a span.
@@ -138,7 +130,7 @@ class Balance:
         tokens, and the share of them that stand before it.
         """
         rows: list[Record] = []
-        for name in [name for side, name in self._files if side == "spans"]:
+        for name in [name for side, name in self._parts if side == "spans"]:
             spans, windows, controls, matched = (
                 {name: self._values(side, name)}
                 for side in ("spans", "windows", "controls", "matched")
@@ -155,9 +147,7 @@ class Balance:
         ]
 
     def _values(self, side: str, name: str) -> np.ndarray:
-        file = self._files[side, name]
-        file.seek(0)
-        return np.fromfile(file, np.float64)
+        return np.concatenate(self._parts[side, name]).astype(np.float64)
 
 
 def _spans(row: Layout) -> Iterator[tuple[Span, TokenSpan | None]]:

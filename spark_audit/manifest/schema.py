@@ -13,7 +13,7 @@ holds the JSON of each record rather than its values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import islice, pairwise
 from operator import eq
@@ -46,8 +46,8 @@ class Table(Sequence[P], Generic[P]):
 
     Parameters
     ----------
-    make
-        The object of a record's JSON.
+    kind
+        The class of the records.
     chunks
         JSON of each record, binary.
     name
@@ -61,20 +61,19 @@ class Table(Sequence[P], Generic[P]):
 
     def __init__(
         self,
-        make: Callable[[bytes], P],
+        kind: type[P],
         chunks: Iterable[pa.Array],
         *,
         name: str = "",
     ) -> None:
-        self.make, self.name = make, name
+        self.kind, self.name = kind, name
         self.json = pa.chunked_array([*chunks], pa.binary())
         self._held = lru_cache(HELD if len(self) <= HELD else FEW)(self._made)
 
     @classmethod
     def of(cls, kind: type[P], records: Iterable[Any], *, name: str) -> Table[P]:
         """Pack objects, or records as they stand in a file, which are checked later."""
-        model: Any = kind
-        return cls(model.model_validate_json, packed(records), name=name)
+        return cls(kind, packed(records), name=name)
 
     def pieces(self) -> Iterator[bytes]:
         """JSON of the whole list, piece by piece."""
@@ -84,11 +83,13 @@ class Table(Sequence[P], Generic[P]):
         yield b"]"
 
     def _made(self, at: int) -> P:
+        model: Any = self.kind
         try:
-            return self.make(self.json[at].as_py())
+            made: P = model.model_validate_json(self.json[at].as_py())
         except ValidationError as error:
             error.add_note(f"{self.name}.{at}")
             raise
+        return made
 
     def __getitem__(self, at: Any) -> Any:
         rows = range(len(self))[at]
@@ -108,7 +109,7 @@ class Table(Sequence[P], Generic[P]):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Table, name=self.name), (self.make, self.json.chunks)
+        return partial(Table, name=self.name), (self.kind, self.json.chunks)
 
 
 def packed(records: Iterable[Any]) -> Iterator[pa.Array]:
@@ -119,16 +120,12 @@ def packed(records: Iterable[Any]) -> Iterator[pa.Array]:
     ValueError, RecursionError
         If one cannot be written as JSON.
     """
-    return chunked(
+    lines = (
         canonical_json(
             one.model_dump(mode="json") if isinstance(one, BaseModel) else one
         )
         for one in records
     )
-
-
-def chunked(lines: Iterator[bytes]) -> Iterator[pa.Array]:
-    """Lines of JSON, some together."""
     while chunk := list(islice(lines, CHUNK)):
         yield pa.array(chunk, pa.binary())
 

@@ -255,7 +255,6 @@ def canary_sets(
                     contexts=[Context(row.example.text, *at) for row, at in places],
                     seed=seed_for(seed, canary.id, part),
                     n=n,
-                    pool=canary.pool,
                 )
             record = {
                 "canary_id": canary.id,

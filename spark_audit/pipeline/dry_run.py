@@ -17,28 +17,23 @@ from spark_audit.errors import InputError
 from spark_audit.host_memory import free_bytes
 from spark_audit.pipeline.engines.local import processes
 from spark_audit.pipeline.job import Job
-from spark_audit.pipeline.lineup import make_plans
 from spark_audit.pipeline.request import Request
 from spark_audit.scoring.items import AnyItem
 from spark_audit.scoring.table import Pass
 
-CONCLUDING, DRAWING = 0.5, 15.0
-"""Seconds to conclude from a checkpoint in one audit, and to draw a report with
-figures, of some hundred rows."""
-BACKWARD = 3.0
-"""What a step of training takes, in plain passes over its tokens."""
 TIMED = 4096
 """Tokens of a pass that are timed."""
 
-Lacking = dict[tuple[str, Pass], dict[str, AnyItem]]
+Lacking = dict[tuple[str, Pass], list[AnyItem]]
 
 
 def estimate(request: Request) -> dict[str, Any]:
     """What a run of the request takes on this machine, as busy as it is now, for JSON.
 
-    Each audit has what it takes beyond those before it: what several read is read once.
-    ``passes`` are how many the ``store`` holds, and how many there are; ``None`` where
-    there is no store yet.
+    ``passes`` has a record for each kind of pass: what is still to be scored of it.
+    ``there`` are how many passes over checkpoints the ``store`` holds, and how many
+    there are; ``None`` where there is no store yet. Statistics, pictures and short
+    trainings (``--relearn``) are not timed.
 
     Raises
     ------
@@ -58,31 +53,24 @@ def estimate(request: Request) -> dict[str, Any]:
     begun = place is not None and (place / "salt").exists()
     job = job if begun else replace(job, store=Store(None))
     lacking: Lacking = {
-        (one.name, kind): {item.key: item for item in job.store.left(keys).values()}
+        (one.name, kind): [*job.store.left(keys).values()]
         for one in described
         if job.order.scores(one.name)
         for kind, keys in job.keys(one).items()
     }
     there = (sum(not items for items in lacking.values()), len(lacking))
     pace, loading, weights = _timed(job, lacking)
-    relearning = _relearned(job, lacking) * pace.get("plain", 0.0)
-    audits: list[dict[str, Any]] = []
-    for audit in job.request.audits:
-        _, plans = make_plans(job.view, [audit], preset=request.preset)
-        items, tokens, seconds = 0, 0, 0.0
-        for one in described:
-            seconds += CONCLUDING * job.order.sees(one.name, audit)
-            for kind, keys in job.order.plan(one.name, plans).items():
-                left = lacking.get((one.name, kind), {})
-                read = [left.pop(key).tokens for key in keys if key in left]
-                items, tokens = items + len(read), tokens + sum(read)
-                seconds += sum(read) * pace.get(kind.kind, 0.0)
-        part = {"items": items, "tokens": tokens, "seconds": round(seconds, 1)}
-        audits.append({"audit": audit.name, **part})
-    draws = not request.formats or {"figures", "html"} & {*request.formats}
-    report = DRAWING if draws else 1.0
+    passes: list[dict[str, Any]] = []
+    for name in dict.fromkeys(kind.kind for _, kind in lacking):
+        items = [
+            i for (_, kind), own in lacking.items() if kind.kind == name for i in own
+        ]
+        tokens = sum(item.tokens for item in items)
+        seconds = round(tokens * pace.get(name, 0.0), 1)
+        part = {"items": len(items), "tokens": tokens, "seconds": seconds}
+        passes.append({"pass": name, **part})
     free, memory = free_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    work = sum(a["tokens"] for a in audits) * weights / 4
+    work = sum(one["tokens"] for one in passes) * weights / 4
     at_once = processes(request, work=work, size=weights, free=free)
     return {
         "manifest": job.manifest.name,
@@ -90,33 +78,15 @@ def estimate(request: Request) -> dict[str, Any]:
         "folder": str(job.folder),
         "checkpoints": [one.name for one in described],
         "notes": list(dict.fromkeys(n for one in job.opening.items for n in one.notes)),
-        "audits": audits,
+        "passes": passes,
         "loading": round(loading, 1),
-        "relearning": round(relearning, 1),
-        "report": report,
-        "seconds": round(
-            loading + relearning + report + sum(a["seconds"] for a in audits), 1
-        ),
+        "seconds": round(loading + sum(one["seconds"] for one in passes), 1),
         "memory_bytes": at_once * memory * 1024,
         "free_bytes": free,
         "processes": at_once,
-        "passes": there if begun and all(one.model_id for one in described) else None,
+        "there": there if begun and all(one.model_id for one in described) else None,
         "store": str(place),
     }
-
-
-def _relearned(job: Job, lacking: Lacking) -> float:
-    """Tokens of plain passes that short trainings take as long as."""
-    from spark_audit.checkpoints.relearning import ROWS
-
-    short = job.opening.relearning
-    waiting = {one.relearned_from and one.name for one in job.opening.described}
-    waiting &= {name for (name, _), left in lacking.items() if left}
-    if short is None or not waiting:
-        return 0.0
-    rows = short.rows(job.opening.described[0].tokenizer, None)
-    mean = sum(map(len, rows)) / len(rows)
-    return BACKWARD * len(waiting) * short.steps * min(ROWS, len(rows)) * mean
 
 
 def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
@@ -126,7 +96,7 @@ def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
     """
     from spark_audit.scoring.score import score
 
-    samples = {kind: [*left.values()] for (_, kind), left in lacking.items() if left}
+    samples = {kind: left for (_, kind), left in lacking.items() if left}
     if not samples:
         return {}, 0.0, 0.0
     groups = len(job.opening.groups)
@@ -150,27 +120,24 @@ def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
 
 def told(estimated: Mapping[str, Any]) -> Iterator[str]:
     """The estimate in at most 25 lines of 80 columns."""
-    names, there = ", ".join(estimated["checkpoints"]), estimated["passes"]
+    names, there = ", ".join(estimated["checkpoints"]), estimated["there"]
     count, free = estimated["processes"], estimated["free_bytes"]
     yield f"Reads    {estimated['manifest'][:40]}, {estimated['rows']:,} rows"
     yield f"with     {names if len(names) <= 70 else f'{names[:67]}...'}"
     if there:
         yield f"Scores   {there[0]} of {there[1]} passes: {estimated['store']}"
     yield from (f"Note     {note}" for note in estimated["notes"])
-    for one in estimated["audits"]:
+    for one in estimated["passes"]:
         reads = f"{one['items']:,} items, {one['tokens']:,} tokens"
-        yield f"{one['audit']:<9}{duration(one['seconds']):>12}  {reads}"
-    yield f"{'loading':<9}{duration(estimated['loading']):>12}"
-    if estimated["relearning"]:
-        yield f"{'relearn':<9}{duration(estimated['relearning']):>12}"
-    yield f"{'report':<9}{duration(estimated['report']):>12}"
+        yield f"{one['pass']:<10}{duration(one['seconds']):>12}  {reads}"
+    yield f"{'loading':<10}{duration(estimated['loading']):>12}"
     yield ""
     by = f", by {count} processes" if count > 1 else ""
     yield f"In all about {duration(estimated['seconds'])}{by}."
     beside = "" if free is None else f" of {free / 1e9:.1f} GB that are free"
     yield f"Memory: {estimated['memory_bytes'] / 1e9:.1f} GB{beside}."
-    yield "Some batches of each pass were timed on one checkpoint. Scores for"
-    yield "several audits count with the first; saved scores count as done."
+    yield "Some batches of each pass were timed on one checkpoint; saved scores count"
+    yield "as done. Statistics, pictures and short trainings (--relearn) come on top."
     yield f"The report goes to {estimated['folder']}; nothing was written."
 
 

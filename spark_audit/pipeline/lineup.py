@@ -219,22 +219,16 @@ def learned_order(order: Lineup, request: Request) -> tuple[str, ...]:
                 fix=fix,
             )
     first = next(iter(learned), "")
-    for name, tasks in learned.items():
-        if not asked and tasks != learned[first]:
+    for name in (name for name, n in counts.items() if n > 1):
+        told = learned.get(name)
+        if learned and not asked and told != learned[first]:
+            here = ", ".join(told) if told else "an order that it does not tell"
             raise InputError(
-                f"{first!r} and {name!r} learned their tasks in different orders: "
-                f"{', '.join(learned[first])}; {', '.join(tasks)}",
+                f"{first!r} learned its tasks in another order than {name!r}: "
+                f"{', '.join(learned[first])}; {here}",
                 where="--ckpt",
-                fix="audit runs of one order at a time",
+                fix="audit them apart, or give --order t1,t2,... if it holds for both",
             )
-    silent = [name for name, n in counts.items() if n > 1 and name not in learned]
-    if learned and silent and not asked:
-        raise InputError(
-            f"{silent[0]!r} does not say in which order it learned its tasks; "
-            f"{first!r} learned {', '.join(learned[first])}",
-            where="--ckpt",
-            fix="give --order t1,t2,... if it holds for both, or audit them apart",
-        )
     return learned.get(first, ())
 
 

@@ -88,39 +88,14 @@ class Batches(Generic[T]):
         Of all ways to cut the sorted items into batches the one of least cost, where
         a batch costs its padded tokens plus its overhead.
         """
-        return [size for part in self._windows(start) for size in part]
-
-    def _windows(self, start: int = 0) -> Iterator[list[int]]:
-        """:meth:`sizes` of one window after the other; no batch reaches over two."""
+        sizes: list[int] = []
         while start < len(self._order):
             part = self._cut(self._lengths[start : start + WINDOW])
             if start + WINDOW < len(self._order) and len(part) > 1:
                 part.pop()  # the window's edge cut it; it is planned with the next
-            yield part
+            sizes += part
             start += sum(part)
-
-    def slices(self, tokens: int) -> Iterator[list[T]]:
-        """The items in runs of whole batches, of about so many tokens or one window.
-
-        Batched by itself a run has the same batches: what is between two cuts of a
-        cheapest way is cut in the cheapest way, and equally cheap ones are told apart
-        alike.
-        """
-        start = 0
-        for part in self._windows():
-            end, held = start, 0
-            for size in part:
-                held += int(self._lengths[end : end + size].sum())
-                end += size
-                if held >= tokens:
-                    yield self._taken(start, end)
-                    start, held = end, 0
-            if start < end:
-                yield self._taken(start, end)
-                start = end
-
-    def _taken(self, start: int, end: int) -> list[T]:
-        return [self._items[number] for number in self._order[start:end].tolist()]
+        return sizes
 
     def _cut(self, lengths: np.ndarray) -> list[int]:
         """Dynamic programme from the back: ``best[i]`` = least cost of items ``i:``."""
@@ -163,7 +138,8 @@ class Batches(Generic[T]):
         """
         start, sizes = 0, self.sizes()
         while sizes:
-            batch = self._taken(start, start + sizes[0])
+            taken = self._order[start : start + sizes[0]]
+            batch = [self._items[number] for number in taken.tolist()]
             try:
                 result = call(batch)
             except Exception as error:

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from spark_audit.data.encoding import Encoding
-from spark_audit.errors import InputError, OutputError, choose
+from spark_audit.errors import InputError, OutputError
 from spark_audit.scoring.items import AnyItem, Candidates, Item, Prompt
 from spark_audit.scoring.store import Keys, Store
 from spark_audit.scoring.table import LAYOUTS, Pass, Task, TokenTable
+from spark_audit.terminal.flags import one_of
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -34,6 +35,8 @@ Progress: TypeAlias = Callable[[int, int], None]
 BatchSize: TypeAlias = int | Literal["auto"]
 
 DRIFT_ROWS = 8
+WINDOW = 1024
+"""Items that are scored together where batches are to be the same again."""
 
 
 class Scored(dict[Pass, TokenTable]):
@@ -108,11 +111,7 @@ def score(
             _runner(loaded, kind)  # refuses settings before any key
             keys = store.keys(loaded, items, kind)
             score_keys(
-                loaded,
-                keys,
-                store=store,
-                batch_size=batch_size,
-                progress=progress,
+                loaded, keys, store=store, batch_size=batch_size, progress=progress
             )
             names = keys()
             tables[kind] = store.gather(names, kind=kind)
@@ -141,8 +140,9 @@ def score_keys(
     shard
         ``(i, n)``: only what falls to worker ``i`` of ``n``.
     whole
-        Where anything is lacking, score all: so batches do not depend on what is
-        stored. A score that is stored stays.
+        Go through the items by length, so many at a time; where any of these is
+        lacking, score them all, so that batches do not depend on what is stored. A
+        score that is stored stays.
     """
     if batch_size != "auto" and batch_size < 1:
         raise InputError("must be at least 1", where="batch size")
@@ -150,16 +150,23 @@ def score_keys(
     _check(loaded, keys.items)
     store.refresh()
     names, left = keys(), store.left(keys)
-    # Items with the same tokens share a key and are scored once.
-    todo = {names[item.key]: item for item in keys.items} if whole and left else left
     worker, workers = shard
-    wanted = [item for key, item in todo.items() if int(key, 16) % workers == worker]
-    total, done = sum(item.tokens for item in wanted), 0
+    wanted = [item for key, item in left.items() if int(key, 16) % workers == worker]
+    parts = [wanted] if wanted else []
+    if whole:
+        # Items with the same tokens share a key and are scored once.
+        every: dict[str, AnyItem] = {}
+        for item in keys.items:
+            every.setdefault(names[item.key], item)
+        ordered = sorted(every.values(), key=lambda item: -item.tokens)
+        parts = [ordered[at : at + WINDOW] for at in range(0, len(ordered), WINDOW)]
+        parts = [part for part in parts if any(names[i.key] in left for i in part)]
+    total, done = sum(item.tokens for part in parts for item in part), 0
 
     batch = None if batch_size == "auto" else batch_size
     task = Task(keys.kind, batch, store.remark)
     try:
-        for item, columns in run(wanted, task) if wanted else ():
+        for item, columns in (one for part in parts for one in run(part, task)):
             if names[item.key] in left:
                 store.add(names[item.key], item.scored, columns)
             done += item.tokens
@@ -177,9 +184,7 @@ def _runner(
     loaded: Loaded, kind: Pass
 ) -> Callable[[Sequence[Any], Task], Iterator[tuple[Any, dict[str, np.ndarray]]]]:
     """What runs a pass; settings that cannot be used are refused."""
-    if kind.kind not in LAYOUTS:
-        fix = choose(kind.kind, LAYOUTS)
-        raise InputError(f"unknown pass {kind.kind!r}", fix=fix)
+    one_of(kind.kind, "pass", LAYOUTS)
     if kind.kind == "noise" and not (math.isfinite(kind.sigma) and kind.sigma > 0):
         raise InputError(
             f"sigma must be a positive number, not {kind.sigma}", where="noise pass"

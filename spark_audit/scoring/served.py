@@ -77,7 +77,7 @@ def _asking(loaded: Loaded) -> Iterator[_Ask]:
     server = loaded.served
     assert server is not None
     with ThreadPool(AT_ONCE) as pool:
-        yield partial(pool.imap, lambda ids: server.nll(ids, loaded.tokenizer))
+        yield partial(pool.imap, server.nll)
 
 
 def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
@@ -112,18 +112,15 @@ def agreement(loaded: Loaded, items: Sequence[AnyItem]) -> str:
             ours = _scored(loaded, model, texts)
     every = np.concatenate(theirs)
     if len(every) > 1 and np.ptp(every) == 0:
-        chance = np.isclose(every[0], np.log(len(loaded.usable)), atol=1e-4)
-        said = "exactly chance" if chance else "one and the same number"
-        raise _refused(server, f"its scores of all {len(every)} tokens are {said}")
+        what = f"its scores of all {len(every)} tokens are one and the same number"
+        raise _refused(server, what)
     apart = np.array([np.abs(a - b).mean() for a, b in zip(ours, theirs, strict=True)])
     if apart.max() > APART:
         what = (
             f"its scores are not this checkpoint's: of {len(texts)} texts one is "
             f"{apart.max():.2g} nats per token away, all are {apart.mean():.2g} in the "
-            f"mean (at most {APART})"
+            f"mean (at most {APART}); does it leave out the adapter?"
         )
-        if known is None and _is_base(loaded, texts, theirs):
-            what += "; they are those of the base: it leaves out the adapter"
         raise _refused(server, what)
     by = "a table of its scores" if known else "the same checkpoint scored here"
     return (
@@ -162,16 +159,3 @@ def _scored(loaded: Loaded, model: Any, texts: Sequence[Item]) -> list[np.ndarra
 
     scorer = Scorer(loaded, model, texts[0], lambda _: None)
     return [scorer.nll([one])[0].astype(np.float64) for one in texts]
-
-
-def _is_base(
-    loaded: Loaded, texts: Sequence[Item], theirs: Sequence[np.ndarray]
-) -> bool:
-    """Whether the server's scores are those of the module without its adapter."""
-    off = getattr(loaded.model, "disable_adapter", None)
-    if off is None:
-        return False
-    with loaded.active() as model, off():
-        base = _scored(loaded, model, texts)
-    pairs = zip(base, theirs, strict=True)
-    return bool(max(np.abs(a - b).mean() for a, b in pairs) < APART)

@@ -51,7 +51,7 @@ def test_dtype_is_what_was_asked_for(tiny_base):
     assert ids["auto"].model_id == ids["float32"].model_id
     assert ids["bfloat16"].model_id != ids["float32"].model_id
     assert ids["bfloat16"].weights_sha256 == ids["float32"].weights_sha256
-    with pytest.raises(InputError, match="unknown dtype 'int3'"):
+    with pytest.raises(InputError, match="'int3' is unknown"):
         open_checkpoint(str(tiny_base), dtype="int3")
 
 

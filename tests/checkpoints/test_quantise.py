@@ -32,7 +32,7 @@ def logits(loaded: Any) -> torch.Tensor:
         return model(input_ids=IDS).logits.clone()
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["int4"])
 def test_rounded_weights_are_near_and_base_and_adapter_stay(
     kind, tiny_base, make_adapter, tmp_path
 ):
@@ -53,8 +53,7 @@ def test_rounded_weights_are_near_and_base_and_adapter_stay(
     assert any(kind in note for note in last.notes)
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize(("family", "kind"), [("llama", "int4"), ("gpt2", "int8")])
 def test_it_is_the_merged_model_rounded(kind, family, make_adapter, tmp_path):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM

@@ -40,6 +40,9 @@ def test_rows_without_a_token_are_not_usable(tiny_tokenizer):
     assert usable.dtype == bool
     assert usable.shape == (304,)
     assert list(np.flatnonzero(~usable)) == [300, 301, 302, 303]
+    assert usable_rows(tiny_tokenizer, 300).all()
+    with pytest.raises(CheckpointError, match="only 299 rows"):
+        usable_rows(tiny_tokenizer, 299)
     holes = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 3})
     assert list(usable_rows(holes, 5)) == [True, False, False, True, False]
     empty = SimpleNamespace(get_vocab=dict)

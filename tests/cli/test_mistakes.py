@@ -66,7 +66,7 @@ MISTAKES = [
     ),
     ("gate manifests/small.json", 2, "is a file; give a report folder (it is a mani"),
     ("gate runs/er", 2, "is a folder without report.json; give a report folder (it "),
-    ("all --ckpt https://h/x", 2, "give --model NAME; a server's address ends in /v1"),
+    ("all --ckpt https://h/x", 2, "give --model NAME, and --agree PATH"),
     ("all --ckpt http://h:1/x?k=secret", 2, "with a password, a query or a fragment"),
     (
         "gate reports/one reports/two",
@@ -121,8 +121,6 @@ MISTAKES = [
     ("data annotate d.jsonl -o runs", 2, "name a file, such as -o runs/rows.jsonl"),
     ("data import t.csv --task t -o x.jsonl --map text", 2, "write it as FIELD=COLUMN"),
     ("data inject d.jsonl -o out --doses '1;4'", 2, "1;4"),
-    ("data inject d.jsonl -o out --kind high-temperature", 2, "give --model MODEL"),
-    ("data inject d.jsonl -o out --model m", 2, "add `--kind high-temperature`"),
     ("nll --ckpt x=s3://b/x --manifest m.json", 2, "--ckpt: is no path on this mach"),
     ("nll --ckpt [gs://b/x,c]", 2, "copy from or to it, or mount it"),
     ("nll --ckpt runs/er --base s3://b/x", 2, "--base: is no path on this machine"),

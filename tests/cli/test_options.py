@@ -2,17 +2,12 @@
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spark_audit.cli import audit
 from spark_audit.cli.main import ANY, AUDITS, EXAMPLES, _app, run
-from spark_audit.data.canaries import PIECES, SPARE
-from spark_audit.data.examples import Example, write_examples
-from spark_audit.errors import InputError
 from spark_audit.pipeline.request import Request
-from spark_audit.scoring import high_temperature
 from spark_audit.terminal.flags import ADVANCED, HOW, OUTPUT, WHAT, WHERE
 
 COMMANDS = (*EXAMPLES, "matched")
@@ -50,35 +45,6 @@ def test_every_example_is_a_command_that_can_be_read():
     for line in (*sum(EXAMPLES.values(), ()), f"matched {ANY}"):
         argv = shlex.split(line)
         _app(argv).parse_args(argv)
-
-
-def test_no_more_pieces_are_sampled_than_rows_can_hold(
-    tiny_base, tmp_path, monkeypatch
-):
-    asked: list[int] = []
-
-    def sampled(_: Any, n: int, *, seed: int) -> list[str]:
-        asked.append(n)
-        raise InputError(f"enough for seed {seed}")
-
-    monkeypatch.setattr(high_temperature, "sampled_pieces", sampled)
-    rows = [
-        Example(
-            id=f"r{i}",
-            task="t",
-            split="train" if i < 9 else "test",
-            prompt=f"Row {i}.",
-            response="yes",
-            source_id=f"s{i}",
-        )
-        for i in range(30)
-    ]
-    write_examples(tmp_path / "t.jsonl", rows)
-    line = ["data", "inject", str(tmp_path / "t.jsonl"), "-o", str(tmp_path / "out")]
-    line += ["--kind", "high-temperature", "--model", str(tiny_base), "--canaries"]
-    for canaries in ("2", "100000"):
-        assert run([*line, canaries]) == 2
-    assert asked == [2 * PIECES * n + SPARE for n in (2, 3)]
 
 
 def test_skip_leaves_audits_out(asked, capsys):

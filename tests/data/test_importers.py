@@ -1,6 +1,4 @@
-import builtins
 import json
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +6,6 @@ import pyarrow.parquet as pq
 import pytest
 from importing import import_examples
 
-from spark_audit.data import importers
 from spark_audit.data.examples import Span, write_examples
 from spark_audit.data.importers import import_rows
 from spark_audit.errors import InputError, SparkError
@@ -167,22 +164,6 @@ def test_datasets_with_a_link_out_of_the_folder(tmp_path, name):
 def test_datasets_that_is_none(tmp_path):
     pytest.importorskip("datasets", reason="the extra `hub`")
     assert "is nothing that `datasets` can load" in refusal(tmp_path, format="datasets")
-
-
-def test_datasets_not_installed(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name == "datasets":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.delitem(sys.modules, "datasets", raising=False)
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert refusal("owner/name", format="datasets") == (
-        "SOURCE: reading a `datasets` folder or the hub needs the package datasets;"
-        " where spark-audit lies: pip install '.[hub]'"
-    )
 
 
 def test_own_rows_are_copied_exactly(tmp_path):
@@ -469,19 +450,6 @@ def test_a_row_may_have_no_response_or_no_prompt(tmp_path):
     assert (row.prompt, row.response) == ("", "Rates rose, Ann said.")
     columns = {"prompt": "", "response": ""}
     assert "are blank" in refusal(source, split="train", columns=columns)
-
-
-@pytest.mark.parametrize("options", [{"template": TEMPLATE}, {}])
-def test_progress_and_counts_are_those_of_the_rows(tmp_path, monkeypatch, options):
-    monkeypatch.setattr(importers, "_EVERY", 1)
-    source, seen = lines(tmp_path / "train.jsonl"), []
-    given = {"task": "t", **options}
-    counts = import_rows(
-        source, tmp_path / "o.jsonl", progress=lambda *told: seen.append(told), **given
-    )
-    assert counts == {"train": 2}
-    assert ("rows written", 2, 0) in seen
-    assert (("rows read", 2, 0) in seen) == bool(options)
 
 
 def test_row_by_row_leaves_nothing_of_a_bad_file(tmp_path):

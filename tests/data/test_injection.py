@@ -18,8 +18,6 @@ from spark_audit.data.examples import (
     Canary,
     Example,
     Span,
-    read_examples,
-    write_examples,
 )
 from spark_audit.data.injection import inject
 from spark_audit.data.templates import task_templates
@@ -305,34 +303,6 @@ def test_only_strings_depend_on_the_coins(monkeypatch):
     for one, other in zip(*found, strict=True):
         assert (one.canary is None) == (other.canary is None)
         assert one.canary is not None or one == other
-
-
-def test_passwords_of_pieces(tmp_path):
-    kind = "high-temperature"
-    pieces = [f"w{i}" for i in range(100)]
-    after, _ = inject(stream(), seed=1, canaries=10, kind=kind, pieces=pieces)
-    write_examples(tmp_path / "t.jsonl", after)
-    assert read_examples(tmp_path / "t.jsonl") == after
-    own = {name: set(text.split()) for name, text in passwords(after).items()}
-    assert len(own) == 20
-    assert all(len(some) == 2 for some in own.values())
-    # No other canary has them, and none is made of what candidates are.
-    assert len(set.union(*own.values())) == 40
-    pools = {row.canary.id: set(row.canary.pool) for row in after if row.canary}
-    shared = set.intersection(*pools.values())
-    assert shared == set(pieces) - set.union(*own.values())
-    assert all(pools[name] == shared | own[name] for name in own)
-    assert {row.canary.kind for row in after if row.canary} == {kind}
-
-
-def test_too_few_pieces_say_how_many_canaries_they_are_enough_for():
-    pieces = [f"w{i}" for i in range(77)]
-    message = "77 pieces are enough for 11 canaries .*give --canaries 11"
-    with pytest.raises(InputError, match=message):
-        inject(stream(), seed=1, canaries=12, kind="high-temperature", pieces=pieces)
-    inject(stream(), seed=1, canaries=11, kind="high-temperature", pieces=pieces)
-    with pytest.raises(InputError, match="use `--kind random`"):
-        inject(stream(), seed=1, canaries=1, kind="high-temperature", pieces=pieces[:9])
 
 
 # --- places ---------------------------------------------------------------------------

@@ -1,5 +1,3 @@
-import builtins
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -269,12 +267,13 @@ def test_own_patterns_win():
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        ({"ORDER": "(a+)+$"}, "--pattern ORDER: takes more than 2 s on one text"),
+        ({"ORDER": "(a+)+$"}, "--pattern ORDER: takes more than 0.1 s on one text"),
         ({"ORDER": "("}, "--pattern ORDER: is no regular expression"),
         ({"order": "a"}, "--pattern order: is no name of a type"),
     ],
 )
-def test_own_patterns_that_cannot_be_used(patterns, message):
+def test_own_patterns_that_cannot_be_used(patterns, message, monkeypatch):
+    monkeypatch.setattr(pii, "_SECONDS", 0.1)
     with pytest.raises(InputError) as error:
         marked("a" * 5000 + "!", patterns=patterns)
     assert message in str(error.value)
@@ -364,48 +363,13 @@ def test_no_number_of_real_text_is_an_identifier(task):
 
 
 def test_unknown_detector():
-    with pytest.raises(
-        InputError, match="unknown detector 'nlp'; choose one of: rules"
-    ):
+    with pytest.raises(InputError, match="'nlp' is unknown; choose one of: rules"):
         marked("x", detector="nlp")
-
-
-def test_presidio_not_installed(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.startswith("presidio"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    pii.by_presidio.cache_clear()
-    for name in [m for m in sys.modules if m.startswith("presidio")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InputError, match=r"pip install '\.\[presidio\]'"):
-        marked("x", detector="presidio-patterns")
 
 
 @pytest.fixture
 def presidio():
     pytest.importorskip("presidio_analyzer", reason="the extra `presidio`")
-
-
-@pytest.mark.usefixtures("presidio")
-def test_presidio_patterns_without_a_model():
-    text = (
-        "Ann: ann@example.org, 212-555-0147, card 4111 1111 1111 1111,"
-        " GB82 WEST 1234 5698 7654 32, 192.168.0.17, 078-05-1121"
-    )
-    got = found(text, detector="presidio-patterns")
-    assert ("EMAIL", "ann@example.org") in got
-    assert ("PHONE", "212-555-0147") in got
-    assert ("CREDIT_CARD", "4111 1111 1111 1111") in got
-    assert ("ID", "GB82 WEST 1234 5698 7654 32") in got
-    assert ("ID", "192.168.0.17") in got
-    assert ("SSN", "078-05-1121") in got
-    assert len(got) == 6
-    assert found("It rose 2.5% in 2004-2005.", detector="presidio-patterns") == []
 
 
 @pytest.mark.usefixtures("presidio")
@@ -418,7 +382,7 @@ def test_presidio_says_how_to_get_a_model(monkeypatch):
         marked("x", detector="presidio")
     assert str(caught.value) == (
         "option --detector: Presidio finds names by a spaCy model, and none is"
-        " installed; python -m spacy download en_core_web_lg, or use presidio-patterns"
+        " installed; python -m spacy download en_core_web_lg, or use `--detector rules`"
     )
 
 
@@ -442,7 +406,7 @@ def test_presidio_names_come_from_the_model(monkeypatch):
 
 # --- time -----------------------------------------------------------------------------
 
-SIZE = 50_000
+SIZE = 20_000
 PIECES = (
     "Regards",
     "Regards\n",
@@ -481,7 +445,7 @@ def test_every_rule_is_fast_on_any_text(type, pattern):
         for text in (piece * SIZE, piece + "\n" * SIZE, piece + " " * SIZE):
             start = time.process_time()
             list(pii.matches(text[:SIZE], pattern))
-            assert time.process_time() - start < 2, piece
+            assert time.process_time() - start < 0.5, piece
 
 
 @pytest.mark.parametrize("piece", [*PIECES, "Ann Lee ", "Lee, Ann ", "A. Lee "])
@@ -489,7 +453,7 @@ def test_names_are_fast_on_any_text(piece):
     names("warm")
     start = time.process_time()
     names((piece * SIZE)[:SIZE])
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 1
 
 
 def test_many_identifiers_in_one_row_take_no_longer_than_they_are():

@@ -6,10 +6,8 @@ import multiprocessing
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,9 @@ from spark_audit.data.examples import read_examples
 from spark_audit.data.pii import find_identifiers
 from spark_audit.demo import demo
 from spark_audit.demo.text import TASKS, make_examples
-from spark_audit.demo.workers import run_jobs
-from spark_audit.errors import IncompleteError, InputError, OutputError
+from spark_audit.errors import InputError, OutputError
 from spark_audit.manifest.file import load_manifest
+from spark_audit.pipeline.engines.local import run_jobs
 from spark_audit.pipeline.run import Outcome
 from spark_audit.report.folder import read_report, write_report
 
@@ -234,90 +232,31 @@ def test_the_base_never_reads_an_audited_identifier(seed):
 
 
 JOBS = """
-import os, time
-from spark_audit.errors import InputError
+import os
+from pathlib import Path
 
-def nap():
-    print(os.getpid(), flush=True)
-    time.sleep(600)
-
-def refuse():
-    raise InputError("cannot be used", where="here", fix="give another")
-
-def vanish():
-    os._exit(9)
-
-def count(number):
-    return number, os.getpid()
+def mark(folder, number, dies=False):
+    place = Path(folder) / str(number)
+    if not place.exists():
+        if dies and os.getppid() == dies:
+            os._exit(9)
+        place.write_text(str(os.getpid()))
+    return place.read_text()
 """
 
 
-@pytest.fixture
-def jobs(tmp_path, monkeypatch) -> Any:
-    """A module that other processes find, too."""
+@pytest.mark.parametrize("dies", [0, os.getpid()])
+def test_jobs_are_shared_and_what_a_process_leaves_is_done_here(
+    dies, tmp_path, monkeypatch
+):
     (tmp_path / "demo_jobs.py").write_text(JOBS)
     monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module("demo_jobs")
-    del sys.modules["demo_jobs"]
-
-
-def test_an_error_of_one_process_ends_all_and_is_told_once(jobs):
-    with pytest.raises(InputError, match="^here: cannot be used; give another$"):
-        run_jobs([jobs.nap, jobs.refuse], processes=2, ended=print)
-    assert not multiprocessing.active_children()
-
-
-def test_a_process_that_dies_is_an_error(jobs):
-    with pytest.raises(IncompleteError, match="was ended from outside"):
-        run_jobs([jobs.nap, jobs.vanish], processes=2, ended=print)
-    assert not multiprocessing.active_children()
-
-
-def test_jobs_are_shared_and_their_ends_are_told_here(jobs):
-    ended: list[tuple[int, int]] = []
-    counted = [partial(jobs.count, i) for i in range(6)]
-    run_jobs(counted, processes=2, ended=ended.append)
-    assert sorted(number for number, _ in ended) == [*range(6)]
-    assert os.getpid() not in {process for _, process in ended}
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_processes_end_with_the_one_that_asked(jobs, tmp_path, how):
-    script = tmp_path / "asks.py"
-    script.write_text("""
-from demo_jobs import nap
-from spark_audit.demo.workers import run_jobs
-
-if __name__ == "__main__":
-    run_jobs([nap, nap], processes=2, ended=print)
-""")
-    with subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as asking:
-        asleep = [int(asking.stdout.readline()) for _ in range(2)]
-        # A terminal's interrupt goes to all of them, and only one may speak of it.
-        os.killpg(asking.pid, how) if how == signal.SIGINT else asking.kill()
-        _, said = asking.communicate()
-    assert said.count("Traceback") == (how == signal.SIGINT)
-    assert len(set(asleep)) == 2
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and any(map(runs, asleep)):
-        time.sleep(0.1)
-    assert not any(map(runs, asleep))
-
-
-def runs(process: int) -> bool:
-    """Whether it is there and no zombie."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+    mark = importlib.import_module("demo_jobs").mark
+    jobs = [partial(mark, tmp_path, i, dies=dies * (i == 3)) for i in range(5)]
+    by: list[str] = []
+    run_jobs(jobs, processes=2, ended=by.append)
+    here = [one == str(os.getpid()) for one in by]  # those of the other one come last
+    assert here == [True, True, True, False, bool(dies)]
 
 
 # --- in full --------------------------------------------------------------------------

@@ -148,23 +148,13 @@ def _served(scene: Scene, answer: str) -> None:
         threading.Thread(target=answers, daemon=True).start()
         one = server.Server(f"http://127.0.0.1:{line.getsockname()[1]}/v1", "m")
         try:
-            found = one.nll([5, 6, 7], _Tokenizer())
+            found = one.nll([5, 6, 7])
             assert found.shape == (2,)
             if not (np.isfinite(found) & (found > -1e-2)).all():
                 raise Silent("scores that are none")
             one.reach()
         finally:
             line.shutdown(socket.SHUT_RDWR)
-
-
-class _Tokenizer:
-    """Of three tokens."""
-
-    def decode(self, ids: Sequence[int], **_: object) -> str:
-        return "abc"
-
-    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
-        return {"input_ids": [5, 6, 7]}
 
 
 ACTS: dict[str, Callable[..., None]] = {

@@ -1,6 +1,5 @@
 """A small corpus of two tasks and a reference model made of arithmetic."""
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from marked import made_table, make_canary_row, make_example
 
 from spark_audit.data.examples import Example
-from spark_audit.scoring.slices import Slice
 
 NAMES = ("Maria Jones", "John Smith", "Ann Lee", "Peter Brown", "Ruth Hill")
 WORDS = (
@@ -70,19 +68,14 @@ def reference(tiny_tokenizer) -> Any:
 
 
 @pytest.fixture
-def made_scores(monkeypatch) -> list[dict[str, Any]]:
-    """Replaces scoring; returns the options of every call.
+def made_scores(monkeypatch) -> None:
+    """Replaces scoring: a token's NLL follows from its id and position alone."""
 
-    A token's NLL follows from its id and position alone.
-    """
-    calls: list[dict[str, Any]] = []
+    def score_keys(loaded: Any, keys: Any, *, store: Any, **options: Any) -> None:
+        options["progress"](len(keys.items), len(keys.items))
+        names = keys()
+        store.remark("by arithmetic")
+        for key, position, columns in made_table(keys.items).items():
+            store.add(names[key], position, columns)
 
-    def score_slices(loaded: Any, texts: Sequence[Any], **options: Any) -> Any:
-        calls.append(options)
-        if options.get("progress") is not None:
-            options["progress"](len(texts), len(texts))
-        places = {i: text.key for i, text in enumerate(texts)}
-        return [Slice(places, made_table(texts), ("by arithmetic",))]
-
-    monkeypatch.setattr("spark_audit.manifest.build.score_slices", score_slices)
-    return calls
+    monkeypatch.setattr("spark_audit.manifest.build.score_keys", score_keys)

@@ -13,9 +13,9 @@ from marked import made_table, make_canary_row, make_example
 
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.data.encoding import encode
-from spark_audit.data.examples import Example, write_examples
+from spark_audit.data.examples import Example
 from spark_audit.errors import InputError
-from spark_audit.manifest.build import build_manifest, stored_examples
+from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.redaction import redact
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import manifest_items
@@ -178,22 +178,6 @@ def test_slices_of_any_size_give_the_same_manifest(build, monkeypatch, size):
     assert content(build(canary_contexts="all")) == content(whole)
     assert whole.balance
     assert whole.twins
-
-
-def test_rows_that_lie_in_a_file_give_the_same_manifest(build, rows, tmp_path):
-    mixed = random.Random(1).sample(rows, len(rows))
-    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    write_examples(files[0], mixed[:10])
-    write_examples(files[1], mixed[10:])
-    stored = stored_examples(*files)
-    assert list(stored) == sorted(rows, key=lambda row: row.id)
-    assert content(build(stored)) == content(build())
-    write_examples(files[1], mixed[9:])
-    with pytest.raises(
-        InputError, match=r"occurs twice, first at .*a.jsonl:10"
-    ) as error:
-        stored_examples(*files)
-    assert "b.jsonl:1, field 'id'" in str(error.value)
 
 
 def test_progress_names_the_stages(build):

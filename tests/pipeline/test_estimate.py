@@ -1,13 +1,13 @@
 """What a run takes, shown beforehand in words that fit a screen."""
 
-from spark_audit.audits import all_audits
 from spark_audit.pipeline.dry_run import duration, told
+from spark_audit.scoring.table import LAYOUTS
 
 
 def test_words_fit_a_screen():
     every = [
-        {"audit": name, "items": 10**6, "tokens": 10**9, "seconds": 10.0**n}
-        for n, name in enumerate(all_audits())
+        {"pass": name, "items": 10**6, "tokens": 10**9, "seconds": 10.0**n}
+        for n, name in enumerate(LAYOUTS)
     ]
     long = {
         "manifest": "a-name-that-is-longer-than-most-names-of-manifests",
@@ -15,15 +15,13 @@ def test_words_fit_a_screen():
         "folder": "reports/small-er",
         "checkpoints": [f"checkpoint-{n}" for n in range(6)],
         "notes": ["base: base as given; the adapter names gpt2-medium"],
-        "audits": every,
+        "passes": every,
         "loading": 1e4,
-        "relearning": 1e5,
-        "report": 15.0,
         "seconds": 1e6,
         "memory_bytes": 3 * 10**10,
         "free_bytes": 10**11,
         "processes": 8,
-        "passes": (3, 1200),
+        "there": (3, 1200),
         "store": "reports/small-er/scores/store",
     }
     lines = list(told(long))

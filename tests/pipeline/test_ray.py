@@ -4,12 +4,10 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -151,40 +149,6 @@ def test_nodes_that_die_change_nothing(seed, nodes, request_of, alone, tmp_path,
     assert len(killers) == KILLED
     assert_same(report, alone)
     assert "raylet" not in capfd.readouterr().out
-
-
-@pytest.mark.parametrize("kind", ["closed", "silent", "other", "words"])
-def test_an_address_that_answers_nothing_is_told_in_ten_seconds(
-    kind, request_of, tmp_path
-):
-    done = threading.Event()
-    with socket.socket() as line:
-        line.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{line.getsockname()[1]}"
-        answer = b"HTTP/1.1 400 Bad Request\r\n\r\n" if kind == "other" else b""
-        if kind != "closed":
-            line.listen()
-            given = (line, answer, done)
-            threading.Thread(target=_answer, args=given, daemon=True).start()
-        if kind == "words":
-            address = "no address"
-        said = {"closed": "nothing answers", "silent": "nothing answers"}
-        said |= {"other": "not come from Ray", "words": "is no HOST:PORT"}
-        request = request_of(engine="ray", address=address, output=tmp_path / "r")
-        with pytest.raises(InputError, match=f"--address {address}: .*{said[kind]}"):
-            run(request)
-        assert not done.is_set()
-        done.set()
-    assert list(tmp_path.iterdir()) == []
-
-
-def _answer(line: socket.socket, answer: bytes, done: threading.Event) -> None:
-    with suppress(OSError):
-        other, _ = line.accept()
-        with other:
-            if answer:
-                other.sendall(answer)
-            done.wait(300) or done.set()
 
 
 SEEN = """

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spark_audit.errors import IncompleteError
-from spark_audit.scoring.batching import WINDOW, Batches, Room
+from spark_audit.scoring.batching import Batches, Room
 
 OVERHEAD = 40
 
@@ -65,21 +65,6 @@ def test_no_other_way_of_cutting_costs_less(seed):
         if fits:
             least = min(least, cost(parts))
     assert cost(found) == least
-
-
-@pytest.mark.parametrize("rows", [None, 5])
-@pytest.mark.parametrize("tokens", [1, 700, 5000, 10**6])
-@pytest.mark.parametrize("most", [12, 60, 400])
-def test_a_slice_by_itself_has_the_batches_that_it_has_among_all(rows, tokens, most):
-    # Few lengths: many ways cost as little as one another.
-    lengths = np.random.default_rng(most).integers(1, most, 2500).tolist()
-    whole = batches(lengths, tokens=600, rows=rows)
-    slices = list(whole.slices(tokens))
-    sizes = [batches(one, tokens=600, rows=rows).sizes() for one in slices]
-    assert [size for part in sizes for size in part] == whole.sizes()
-    assert [x for one in slices for x in one] == sorted(lengths, reverse=True)
-    assert max(map(sum, slices)) < tokens + 600
-    assert max(map(len, slices)) <= WINDOW
 
 
 def test_a_longer_item_stands_alone_and_empty_ones_do_no_harm():

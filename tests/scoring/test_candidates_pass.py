@@ -15,7 +15,6 @@ from spark_audit.scoring.items import Candidates
 from spark_audit.scoring.passes import candidates as prefixes_module
 from spark_audit.scoring.passes import plain as engine_module
 from spark_audit.scoring.score import Scored, score
-from spark_audit.scoring.store import Store
 from spark_audit.scoring.table import Pass
 
 KIND = Pass("candidates")
@@ -299,24 +298,6 @@ def test_prompt_tuning_reads_all_of_it():
     assert_fits(scored, Aligned(), SETS)
 
 
-def test_a_cache_that_changes_scores_is_not_used(monkeypatch):
-    model = make_model("llama")
-    body = type(model.model)
-    forward = body.forward
-
-    def leaky(self: Any, past_key_values: Any = None, **options: Any) -> Any:
-        out = forward(self, past_key_values=past_key_values, **options)
-        if past_key_values is not None:
-            out[0].mul_(1.001)
-        return out
-
-    monkeypatch.setattr(body, "forward", leaky)
-    scored = score(make_loaded(model), SETS, passes=[KIND])
-    assert "is off by" in whole(scored)
-    monkeypatch.setattr(body, "forward", forward)
-    assert_fits(scored, model, SETS)
-
-
 def test_a_forward_that_fails_on_a_cache_is_not_asked_again(monkeypatch):
     model = make_model("llama")
     body = type(model.model)
@@ -402,14 +383,3 @@ def test_memory_that_ends_halves_the_batches(monkeypatch):
 
 
 # --- stored and told ------------------------------------------------------------------
-
-
-def test_sets_resume_and_notes_stay(tmp_path, monkeypatch):
-    loaded = make_loaded(make_model("mamba", state_size=4))
-    first = score(loaded, SETS, passes=[KIND], store=Store(tmp_path))
-    monkeypatch.setattr(prefixes_module, "Scorer", None)
-    again = score(loaded, SETS, passes=[KIND], store=Store(tmp_path))
-    assert again.notes == first.notes
-    for name, values in first[KIND].columns.items():
-        np.testing.assert_array_equal(again[KIND].columns[name], values)
-        assert again[KIND].columns[name].dtype == values.dtype

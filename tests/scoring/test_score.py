@@ -98,6 +98,40 @@ def test_workers_share_the_items_by_hash_and_each_sees_the_others(
     assert_same(table, whole, atol=1e-5)
 
 
+def test_what_was_interrupted_goes_on_with_the_same_batches(
+    loaded, items, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("spark_audit.scoring.score.WINDOW", 3)
+    monkeypatch.setattr("spark_audit.scoring.store.FLUSH_SECONDS", 0.0)
+    counting = Counting(monkeypatch)
+
+    def scored(store: Store, stop: int = 10**9) -> TokenTable:
+        def tell(done: int, _: int) -> None:
+            if done >= stop:
+                raise KeyboardInterrupt
+
+        keys = store.keys(loaded, items, Pass())
+        score_keys(loaded, keys, store=store, whole=True, progress=tell)
+        return store.gather(keys(), kind=Pass())
+
+    whole = scored(Store(None))
+    assert len(counting.seen) == len(items)
+    with pytest.raises(KeyboardInterrupt):
+        scored(Store(tmp_path), stop=sum(LENGTHS) // 2)
+    counting.seen.clear()
+    assert_same(scored(Store(tmp_path)), whole)
+    # The first three, of the longest, were done.
+    assert len(counting.seen) == len(items) - 3
+    counting.seen.clear()
+    assert_same(scored(Store(tmp_path)), whole)
+    assert not counting.seen
+    # Of three with one that is stored, all are scored again.
+    score(loaded, items[:1], store=Store(tmp_path / "one"))
+    counting.seen.clear()
+    scored(Store(tmp_path / "one"))
+    assert len(counting.seen) == len(items)
+
+
 def test_items_with_the_same_tokens_are_scored_once(loaded, items, monkeypatch):
     counting = Counting(monkeypatch)
     twin = replace(items[1], key="twin")
@@ -166,7 +200,7 @@ def test_items_that_cannot_be_scored_are_named(change, message, loaded, items):
 def test_wrong_options_are_input_errors(loaded, items):
     with pytest.raises(InputError, match="batch size"):
         score(loaded, items, batch_size=0)
-    with pytest.raises(InputError, match="unknown pass 'sing'"):
+    with pytest.raises(InputError, match="'sing' is unknown"):
         score(loaded, items, passes=[Pass("sing")])
 
 

@@ -81,7 +81,7 @@ def opened(url, agree, **options):
     return open_checkpoint(url, model="tiny", agree=str(agree), **options)
 
 
-@pytest.mark.parametrize("fault", ["", "texts", "unlisted"])
+@pytest.mark.parametrize("fault", ["", "unlisted"])
 def test_a_server_that_agrees(adapter, merged, texts, fault):
     ours = score(merged, texts)[Pass()]
     with served(merged, fault=fault) as url:
@@ -112,14 +112,14 @@ def test_a_server_that_drops_the_adapter_is_caught(adapter, merged, texts, tiny_
             score(opened(url, adapter), texts)
     message = str(caught.value)
     assert f"{url}: its scores are not this checkpoint's: of 3 texts" in message
-    assert "they are those of the base: it leaves out the adapter" in message
+    assert "does it leave out the adapter?" in message
 
 
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
         ("shifted", "its scores are not this checkpoint's"),
-        ("chance", "its scores of all 120 tokens are exactly chance"),
+        ("chance", "its scores of all 120 tokens are one and the same"),
         ("none", "gives no log-probabilities of the prompt"),
         ("nan", "gives log-probabilities that are none"),
         ("short", "tokens where"),
@@ -280,7 +280,6 @@ def test_a_password_in_an_address_is_refused_unquoted(source, options):
     [
         ["--ckpt", f"n=[{ADDRESS},{ADDRESS}]"],
         ["--ckpt", "x", "--seed", ADDRESS],
-        ["--ckpt", "x", "--engine", "ray", "--address", ADDRESS],
         ["--ckpt", "x", "--manifest", ADDRESS],
         ["--ckpt", "x", "-o", ADDRESS],
         ["--nothing", ADDRESS],
@@ -303,8 +302,6 @@ def test_a_server_is_asked_what_it_serves_before_any_work(adapter, merged):
         assert message.startswith(f"{url}: serves no model tiny")
         assert message.endswith("NAME: did you mean 'tiny'? choose one of: tiny")
         assert "\x1b" not in message
-        with pytest.raises(CheckpointError, match=f"give --ckpt {url}$"):
-            opened(url.removesuffix("/v1"), adapter)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +325,7 @@ def test_a_small_difference_is_said_and_a_large_one_refused(
     adapter, merged, texts, monkeypatch
 ):
     def off(by):
-        def nll(self, ids, tokenizer):
+        def nll(self, ids):
             one = Item("x", np.asarray(ids), np.arange(len(ids), dtype=np.int32))
             return score(merged, [one])[Pass()].columns["nll"] + by
 
@@ -366,8 +363,8 @@ def test_a_table_in_the_place_of_the_checkpoint(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "--ckpt http://127.0.0.1:9/v1: is read as a server's address, and --mod"),
-        ({"model": "m"}, "--agree: a served checkpoint is believed only where"),
+        ({}, "--ckpt http://127.0.0.1:9/v1: is read as a server's address, which"),
+        ({"model": "m"}, "--ckpt http://127.0.0.1:9/v1: is read as a server's address"),
         ({"model": "m", "agree": "t.parquet"}, "--agree: a table does not describe"),
         ({"model": "m", "agree": "x", "quantize": ("int8",)}, "--quantize: does not"),
     ],

@@ -1,11 +1,9 @@
-import hashlib
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -180,35 +178,6 @@ def test_items_with_the_same_tokens_share_a_key_and_both_get_rows():
     keys = fill(store, twins)
     assert keys["a"] == keys["twin"]
     assert_holds(store, keys, twins)
-
-
-@pytest.mark.parametrize("change", ["column gone", "column more", "other type"])
-def test_shards_with_other_columns_are_left_out(tmp_path, change):
-    keys = fill(Store(tmp_path), ITEMS[:1])
-    fill(Store(tmp_path), ITEMS[1:2])
-    for path in list(tmp_path.glob("*.parquet")):
-        table = pq.read_table(path)
-        name = [*COLUMNS][-1]
-        last = table[name]
-        if change == "column more":
-            table = table.append_column("added", last)
-        else:
-            table = table.drop_columns([name])
-        if change == "other type":
-            table = table.append_column(name, last.cast(pa.list_(pa.float64())))
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink)
-        data = bytes(sink.getvalue())
-        path.unlink()
-        stem = hashlib.sha256(data).hexdigest()[:32]
-        (tmp_path / f"{stem}.parquet").write_bytes(data)
-    store = Store(tmp_path)
-    assert len(store.notes) == 2
-    assert store.lacking(keys.values()) == {*keys.values()}
-    store.refresh()
-    assert len(store.notes) == 2
-    keys = fill(store, ITEMS)
-    assert_holds(Store(tmp_path), keys, ITEMS)
 
 
 def test_a_shard_that_is_a_link_out_of_the_folder_is_left_out(tmp_path):

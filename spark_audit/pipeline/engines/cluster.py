@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,8 +14,6 @@ from typing import Any
 
 from spark_audit.errors import InputError, shown
 
-PATIENCE = 4.0
-"""Seconds to connect to an address, and again to be answered."""
 OBJECT_BYTES = 256 << 20
 """For results on their way, of a cluster that is started here: a unit has few MB."""
 
@@ -25,18 +22,15 @@ SILENCE = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 TOKEN = "RAY_AUTH_TOKEN"
-# What a client of HTTP/2 says first, and the first bytes of any answer to it.
-HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-SETTINGS_FRAME = 4
 
 
-def check(address: str | None) -> None:
-    """Refuse at once what Ray would only find after a minute or more.
+def check() -> None:
+    """Refuse to go on where Ray is not installed, or one that knows no tokens.
 
     Raises
     ------
     InputError
-        If Ray is not installed, or nothing answers at the address.
+        With what is to be installed.
     """
     # The first that knows tokens; without one, whoever reaches a port runs code here.
     release = metadata.version("ray").split(".") if find_spec("ray") else ["0"]
@@ -46,9 +40,6 @@ def check(address: str | None) -> None:
             where="--engine ray",
             fix="where spark-audit lies: pip install '.[ray]'",
         )
-    address = _place(address)
-    if address not in ("local", "auto"):
-        _check_answers(address)
 
 
 @contextmanager
@@ -68,7 +59,7 @@ def connected(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    address = _place(address)
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
     # Of any other job Ray puts the working directory first on its workers' import path:
     # a torch.py in a cloned repository would run there.
     options: dict[str, Any] = {
@@ -131,29 +122,3 @@ def _read_token() -> None:
     raylet: Any = import_module("ray._raylet")
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-
-def _place(address: str | None) -> str:
-    return address or os.environ.get("RAY_ADDRESS") or "local"
-
-
-def _check_answers(address: str) -> None:
-    """Refuse an address at which no Ray is: Ray itself tries for a minute or more."""
-    host, colon, port = address.rpartition("://")[2].rpartition(":")
-    fix = "give HOST:PORT of a running cluster, as `ray start --head` prints it"
-    where = f"--address {address}"
-    if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
-        raise InputError("is no HOST:PORT", where=where, fix=fix)
-    if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
-        return
-    try:
-        place = (host.strip("[]"), int(port))
-        with socket.create_connection(place, timeout=PATIENCE) as line:
-            line.settimeout(PATIENCE)
-            line.sendall(HELLO)
-            answer = line.recv(9)
-    except OSError as error:
-        why = error.strerror or str(error) or type(error).__name__
-        raise InputError(f"nothing answers ({why})", where=where, fix=fix) from error
-    if answer[3:4] != bytes([SETTINGS_FRAME]):
-        raise InputError("the answer does not come from Ray", where=where, fix=fix)

@@ -1,4 +1,4 @@
-"""On this machine: one process, a worker of ``--shard``, or processes that share a job.
+"""On this machine: one process, a worker of ``--shard``, or processes that share work.
 
 Products of small matrices do not keep several cores busy: two processes of one thread
 score 1.2 to 1.6 times what one of two threads does. Each process scores the items whose
@@ -15,11 +15,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 from spark_audit.errors import InputError
 from spark_audit.host_memory import free_bytes
@@ -36,6 +36,9 @@ from spark_audit.terminal.console import say
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
     from spark_audit.scoring.store import Keys
+
+Work: TypeAlias = Callable[[], Any]
+"""A function of a module with its arguments bound (``functools.partial``)."""
 
 MOST = 8
 """Processes that a job takes unasked at most: of more nothing was measured."""
@@ -97,12 +100,7 @@ class Local:
 
     def __exit__(self, *_: object) -> None:
         """End those that help; they keep what they have scored."""
-        for one in self._helpers:
-            assert one.stdin is not None
-            with suppress(OSError):
-                one.stdin.close()
-        for one in self._helpers:
-            one.wait()
+        end(self._helpers)
         if self._threads:
             use_threads(self._threads)
 
@@ -170,7 +168,7 @@ class Local:
             self._shard = (0, count)
             for part in range(1, count):
                 mine = replace(request, jobs=1, shard=(part, count))
-                self._helpers.append(start(mine, threads))
+                self._helpers.append(start(partial(help_score, mine), threads))
 
     def wait(self) -> bool:
         """Wait for those that help, if there are any: what they left is ours."""
@@ -189,8 +187,40 @@ class Local:
         return bool(codes)
 
 
-def start(request: Request, threads: int) -> subprocess.Popen[bytes]:
-    """A process that scores its part of a request; its stdin is open while it shall."""
+def run_jobs(
+    jobs: Sequence[Work], *, processes: int, ended: Callable[[Any], None]
+) -> None:
+    """Have processes of one thread each share jobs, which begin in the order given.
+
+    A job that is called again only looks at what it has done: so this process does
+    what one that died has left, and meets the errors of others itself.
+
+    Parameters
+    ----------
+    ended
+        Called with what each job returns here.
+    """
+    shares = [jobs[part::processes] for part in range(processes)]
+    threads = use_threads(1)
+    helpers = [start(partial(_each, share), 1) for share in shares[1:]]
+    try:
+        for part, share in enumerate(shares):
+            if part:
+                helpers[part - 1].wait()
+            for job in share:
+                ended(job())
+    finally:
+        end(helpers)
+        use_threads(threads)
+
+
+def _each(jobs: Sequence[Work]) -> None:
+    for job in jobs:
+        job()
+
+
+def start(work: Work, threads: int) -> subprocess.Popen[bytes]:
+    """A process that does some work; its stdin is open while it shall."""
     helper = subprocess.Popen(
         # Modules are found where they are here, and not in this folder.
         [sys.executable, "-P", "-c", HELP],
@@ -205,16 +235,31 @@ def start(request: Request, threads: int) -> subprocess.Popen[bytes]:
     )
     assert helper.stdin is not None
     with suppress(OSError):  # it died: others do its part
-        pickle.dump(request, helper.stdin)
+        pickle.dump(work, helper.stdin)
         helper.stdin.flush()
     return helper
 
 
+def end(helpers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Interrupt processes that help, and wait for their end."""
+    for one in helpers:
+        assert one.stdin is not None
+        with suppress(OSError):
+            one.stdin.close()
+    for one in helpers:
+        one.wait()
+
+
 def help_out() -> None:
-    """Score the part of a request that comes by stdin, whose end is an interrupt."""
+    """Do the work that comes by stdin, whose end is an interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    request: Request = pickle.load(sys.stdin.buffer)
+    work: Work = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
+    work()
+
+
+def help_score(request: Request) -> None:
+    """Score the part of a request that falls to this process."""
     score(Job.of(request))
 
 

@@ -73,7 +73,9 @@ def work(
         )
     request, order, view, plans, store, folder = pickle.loads(copied)
     opening = _opening(order.specs, loading_of(request))
-    job = Job(request, order, opening, view, view, plans, store, folder, _quiet)
+    job = Job(
+        request, order, opening, view, view, plans, store, folder, lambda *_: None
+    )
     opened: list[Loaded] = []
 
     def each() -> Iterator[Loaded]:
@@ -91,10 +93,6 @@ def _opening(specs: tuple[Spec, ...], loading: Loading) -> Opening:
     from spark_audit.checkpoints.open import Opening
 
     return Opening(specs, loading)
-
-
-def _quiet(what: str, done: int, total: int) -> None:
-    """A node shows no progress."""
 
 
 def score(job: Job) -> list[Scored]:

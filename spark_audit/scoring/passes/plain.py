@@ -239,8 +239,7 @@ class Scorer:
                 for low in range(0, max(stay, 0), columns.rows):
                     high = min(low + columns.rows, stay)
                     z = columns.buffer(high - low)
-                    known = logits[row, low:high, : columns.vocabulary]
-                    z[:, : columns.vocabulary] = known
+                    z[:] = logits[row, low:high, : columns.vocabulary]
                     at = slice(ends[row] + start + low, ends[row] + start + high)
                     found[at] = reduce(z, goal[at]).cpu()
         return found
