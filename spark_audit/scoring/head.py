@@ -9,6 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,6 +59,20 @@ class Transform:
         return logits
 
 
+@cache
+def fused_on(device: torch.device) -> ModuleType | None:
+    """The kernel that reads a row once, where there are a GPU and Triton that runs."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return None
+    try:
+        fused = import_module("spark_audit.scoring.fused")
+        row = torch.zeros(1, fused.PIECE, device=device)
+        fused.reduce(row, row[:, 0], masked=MASKED)
+    except Exception:  # it needs a C compiler, and does not know every GPU
+        return None
+    return fused
+
+
 class Columns:
     """Token columns from logits, group by group of rows.
 
@@ -77,8 +96,14 @@ class Columns:
         self.vocabulary = int(alive[-1]) + 1 if len(alive) else 0
         holes = np.flatnonzero(~usable[: self.vocabulary])
         self._holes = torch.from_numpy(holes).to(device) if len(holes) else None
+        self._stride, self.width = _blocks(self.vocabulary)
         on_cpu = device.type == "cpu"
         self._group = CPU_GROUP if on_cpu else GPU_GROUP
+        self._fused = fused_on(device)
+        if self._fused is not None:  # reads a row once: nothing is kept between groups
+            piece = self._fused.PIECE
+            self.width = -(-self.vocabulary // piece) * piece
+            self._group = GPU_BUFFER
         self._budget = CPU_BUFFER if on_cpu else GPU_BUFFER
         self._most = CPU_ROWS if on_cpu else GPU_ROWS
         self._logits = torch.empty(0, device=device)
@@ -87,7 +112,7 @@ class Columns:
     @property
     def rows(self) -> int:
         """Positions whose logits fit into the buffer."""
-        return min(max(self._budget // self.vocabulary, 8), self._most)
+        return min(max(self._budget // self.width, 8), self._most)
 
     def shrink(self) -> bool:
         """Halve the buffers; ``False`` when they are as small as they may get."""
@@ -98,11 +123,11 @@ class Columns:
         return True
 
     def buffer(self, rows: int) -> torch.Tensor:
-        """A view ``(rows, vocabulary)`` of the reused logits buffer; to be filled."""
-        if len(self._logits) < rows:
+        """A view ``(rows, width)`` of the reused logits buffer; to be filled."""
+        if self._logits.numel() < rows * self.width:
             self._logits = torch.empty(0, device=self.device)  # freed before the next
-            self._logits = torch.empty(rows, self.vocabulary, device=self.device)
-        return self._logits[:rows]
+            self._logits = torch.empty(rows * self.width, device=self.device)
+        return self._logits[: rows * self.width].view(rows, self.width)
 
     def reduce(
         self,
@@ -115,11 +140,11 @@ class Columns:
         Parameters
         ----------
         logits
-            Shape ``(n, vocabulary)``, float32.
+            Shape ``(n, width)``, float32; columns from ``vocabulary`` on are ignored.
         targets
             Shape ``(n,)``, int64.
         finish
-            What is still to be done to them in place.
+            What is still to be done in place to the first ``vocabulary`` columns.
 
         Returns
         -------
@@ -154,6 +179,11 @@ class Columns:
         found = torch.empty(targets.shape, device=self.device)
         for rows in self._groups(logits, finish):
             z, goal = logits[rows], targets[rows]
+            if self._fused is not None:
+                own = z.gather(1, goal)
+                sums, _, _ = self._fused.reduce(z, own[:, 0], masked=MASKED)
+                torch.sub(sums[:, :1] + sums[:, 1:2].log(), own, out=found[rows])
+                continue
             # One call that stays in the cache: maximum, sum and difference.
             logp = torch.log_softmax(z, 1, out=self._work(len(z))[0])
             torch.neg(logp.gather(1, goal), out=found[rows])
@@ -163,54 +193,48 @@ class Columns:
         self, logits: torch.Tensor, finish: Callable[[torch.Tensor], None] | None
     ) -> Iterator[slice]:
         """Rows whose work stays in the cache, finished, masked where no token is."""
-        step = max(self._group // self.vocabulary, 1)
+        step = max(self._group // self.width, 1)
         for start in range(0, len(logits), step):
             rows = slice(start, start + step)
             z = logits[rows]
             if finish is not None:
-                finish(z)
+                finish(z[:, : self.vocabulary])
+            z[:, self.vocabulary :] = MASKED
             if self._holes is not None:
                 z.index_fill_(1, self._holes, MASKED)
             yield rows
 
     def _work(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        size = rows * self.vocabulary
+        size = rows * self.width
         if self._both.shape[1] < size:
             self._both = torch.empty(2, size, device=self.device)
-        p, w = self._both[:, :size].view(2, rows, self.vocabulary)
+        p, w = self._both[:, :size].view(2, rows, self.width)
         return p, w
 
     def _reduce_group(
         self, z: torch.Tensor, target: torch.Tensor, found: torch.Tensor
     ) -> None:
         own = z.gather(1, target)
-        p, w = self._work(len(z))
-        # First what reads the row in order: it comes from memory here, and from the
-        # cache in everything below.
-        torch.softmax(z, 1, out=p)
-        top = z.topk(min(TOP, z.shape[1]), 1)[0]
-        # Counts below 2**24 are exact in float32, which is faster to sum than bool.
-        above = torch.gt(z, own, out=w).sum(1)
-        at_least = torch.ge(z, own, out=w).sum(1)
-        # From here on logits relative to the row's largest: z <= 0.
-        z.sub_(top[:, :1])
-        # The softmax divides by a plain float32 sum; its error is in every p alike.
-        total = p.sum(1)
-        log_sum = total.log() - p.amax(1).log()
-        torch.mul(p, z, out=w)
-        first, square = w.sum(1), w.mul_(z).sum(1)
+        if self._fused is None:
+            top, moments, log_sum, (above, equal) = self._seen(z, own)
+        else:
+            sums, counts, most = self._fused.reduce(z, own[:, 0], masked=MASKED)
+            top = self._fused.largest(z, most, count=TOP)
+            moments, log_sum, (above, equal) = sums[:, 1:].T, sums[:, 1].log(), counts.T
+        total, first, square = moments
         mean = first / total
         variance = square / total - mean.square()
         largest = top[:, :1]
         # Far from the largest logit the difference of squares loses its digits.
         lost = (variance < mean.square() * 0.01).nonzero()[:, 0]
-        for rows in torch.split(lost, LOST):
-            mean[rows], variance[rows] = _moments(z[rows])
+        for rows in lost.split(LOST):
+            away = z[rows] if self._fused is None else z[rows] - largest[rows]
+            mean[rows], variance[rows] = _moments(away)
         relative = (own - largest)[:, 0]
         second = top[:, 1] if top.shape[1] > 1 else top[:, 0]
         found[:, 0] = log_sum - relative
         found[:, 1] = above + 1
-        found[:, 2] = at_least - above - 1
+        found[:, 2] = equal - 1
         found[:, 3] = mean - log_sum
         found[:, 4] = variance.clamp_(min=0).sqrt_()
         found[:, 5] = torch.where(relative == 0, (largest[:, 0] - second), relative)
@@ -234,6 +258,62 @@ class Columns:
                     rising = np.sort(z[rows].numpy(), 1)
                     falling = torch.from_numpy(rising[:, ::-1].copy())
                 found[rows, 8:] = nuclei(falling, log_sum[rows]).float()
+
+    def _seen(self, z: torch.Tensor, own: torch.Tensor) -> tuple[Any, ...]:
+        """What torch sees of a group; its logits are relative to the largest then.
+
+        Returns
+        -------
+        tuple
+            The largest logits, largest first; sums of p, p z and p z z, up to one
+            factor; log sum exp z; counts of logits above the target's and equal.
+        """
+        p, w = self._work(len(z))
+        # First what reads the row in order: it comes from memory here, and from the
+        # cache in everything below.
+        torch.softmax(z, 1, out=p)
+        top = self._top(z)
+        # Counts below 2**24 are exact in float32, which is faster to sum than bool.
+        above = torch.gt(z, own, out=w).sum(1)
+        at_least = torch.ge(z, own, out=w).sum(1)
+        # From here on logits relative to the row's largest: z <= 0.
+        z.sub_(top[:, :1])
+        # The softmax divides by a plain float32 sum; its error is in every p alike.
+        total = p.sum(1)
+        torch.mul(p, z, out=w)
+        first = w.sum(1)
+        return (
+            top,
+            (total, first, w.mul_(z).sum(1)),
+            total.log() - p.amax(1).log(),
+            (above, at_least - above),
+        )
+
+    def _top(self, z: torch.Tensor) -> torch.Tensor:
+        """The ``TOP`` largest of each row, largest first.
+
+        They all stand in the ``TOP`` blocks of largest maximum: what stands elsewhere
+        is at most its block's maximum, and ``TOP`` numbers are at least that large.
+        """
+        if self._stride == 1:
+            return z.topk(min(TOP, z.shape[1]), 1)[0]
+        blocks = z.view(len(z), self._stride, -1)
+        best = blocks.amax(1).topk(TOP, 1, sorted=False)[1]
+        index = best[:, None, :].expand(-1, self._stride, -1)
+        return blocks.gather(2, index).flatten(1).topk(TOP, 1)[0]
+
+
+def _blocks(vocabulary: int) -> tuple[int, int]:
+    """Elements a block, and the row width they divide, for finding the largest ones.
+
+    A block is every ``width / stride``-th element; ``stride`` near
+    ``sqrt(V / TOP)`` makes the two searches equally short.
+    """
+    if vocabulary < 32 * TOP:
+        return 1, vocabulary
+    stride = 2 ** round(np.log2(vocabulary / TOP) / 2)
+    step = 16 * stride
+    return stride, -(-vocabulary // step) * step
 
 
 def nuclei(largest: torch.Tensor, log_sum: torch.Tensor) -> torch.Tensor:
@@ -328,7 +408,7 @@ class Head:
         parts = (one.tensor_split(max(count, 1)) for one in (hidden, targets))
         for rows, goal in zip(*parts, strict=True):
             z = self._columns.buffer(len(rows))
-            self._project(rows, z)
+            self._project(rows, z[:, : self._columns.vocabulary])
             found.append(reduce(z, goal, self._finish))
         return torch.cat(found)
 

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 from scored_by_hand import naive
 from transformers import TopPLogitsWarper
 
+from spark_audit.scoring import head as head_module
 from spark_audit.scoring.head import Columns, Head, Transform, nuclei
 from spark_audit.scoring.table import COLUMNS, WITH_NUCLEI
 from spark_audit.stats.sampled_extraction import top_k_logp
@@ -186,7 +188,7 @@ def test_positions_are_chunked_and_buffers_reused(monkeypatch):
     targets = torch.arange(27)
     found = head(hidden, targets)
     kept = columns._logits.data_ptr()
-    assert len(columns._logits) <= 8
+    assert columns._logits.shape[0] <= 8 * columns.width
     again = head(hidden, targets)
     assert columns._logits.data_ptr() == kept
     assert torch.equal(found, again)
@@ -223,6 +225,22 @@ def test_the_nll_alone_is_that_of_the_columns(vocabulary):
     for k, each in enumerate((targets, targets[::-1])):
         expected = naive(logits, each, usable)["nll"]
         np.testing.assert_allclose(found[:, k], expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("broken", ["import", "compile"])
+def test_a_triton_that_does_not_run_is_done_without(broken, monkeypatch):
+    def reduce(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    def load(name: str) -> Any:
+        if broken == "import":
+            raise ImportError(name)
+        return SimpleNamespace(PIECE=32, reduce=reduce)
+
+    monkeypatch.setattr(head_module, "find_spec", lambda name: object())
+    monkeypatch.setattr(head_module, "import_module", load)
+    monkeypatch.setattr(torch, "zeros", lambda *size, device: torch.empty(size))
+    assert head_module.fused_on.__wrapped__(torch.device("cuda")) is None
 
 
 @pytest.mark.parametrize(("vocabulary", "scale"), [(30, 1.0), (5000, 1.0), (5000, 6.0)])

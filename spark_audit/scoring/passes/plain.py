@@ -239,7 +239,8 @@ class Scorer:
                 for low in range(0, max(stay, 0), columns.rows):
                     high = min(low + columns.rows, stay)
                     z = columns.buffer(high - low)
-                    z[:] = logits[row, low:high, : columns.vocabulary]
+                    known = logits[row, low:high, : columns.vocabulary]
+                    z[:, : columns.vocabulary] = known
                     at = slice(ends[row] + start + low, ends[row] + start + high)
                     found[at] = reduce(z, goal[at]).cpu()
         return found
