@@ -40,9 +40,8 @@ def fisher(stream: Any, rows: Any) -> dict[str, torch.Tensor]:
     return total
 
 
-@pytest.mark.parametrize("assignments", [(), ("ewc.lambda=3",), ("ewc.rows=2",)])
-def test_a_step_pays_for_drift_from_every_earlier_task(assignments):
-    stream = make_stream(adapted(), ROWS, *FEW, *assignments)
+def test_a_step_pays_for_drift_from_every_earlier_task():
+    stream = make_stream(adapted(), ROWS, *FEW, "ewc.lambda=30")
     settings = stream.settings.ewc
     phases = METHODS["ewc"].phases(stream)
     tasks: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
@@ -74,7 +73,4 @@ def test_a_step_pays_for_drift_from_every_earlier_task(assignments):
             assert "ewc" not in seen.record
         stream.student.model.load_state_dict(before, strict=False)
         run_phase(stream.student, phase, seed=0)
-        rows = ROWS["abcd"[k]]
-        if settings.rows:
-            rows = stream.drawn(k, rows, settings.rows, purpose="fisher")
-        tasks.append((fisher(stream, rows), snapshot(stream)))
+        tasks.append((fisher(stream, ROWS["abcd"[k]]), snapshot(stream)))

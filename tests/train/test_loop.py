@@ -43,11 +43,10 @@ def weights(model: Any) -> str:
     return digest.hexdigest()
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_the_same_seed_gives_the_same_bytes(kind, rows):
+def test_the_same_seed_gives_the_same_bytes(rows):
     # GPT-2 has dropout on by default, so that the model draws random numbers too.
     def run(seed: int) -> str:
-        model = make_model(kind)
+        model = make_model("gpt2")
         torch.rand(seed + 3)  # the global generator stands anywhere
         fit(model, rows, epochs=2, lr=1e-3, batch_size=2, seed=seed)
         return weights(model)
@@ -92,13 +91,12 @@ def state_of(stream: Any) -> dict[str, torch.Tensor]:
     return plain.weights_of(stream.student)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-@pytest.mark.parametrize("stop", [1, 2, 5])
-def test_a_phase_goes_on_to_the_same_bits_even_with_dropout(kind, stop):
+@pytest.mark.parametrize("stop", [1, 5])
+def test_a_phase_goes_on_to_the_same_bits_even_with_dropout(stop):
     def fresh() -> tuple[Any, Phase]:
         torch.manual_seed(0)
         stream = plain.make_stream(
-            plain.adapted(kind),
+            plain.adapted("gpt2"),
             plain.make_rows(a=6, b=6),
             "batch_size=4",
             "epochs=2",

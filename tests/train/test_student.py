@@ -133,7 +133,7 @@ def check_total(
     )
 
 
-@pytest.mark.parametrize("rows", [1, 3, 10**6, None])
+@pytest.mark.parametrize("rows", [3, None])
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
 def test_a_sum_in_chunks_is_plain_autograd(kind, rows):
     model = adapted(kind, **KINDS[kind])
@@ -145,9 +145,8 @@ def adapter_weights(model: Any, name: str) -> dict[str, Tensor]:
     return {k: w for k, w in model.named_parameters() if f".{name}." in k}
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_a_teacher_stays_where_the_student_was(kind):
-    model = adapted(kind)
+def test_a_teacher_stays_where_the_student_was():
+    model = adapted("gpt2")
     student, batch, mask = Student(model), collate(ROWS), asked("all")
 
     def logits() -> Tensor:
@@ -186,20 +185,8 @@ def test_a_teacher_stays_where_the_student_was(kind):
         torch.testing.assert_close(logits(), now)
 
 
-def test_a_teacher_is_put_away_after_an_error():
-    model = adapted()
-    student = Student(model)
-    student.freeze("old")
-    with pytest.raises(ZeroDivisionError), student.teacher("old"):
-        _ = 1 / 0
-    assert model.active_adapter == "default"
-    assert torch.is_grad_enabled()
-    assert all(w.requires_grad for w in student.trainable.values())
-
-
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_bfloat16(kind):
-    model = add_lora(make_model(kind).to(torch.bfloat16), r=4).eval()
+def test_bfloat16():
+    model = add_lora(make_model("llama").to(torch.bfloat16), r=4).eval()
     moved(model, seed=1, size=0.02)
     student, mask = Student(model), asked("all")
     assert not student.note
@@ -218,10 +205,6 @@ def test_bfloat16(kind):
     assert total.item() == pytest.approx(float(nll), rel=0.01)
     total.backward()
     assert any(w.grad is not None and w.grad.any() for w in student.trainable.values())
-    student.freeze("old")
-    with student.teacher("old"):
-        again = student.logits(student.hidden(collate(ROWS), mask))
-    torch.testing.assert_close(again, logits.detach())
 
 
 def test_a_model_without_adapter_trains_itself():
