@@ -56,24 +56,6 @@ accuracy depends on them."""
 _AGAIN = "remove the run folder and train again"
 
 
-class Start(BaseModel):
-    """One start of a run: where it computed; CPU threads of the first process.
-
-    Of another device, number of threads or processes, or version of a library the same
-    step may round otherwise.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    created: str
-    command: list[str]
-    processes: int
-    device: str
-    threads: int
-    gradient_checkpointing: bool
-    versions: dict[str, str]
-
-
 class RunRecord(BaseModel):
     """``run.json``: what was asked for, on what, and what came of it.
 
@@ -85,6 +67,10 @@ class RunRecord(BaseModel):
         ``source`` as it was given, and ``weights_sha256``.
     data
         ``file`` and ``sha256`` of each data file, in the order of the hashes.
+    starts
+        Each start of the run: where it computed, with CPU threads of the first process.
+        On another device, with another number of threads or processes, or by other
+        versions of libraries the same step may round otherwise.
     privacy
         What the run's privacy option says of itself; empty without one.
     clock, seconds
@@ -109,7 +95,7 @@ class RunRecord(BaseModel):
     dtype: str
     lora_targets: list[str]
     data: list[dict[str, str]]
-    starts: list[Start]
+    starts: list[dict[str, Any]]
     privacy: dict[str, Any] = {}
     clock: Timed = "wall"
     seconds: dict[str, dict[str, float]] = {}
@@ -127,15 +113,15 @@ class RunRecord(BaseModel):
         processes: Processes,
     ) -> RunRecord:
         """The record of a run that begins now."""
-        start = Start(
-            created=now(),
-            command=list(request.command),
-            processes=processes.world,
-            device=loaded.device,
-            threads=torch.get_num_threads(),
-            gradient_checkpointing=request.gradient_checkpointing,
-            versions=versions(),
-        )
+        start = {
+            "created": now(),
+            "command": list(request.command),
+            "processes": processes.world,
+            "device": loaded.device,
+            "threads": torch.get_num_threads(),
+            "gradient_checkpointing": request.gradient_checkpointing,
+            "versions": versions(),
+        }
         return cls(
             method=request.method,
             dp=request.dp,

@@ -15,9 +15,7 @@ from spark_train.model.lora import add_lora, projections, replaced, save_adapter
 SMALL: dict[str, dict[str, Any]] = {
     "opt": {"word_embed_proj_dim": 32, "ffn_dim": 64},
     "gpt_neox": {"intermediate_size": 64},
-    "phi": {"intermediate_size": 64},
     "phi3": {"intermediate_size": 64, "pad_token_id": 0},
-    "falcon": {},
     "qwen2": {"intermediate_size": 64, "num_key_value_heads": 2},
 }
 EXPECTED = {
@@ -26,9 +24,7 @@ EXPECTED = {
     "gpt2": {"c_attn", "c_proj"},
     "opt": {"q_proj", "k_proj", "v_proj", "out_proj"},
     "gpt_neox": {"query_key_value", "dense"},
-    "phi": {"q_proj", "k_proj", "v_proj", "dense"},
     "phi3": {"qkv_proj", "o_proj"},
-    "falcon": {"query_key_value", "dense"},
 }
 
 

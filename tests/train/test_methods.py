@@ -53,21 +53,14 @@ def test_phases(plan, method):
         assert last == phase.lr if phase.part == "priv" else last < phase.lr / 5
 
 
-@pytest.mark.parametrize("method", ["spark", "er-ptpc"])
-def test_without_replay_the_old_anchor_keeps_its_rows(plan, method):
-    phases = plan(method, "replay.enabled=off")
-    usual = plan(method)
-    for phase, other in zip(phases, usual, strict=True):
-        if phase.part == "task":
-            assert set(phase.choose(0).rows) == {"task"}
-            continue
-        for step in range(5):
-            (rows,) = phase.choose(step).rows.values()
-            (same,) = other.choose(step).rows.values()
-            assert [row.id for row in rows] == [row.id for row in same]
-            first = phase.stage.startswith("1-")
-            assert len(rows) == (2 if first else 3)
-            assert phase.choose(step).terms["old"].weight == 1
+def test_without_replay_the_old_anchor_keeps_its_rows(plan):
+    for phase, other in zip(
+        plan("spark", "replay.enabled=off"), plan("spark"), strict=True
+    ):
+        for step in range(3) if phase.part == "priv" else ():
+            ours, same = phase.choose(step), other.choose(step)
+            assert (ours.rows, ours.terms) == (same.rows, same.terms)
+        assert phase.part == "priv" or set(phase.choose(0).rows) == {"task"}
 
 
 def run(

@@ -4,12 +4,13 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from run_training import train, write_stream
+from run_training import Killed, train, write_stream
 from safetensors.torch import load_file
 from scipy import optimize, stats
 
@@ -176,24 +177,25 @@ def test_noise_follows_from_seed_run_phase_and_step_alone(monkeypatch):
     assert not found[0].equal(found[1])
 
 
+def quick(output: Path, base: Path, data: Path, setting: str) -> Outcome:
+    """A short private run over one task."""
+    return train(
+        method="seqft",
+        base=str(base),
+        data=[data],
+        order="yelp",
+        output=output,
+        dp="dpsgd",
+        settings=["epochs=1", "batch_size=2", "eval_rows=1", setting],
+    )
+
+
 def test_runs_of_one_seed_share_neither_noise_nor_batches(tiny_base, data, tmp_path):
     left = []
     # Hardly anything but noise, whose scale AdamW takes out again.
-    for number, sigma in enumerate((1e4, 2e4)):
-        folder = train(
-            method="seqft",
-            base=str(tiny_base),
-            data=[data],
-            order="yelp",
-            output=tmp_path / str(number),
-            dp="dpsgd",
-            settings=[
-                "epochs=1",
-                "batch_size=2",
-                "eval_rows=1",
-                f"dp.noise_multiplier={sigma}",
-            ],
-        ).folder
+    for sigma in (1e4, 2e4):
+        output, noise = tmp_path / str(sigma), f"dp.noise_multiplier={sigma}"
+        folder = quick(output, tiny_base, data, noise).folder
         state = load_file(folder / "stages/1-yelp/task/adapter_model.safetensors")
         weights = [w.flatten() for name, w in state.items() if "lora_B" in name]
         lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -397,36 +399,18 @@ def test_a_method_that_says_nothing_has_no_epsilon(stream):
 
 
 def test_another_noise_than_at_first_is_refused(tiny_base, data, tmp_path, monkeypatch):
-    def start() -> Outcome:
-        return train(
-            method="seqft",
-            base=str(tiny_base),
-            data=[data],
-            order="yelp",
-            output=tmp_path / "run",
-            dp="dpsgd",
-            settings=[
-                "epochs=1",
-                "batch_size=4",
-                "eval_rows=1",
-                "save_every=1",
-                "dp.target_epsilon=2",
-            ],
-        )
+    def start(sigma: float) -> Outcome:
+        search = "spark_train.privacy.dpsgd.noise_for"
+        monkeypatch.setattr(search, lambda *_, **__: sigma)
+        return quick(tmp_path / "run", tiny_base, data, "dp.target_epsilon=2")
 
-    save, search = Folder.save, "spark_train.privacy.dpsgd.noise_for"
+    def once(*_: Any) -> None:
+        raise Killed
 
-    def once(self: Folder, *given: Any) -> None:
-        save(self, *given)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(search, lambda *_, **__: 8.0)
     with monkeypatch.context() as patched:
         patched.setattr(Folder, "save", once)
-        with pytest.raises(KeyboardInterrupt):
-            start()
-    with monkeypatch.context() as patched:
-        patched.setattr(search, lambda *_, **__: 0.5)
-        with pytest.raises(InputError, match=r"the noise multiplier was .*is 0\.5; "):
-            start()
-    assert start().record.privacy["epsilon"]["yelp"] <= 2
+        with pytest.raises(Killed):
+            start(8.0)
+    with pytest.raises(InputError, match=r"multiplier was 8\.0, and is 0\.5; "):
+        start(0.5)
+    assert start(8.0).record.privacy["epsilon"]["yelp"] <= 2

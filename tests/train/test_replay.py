@@ -151,25 +151,6 @@ def test_no_position_at_all_is_a_loss_of_0():
     assert [number(value) for value in recall.loss(silent).values()] == [0, 0]
 
 
-def test_a_repeated_row_counts_twice():
-    stream = make_stream(adapted(), ROWS, *USUAL)
-    recall = Distillation(stream, 1)
-    one, other = ROWS["a"][:2]
-    recall.start([one, other, one], 9)
-    moved(stream.student.model, seed=5)
-    single, double = recall.loss([one]), recall.loss([one, one])
-    mixed, rest = recall.loss([one, other, one]), recall.loss([other])
-    for name, value in single.items():
-        assert number(double[name]) == pytest.approx(2 * number(value))
-        assert number(mixed[name]) == pytest.approx(
-            2 * number(value) + number(rest[name])
-        )
-    assert (
-        recall.terms([one, one])["replay_kl"].count
-        == 2 * recall.terms([one])["replay_kl"].count
-    )
-
-
 def test_the_teacher_is_asked_once_and_does_not_follow_the_student():
     stream = make_stream(adapted(), ROWS, *USUAL)
     recall = Distillation(stream, 1)
