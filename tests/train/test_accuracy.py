@@ -87,7 +87,7 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(tiny_base, tmp_path)
         data=[data],
         order=",".join(LABELS),
         output=tmp_path / "run",
-        settings=["epochs=8", "lr=0.02", "batch_size=6"],
+        settings=["epochs=4", "lr=0.03", "batch_size=6"],
     )
     order, matrix = read_matrix(tmp_path / "run" / "accuracy.csv")
     assert order == list(LABELS)
