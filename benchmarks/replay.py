@@ -1,4 +1,4 @@
-"""What the weight of replay does: three forms, three lambdas, beside er and no replay.
+"""What the weight of replay does: two forms, three lambdas, beside er and no replay.
 
 The demo's data, base and settings (``spark_audit.demo.demo``), anew for each seed;
 ``sd-replay`` under each form of ``replay.weighting`` and each ``replay.lambda``. What
@@ -31,7 +31,7 @@ from spark_audit.demo.demo import FULL, SETTINGS, make_data
 from spark_audit.demo.text import TASKS
 from spark_audit.stats.accuracy import avg, bwt, last
 
-FORMS, LAMBDAS = ("count", "sequence", "mean"), (1, 5, 30)
+FORMS, LAMBDAS = ("count", "mean"), (1, 5, 30)
 NAMES = {"Last": last, "Avg": avg, "BWT": bwt}
 
 

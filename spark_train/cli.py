@@ -7,15 +7,17 @@ what is called gets imported, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
+from cyclopts.types import PositiveInt
+from cyclopts.validators import Number
 
 from spark_audit.checkpoints.offline import quiet as silence
+from spark_audit.errors import InputError
 from spark_audit.terminal.commands import Line, add, program
 from spark_audit.terminal.console import (
     run_command,
@@ -24,13 +26,12 @@ from spark_audit.terminal.console import (
     show_table,
     tell,
 )
-from spark_audit.terminal.flags import Json, LoraAlpha, Quiet, hidden
+from spark_audit.terminal.flags import Json, LoraAlpha, Quiet, ShowText
 from spark_train.training_request import (
+    Base,
     Opening,
     RelearnRequest,
-    ScoreRequest,
     TrainRequest,
-    layer_names,
 )
 
 PROGRAM = "spark-train"
@@ -40,12 +41,7 @@ FIGURES = {"last": "Last", "avg": "Avg", "bwt": "BWT"}
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code (never raises)."""
-    return run_command(
-        arguments,
-        program=PROGRAM,
-        app=_app,
-        anew=("relearn", "score"),
-    )
+    return run_command(arguments, program=PROGRAM, app=_app, anew=("relearn", "score"))
 
 
 def _app(argv: Sequence[str]) -> App:
@@ -69,30 +65,34 @@ def train_run(
     quiet: Quiet = False,
 ) -> None:
     """Learn the tasks of an order one after the other; the same command resumes."""
+    from spark_audit.terminal.progress import progress
+
     with silence():  # what is imported has things to say of its own
+        from spark_train.distributed import ElsewhereError
         from spark_train.training_run import train
 
-    request = replace(
-        request,
-        lora_targets=layer_names(request.lora_targets),
-        loading=loading,
-        command=typed.words,
-    )
-    with _one_voice(quiet=quiet) as (show, note):
-        outcome = train(request, progress=show, note=note)
+    request = replace(request, loading=loading, command=typed.words)
+    with progress(quiet=quiet or not _first()) as show:
+        try:
+            outcome = train(
+                request, progress=show, note=say if _first() else lambda text: None
+            )
+        except (ElsewhereError, InputError) as error:
+            # What all refuse alike, and what one of them met, the first one tells.
+            if _first():
+                raise
+            raise SystemExit(error.exit_code) from None
     if not _first():
         return
     record, figures = outcome.record, _figures(outcome.matrix)
-    seconds, privacy = record.seconds_by_kind(), record.privacy
     if json:
         facts = {
             "run": str(outcome.folder),
             "tasks": record.tasks,
             "accuracy": outcome.matrix,
             **figures,
-            "seconds": seconds,
             "notes": record.notes,
-            "privacy": privacy,
+            "privacy": record.privacy,
         }
         show_facts(facts, as_json=True)
         return
@@ -110,12 +110,7 @@ def train_run(
             ],
         )
         tell()
-    facts = {f"seconds, {kind}": f"{value:.1f}" for kind, value in seconds.items()}
-    for task, value in privacy.get("epsilon", {}).items():
-        facts[f"epsilon, {task}"] = f"{value:.3f}"
-    if "no_epsilon" in privacy:
-        facts["no epsilon"] = privacy["no_epsilon"]
-    show_facts(facts | {"run": outcome.folder})
+    show_facts({"run": outcome.folder})
 
 
 def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None]:
@@ -135,7 +130,11 @@ def _figures(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None
 
 
 def methods(*, json: Json = False) -> None:
-    """Methods, privacy options and their settings, with defaults and sources."""
+    """Methods, privacy options and their settings, with defaults and sources.
+
+    Settings without a dot in their name are every method's; each privacy option goes
+    with every method.
+    """
     from spark_train.training_settings import describe
 
     with silence():
@@ -147,7 +146,7 @@ def methods(*, json: Json = False) -> None:
         name: str, does: Callable[..., Any], reads: Sequence[str]
     ) -> dict[str, Any]:
         summary = (does.__doc__ or "").partition("\n")[0]
-        return {"name": name, "summary": summary, "reads": list(reads)}
+        return {"name": name, "what it does": summary, "settings": list(reads)}
 
     tables = {
         "methods": [row(n, m.phases, groups(n)) for n, m in METHODS.items()],
@@ -157,33 +156,19 @@ def methods(*, json: Json = False) -> None:
     if json:
         show_facts(tables, as_json=True)
         return
-    for key, title, first, remarks in (
-        ("methods", "methods", "name", []),
-        ("privacy", "privacy options", "--dp", ["Each goes with every method."]),
-    ):
-        rows = [(o["name"], o["summary"], ", ".join(o["reads"])) for o in tables[key]]
-        header = (first, "what it does", "settings")
-        show_table(title, header, rows, remarks=remarks, figures=False)
-    columns = ("name", "default", "meaning", "source")
-    show_table(
-        "settings",
-        columns,
-        [[setting[column] for column in columns] for setting in tables["settings"]],
-        remarks=["Settings without a dot in their name are every method's."],
-        figures=False,
-    )
-
-
-@hidden("ckpt")
-class Relearning(RelearnRequest):
-    """What is asked of a checkpoint."""
+    for title, rows in tables.items():
+        cells = [
+            [", ".join(v) if isinstance(v, list) else v for v in one.values()]
+            for one in rows
+        ]
+        show_table(title, [*rows[0]], cells, figures=False)
 
 
 def relearn(
     ckpt: str,
     /,
     *,
-    request: Relearning,
+    request: RelearnRequest,
     loading: Opening = Opening(),
     lora_alpha: LoraAlpha = None,
     json: Json = False,
@@ -198,40 +183,37 @@ def relearn(
     ckpt
         Checkpoint to continue from.
     """
+    from spark_audit.terminal.progress import progress
+
     with silence():
         from spark_train.relearn import relearn as relearned
 
-    targets = layer_names(request.lora_targets)
     loading = replace(loading, lora_alpha=lora_alpha)
-    request = replace(request, ckpt=ckpt, lora_targets=targets, loading=loading)
-    with _one_voice(quiet=quiet) as (show, note):
-        left = relearned(request, progress=show, note=note)
-    if not _first():
-        return
+    request = replace(request, ckpt=ckpt, loading=loading)
+    with progress(quiet=quiet) as show:
+        left = relearned(request, progress=show)
+    facts = {"checkpoint": str(request.output)}
     if json:
-        facts = {"checkpoint": str(left.folder), **asdict(left)}
-        facts.pop("folder")
+        facts |= asdict(left)
     else:
-        facts = {
+        facts |= {
             "rows without identifiers": left.rows,
             **{f"rows left out, {why}": n for why, n in left.left_out.items()},
             "loss, first step": f"{left.losses[0]:.3f}",
             "loss, last step": f"{left.losses[-1]:.3f}",
-            "checkpoint": left.folder,
         }
     show_facts(facts, as_json=json)
-
-
-@hidden("data")
-class Scoring(ScoreRequest):
-    """What is asked of train rows."""
 
 
 def score(
     data: tuple[Path, ...],
     /,
     *,
-    request: Scoring,
+    base: Base,
+    ckpt: Annotated[str | None, Parameter(metavar="PATH")] = None,
+    alpha: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.5,
+    limit: PositiveInt = 5,
+    show_text: ShowText = False,
     loading: Opening = Opening(),
     json: Json = False,
     quiet: Quiet = False,
@@ -247,6 +229,12 @@ def score(
     ----------
     data
         JSONL of `spark-audit data`; its train rows.
+    ckpt
+        Checkpoint to score; default: the base.
+    alpha
+        Weight of the NLL relative to how a token distinguishes tasks.
+    limit
+        Examples to print.
     """
     from spark_audit.data.examples import data_files, read_examples
     from spark_audit.terminal.progress import progress
@@ -256,19 +244,15 @@ def score(
         from spark_audit.checkpoints.open import open_checkpoint
         from spark_train.token_scores import score_examples
 
-    ckpt = request.ckpt
-    loaded = open_checkpoint(
-        ckpt or request.base,
-        replace(loading, base=request.base if ckpt else None),
-        name=None if ckpt else "base",
-    )
+    loading = replace(loading, base=base if ckpt else None)
+    loaded = open_checkpoint(ckpt or base, loading, name=None if ckpt else "base")
     with progress(quiet=quiet) as show:
         rows = score_examples(
             examples,
             loaded,
-            alpha=request.alpha,
-            limit=request.limit,
-            show_text=request.show_text,
+            alpha=alpha,
+            limit=limit,
+            show_text=show_text,
             progress=lambda done, total: show("scoring", done, total),
         )
     if json:
@@ -312,27 +296,3 @@ def _first() -> bool:
     """Whether this is the process of a launch that prints."""
     alone = os.environ.get("WORLD_SIZE", "1") in ("", "0", "1")
     return alone or os.environ.get("RANK", "0") == "0"
-
-
-@contextmanager
-def _one_voice(
-    *, quiet: bool
-) -> Iterator[tuple[Callable[[str, int, int], None], Callable[[str], None]]]:
-    """Progress, and notes as plain lines on stderr: of the first process.
-
-    Leaves without a word where another process tells what was wrong.
-    """
-    from spark_audit.terminal.progress import progress
-    from spark_train.distributed import ElsewhereError
-
-    def note(text: str) -> None:
-        if _first():
-            say(text)
-
-    with progress(quiet=quiet or not _first()) as show:
-        try:
-            yield show, note
-        except ElsewhereError as error:
-            if _first():
-                raise
-            raise SystemExit(error.exit_code) from None

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +25,6 @@ from spark_audit.scoring.table import Pass
 from spark_train.training_rows import TrainRow, encode_rows
 
 _ANSWERS = Pass("generate")
-_AFTER = "after"
 ORDERS = {
     "1": ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo"),
     "2": ("yahoo", "mentill", "amazon", "agnews", "yelp", "fomc"),
@@ -58,14 +56,6 @@ class Corpus:
         files = sorted(data_files(data), key=_content)
         examples = read_examples(*files)
         return cls(tuple(files), tuple(examples), _tasks(order, examples, note))
-
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Task -> split -> rows."""
-        count = Counter((example.task, example.split) for example in self.examples)
-        return {
-            task: {split: count[task, split] for split in ("train", "test")}
-            for task in self.tasks
-        }
 
     def rows(
         self,
@@ -102,29 +92,50 @@ class Corpus:
     def prompts(
         self, loaded: Loaded, *, limit: int, note: Note
     ) -> dict[str, list[Prompt]]:
-        """Task -> the prompts of its test rows, ``limit`` of them; 0: all."""
+        """Task -> the prompts of its test rows, as the utility audit asks them.
+
+        Rows with a canary, without a response or with nothing before it are not asked.
+
+        Parameters
+        ----------
+        limit
+            Prompts of a task, the first by id: the same of every method, whatever the
+            files' order; 0: all.
+
+        Raises
+        ------
+        InputError
+            If the tokenizer gives no offsets, or a prompt does not fit the context with
+            its answer.
+        """
         examples = [one for one in self.examples if one.task in self.tasks]
-        asked = answer_prompts(
-            examples, loaded.tokenizer, max_positions=loaded.max_positions
-        )
-        prompts = {
-            task: sorted(asked.get(task, []), key=lambda prompt: prompt.key)
-            for task in self.tasks
-        }
-        if missing := [task for task, some in prompts.items() if not some]:
+        texts = encode(loaded.tokenizer, [example.text for example in examples])
+        # All rows: an answer may be longer than its task's longest response, by four.
+        rows = [*zip(examples, texts, strict=True)]
+        asked: dict[str, list[str]] = {task: [] for task in self.tasks}
+        unasked: Counter[str] = Counter()
+        for example, encoding in rows:
+            # A row with a canary is another audit's.
+            if example.split == "test" and example.canary is None:
+                before = encoding.reaching(len(example.prompt))
+                if example.response.strip() and before > 0:
+                    asked[example.task].append(example.id)
+                else:
+                    unasked[example.task] += 1
+        if missing := [task for task, keys in asked.items() if not keys]:
             note(f"no test rows, so no accuracy: {', '.join(missing)}")
-        # A row with a canary is another audit's; what else is not asked is told.
-        test_rows = Counter(
-            one.task for one in examples if one.split == "test" and one.canary is None
-        )
-        unasked = {t: test_rows[t] - len(some) for t, some in prompts.items()}
-        if told := [f"{task} {count}" for task, count in unasked.items() if count]:
+        if unasked:
+            told = ", ".join(f"{task} {count}" for task, count in unasked.items())
             note(
                 "test rows without a response, or with nothing before it, are not "
-                f"answered: {', '.join(told)}"
+                f"answered: {told}"
             )
-        # The first rows by id: the same of every method, whatever the file's order.
-        return {task: some[: limit or None] for task, some in prompts.items()}
+        return {
+            task: row_prompts(
+                rows, sorted(keys)[: limit or None], limit=loaded.max_positions
+            )
+            for task, keys in asked.items()
+        }
 
 
 def _content(path: Path) -> str:
@@ -167,48 +178,6 @@ def _tasks(order: str, examples: Sequence[Example], note: Note) -> tuple[str, ..
 
 
 # --- answers --------------------------------------------------------------------------
-
-
-def answer_prompts(
-    examples: Sequence[Example], tokenizer: Any, *, max_positions: int | None
-) -> dict[str, list[Prompt]]:
-    """The prompts of the test rows, by task, as the utility audit asks them.
-
-    Rows with a canary, without a response or with nothing before it are not asked.
-
-    Parameters
-    ----------
-    examples
-        Rows of all tasks, of both splits: an answer may be four tokens longer than
-        the longest response that any row of its task has.
-    max_positions
-        The model's context; ``None``: no limit.
-
-    Returns
-    -------
-    dict
-        Every task in the order of its first row; a task with no row to ask has an
-        empty list, and its accuracy cannot be measured.
-
-    Raises
-    ------
-    InputError
-        If the tokenizer gives no offsets, or a prompt does not fit the context with
-        its answer.
-    """
-    asked: dict[str, list[str]] = {}
-    encodings = encode(tokenizer, [example.text for example in examples])
-    rows = [*zip(examples, encodings, strict=True)]
-    for example, encoding in rows:
-        keys = asked.setdefault(example.task, [])
-        test = example.split == "test" and example.canary is None
-        before = encoding.reaching(len(example.prompt))
-        if test and example.response.strip() and before > 0:
-            keys.append(example.id)
-    return {
-        task: row_prompts(rows, keys, limit=max_positions)
-        for task, keys in asked.items()
-    }
 
 
 def accuracy(loaded: Loaded, prompts: Sequence[Prompt]) -> float:
@@ -259,7 +228,7 @@ def write_matrix(
     """
     stages = list(after)[: len(matrix)]
     table = pd.DataFrame(matrix, index=stages, columns=list(order), dtype=np.float64)
-    write_text(path, table.to_csv(index_label=_AFTER))
+    write_text(path, table.to_csv(index_label="after"))
 
 
 def read_matrix(path: Path) -> tuple[list[str], list[list[float | None]]]:
@@ -281,10 +250,7 @@ def read_matrix(path: Path) -> tuple[list[str], list[list[float | None]]]:
     raw = io.BytesIO(read_bytes(path))
     try:
         table = pd.read_csv(raw, index_col=0, dtype=str)
-        if table.index.name != _AFTER:
-            raise ValueError("its header is another")
         values = table.astype(np.float64).astype(object)
     except ValueError as error:
         raise InputError("is no accuracy matrix", where=str(path)) from error
-    order = [str(task) for task in table]
-    return order, values.where(table.notna(), None).to_numpy().tolist()
+    return [*map(str, table)], values.where(table.notna(), None).to_numpy().tolist()

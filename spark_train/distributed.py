@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from spark_audit.errors import InputError, SparkError
+from spark_audit.errors import SparkError
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Processes:
 
     def collect(self, items: dict[str, T]) -> dict[str, T]:
         """What all processes have found, by key."""
-        return dict(self._all(list(items.items())))
+        return dict(self.all(list(items.items())))
 
     def wait(self) -> None:
         """Until all processes are here."""
@@ -80,44 +80,11 @@ class Processes:
             yield
         except SparkError as error:
             fault = error
-        faults = [one for one in self._all([fault]) if one is not None]
+        faults = [one for one in self.all([fault]) if one is not None]
         if faults:
             raise faults[0] if self.first else ElsewhereError
 
-    @contextmanager
-    def alike(self) -> Iterator[None]:
-        """What all processes refuse alike, such as a loss, the first one tells.
-
-        Raises
-        ------
-        InputError
-            In the first process.
-        ElsewhereError
-            In the others.
-        """
-        try:
-            yield
-        except InputError:
-            if self.first:
-                raise
-            raise ElsewhereError from None
-
-    def agree(self, value: object, *, what: str) -> None:
-        """Make sure that all processes hold the same value.
-
-        Raises
-        ------
-        InputError
-            If they do not; ``what`` names the value.
-        """
-        if any(other != value for other in self._all([value])):
-            raise InputError(
-                f"the processes differ in {what}",
-                where="run",
-                fix="let all of them read and write the same folders",
-            )
-
-    def _all(self, items: list[T]) -> list[T]:
+    def all(self, items: list[T]) -> list[T]:
         """The lists of all processes, one after the other."""
         if self.world == 1:
             return items

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -46,7 +45,7 @@ from spark_train.corpus import Corpus
 from spark_train.distributed import Processes
 from spark_train.loop import State, Timed, timed
 from spark_train.model.lora import TRAINED_ON
-from spark_train.stream import CARRIED, SCORES, Stream
+from spark_train.stream import CARRIED, Stream
 from spark_train.training_request import TrainRequest
 from spark_train.training_settings import shown
 
@@ -55,35 +54,6 @@ FREE = ("save_every",)
 accuracy depends on them."""
 
 _AGAIN = "remove the run folder and train again"
-# The libraries that compute: with others of them a step may round otherwise.
-_COMPUTING = ("torch", "transformers", "peft")
-
-
-class Start(BaseModel):
-    """One start of a run: where it computed; CPU threads of the first process."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    created: str
-    command: list[str]
-    processes: int
-    device: str
-    threads: int
-    gradient_checkpointing: bool
-    versions: dict[str, str]
-
-    def changes(self, later: Start) -> list[str]:
-        """What the bytes of a later start may differ for."""
-        one, other = (
-            start.model_dump(exclude={"created", "command", "versions"})
-            | {name: start.versions.get(name, "none") for name in _COMPUTING}
-            for start in (self, later)
-        )
-        return [
-            f"{n.replace('_', ' ')} {one[n]} -> {other[n]}"
-            for n in one
-            if one[n] != other[n]
-        ]
 
 
 class RunRecord(BaseModel):
@@ -97,6 +67,10 @@ class RunRecord(BaseModel):
         ``source`` as it was given, and ``weights_sha256``.
     data
         ``file`` and ``sha256`` of each data file, in the order of the hashes.
+    starts
+        Each start of the run: where it computed, with CPU threads of the first process.
+        On another device, with another number of threads or processes, or by other
+        versions of libraries the same step may round otherwise.
     privacy
         What the run's privacy option says of itself; empty without one.
     clock, seconds
@@ -121,8 +95,7 @@ class RunRecord(BaseModel):
     dtype: str
     lora_targets: list[str]
     data: list[dict[str, str]]
-    rows: dict[str, dict[str, int]]
-    starts: list[Start]
+    starts: list[dict[str, Any]]
     privacy: dict[str, Any] = {}
     clock: Timed = "wall"
     seconds: dict[str, dict[str, float]] = {}
@@ -140,15 +113,15 @@ class RunRecord(BaseModel):
         processes: Processes,
     ) -> RunRecord:
         """The record of a run that begins now."""
-        start = Start(
-            created=now(),
-            command=list(request.command),
-            processes=processes.world,
-            device=loaded.device,
-            threads=torch.get_num_threads(),
-            gradient_checkpointing=request.gradient_checkpointing,
-            versions=versions(),
-        )
+        start = {
+            "created": now(),
+            "command": list(request.command),
+            "processes": processes.world,
+            "device": loaded.device,
+            "threads": torch.get_num_threads(),
+            "gradient_checkpointing": request.gradient_checkpointing,
+            "versions": versions(),
+        }
         return cls(
             method=request.method,
             dp=request.dp,
@@ -157,29 +130,14 @@ class RunRecord(BaseModel):
             base={"source": request.base, "weights_sha256": loaded.weights_sha256},
             tokenizer_sha256=loaded.tokenizer_sha256,
             dtype=request.loading.dtype,
-            lora_targets=list(request.lora_targets),
+            lora_targets=sorted({*request.lora_targets} - {""}),
             data=[
                 {"file": path.name, "sha256": sha256_file(path)}
                 for path in corpus.files
             ],
-            rows=corpus.counts(),
             clock=timed(loaded.device),
             starts=[start],
         )
-
-    def seconds_by_kind(self) -> dict[str, float]:
-        """Seconds by kind of work, over all phases.
-
-        ``start`` of a phase that learns a task is asking the teacher: replay's
-        overhead; its ``end`` is finding out which weights the task needs.
-        """
-        names = {"start": "teacher", "end": "importance"}
-        total: dict[str, float] = defaultdict(float)
-        for key, spent in self.seconds.items():
-            for kind, value in spent.items():
-                corrects = key.endswith("/priv")
-                total["correction" if corrects else names.get(kind, kind)] += value
-        return {kind: round(value, 3) for kind, value in total.items() if value >= 5e-4}
 
     def identity(self) -> dict[str, Any]:
         """All that adapters depend on beside settings; ``data``: hashes of files."""
@@ -267,13 +225,10 @@ class Folder:
         data = sealed((blank.model_dump_json(indent=1) + "\n").encode())
         write_atomically(self._run, lambda file: file.write(data), mode=0o600)
 
-    def files(self, *more: Path) -> dict[str, Fact]:
-        """Size and SHA-256 of the files that grow, and of some more."""
-        return {
-            str(path.relative_to(self.path)): fact_of(path)
-            for path in (self.metrics, self.accuracy, *more)
-            if path.is_file()
-        }
+    def files(self) -> dict[str, Fact]:
+        """Size and SHA-256 of the files that grow."""
+        grown = (self.metrics, self.accuracy)
+        return {path.name: fact_of(path) for path in grown if path.is_file()}
 
     def check_left(self, done: Iterable[str]) -> None:
         """Make sure that the adapters of finished phases are as they were written.
@@ -314,10 +269,10 @@ class Folder:
         OutputError
             If the folder cannot be made.
         """
-        check_links(self.path, "stages", "stages/*", "stages/*/*", SCORES, CARRIED)
+        check_links(self.path, "stages", "stages/*", "stages/*/*", CARRIED)
         check_links(self.path, self.metrics.name, self.accuracy.name)
         with alone(self.path / ".lock", wait=False):
-            for folder in (self.path, self.path / SCORES, self.path / CARRIED):
+            for folder in (self.path, self.path / CARRIED):
                 sweep(folder)
             yield
 

@@ -14,9 +14,8 @@ from spark_train.model.student import Student
 from spark_train.training_rows import TrainRow
 from spark_train.training_settings import Settings
 
-CARRIED, SCORES = "carried", "scores"
-"""Folders of a run: what its method carries from task to task, while the run goes on;
-and the sensitivity scores that its stages worked with."""
+CARRIED = "carried"
+"""Folder of a run for what its method carries from task to task, while it goes on."""
 
 
 @dataclass(frozen=True)

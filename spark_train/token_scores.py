@@ -8,11 +8,9 @@ identifiers is said by ``TrainRow.pii``, never by ``score == 1``: the formula ro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -25,10 +23,10 @@ from spark_audit.data.sensitivity_score import score2, sensitivity, token_counts
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import Progress, score
-from spark_audit.scoring.table import Pass, write_parquet
+from spark_audit.scoring.table import Pass
 from spark_train.losses import token_nll
 from spark_train.model.student import targets
-from spark_train.stream import SCORES, Stream
+from spark_train.stream import Stream
 from spark_train.training_rows import TrainRow, collate, encode_rows, pieces
 
 
@@ -87,39 +85,6 @@ def row_scores(
     return scores
 
 
-def write_scores(
-    path: Path, rows: Sequence[TrainRow], scores: Sequence[np.ndarray]
-) -> None:
-    """Write scores to Parquet, whole or not at all, readable by the owner only.
-
-    One row a token that has a prediction, so none for the first of a training row:
-    ``example`` (id), ``position`` (int32, index into ``TrainRow.ids``), ``score``
-    (float32), ``pii``, ``response`` (bool). No text and no token id.
-
-    Parameters
-    ----------
-    rows
-        With ids that differ.
-    scores
-        What :func:`row_scores` gave for them.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written.
-    """
-    sizes = [len(row) - 1 for row in rows]
-    example = pa.array(np.repeat([row.id for row in rows], sizes)).dictionary_encode()
-    parts = {
-        "position": [np.arange(1, len(row), dtype=np.int32) for row in rows],
-        "score": [score[1:] for score in scores],
-        "pii": [row.pii[1:] for row in rows],
-        "response": [row.response[1:] for row in rows],
-    }
-    columns = {name: np.concatenate(some) for name, some in parts.items()}
-    write_parquet(pa.table({"example": example, **columns}), path)
-
-
 # --- in training --------------------------------------------------------------------
 
 
@@ -155,15 +120,6 @@ def scored(stream: Stream, k: int, rows: Sequence[TrainRow]) -> Iterator[list[Sc
             each = [one.double().numpy() for one in torch.split(nll, sizes)]
             scores = row_scores(part, each, counts, alpha=alpha)
             yield list(zip(part, scores, torch.split(hidden, sizes), strict=True))
-
-
-def keep_scores(
-    stream: Stream, k: int, rows: Sequence[TrainRow], scores: dict[str, np.ndarray]
-) -> None:
-    """Leave the scores that a stage worked with in the run folder."""
-    if stream.folder is not None and stream.processes.first:
-        path = stream.folder / SCORES / f"{stream.label(k)}.parquet"
-        write_scores(path, rows, [scores[row.id] for row in rows])
 
 
 # --- for people ---------------------------------------------------------------------

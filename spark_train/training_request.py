@@ -9,7 +9,6 @@ from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt, PositiveInt
-from cyclopts.validators import Number
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import InputError
@@ -18,18 +17,15 @@ from spark_audit.terminal.flags import (
     WHAT,
     WHERE,
     Seed,
-    ShowText,
+    by_commas,
     fields_in,
     hidden,
-    one_of,
 )
-from spark_train.training_settings import parse
 
 NONE = "none"
 """Of ``--dp``: the method alone."""
-METHODS = tuple("er er-ptpc ewc gem mtl olora pecl sd-replay seqft spark".split())
-"""Those of ``spark_train.methods``; named here, as importing them takes seconds."""
 DP = (NONE, "dpsgd", "fn")
+"""Named here, as importing ``spark_train.privacy`` takes seconds."""
 
 
 @hidden(
@@ -55,12 +51,6 @@ class Opening(Loading):
 Base: TypeAlias = Annotated[
     str,
     Parameter(group=WHAT, help="Base model: a folder or hf:ORG/NAME.", metavar="MODEL"),
-]
-LoraTargets: TypeAlias = Annotated[
-    tuple[str, ...],
-    Parameter(
-        group=WHERE, help="Layers with LoRA; default: q, k, v and o.", metavar="NAME..."
-    ),
 ]
 
 
@@ -95,11 +85,6 @@ class TrainRequest:
         Last names of linear layers, where q, k, v and o are not found.
     command
         What was typed.
-
-    Raises
-    ------
-    InputError
-        If there is no such method, option or setting, or two seeds are given.
     """
 
     method: Annotated[str, Parameter(metavar="NAME")]
@@ -113,18 +98,12 @@ class TrainRequest:
     ] = ()
     seed: NonNegativeInt | None = None
     gradient_checkpointing: bool = False
-    lora_targets: LoraTargets = ()
+    lora_targets: Annotated[
+        tuple[str, ...],
+        Parameter(group=WHERE, metavar="NAME...", converter=by_commas),
+    ] = ()
     loading: Annotated[Loading, NO_OPTION] = Opening()
     command: Annotated[tuple[str, ...], NO_OPTION] = ()
-
-    def __post_init__(self) -> None:
-        one_of(self.method, "--method", METHODS)
-        one_of(self.dp, "--dp", DP)
-        chosen = parse(self.settings)
-        if self.seed not in (None, chosen.seed) and "seed" in chosen.model_fields_set:
-            # One of them would be dropped in silence.
-            what = f"is {self.seed}, and --set gives the seed {chosen.seed}"
-            raise InputError(what, where="--seed", fix="give one of them")
 
 
 @fields_in(WHAT)
@@ -149,17 +128,14 @@ class RelearnRequest:
         Peak of the learning rate.
     batch_size
         Rows per step.
-    lora_targets
-        Last names of linear layers, where q, k, v and o of full weights are not
-        found.
 
     Raises
     ------
     InputError
-        If a number is out of its range.
+        If the learning rate is out of its range.
     """
 
-    ckpt: str
+    ckpt: Annotated[str, NO_OPTION] = ""
     data: Annotated[tuple[Path, ...], Parameter(metavar="DATA...")]
     output: Annotated[Path, Parameter(metavar="DIR", alias="-o")]
     base: Annotated[str | None, Parameter(metavar="MODEL")] = None
@@ -167,40 +143,8 @@ class RelearnRequest:
     lr: float = 5e-4
     batch_size: PositiveInt = 8
     seed: Seed = 0
-    lora_targets: LoraTargets = ()
     loading: Annotated[Loading, NO_OPTION] = Opening()
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.batch_size) < 1:
-            raise InputError("must be at least 1", where="--steps, --batch-size")
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise InputError(f"{self.lr} is no learning rate", where="--lr")
-
-
-@fields_in(WHAT)
-@dataclass(frozen=True, kw_only=True)
-class ScoreRequest:
-    """The sensitivity scores of a data set's train rows.
-
-    Attributes
-    ----------
-    ckpt
-        Checkpoint to score; default: the base.
-    alpha
-        Weight of the NLL relative to how a token distinguishes tasks.
-    limit
-        Examples to print.
-    """
-
-    data: tuple[Path, ...]
-    base: Base
-    ckpt: Annotated[str | None, Parameter(metavar="PATH")] = None
-    alpha: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 0.5
-    limit: PositiveInt = 5
-    show_text: ShowText = False
-
-
-def layer_names(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Names, with blanks or commas between them; a set, so in one order."""
-    parts = {part.strip() for text in given for part in text.split(",")}
-    return tuple(sorted(parts - {""}))

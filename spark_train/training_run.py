@@ -22,6 +22,7 @@ from spark_audit.errors import InputError
 from spark_audit.files import check_writable
 from spark_audit.provenance import seed_for
 from spark_audit.scoring.items import Prompt
+from spark_audit.terminal.flags import one_of
 from spark_train.corpus import Corpus, Note, accuracy, read_matrix, write_matrix
 from spark_train.distributed import assemble
 from spark_train.loop import Clock, Phase, State, run_phase
@@ -32,8 +33,8 @@ from spark_train.model.student import Student
 from spark_train.privacy import PRIVACY
 from spark_train.privacy import groups as privacy_groups
 from spark_train.run_folder import Folder, RunRecord
-from spark_train.stream import SCORES, Stream
-from spark_train.training_request import NONE, TrainRequest
+from spark_train.stream import Stream
+from spark_train.training_request import DP, NONE, TrainRequest
 from spark_train.training_settings import Settings, parse
 
 Progress = Callable[[str, int, int], None]
@@ -101,7 +102,7 @@ def train(
                 loaded, max_length=settings.max_length, note=tell, progress=progress
             )
             prompts = corpus.prompts(loaded, limit=settings.eval_rows, note=tell)
-            student = _student(request, loaded, settings)
+            student = _student(request, loaded, settings, record.lora_targets)
             if student.note:
                 tell(student.note)
             stream = Stream(
@@ -115,23 +116,27 @@ def train(
             )
             loaded = replace(loaded, model=student.model)
             run = _Run(request.base, loaded, stream, prompts, folder, record, progress)
-        with processes.alike():
-            if record.status == "running":
-                run.go(METHODS[request.method], request.dp, notes)
-            elif processes.first:
-                folder.close()
+        if record.status == "running":
+            run.go(METHODS[request.method], request.dp, notes)
+        elif processes.first:
+            folder.close()
         return Outcome(folder.path, run.record, run.matrix())
 
 
 def _settings(request: TrainRequest) -> tuple[Settings, dict[str, Any]]:
     """The settings of a run, and by name those that its method and option read."""
+    one_of(request.method, "--method", METHODS)
+    one_of(request.dp, "--dp", DP)
     read = (*groups(request.method), *privacy_groups(request.dp))
     seed = () if request.seed is None else (f"seed={request.seed}",)
     settings = parse(
-        (*request.settings, *seed),
+        (*seed, *request.settings),
         groups=read,
         method=f"{request.method} --dp {request.dp}",
     )
+    if request.seed not in (None, settings.seed):
+        what = f"is {request.seed}, and --set gives the seed {settings.seed}"
+        raise InputError(what, where="--seed", fix="give one of them")
     return settings, settings.flat(read)
 
 
@@ -155,13 +160,12 @@ def _resumed(folder: Folder, old: RunRecord, new: RunRecord, tell: Note) -> RunR
         folder.check_left(old.seconds)
         check_files(folder.path, old.files, grows=False)
         return old
-    if changes := old.starts[-1].changes(new.starts[0]):
-        listed = ", ".join(changes)
-        tell(f"resumes with differences, so that the bytes may differ: {listed}")
     return old.model_copy(update={"starts": [*old.starts, *new.starts]})
 
 
-def _student(request: TrainRequest, loaded: Loaded, settings: Settings) -> Student:
+def _student(
+    request: TrainRequest, loaded: Loaded, settings: Settings, targets: Sequence[str]
+) -> Student:
     """The base with a fresh adapter on it."""
     with quiet():
         model = add_lora(
@@ -169,7 +173,7 @@ def _student(request: TrainRequest, loaded: Loaded, settings: Settings) -> Stude
             r=settings.lora.r,
             alpha=settings.lora.alpha,
             seed=seed_for(settings.seed, "lora"),
-            targets=request.lora_targets,
+            targets=targets,
         )
     if request.gradient_checkpointing:
         # Transformers renames this; the older name warns in newer releases.
@@ -199,17 +203,13 @@ class _Run:
         else:
             protected = PRIVACY[dp](stream, method)
         facts, before = dict(protected.facts), self.record.privacy
-        sigma = facts.get("noise_multiplier")
-        if before.get("noise_multiplier", sigma) != sigma:
+        sigma, was = (told.get("noise_multiplier") for told in (facts, before))
+        if was not in (None, sigma):
             # Found for a target epsilon, by another accountant than at first: the
             # epsilon of steps with two of them would be neither's.
-            was = before["noise_multiplier"]
-            raise InputError(
-                f"the noise multiplier was {was}, and is {sigma} by "
-                f"{facts.get('accountant')}",
-                where=str(folder.path),
-                fix=f"resume with {before.get('accountant')}",
-            )
+            what = f"the noise multiplier was {was}, and is {sigma}"
+            fix = f"resume with {before['accountant']}"
+            raise InputError(what, where=str(folder.path), fix=fix)
         phases = protected.phases
         last = {phase.stage: number for number, phase in enumerate(phases)}
         with processes.together():
@@ -218,7 +218,10 @@ class _Run:
             if first:
                 before_it = folder.stages / phases[first - 1].key
                 load_adapter(stream.student.model, before_it)
-        processes.agree((first, state.step), what="what they find in the run folder")
+        if len({*processes.all([(first, state.step)])}) > 1:
+            what = "the processes differ in what they find in the run folder"
+            fix = "let all of them read and write the same folders"
+            raise InputError(what, where=str(folder.path), fix=fix)
         self._keep(privacy=facts)
         with protected.during():
             for number, phase in enumerate(phases[first:], first):
@@ -241,8 +244,7 @@ class _Run:
                     folder.save(number + 1, state, seconds)
                 processes.wait()
         if processes.first:
-            scores = sorted((folder.path / SCORES).glob("*.parquet"))
-            self._keep(status="complete", files=folder.files(*scores))
+            self._keep(status="complete", files=folder.files())
             folder.close()
 
     def _keep(self, **fields: object) -> None:

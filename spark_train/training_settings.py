@@ -63,11 +63,10 @@ class Replay(Group):
     top_k: Count = ours(64, "tokens of the teacher's distributions")
     temperature: Positive = paper(2.0, "divides the logits of both")
     t_squared: bool = ours(False, "multiply the distillation by T squared")
-    weighting: Literal["count", "sequence", "mean"] = paper(
+    weighting: Literal["count", "mean"] = paper(
         "count",
-        "of replayed positions: all alike (count, the paper's), alike within their "
-        "row (sequence: ours), alike within responses and within distilled ones "
-        "(mean: ours)",
+        "of replayed positions: all alike (count, the paper's), alike within responses "
+        "and within distilled ones (mean: ours)",
     )
 
 
@@ -116,9 +115,6 @@ class Ewc(Group):
     lambda_: Weight = paper(
         100.0, "weight of half the sum of F times drift^2 (form: ours)"
     )
-    rows: Whole = ours(
-        0, "train rows of a task that its Fisher matrix is computed from; 0: all"
-    )
 
 
 class Gem(Group):
@@ -140,20 +136,12 @@ class Pecl(Group):
     noise_scale: Weight = paper(
         0.01, "sigma on embeddings, at a Score of 1 (form: ours)"
     )
-    uniform: bool = ours(False, "the same sigma for every token, whatever its Score")
     memreg_scale: Weight = paper(0.01, "weight of drift times importance (form: ours)")
     lambda_max: Positive = paper(
         10.0, "largest importance, whose mean is 1 (form: ours)"
     )
     lambda_unlearn: Weight = paper(1.0, "weight of unlikelihood (form: ours)")
     theta: Unit = paper(0.6, "tokens with a higher Score are unlearned")
-    unlearn: Literal["all", "prompt"] = ours(
-        "all",
-        "which may be: all tokens, or those of the prompt (a response is learned, too)",
-    )
-    rows: Whole = ours(
-        0, "train rows of a task that importance is computed from; 0: all"
-    )
 
 
 class Dp(Group):
@@ -267,10 +255,9 @@ def names(groups: Iterable[str] | None = None) -> list[str]:
 
 
 def describe() -> list[dict[str, str]]:
-    """Group, name, default, meaning and source of every setting."""
+    """Name, default, meaning and source of every setting."""
     return [
         {
-            "group": name.rpartition(".")[0],
             "name": name,
             "default": shown(value),
             "meaning": field.description or "",

@@ -42,7 +42,7 @@ def ewc(stream: Stream, k: int) -> list[Phase]:
 
     def end() -> None:
         if k + 1 < len(stream.tasks):  # else no later task asks for it
-            own = {f"fisher {k}": fisher(stream, k, rows=settings.rows)}
+            own = {f"fisher {k}": fisher(stream, k)}
             keep(stream, k, {**held, **own, f"weights {k}": student.trainable})
 
     phase = learning(stream, k)

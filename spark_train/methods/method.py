@@ -7,13 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from spark_train.loop import Phase
-    from spark_train.stream import Stream
+from spark_train.loop import Phase
+from spark_train.stream import Stream
 
-Phases: TypeAlias = Callable[["Stream"], list["Phase"]]
+Phases: TypeAlias = Callable[[Stream], list[Phase]]
 
 COMMON = ("loss", "lora")
 REHEARSAL = ("replay.enabled", "replay.ratio", "replay.lambda", "replay.memory")
@@ -72,5 +71,5 @@ class Protected:
     noise: Path | None = None
 
 
-Option = Callable[["Stream", Method], Protected]
+Option = Callable[[Stream, Method], Protected]
 """A privacy option: what it makes of a method."""

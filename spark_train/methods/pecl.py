@@ -9,10 +9,10 @@ forms, and that both scores and importance are computed once a task:
 (theta_j - theta_j^{k-1})^2``, with the forward pass under noise.
 
 - Noise on each token's input embedding has sigma ``noise_scale Score_i``, so that a
-  token of Score 0 has none; with ``pecl.uniform`` noise_scale for every token.
+  token of Score 0 has none.
 - Unlearned, by the unlikelihood ``-log(1 - P)``, are tokens of a Score above theta:
   identifiers (Score 1) and surprising tokens of plain text. So are the response's,
-  which the same step learns; ``pecl.unlearn=prompt`` leaves those out.
+  which the same step learns.
 - MemReg holds weights where they were after the task before. Omega is the mean over the
   tasks so far of their Fisher diagonals, each over its own mean: 1 is an average
   weight's, and lambda_max bounds how much more one weight may count.
@@ -35,7 +35,7 @@ from spark_train.phases.importance import drift, fisher
 from spark_train.phases.task import TASK, learning
 from spark_train.run_folder import keep, kept
 from spark_train.stream import Stream
-from spark_train.token_scores import keep_scores, scored
+from spark_train.token_scores import scored
 from spark_train.training_rows import TrainRow, collate, padded
 
 
@@ -51,10 +51,8 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
     def start() -> None:
         own = {r.id: s for part in scored(stream, k, rows) for r, s, _ in part}
         scores.update(stream.processes.collect(own))
-        keep_scores(stream, k, rows, scores)
         for row in rows:  # the first token has no prediction, and a Score of 0
-            spared = row.response & (settings.unlearn == "prompt")
-            unlearned[row.id] = (scores[row.id] > settings.theta) & ~spared
+            unlearned[row.id] = scores[row.id] > settings.theta
         if k:
             held.update(kept(stream, k - 1))
             held["at"] = {n: w.detach().clone() for n, w in student.trainable.items()}
@@ -76,11 +74,10 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
             for values in (unlearned, scores)
         )
         mask = learned | forgotten
-        spread = torch.ones_like(score) if settings.uniform else score
         # Drawn anew each time as dropout is, from the generator that the loop seeds.
         width = student.model.get_input_embeddings().weight.shape[1]
         noise = torch.randn(*score.shape, width, device=student.device)
-        noise *= settings.noise_scale * spread[..., None]
+        noise *= settings.noise_scale * score[..., None]
         with input_noise(student.model, noise, by_token=False):
             hidden = student.hidden(batch, mask)
         return {
@@ -96,7 +93,7 @@ def pecl(stream: Stream, k: int) -> list[Phase]:
 
     def end() -> None:
         if k + 1 < len(stream.tasks):  # else no later task asks for it
-            new = fisher(stream, k, rows=settings.rows, relative=True)
+            new = fisher(stream, k, relative=True)
             old = held["importance"] if k else new
             mean = {n: (k * old[n] + new[n]) / (k + 1) for n in new}
             keep(stream, k, {"importance": mean})

@@ -23,8 +23,8 @@ from transformers.pytorch_utils import Conv1D
 
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checksums import BLANK, fact, sealed
-from spark_audit.errors import InputError, OutputError
-from spark_audit.files import alone, write_atomically, write_text
+from spark_audit.errors import InputError
+from spark_audit.files import alone, cannot_write, write_atomically, write_text
 from spark_audit.provenance import sha256_file
 
 _ATTENTION = re.compile(r"(attn|attention).*\.")
@@ -342,11 +342,7 @@ def replaced(folder: Path) -> Iterator[Path]:
         except (OSError, SafetensorError) as error:
             # Another library's own text may name a machine's paths.
             why = getattr(error, "strerror", None) or type(error).__name__
-            raise OutputError(
-                f"cannot be written ({why})",
-                where=str(folder),
-                fix="check the folder's permissions and free space, then run again",
-            ) from error
+            raise cannot_write(folder, OSError(None, why)) from error
         finally:
             shutil.rmtree(part, ignore_errors=True)
 

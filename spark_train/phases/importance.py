@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -10,14 +10,11 @@ from torch import Tensor
 from spark_train.loop import by_weight, flat_gradient
 from spark_train.phases.task import response_loss
 from spark_train.stream import Stream
-from spark_train.training_rows import TrainRow
 
 Weights = Mapping[str, Tensor]
 
 
-def fisher(
-    stream: Stream, k: int, *, rows: int = 0, relative: bool = False
-) -> dict[str, Tensor]:
+def fisher(stream: Stream, k: int, *, relative: bool = False) -> dict[str, Tensor]:
     """The diagonal of the empirical Fisher matrix at the weights as they are.
 
     ``F_j = mean over examples of (d log p(response | prompt) / d theta_j)^2``: one
@@ -29,8 +26,6 @@ def fisher(
     ----------
     k
         The task whose train rows count.
-    rows
-        How many of them, drawn without replacement; 0: all.
     relative
         Over its own mean, so that 1 is an average weight's; a matrix of 0 stays 0.
 
@@ -40,18 +35,15 @@ def fisher(
         A tensor a trained weight, of its shape and dtype; the same in all processes.
     """
     student, processes = stream.student, stream.processes
-    chosen: Sequence[TrainRow] = stream.rows[stream.tasks[k]]
-    if 0 < rows < len(chosen):
-        chosen = stream.drawn(k, chosen, rows, purpose="fisher")
-    scope = stream.settings.loss.scope
+    rows, scope = stream.rows[stream.tasks[k]], stream.settings.loss.scope
     total = torch.zeros_like(flat_gradient(student))
     with student.still(), torch.enable_grad():
-        for row in processes.share(chosen):
+        for row in processes.share(rows):
             sums = response_loss(student, [row], scope=scope, name="nll")
             torch.autograd.backward(sums["nll"])
             total += flat_gradient(student).square()
             student.model.zero_grad(set_to_none=True)
-    total = processes.sum(total) / len(chosen)
+    total = processes.sum(total) / len(rows)
     if relative and total.any():
         total /= total.mean()
     return by_weight(student, total)

@@ -18,7 +18,7 @@ from spark_train.losses import support_kl, token_nll, top_k
 from spark_train.model.student import targets
 from spark_train.phases.task import Rehearsal
 from spark_train.stream import Stream
-from spark_train.token_scores import Scored, keep_scores, scored
+from spark_train.token_scores import Scored, scored
 from spark_train.training_rows import TrainRow, collate, padded
 
 CPU_GATHERED, GPU_GATHERED = 2**22, 2**27
@@ -45,11 +45,6 @@ class Target:
     support: torch.Tensor
     logp: torch.Tensor
 
-    @property
-    def size(self) -> int:
-        """Positions that are replayed."""
-        return int(self.low.sum()) + int(self.high.sum())
-
 
 class Distillation(Rehearsal):
     """What SPARK's first phase asks of replayed rows (Eqs. "replay_ce" to "replay").
@@ -60,8 +55,7 @@ class Distillation(Rehearsal):
     as it stands when the task begins: it is asked once a row, then never again. Token
     counts of a task (Score_2) outlive its rows, whatever ``replay.memory`` keeps.
 
-    That is ``replay.weighting=count``. Two forms of our own: ``sequence``, the mean
-    over rows of each row's mean over R and H together, and ``mean``, the mean over R
+    That is ``replay.weighting=count``. A form of our own is ``mean``, the mean over R
     plus the mean over H.
     """
 
@@ -72,19 +66,25 @@ class Distillation(Rehearsal):
 
     def start(self, rows: Sequence[TrainRow], steps: int) -> None:
         """Score the rows and keep the teacher's distributions."""
-        stream = self.stream
         distinct = list({row.id: row for row in rows}.values())
-        answers: dict[str, tuple[Target, np.ndarray]] = {}
-        for part in scored(stream, self._k, distinct):
-            answers |= self._ask(part)
-        answers = stream.processes.collect(answers)
-        self._targets = {key: target for key, (target, _) in answers.items()}
-        scores = {key: score for key, (_, score) in answers.items()}
-        keep_scores(stream, self._k, distinct, scores)
-        self._note([self._targets[row.id] for row in rows], steps)
+        for part in scored(self.stream, self._k, distinct):
+            self._targets |= self._ask(part)
+        self._targets = self.stream.processes.collect(self._targets)
+        # What a replayed response token weighs of its weight in ER, where lambda is 1.
+        learned, label = self.terms(rows)["replay_ce"], self.stream.label(self._k)
+        weight, form = learned.weight, self.stream.settings.replay.weighting
+        if not learned.count:
+            what = "replay learns no response: all its positions are distilled"
+            self.stream.note(f"{label}: {what}")
+        elif weight <= 0.5:
+            self.stream.note(
+                f"{label}: a replayed response token weighs {weight:.2g} of its weight "
+                f"in er at lambda 1 (replay.weighting={form}): {steps} steps count "
+                f"like {max(round(weight * steps), 1)} of er's"
+            )
 
     @torch.no_grad()
-    def _ask(self, part: list[Scored]) -> dict[str, tuple[Target, np.ndarray]]:
+    def _ask(self, part: list[Scored]) -> dict[str, Target]:
         """The teacher's answer for a few rows, which were read together."""
         student, settings = self.stream.student, self.stream.settings
         # The first token has no prediction, and a Score of 0, which no tau is below.
@@ -108,38 +108,12 @@ class Distillation(Rehearsal):
         sizes = [int(one.sum()) for one in high]
         answers = {}
         parts = torch.split(support.int(), sizes), torch.split(logp, sizes)
-        for (row, score, _), one, tokens, values in zip(
-            part, high, *parts, strict=True
-        ):
+        for (row, *_), one, tokens, values in zip(part, high, *parts, strict=True):
             low = row.response & ~one
             low[0] = False
             # Copies: a part would keep the whole batch's in memory.
-            answers[row.id] = Target(low, one, tokens.clone(), values.clone()), score
+            answers[row.id] = Target(low, one, tokens.clone(), values.clone())
         return answers
-
-    def _note(self, kept: Sequence[Target], steps: int) -> None:
-        """What a reader must know of how replay weighs; nothing where it is as in ER.
-
-        That is what a replayed response token weighs of its weight in experience
-        replay, where lambda is 1, over all rows that are replayed.
-        """
-        replay, label = self.stream.settings.replay, self.stream.label(self._k)
-        low = np.array([target.low.sum() for target in kept], dtype=np.float64)
-        size = np.array([target.size for target in kept], dtype=np.float64)
-        if not low.sum():
-            what = "replay learns no response: all its positions are distilled"
-            return self.stream.note(f"{label}: {what}")
-        share = {
-            "mean": 1.0,
-            "count": low.sum() / size.sum(),
-            "sequence": (low / size.clip(min=1)).sum() / np.count_nonzero(size),
-        }[replay.weighting]
-        if (weight := replay.lambda_ * float(share)) <= 0.5:
-            self.stream.note(
-                f"{label}: a replayed response token weighs {weight:.2g} of its weight "
-                f"in er at lambda 1 (replay.weighting={replay.weighting}): {steps} "
-                f"steps count like {max(round(weight * steps), 1)} of er's"
-            )
 
     def end(self) -> None:
         """Let go of what the next task asks anew."""
@@ -152,15 +126,12 @@ class Distillation(Rehearsal):
         low = sum(int(target.low.sum()) for target in kept)
         high = sum(int(target.high.sum()) for target in kept)
         scale = replay.temperature**2 if replay.t_squared else 1.0
-        # What each sum of `loss` is divided by: positions, or rows that have any.
-        sizes, shares = (low, high), (1.0, 1.0)
+        shares = (1.0, 1.0)
         if replay.weighting == "count":
             shares = (low / max(low + high, 1), high / max(low + high, 1))
-        elif replay.weighting == "sequence":
-            sizes = (sum(target.size > 0 for target in kept),) * 2
         return {
-            "replay_ce": Term(sizes[0], replay.lambda_ * shares[0]),
-            "replay_kl": Term(sizes[1], replay.lambda_ * shares[1] * scale),
+            "replay_ce": Term(low, replay.lambda_ * shares[0]),
+            "replay_kl": Term(high, replay.lambda_ * shares[1] * scale),
         }
 
     def loss(self, rows: Sequence[TrainRow]) -> Sums:
@@ -178,23 +149,15 @@ class Distillation(Rehearsal):
         ids = targets(batch, both)[~is_high]
         support = torch.cat([one.support for one in kept]).long().to(student.device)
         logp = torch.cat([one.logp for one in kept]).to(student.device)
-        # What each replayed position counts: all alike, or alike within their rows.
-        sizes = torch.tensor([target.size for target in kept])
-        shares = (
-            1.0 / sizes if replay.weighting == "sequence" else torch.ones(len(kept))
-        )
-        weight = torch.repeat_interleave(shares, sizes).to(student.device)
-        of_low, of_high = weight[~is_high], weight[is_high]
         gathered = CPU_GATHERED if student.device.type == "cpu" else GPU_GATHERED
         per_chunk = gathered // max(support.shape[1] * hidden.shape[1], 1)
 
         def nll(part: torch.Tensor, at: slice) -> torch.Tensor:
-            return of_low[at] * token_nll(student.logits(part), ids[at])
+            return token_nll(student.logits(part), ids[at])
 
         def divergence(part: torch.Tensor, at: slice) -> torch.Tensor:
             logits = student.logits_at(part, support[at])
-            temperature = replay.temperature
-            return of_high[at] * support_kl(logp[at], logits, temperature=temperature)
+            return support_kl(logp[at], logits, temperature=replay.temperature)
 
         return {
             "replay_ce": student.total(hidden[~is_high], nll),

@@ -11,7 +11,6 @@ import numpy as np
 
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
-from spark_train.distributed import Processes
 from spark_train.loop import Each, Phase, State, Step, Sums, Term, run_phase
 from spark_train.losses import token_nll
 from spark_train.model.student import Student
@@ -42,7 +41,7 @@ def covered(rows: Sequence[TrainRow], scope: str) -> int:
     return sum(int(row.response[1:].sum()) for row in rows)
 
 
-def fine_tuning(
+def learn(
     student: Student,
     choose: Callable[[int], Sequence[TrainRow]],
     *,
@@ -50,37 +49,17 @@ def fine_tuning(
     steps: int,
     lr: float,
     scope: str,
-    cosine: bool = True,
-) -> Phase:
-    """A phase that learns rows and nothing else; ``choose(step)`` gives a step's."""
-
-    def step(at: int) -> Step:
-        rows = choose(at)
-        return Step({TASK: rows}, {TASK: Term(covered(rows, scope))})
-
-    return Phase(
-        stage=name,
-        part=TASK,
-        steps=steps,
-        lr=lr,
-        cosine=cosine,
-        choose=step,
-        loss=lambda role, some: response_loss(student, some, scope=scope),
-    )
-
-
-def learn(
-    student: Student,
-    phase: Phase,
-    *,
     seed: int,
-    processes: Processes | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[float]:
-    """Run a phase of its own; the loss of each step, nats per token.
+    """Learn rows and nothing else; the loss of each step, nats per token.
 
     Parameters
     ----------
+    choose
+        ``choose(step)`` gives a step's rows.
+    lr
+        Falls by half a cosine to 0.
     progress
         Called after each step with the steps done and all steps.
 
@@ -91,11 +70,23 @@ def learn(
     """
     losses: list[float] = []
 
+    def step(at: int) -> Step:
+        rows = choose(at)
+        return Step({TASK: rows}, {TASK: Term(covered(rows, scope))})
+
     def after(record: dict[str, Any], state: Callable[[], State]) -> None:
         losses.append(record["loss"])
-        progress(len(losses), phase.steps)
+        progress(len(losses), steps)
 
-    run_phase(student, phase, seed=seed, processes=processes, after=after)
+    phase = Phase(
+        stage=name,
+        part=TASK,
+        steps=steps,
+        lr=lr,
+        choose=step,
+        loss=lambda role, some: response_loss(student, some, scope=scope),
+    )
+    run_phase(student, phase, seed=seed, after=after)
     return losses
 
 
@@ -108,7 +99,6 @@ def fit(
     batch_size: int,
     seed: int,
     scope: Literal["response", "full"] = "response",
-    schedule: Literal["cosine", "constant"] = "cosine",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[float]:
     """Train ``model``'s trainable parameters on ``rows``, in place.
@@ -121,15 +111,13 @@ def fit(
     scope
         Tokens the loss covers: the response's, or all of the text (which trains
         identifiers in prompts too: a positive control for audits).
-    schedule
-        Learning rate: half a cosine from ``lr`` to 0 over the run, or constant.
 
     Returns
     -------
     list of float
         As of :func:`learn`.
     """
-    student, an_epoch = Student(model), math.ceil(len(rows) / batch_size)
+    an_epoch = math.ceil(len(rows) / batch_size)
 
     def choose(step: int) -> list[TrainRow]:
         epoch, at = divmod(step, an_epoch)
@@ -137,16 +125,16 @@ def fit(
         order = rng.permutation(len(rows))
         return [rows[i] for i in order[at * batch_size : (at + 1) * batch_size]]
 
-    phase = fine_tuning(
-        student,
+    return learn(
+        Student(model),
         choose,
         name="fit",
         steps=epochs * an_epoch,
         lr=lr,
         scope=scope,
-        cosine=schedule == "cosine",
+        seed=seed,
+        progress=progress,
     )
-    return learn(student, phase, seed=seed, progress=progress)
 
 
 # --- a task of a stream ---------------------------------------------------------------
@@ -176,7 +164,9 @@ class Rehearsal:
         return response_loss(self.stream.student, rows, scope=scope, name=REPLAY)
 
 
-def learning(stream: Stream, k: int, *, recall: Rehearsal | None = None) -> Phase:
+def learning(
+    stream: Stream, k: int, *, recall: Rehearsal | None = None, purpose: str = TASK
+) -> Phase:
     """The phase in which task ``k`` is learned.
 
     ``L_train = L_task + lambda_replay L_replay`` (SPARK, Eq. "train"): the mean NLL of
@@ -194,13 +184,15 @@ def learning(stream: Stream, k: int, *, recall: Rehearsal | None = None) -> Phas
         The task, from 0.
     recall
         What replayed rows are for; ``None``, or the first task: no replay.
+    purpose
+        Of the order of rows, for its seed.
 
     Raises
     ------
     InputError
         If a batch is too small to hold a replayed row, too.
     """
-    at_work = _Learning(stream, k, recall)
+    at_work = _Learning(stream, k, recall, purpose)
     return Phase(
         stage=stream.label(k),
         part=TASK,
@@ -221,8 +213,11 @@ def learning(stream: Stream, k: int, *, recall: Rehearsal | None = None) -> Phas
 class _Learning:
     """The rows, terms and losses of one task's learning."""
 
-    def __init__(self, stream: Stream, k: int, recall: Rehearsal | None) -> None:
+    def __init__(
+        self, stream: Stream, k: int, recall: Rehearsal | None, purpose: str
+    ) -> None:
         self.stream, self.k, settings = stream, k, stream.settings
+        self.purpose = purpose
         self.task = stream.tasks[k]
         self.rows, self.scope = stream.rows[self.task], settings.loss.scope
         self.old: list[TrainRow] = []
@@ -264,7 +259,7 @@ class _Learning:
         """The rows of a step, each current one once an epoch."""
         stream, k, n_old, n_new = self.stream, self.k, self.n_old, self.n_new
         epoch, at = divmod(step, self.an_epoch)
-        order = stream.order(k, epoch, size=len(self.rows), purpose=TASK)
+        order = stream.order(k, epoch, size=len(self.rows), purpose=self.purpose)
         current = [self.rows[i] for i in order[at * n_new : (at + 1) * n_new]]
         if not self.old:
             return self.batch(current)

@@ -74,14 +74,9 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
     delta = settings.delta or 1 / total
     if delta > 1 / total:
         stream.note(f"dp.delta {delta:g} is above 1/N: a row may be given away whole")
-    sampling = {
-        phase.key: {"steps": phase.steps, "rates": _of_one(phase).rates}
-        for phase in phases
-    }
-    stretches: list[Stretch] = [
-        (phase.steps, rates) for phase in phases if (rates := _of_one(phase).rates)
-    ]
-    unaccounted = [key for key, drawn in sampling.items() if drawn["rates"] is None]
+    sampling = {phase.key: (phase.steps, _of_one(phase).rates) for phase in phases}
+    stretches = [(steps, rates) for steps, rates in sampling.values() if rates]
+    unaccounted = [key for key, (_, rates) in sampling.items() if rates is None]
     reason = method.no_epsilon
     if not reason and stream.settings.replay.memory:
         reason = "replay.memory keeps other rows of a task when one more is in it"
@@ -117,7 +112,10 @@ def dpsgd(stream: Stream, method: Method) -> Protected:
         "max_grad_norm": settings.max_grad_norm,
         "delta": delta,
         "accountant": accountant_name(),
-        "sampling": sampling,
+        "sampling": {
+            key: {"steps": steps, "rates": rates}
+            for key, (steps, rates) in sampling.items()
+        },
     }
     facts |= {"no_epsilon": reason} if reason else {"epsilon": epsilons}
     return Protected([_private(stream, one, sigma) for one in phases], facts)

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from run_training import train
 from scored_by_hand import make_loaded
@@ -14,7 +13,7 @@ from spark_audit.audits import Utility
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.data.examples import Canary, Example, write_examples
 from spark_audit.pipeline.run import Request, run
-from spark_train.corpus import accuracy, answer_prompts, read_matrix, write_matrix
+from spark_train.corpus import Corpus, accuracy, read_matrix, write_matrix
 from spark_train.model.lora import add_lora
 
 WORDS = "service food cold good fine rate raised basis points news read again".split()
@@ -61,16 +60,6 @@ def examples() -> list[Example]:
     return rows
 
 
-def lesson(model: Any, prompt: str, answer: str, tokenizer: Any) -> torch.Tensor:
-    """The loss of one answer."""
-    start = len(tokenizer(prompt)["input_ids"])
-    ids = torch.tensor([tokenizer(prompt + answer)["input_ids"]])
-    labels = ids.clone()
-    labels[:, :start] = -100
-    loss: torch.Tensor = model(input_ids=ids, labels=labels).loss
-    return loss
-
-
 # --- the same as afterwards -----------------------------------------------------------
 
 
@@ -98,7 +87,7 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(tiny_base, tmp_path)
         data=[data],
         order=",".join(LABELS),
         output=tmp_path / "run",
-        settings=["epochs=8", "lr=0.02", "batch_size=6"],
+        settings=["epochs=4", "lr=0.03", "batch_size=6"],
     )
     order, matrix = read_matrix(tmp_path / "run" / "accuracy.csv")
     assert order == list(LABELS)
@@ -114,63 +103,21 @@ def test_a_runs_matrix_is_what_the_audit_says_of_its_folder(tiny_base, tmp_path)
 
 
 def test_a_row_with_nothing_before_its_response_is_not_asked():
-    rows = [
+    rows = (
         Example("a", "t", "", "good", "test", "a"),
         Example("b", "t", "Label:", " good", "test", "b"),
-    ]
-    bare = answer_prompts(rows, make_tokenizer(bos=False), max_positions=None)
-    assert [prompt.key for prompt in bare["t"]] == ["b"]
-    with_bos = answer_prompts(rows, make_tokenizer(), max_positions=None)
-    assert [prompt.key for prompt in with_bos["t"]] == ["a", "b"]
+    )
+    for bos, keys in ((False, ["b"]), (True, ["a", "b"])):
+        loaded = make_loaded(make_model(), tokenizer=make_tokenizer(bos=bos))
+        told: list[str] = []
+        asked = Corpus((), rows, ("t",)).prompts(loaded, limit=0, note=told.append)
+        assert [prompt.key for prompt in asked["t"]] == keys
+        assert bool(told) is (len(keys) == 1)
+        few = Corpus((), rows, ("t",)).prompts(loaded, limit=1, note=told.append)
+        assert [prompt.key for prompt in few["t"]] == keys[:1]
 
 
 # --- training goes on -----------------------------------------------------------------
-
-
-def student(kind: str) -> Any:
-    """A model with a fresh adapter and dropout, the same at every call."""
-    extra: dict[str, Any] = {"attention_dropout": 0.1}
-    if kind == "gpt2":
-        extra = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
-    return add_lora(make_model(kind, **extra), r=4, seed=0)
-
-
-def step(model: Any, tokenizer: Any) -> dict[str, torch.Tensor]:
-    """Gradients of one training step and the weights after it."""
-    trainable = {n: w for n, w in model.named_parameters() if w.requires_grad}
-    optimizer = torch.optim.AdamW(trainable.values(), lr=0.01)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        for _ in range(2):  # the first has no gradient in lora_A: lora_B is 0
-            optimizer.zero_grad()
-            loss = lesson(model, "She said it was fine. Label:", " good", tokenizer)
-            torch.autograd.backward(loss)
-            optimizer.step()
-    found = {f"{name}.grad": weight.grad for name, weight in trainable.items()}
-    return found | {name: weight.detach() for name, weight in trainable.items()}
-
-
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
-def test_a_training_step_after_it_is_the_same_to_the_bit(kind, tiny_tokenizer):
-    """Nothing that was made in inference mode stays in the model."""
-    plain, asked = student(kind), student(kind)
-    prompts = answer_prompts(examples(), tiny_tokenizer, max_positions=256)["yelp"]
-    plain.train()
-    asked.train()
-    state = torch.random.get_rng_state()
-    # The very first forward pass, before any cache was filled by training.
-    accuracy(make_loaded(asked, tokenizer=tiny_tokenizer), prompts)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert not [buffer for buffer in asked.buffers() if buffer.is_inference()]
-    expected, found = step(plain, tiny_tokenizer), step(asked, tiny_tokenizer)
-    assert all(float(found[name].abs().max()) > 0 for name in found)
-    for name, value in expected.items():
-        assert torch.equal(found[name], value), name
-    # And between steps.
-    accuracy(make_loaded(asked, tokenizer=tiny_tokenizer), prompts)
-    expected, found = step(plain, tiny_tokenizer), step(asked, tiny_tokenizer)
-    for name, value in expected.items():
-        assert torch.equal(found[name], value), name
 
 
 def test_training_goes_on_where_rotary_frequencies_were_made_anew(tiny_tokenizer):
@@ -178,12 +125,18 @@ def test_training_goes_on_where_rotary_frequencies_were_made_anew(tiny_tokenizer
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     base = make_model(rope_parameters=rope, max_position_embeddings=8)
     model = add_lora(base, r=4, seed=0).train()
-    prompts = answer_prompts(examples(), tiny_tokenizer, max_positions=256)["yelp"]
-    accuracy(make_loaded(model, tokenizer=tiny_tokenizer), prompts)
+    loaded = make_loaded(model, tokenizer=tiny_tokenizer)
+    rows = [one for one in examples() if one.task == "yelp"]
+    asked = Corpus((), tuple(rows), ("yelp",)).prompts(loaded, limit=0, note=print)
+    state = torch.random.get_rng_state()
+    accuracy(loaded, asked["yelp"])
+    assert model.training
+    assert torch.equal(torch.random.get_rng_state(), state)
     assert [buffer for buffer in model.buffers() if buffer.is_inference()]
-    found = step(model, tiny_tokenizer)
-    assert all(bool(torch.isfinite(value).all()) for value in found.values())
-    assert all(float(value.abs().max()) > 0 for value in found.values())
+    ids = torch.arange(3, 40)[None]
+    model(input_ids=ids, labels=ids).loss.backward()
+    found = [w.grad for n, w in model.named_parameters() if "lora_B" in n]
+    assert all(float(grad.abs().max()) > 0 for grad in found)
 
 
 # --- the file -------------------------------------------------------------------------

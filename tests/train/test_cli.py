@@ -3,16 +3,14 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spark_audit.checkpoints.specs import Loading
 from spark_train.cli import run
-from spark_train.training_request import TrainRequest
 
 RUN = ["run", "--method", "seqft", "--base", "b", "--data", "d", "--order", "1"]
 RUN += ["-o", "out"]
@@ -32,7 +30,7 @@ def test_help_answers_without_importing_what_is_heavy():
         "heavy = {'torch', 'transformers', 'numpy', 'pandas', 'scipy'}\n"
         "sys.exit(code or ', '.join(heavy & set(sys.modules)) or 0)\n"
     )
-    for arguments in (["--help"], ["run", "--help"], ["--version"]):
+    for arguments in (["--help"], ["run", "--help"]):
         done = subprocess.run(
             [sys.executable, "-c", code, *arguments],
             capture_output=True,
@@ -53,20 +51,17 @@ def test_help_answers_without_importing_what_is_heavy():
         (["run"], 2, "--method requires an argument"),
         ([*RUN, "--method", "spak"], 2, "--method: 'spak' is unknown; did you mean 's"),
         ([*RUN, "--dp", "dpsg"], 2, 'Did you mean "dpsgd"?'),
-        ([*RUN, "--set", "ptpc.lrr=1"], 2, "of any method; did you mean 'ptpc.lr'?"),
+        ([*RUN, "--set", "ptpc.lr=1"], 2, "'ptpc.lr' is no setting of method 'seqft"),
         ([*RUN, "--set", "lr=abc"], 2, "--set: lr is 'abc': input should be a valid"),
         ([*RUN, "--seed", "-1"], 2, "--seed"),
         ([*RUN, "--dtype", "float16"], 2, 'from: "float32", "bfloat16"'),
         ([*RUN, "--device", "gpu"], 2, "--device: unknown device 'gpu'; give auto, "),
-        ([*RUN, "--device", "cuda:"], 2, "unknown device 'cuda:'"),
         ([*RUN, "--seed", "1", "--set", "lr=1", "seed=2"], 2, "--seed: is 1, and"),
-        (["score", "d", "--base", "b", "--device", "gpu"], 2, "unknown device 'gpu'"),
         (["relearn", "c", "--data", "d", "-o", "x", "--device", "0"], 2, "device '0'"),
         (["score"], 2, "DATA requires an argument"),
         (["score", "/no/such.jsonl", "--base", "b"], 4, "/no/such.jsonl"),
         (["score", "d", "--base", "b", "--alpha", "2"], 2, "--alpha"),
         (["score", "d", "--base", "b", "--limit", "0"], 2, "--limit"),
-        (["relearn"], 2, "CKPT requires an argument"),
         (["relearn", "c", "--data", "d"], 2, "--output requires an argument"),
         (["relearn", "c", "--data", "d", "-o", "x", "--steps", "0"], 2, "--steps"),
     ],
@@ -82,52 +77,30 @@ def test_errors_are_one_line_with_their_exit_code(arguments, code, message, caps
 # --- run ------------------------------------------------------------------------------
 
 
-@dataclass
-class Trained:
-    """What training gives back, and in ``asked`` what it was asked for."""
-
-    folder: Path = Path("runs/mine")
-    matrix: list[list[float | None]] = field(
-        default_factory=lambda: [[0.5, None], [0.25, 0.75]]
-    )
-    record: Any = field(
-        default_factory=lambda: SimpleNamespace(
-            tasks=["t1", "t2"],
-            seconds_by_kind=lambda: {"learning": 12.345},
-            notes=["said before"],
-            privacy={},
-        )
-    )
-    asked: dict[str, Any] = field(default_factory=dict)
-    error: BaseException | None = None
-
-    def __call__(self, request: TrainRequest, **beside: Any) -> Any:
-        self.asked = vars(request.loading) | vars(request)
-        beside["note"]("said before")
-        beside["progress"]("learning", 1, 1)
-        if self.error is not None:
-            raise self.error
-        return self
-
-
 @pytest.fixture
-def trained(monkeypatch):
-    """Training itself is tested elsewhere: here it says what it was asked for."""
-    fake = Trained()
-    module = ModuleType("spark_train.training_run")
-    module.train = fake  # type: ignore[attr-defined]
+def asked(monkeypatch):
+    """What training is asked for; it is tested elsewhere."""
+    found: dict[str, Any] = {}
+
+    def train(request: Any, *, note: Any, progress: Any) -> Any:
+        found.update(vars(request.loading) | vars(request))
+        note("said before")
+        record = SimpleNamespace(tasks=["a", "b"], notes=["said before"], privacy={})
+        matrix = [[0.5, None], [0.25, 0.75]]
+        return SimpleNamespace(folder=Path("runs/mine"), matrix=matrix, record=record)
+
+    module = SimpleNamespace(train=train)
     monkeypatch.setitem(sys.modules, "spark_train.training_run", module)
-    return fake
+    return found
 
 
-def test_every_flag_reaches_training(trained):
+def test_every_flag_reaches_training(asked, capsys):
     arguments = [*RUN, "--data", "e", "f", "--set", "lr=1", "ptpc.ul=off", "--seed=3"]
     arguments += ["--device", "cpu", "--dtype", "bfloat16", "--gradient_checkpointing"]
     arguments += ["--lora_targets", "c", "b, a", "--lora-targets", "b"]
-    arguments += ["--tokenizer", "t", "--revision", "r", "--dp", "fn"]
+    arguments += ["--tokenizer", "t", "--revision", "r", "--dp", "fn", "--json"]
     arguments += ["--trust-remote-code", "--quiet", "--set", " seed = 3"]
     assert run(arguments) == 0
-    asked = trained.asked
     assert asked.pop("data") == (Path("d"), Path("e"), Path("f"))
     assert asked.pop("command") == ("spark-train", *arguments)
     del asked["loading"]
@@ -142,50 +115,30 @@ def test_every_flag_reaches_training(trained):
         "device": "cpu",
         "dtype": "bfloat16",
         "gradient_checkpointing": True,
-        "lora_targets": ("a", "b", "c"),
+        "lora_targets": ("c", "b", "a", "b"),
         "tokenizer": "t",
         "revision": "r",
         "trust_remote_code": True,
     }
-
-
-def test_json_is_one_object(trained, capsys):
-    assert run([*RUN, "--json", "--quiet"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out) == {
-        "run": "runs/mine",
-        "tasks": ["t1", "t2"],
-        "accuracy": [[0.5, None], [0.25, 0.75]],
-        "last": 0.5,
-        "avg": 0.5,
-        "bwt": -0.25,
-        "seconds": {"learning": 12.345},
-        "notes": ["said before"],
-        "privacy": {},
-    }
+    told = json.loads(out)
+    assert (told["last"], told["avg"], told["bwt"]) == (0.5, 0.5, -0.25)
+    assert (told["run"], told["notes"]) == ("runs/mine", ["said before"])
     assert err == "said before\n"
 
 
-def test_only_the_first_process_prints(trained, monkeypatch, capsys):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert run(RUN) == 0
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.setenv("RANK", "0")
-    assert run(RUN) == 0
-    assert "runs/mine" in capsys.readouterr().out
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize(
+    ("rank", "world", "prints"),
     # A rank that something else left behind is no launch of several processes.
-    monkeypatch.setenv("RANK", "1")
-    for world in ("1", ""):
-        monkeypatch.setenv("WORLD_SIZE", world)
-        assert run(RUN) == 0
-        assert "runs/mine" in capsys.readouterr().out
-    monkeypatch.delenv("WORLD_SIZE")
+    [("1", "2", False), ("0", "2", True), ("1", "1", True), ("1", "", True)],
+)
+def test_only_the_first_process_prints(rank, world, prints, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world)
     assert run(RUN) == 0
-    assert "runs/mine" in capsys.readouterr().out
-
-
-# --- methods --------------------------------------------------------------------------
+    out, err = capsys.readouterr()
+    assert ("runs/mine" in out, "said before" in err) == (prints, prints)
 
 
 # --- score ----------------------------------------------------------------------------
@@ -267,6 +220,3 @@ def test_identifiers_are_shown_on_request_only(tmp_path, tiny_base, capsys):
     lines = capsys.readouterr().out.splitlines()
     count = sum(len(one["tokens"]) for one in plain)
     assert sum(line.count("│") >= 5 for line in lines) == count
-
-
-# --- relearn --------------------------------------------------------------------------

@@ -106,17 +106,15 @@ def agree(
     same(seen.gradients, seen.plain_gradients)
 
 
+OTHER = ("ptpc.lambda_pii=3", "ptpc.alpha_ul=0.5")
+OTHER += ("ptpc.lambda_anchor=0.7", "ptpc.lambda_old=4")
+
+
 @pytest.mark.parametrize(
-    "assignments",
-    [
-        (),
-        ("ptpc.lambda_pii=3", "ptpc.alpha_ul=0.5"),
-        ("ptpc.lambda_anchor=0.7", "ptpc.lambda_old=4"),
-    ],
+    ("assignments", "at", "tokens"), [((), 0, 0), ((), 3, 1), (OTHER, 0, 0)]
 )
-@pytest.mark.parametrize("at", [0, 3])
-def test_loss_and_gradient_are_the_equations(assignments, at):
-    seen, found = compare(*assignments, at=at)
+def test_loss_and_gradient_are_the_equations(assignments, at, tokens):
+    seen, found = compare(*assignments, at=at, tokens=tokens)
     assert all(count for count, _ in found.values())
     assert all(value > 1e-4 for _, value in found.values())
     agree(seen, found)
@@ -131,9 +129,6 @@ def test_a_switch_takes_away_its_term_and_no_other(switch, term):
     left = [name for name in TERMS if name != term]
     assert [name for name in TERMS if name in seen.record] == left
     agree(seen, found, terms=left)
-    whole, _ = compare()
-    for name in left:  # the other terms see the same rows
-        assert seen.record[name] == pytest.approx(whole.record[name])
 
 
 def test_whole_sequences_count_with_eos_and_without_the_first_token():
@@ -146,15 +141,6 @@ def test_whole_sequences_count_with_eos_and_without_the_first_token():
     current = [row for row in chosen if row.task == "c"]
     assert found["ul"][0] == sum(len(row) - 1 for row in current)
     assert found["anchor"] == found["old"] == (0, 0.0)
-    agree(seen, found)
-
-
-@pytest.mark.parametrize("draw", ["mixed", "pii", "all"])
-def test_without_identifiers_their_terms_are_0(draw):
-    rows = make_rows(pii=0.0, a=3, b=4)
-    seen, found = compare(f"ptpc.draw={draw}", k=1, rows=rows)
-    assert found["ul"] == found["dkl"] == (0, 0.0)
-    assert (seen.record["ul"], seen.record["dkl"]) == (0, 0)
     agree(seen, found)
 
 
@@ -175,13 +161,6 @@ def test_the_first_task_has_no_old_rows():
     assert len(chosen) == 3
     assert found["old"] == (0, 0.0)
     agree(seen, found)
-
-
-def test_parts_of_a_batch_change_nothing():
-    whole, found = compare(tokens=10**6)
-    parts, _ = compare(tokens=1)
-    agree(parts, found)
-    same(parts.gradients, whole.gradients)
 
 
 def drawn(*assignments: str, k: int = 1) -> Any:

@@ -1,6 +1,5 @@
 """The loop learns, repeats to the bit, and trains exactly the tokens it says."""
 
-import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,24 +35,16 @@ def rows(tiny_tokenizer):
     return encode_rows(ROWS, tiny_tokenizer)
 
 
-def weights(model: Any) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode() + value.numpy().tobytes())
-    return digest.hexdigest()
-
-
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_the_same_seed_gives_the_same_bytes(kind, rows):
+def test_the_same_seed_gives_the_same_bytes(rows):
     # GPT-2 has dropout on by default, so that the model draws random numbers too.
-    def run(seed: int) -> str:
-        model = make_model(kind)
+    def run(seed: int) -> list[torch.Tensor]:
+        model = make_model("gpt2")
         torch.rand(seed + 3)  # the global generator stands anywhere
         fit(model, rows, epochs=2, lr=1e-3, batch_size=2, seed=seed)
-        return weights(model)
+        return list(model.state_dict().values())
 
-    assert run(0) == run(0)
-    assert run(0) != run(1)
+    assert all(map(torch.equal, run(0), run(0)))
+    assert not all(map(torch.equal, run(0), run(1)))
 
 
 # --- phases ---------------------------------------------------------------------------
@@ -92,13 +83,12 @@ def state_of(stream: Any) -> dict[str, torch.Tensor]:
     return plain.weights_of(stream.student)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-@pytest.mark.parametrize("stop", [1, 2, 5])
-def test_a_phase_goes_on_to_the_same_bits_even_with_dropout(kind, stop):
+@pytest.mark.parametrize("stop", [1, 5])
+def test_a_phase_goes_on_to_the_same_bits_even_with_dropout(stop):
     def fresh() -> tuple[Any, Phase]:
         torch.manual_seed(0)
         stream = plain.make_stream(
-            plain.adapted(kind),
+            plain.adapted("gpt2"),
             plain.make_rows(a=6, b=6),
             "batch_size=4",
             "epochs=2",

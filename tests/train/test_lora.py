@@ -9,14 +9,13 @@ import torch
 from tiny_models import make_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from spark_audit.errors import InputError
 from spark_train.model.lora import add_lora, projections, replaced, save_adapter
 
 SMALL: dict[str, dict[str, Any]] = {
     "opt": {"word_embed_proj_dim": 32, "ffn_dim": 64},
     "gpt_neox": {"intermediate_size": 64},
-    "phi": {"intermediate_size": 64},
     "phi3": {"intermediate_size": 64, "pad_token_id": 0},
-    "falcon": {},
     "qwen2": {"intermediate_size": 64, "num_key_value_heads": 2},
 }
 EXPECTED = {
@@ -25,9 +24,7 @@ EXPECTED = {
     "gpt2": {"c_attn", "c_proj"},
     "opt": {"q_proj", "k_proj", "v_proj", "out_proj"},
     "gpt_neox": {"query_key_value", "dense"},
-    "phi": {"q_proj", "k_proj", "v_proj", "dense"},
     "phi3": {"qkv_proj", "o_proj"},
-    "falcon": {"query_key_value", "dense"},
 }
 
 
@@ -65,6 +62,18 @@ def test_adapters_stand_on_the_attention_projections(kind, make):
     assert all(
         "lora_" in name for name, w in peft.named_parameters() if w.requires_grad
     )
+
+
+def test_a_model_without_attention_names_its_layers():
+    model = torch.nn.Sequential()
+    model.add_module("in_proj", torch.nn.Linear(2, 2))
+    with pytest.raises(InputError, match="no attention projections .*are: in_proj; "):
+        projections(model)
+    with pytest.raises(InputError, match="has no linear layer 'q_proj'.* in_proj; "):
+        projections(model, ["q_proj"])
+    with pytest.raises(InputError, match="'lm_head' is the output head"):
+        projections(make_model("llama"), ["lm_head"])
+    assert projections(model, ["in_proj"]) == ["in_proj"]
 
 
 def test_a_fresh_adapter_changes_nothing_and_follows_its_seed(make):

@@ -31,8 +31,7 @@ def plan():
     return make
 
 
-def test_every_method_and_option_is_offered_by_the_command():
-    assert list(METHODS) == list(request.METHODS)
+def test_every_option_is_offered_by_the_command():
     assert set(request.DP) == {request.NONE, *PRIVACY}
 
 
@@ -54,21 +53,14 @@ def test_phases(plan, method):
         assert last == phase.lr if phase.part == "priv" else last < phase.lr / 5
 
 
-@pytest.mark.parametrize("method", ["spark", "er-ptpc"])
-def test_without_replay_the_old_anchor_keeps_its_rows(plan, method):
-    phases = plan(method, "replay.enabled=off")
-    usual = plan(method)
-    for phase, other in zip(phases, usual, strict=True):
-        if phase.part == "task":
-            assert set(phase.choose(0).rows) == {"task"}
-            continue
-        for step in range(5):
-            (rows,) = phase.choose(step).rows.values()
-            (same,) = other.choose(step).rows.values()
-            assert [row.id for row in rows] == [row.id for row in same]
-            first = phase.stage.startswith("1-")
-            assert len(rows) == (2 if first else 3)
-            assert phase.choose(step).terms["old"].weight == 1
+def test_without_replay_the_old_anchor_keeps_its_rows(plan):
+    for phase, other in zip(
+        plan("spark", "replay.enabled=off"), plan("spark"), strict=True
+    ):
+        for step in range(3) if phase.part == "priv" else ():
+            ours, same = phase.choose(step), other.choose(step)
+            assert (ours.rows, ours.terms) == (same.rows, same.terms)
+        assert phase.part == "priv" or set(phase.choose(0).rows) == {"task"}
 
 
 def run(
@@ -93,11 +85,7 @@ def test_spark_without_its_correction_is_sd_replay():
     assert list(plain) == ["1-a/task", "2-b/task", "3-c/task"]
     for key, (weights, records) in plain.items():
         assert spark[key][1] == records
-        for name, weight in weights.items():
-            assert torch.equal(spark[key][0][name], weight)
-    corrected = run("spark", "ptpc.steps=2")
-    assert corrected["1-a/task"][1] == plain["1-a/task"][1]
-    assert corrected["2-b/task"][1] != plain["2-b/task"][1]
+        assert all(torch.equal(spark[key][0][name], w) for name, w in weights.items())
 
 
 def test_the_teacher_of_replay_is_the_corrected_model():
@@ -109,5 +97,18 @@ def test_the_teacher_of_replay_is_the_corrected_model():
     for key in ("1-a/priv", "2-b/priv", "3-c/priv"):
         assert found[key][1][0]["anchor"] == pytest.approx(0, abs=1e-10)
         assert found[key][1][-1]["anchor"] > 1e-5
-        before, after = (found[k][0] for k in (key.replace("priv", "task"), key))
-        assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_mtl_learns_every_row_once_an_epoch_tasks_mixed(plan):
+    (phase,) = plan("mtl")
+    assert (phase.stage, phase.part, phase.steps) == ("1-all", "task", 10)
+    assert phase.tasks == ("a", "b", "c")
+    epochs = []
+    for epoch in (0, 1):
+        steps = [phase.choose(5 * epoch + step).rows["task"] for step in range(5)]
+        assert [len(rows) for rows in steps] == [4] * 4 + [2]
+        epochs.append([row.id for rows in steps for row in rows])
+        wanted = [row.id for rows in ROWS.values() for row in rows]
+        assert sorted(epochs[-1]) == sorted(wanted)
+        assert sum(len({row.task for row in rows}) > 1 for rows in steps) >= 3
+    assert epochs[0] != epochs[1]

@@ -26,19 +26,16 @@ FEW = ("epochs=2", "batch_size=3", "lr=0.01")
 
 
 @pytest.mark.parametrize(
-    "assignments",
+    ("assignment", "tokens"),
     [
-        ("pecl.lambda_max=0.5",),
-        ("pecl.unlearn=prompt", "pecl.lambda_unlearn=0.3"),
-        ("loss.scope=full",),
+        ("pecl.lambda_max=0.5", 0),
+        ("pecl.lambda_unlearn=0.3", 1),
+        ("loss.scope=full", 0),
     ],
 )
-@pytest.mark.parametrize("tokens", [0, 1])
-def test_a_step_without_noise_is_its_three_terms(assignments, tokens):
-    stream = make_stream(
-        adapted(), ROWS, *FEW, "pecl.noise_scale=0", *assignments,
-        tokens=tokens,
-    )  # fmt: skip
+def test_a_step_without_noise_is_its_three_terms(assignment, tokens):
+    settings = (*FEW, "pecl.noise_scale=0", assignment)
+    stream = make_stream(adapted(), ROWS, *settings, tokens=tokens)
     settings, model = stream.settings.pecl, stream.student.model
     full = stream.settings.loss.scope == "full"
     importance: dict[str, torch.Tensor] = {}
@@ -62,8 +59,7 @@ def test_a_step_without_noise_is_its_three_terms(assignments, tokens):
                     own = logp[t - 1, int(row.ids[t])]
                     if full or row.response[t]:
                         learned.append(-own)
-                    prompt = settings.unlearn == "prompt"
-                    if score[row.id][t] > 0.6 and not (prompt and row.response[t]):
+                    if score[row.id][t] > 0.6:
                         forgotten.append(-torch.log1p(-own.exp()))
             found = {
                 "task": torch.stack(learned).mean(),
@@ -100,13 +96,9 @@ def test_a_step_without_noise_is_its_three_terms(assignments, tokens):
             importance[name] = (k * old + value / every.mean()) / (k + 1)
 
 
-@pytest.mark.parametrize("uniform", ["off", "on"])
-def test_noise_of_its_size_is_on_the_embeddings(uniform):
+def test_noise_of_its_size_is_on_the_embeddings():
     scale = 0.3
-    stream = make_stream(
-        adapted(), ROWS, *FEW, f"pecl.noise_scale={scale}",
-        f"pecl.uniform={uniform}",
-    )  # fmt: skip
+    stream = make_stream(adapted(), ROWS, *FEW, f"pecl.noise_scale={scale}")
     phase = METHODS["pecl"].phases(stream)[0]
     phase.start()
     logits = frozen_logits(stream.student.model, ROWS["a"])
@@ -122,7 +114,7 @@ def test_noise_of_its_size_is_on_the_embeddings(uniform):
     rows = sorted(ROWS["a"], key=len)[-1:]
     (row,) = rows
     draws = []
-    for seed in range(300):
+    for seed in range(100):
         torch.manual_seed(seed)
         with torch.no_grad():
             phase.loss("task", rows)
@@ -131,9 +123,9 @@ def test_noise_of_its_size_is_on_the_embeddings(uniform):
     handle.remove()
     noise = torch.stack(draws)  # draws, tokens, width
     score = plain_score(row, logits[row.id], {"a": ROWS["a"]}, alpha=0.5)
-    wanted = torch.tensor([scale * (1.0 if uniform == "on" else s) for s in score])
+    wanted = torch.tensor([scale * s for s in score])
     found = noise.square().mean((0, 2)).sqrt()
-    # 300 draws of 32 numbers: the standard deviation is known to 0.7%.
-    torch.testing.assert_close(found.float(), wanted.float(), rtol=0.04, atol=1e-9)
-    assert noise.mean((0, 2)).abs().max() < 5 * scale / np.sqrt(300 * 32)
+    # 100 draws of 32 numbers: the standard deviation is known to 1.3%.
+    torch.testing.assert_close(found.float(), wanted.float(), rtol=0.06, atol=1e-9)
+    assert noise.mean((0, 2)).abs().max() < 5 * scale / np.sqrt(100 * 32)
     assert not embedding._forward_hooks

@@ -2,14 +2,15 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from run_training import train, write_stream
+from run_training import Killed, train, write_stream
 from safetensors.torch import load_file
 from scipy import optimize, stats
 
@@ -115,9 +116,12 @@ def own_gradient(student: Student, row: TrainRow) -> torch.Tensor:
 # --- clipping -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bound", [0.05, 0.5, 1e6])
+@pytest.mark.parametrize("bound", [0.05, 2.0])
 def test_a_step_is_the_sum_of_clipped_gradients(bound, stream):
-    made = stream("dp.noise_multiplier=0", f"dp.max_grad_norm={bound}")
+    made = stream(
+        *("dp.noise_multiplier=0", f"dp.max_grad_norm={bound}", "epochs=20"),
+        *("replay.ratio=0.25", "replay.lambda=2"),
+    )
     phase = phases(made)[2]
     step = full(phase)
     chosen = phase.choose(step)
@@ -125,100 +129,63 @@ def test_a_step_is_the_sum_of_clipped_gradients(bound, stream):
     found = flat_gradient(made.student)
     total = torch.zeros_like(found)
     cut = 0
-    for rows in chosen.rows.values():
+    for role, rows in chosen.rows.items():
         for row in rows:
-            own = own_gradient(made.student, row)
+            # Three current rows are expected beside one replayed row, at lambda 2.
+            own = own_gradient(made.student, row) * (6 if role == "replay" else 1)
             norm = float(own.norm())
             total += own * min(1.0, bound / norm)
             cut += norm > bound
-    # Two current rows are expected beside two replayed ones.
-    torch.testing.assert_close(found, total / 2, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(found, total / 3, atol=1e-6, rtol=1e-4)
     assert told["clipped"] == cut
-    if bound != 0.5:
-        assert cut == (0 if bound > 1 else sum(map(len, chosen.rows.values())))
-
-
-def test_replayed_rows_weigh_what_they_do_in_the_loss(stream):
-    settings = ("dp.noise_multiplier=0", "dp.max_grad_norm=1e6", "epochs=20")
-    made = stream(*settings, "replay.ratio=0.25", "replay.lambda=2")
-    phase = phases(made)[2]
-    step = full(phase)
-    chosen = phase.choose(step)
-    means = {}
-    for role, rows in chosen.rows.items():
-        means[role] = sum(own_gradient(made.student, row) for row in rows)
-    # Three current rows are expected beside one replayed row.
-    wanted = means["task"] / 3 + 2 * means["replay"] / 1
-    found = gradient(made, phase, step)
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+    if bound < 1:
+        assert cut == sum(map(len, chosen.rows.values()))
 
 
 # --- noise ----------------------------------------------------------------------------
 
 
-def test_noise_has_its_scale_at_every_step(stream):
-    found = []
-    settings = ("dp.max_grad_norm=0.5",)
-    plain = stream("dp.noise_multiplier=0", *settings)
-    noisy = stream("dp.noise_multiplier=3", *settings)
-    for step in (0, 1):
-        both = [gradient(one, phases(one, "seqft")[0], step) for one in (plain, noisy)]
-        found.append((both[1] - both[0]) * 4)  # four rows are expected
-    for noise in found:
-        # float32 gradients hold it to 1e-7 of their size: the test sees 1e-3.
-        assert stats.kstest(noise.numpy() / 1.5, "norm").pvalue > 1e-3
-        n = len(noise)
-        ratio = float(noise.square().sum()) / 1.5**2
-        low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], n)
-        assert low < ratio < high
-    assert abs(np.corrcoef(found[0], found[1])[0, 1]) < 4 / len(found[0]) ** 0.5
-
-
-def test_noise_follows_from_seed_phase_and_step_alone():
+def test_noise_follows_from_seed_run_phase_and_step_alone(monkeypatch):
     first: dict[str, Any] = {"seed": 0, "run": "a", "key": "1-a/task", "step": 3}
     one = drawn(50, **first)
     assert one.equal(drawn(50, **first))
     for other in ({"seed": 1}, {"run": "b"}, {"key": "2-b/task"}, {"step": 4}):
         assert not one.equal(drawn(50, **first | other))
-
-
-def test_seeds_of_noise_are_no_fewer_for_the_generator(monkeypatch):
+    assert stats.kstest(drawn(5000, **first).numpy(), "norm").pvalue > 1e-3
+    # Seeds that are the same to torch's generator, which takes 32 bits.
     found = []
-    for seed in (5, 5 + 2**32):  # to torch's generator the same
-        monkeypatch.setattr(
-            "spark_train.privacy.dpsgd.seed_for", lambda *of, seed=seed: seed
-        )
-        found.append(drawn(50, seed=0, run="", key="", step=0))
+    for seed in (5, 5 + 2**32):
+        monkeypatch.setattr("spark_train.privacy.dpsgd.seed_for", lambda *of, s=seed: s)
+        found.append(drawn(50, **first))
     assert not found[0].equal(found[1])
+
+
+def quick(output: Path, base: Path, data: Path, setting: str) -> Outcome:
+    """A short private run over one task."""
+    return train(
+        method="seqft",
+        base=str(base),
+        data=[data],
+        order="yelp",
+        output=output,
+        dp="dpsgd",
+        settings=["epochs=1", "batch_size=2", "eval_rows=1", setting],
+    )
 
 
 def test_runs_of_one_seed_share_neither_noise_nor_batches(tiny_base, data, tmp_path):
     left = []
     # Hardly anything but noise, whose scale AdamW takes out again.
-    for number, sigma in enumerate((1e4, 1e4, 2e4)):
-        folder = train(
-            method="seqft",
-            base=str(tiny_base),
-            data=[data],
-            order="yelp",
-            output=tmp_path / str(number),
-            dp="dpsgd",
-            settings=[
-                "epochs=1",
-                "batch_size=2",
-                "eval_rows=1",
-                f"dp.noise_multiplier={sigma}",
-                f"save_every={number + 1}",
-            ],
-        ).folder
+    for sigma in (1e4, 2e4):
+        output, noise = tmp_path / str(sigma), f"dp.noise_multiplier={sigma}"
+        folder = quick(output, tiny_base, data, noise).folder
         state = load_file(folder / "stages/1-yelp/task/adapter_model.safetensors")
         weights = [w.flatten() for name, w in state.items() if "lora_B" in name]
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         sizes = [json.loads(line)["n_task"] for line in lines]
         left.append((torch.cat(weights), sizes))
-    (one, sizes), (again, same), (other, others) = left
-    assert one.equal(again)
-    assert sizes == same != others
+    (one, sizes), (other, others) = left
+    assert sizes != others
     both = np.corrcoef(one.numpy(), other.numpy())[0, 1]
     assert abs(both) < 4 / len(one) ** 0.5
 
@@ -259,12 +226,12 @@ def test_an_empty_batch_is_noise_alone(stream):
 
 
 def test_rows_are_sampled_at_the_rates_that_are_accounted(stream):
-    made = stream("epochs=200")
+    made = stream("epochs=100")
     phase = phases(made)[2]
     rates = phase.each.rates
     # 10 rows a task; batches of 4: two current, one of each of two earlier tasks.
     assert rates == {"agnews": 0.2, "yelp": 0.1, "fomc": 0.1}
-    assert phase.steps == 200 * 5
+    assert phase.steps == 100 * 5
     count: dict[str, int] = {}
     pairs = 0
     for step in range(phase.steps):
@@ -286,7 +253,7 @@ def test_rows_are_sampled_at_the_rates_that_are_accounted(stream):
     ]
 
 
-@pytest.mark.parametrize("method", ["seqft", "er", "mtl"])
+@pytest.mark.parametrize("method", ["er", "mtl"])
 def test_a_row_more_or_less_leaves_the_divisor(method, stream):
     made = stream("dp.noise_multiplier=1e6", "dp.max_grad_norm=1")
     less = replace(made, rows={task: rows[1:] for task, rows in made.rows.items()})
@@ -299,9 +266,7 @@ def test_mtl_samples_all_tasks_alike(stream):
     (phase,) = phases(stream(), "mtl")
     assert phase.each.rates == dict.fromkeys(TASKS, 4 / 30)
     sizes = [len(phase.choose(step).rows["task"]) for step in range(phase.steps)]
-    assert len(set(sizes)) > 1
-    n = 30 * phase.steps
-    assert stats.binomtest(sum(sizes), n, 4 / 30).pvalue > 1e-4
+    assert stats.binomtest(sum(sizes), 30 * phase.steps, 4 / 30).pvalue > 1e-4
 
 
 # --- epsilon --------------------------------------------------------------------------
@@ -359,7 +324,7 @@ def test_epsilon_is_a_number_whatever_the_noise():
     assert at(1e3, 1 / 30) == 0.0
 
 
-@pytest.mark.parametrize("sigma", [20.0, 200.0, 1000.0])
+@pytest.mark.parametrize("sigma", [20.0, 1000.0])
 def test_small_epsilons_are_near_the_exact_ones(sigma):
     """Every row in every step: a Gaussian mechanism (Balle & Wang 2018)."""
     mu, delta = math.sqrt(200) / sigma, 1e-4
@@ -376,35 +341,28 @@ def test_small_epsilons_are_near_the_exact_ones(sigma):
 def test_noise_is_found_for_a_target(stream):
     with pytest.raises(InputError, match="shows no epsilon of 1e-09 at delta 0.0001"):
         noise_for([(60, {"a": 0.05})], target=1e-9, delta=1e-4)
-    facts = dpsgd(stream("dp.target_epsilon=2"), METHODS["er"]).facts
+    facts = dpsgd(stream("dp.target_epsilon=2"), METHODS["mtl"]).facts
     assert 1.99 < max(facts["epsilon"].values()) <= 2
     assert facts["noise_multiplier"] != 1.0
     with pytest.raises(InputError, match="are both given"):
-        dpsgd(
-            stream("dp.target_epsilon=2", "dp.noise_multiplier=1"),
-            METHODS["er"],
-        )
+        dpsgd(stream("dp.target_epsilon=2", "dp.noise_multiplier=1"), METHODS["er"])
     with pytest.raises(InputError, match="no epsilon is claimed for gem: the stored"):
         dpsgd(stream("dp.target_epsilon=2"), METHODS["gem"])
 
 
-@pytest.mark.parametrize("method", list(METHODS))
-def test_epsilon_is_claimed_where_all_is_accounted(method, stream):
-    told: list[str] = []
-    made = replace(stream("dp.delta=0.5"), note=told.append)
-    facts: Mapping[str, Any] = dpsgd(made, METHODS[method]).facts
-    assert told[0] == "dp.delta 0.5 is above 1/N: a row may be given away whole"
-    assert ("epsilon" in facts) == (method in CLAIMED)
-    if method not in CLAIMED:
-        assert f"no epsilon: {facts['no_epsilon']}" in told
-        assert len(facts["no_epsilon"]) > 20
-    else:
-        none = dpsgd(
-            replace(stream("dp.noise_multiplier=0"), note=told.append),
-            METHODS[method],
-        ).facts
-        assert none["no_epsilon"] == "noise_multiplier 0 is too small for any"
-    json.dumps(dict(facts), allow_nan=False)
+def test_epsilon_is_claimed_where_all_is_accounted(stream):
+    made = stream("dp.delta=0.5")
+    for name, method in METHODS.items():
+        told: list[str] = []
+        facts = dpsgd(replace(made, note=told.append), method).facts
+        assert told[0] == "dp.delta 0.5 is above 1/N: a row may be given away whole"
+        assert ("epsilon" in facts) == (name in CLAIMED)
+        if name not in CLAIMED:
+            assert f"no epsilon: {facts['no_epsilon']}" in told
+            assert len(facts["no_epsilon"]) > 20
+        json.dumps(dict(facts), allow_nan=False)
+    none = dpsgd(stream("dp.noise_multiplier=0"), METHODS["er"]).facts
+    assert none["no_epsilon"] == "noise_multiplier 0 is too small for any"
 
 
 def test_a_method_that_says_nothing_has_no_epsilon(stream):
@@ -424,36 +382,18 @@ def test_a_method_that_says_nothing_has_no_epsilon(stream):
 
 
 def test_another_noise_than_at_first_is_refused(tiny_base, data, tmp_path, monkeypatch):
-    def start() -> Outcome:
-        return train(
-            method="seqft",
-            base=str(tiny_base),
-            data=[data],
-            order="yelp",
-            output=tmp_path / "run",
-            dp="dpsgd",
-            settings=[
-                "epochs=1",
-                "batch_size=4",
-                "eval_rows=1",
-                "save_every=1",
-                "dp.target_epsilon=2",
-            ],
-        )
+    def start(sigma: float) -> Outcome:
+        search = "spark_train.privacy.dpsgd.noise_for"
+        monkeypatch.setattr(search, lambda *_, **__: sigma)
+        return quick(tmp_path / "run", tiny_base, data, "dp.target_epsilon=2")
 
-    save, search = Folder.save, "spark_train.privacy.dpsgd.noise_for"
+    def once(*_: Any) -> None:
+        raise Killed
 
-    def once(self: Folder, *given: Any) -> None:
-        save(self, *given)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(search, lambda *_, **__: 8.0)
     with monkeypatch.context() as patched:
         patched.setattr(Folder, "save", once)
-        with pytest.raises(KeyboardInterrupt):
-            start()
-    with monkeypatch.context() as patched:
-        patched.setattr(search, lambda *_, **__: 0.5)
-        with pytest.raises(InputError, match=r"the noise multiplier was .*is 0\.5 by"):
-            start()
-    assert start().record.privacy["epsilon"]["yelp"] <= 2
+        with pytest.raises(Killed):
+            start(8.0)
+    with pytest.raises(InputError, match=r"multiplier was 8\.0, and is 0\.5; "):
+        start(0.5)
+    assert start(8.0).record.privacy["epsilon"]["yelp"] <= 2

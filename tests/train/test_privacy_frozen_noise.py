@@ -28,7 +28,7 @@ from spark_train.model.student import Student
 from spark_train.training_run import Outcome
 
 NOISE = "frozen_noise.safetensors"
-SHORT = ("epochs=2", "batch_size=4", "lr=0.02", "lora.r=4", "fn.sigma=0.5")
+SHORT = ("epochs=1", "batch_size=4", "lr=0.02", "lora.r=4", "fn.sigma=0.5")
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,7 @@ def start(tied, data):
             "data": [data],
             "dp": "fn",
         }
-        chosen = SHORT if (given | options)["dp"] == "fn" else SHORT[:-1]
-        return train(output=output, settings=[*chosen, *settings], **(given | options))
+        return train(output=output, settings=[*SHORT, *settings], **(given | options))
 
     return call
 
@@ -138,7 +137,7 @@ def test_training_and_answers_see_it(start, tied, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Student, "hidden", first)
     monkeypatch.setattr("spark_train.training_run.accuracy", answers)
-    folder = start(tmp_path / "run", "epochs=1").folder
+    folder = start(tmp_path / "run").folder
     noise = load_file(folder / "stages" / "1-yelp" / "task" / NOISE)["noise"]
     # (The head is compared with the model's own logits before there is noise.)
     assert float(seen[0].abs().max()) == 0.0
@@ -190,32 +189,21 @@ def test_scores_equal_a_plain_computation(made, tied):
     assert float((stock - logits).abs().max()) > 0.01
 
 
-def test_the_model_s_hashes_depend_on_it(made, tied, tmp_path):
-    adapter = made / "stages" / "2-fomc" / "task"
-    found = [opened(adapter, tied)]
-    for name, scale in (("without", 0.0), ("other", 2.0)):
-        folder = tmp_path / name
-        shutil.copytree(adapter, folder)
+def test_switching_leaves_no_noise_behind(made, tied, tmp_path):
+    other, none = tmp_path / "other", tmp_path / "none"
+    for folder in (other, none):
+        shutil.copytree(made / "stages" / "2-fomc" / "task", folder)
         unsaid(folder)
-        noise = load_file(folder / NOISE)["noise"] * scale
+        noise = load_file(folder / NOISE)["noise"]
         (folder / NOISE).unlink()
-        if scale:
-            save_file({"noise": noise}, folder / NOISE)
-        found.append(opened(folder, tied))
-    for name in ("weights_sha256", "model_id"):
-        assert len({getattr(loaded, name) for loaded in found}) == 3
-    assert len({float(nll(loaded).sum()) for loaded in found}) == 3
-
-
-def test_switching_leaves_no_noise_behind(made, start, tied, tmp_path):
-    other = start(tmp_path / "other", "seed=3", "epochs=1").folder
-    none = start(tmp_path / "none", "epochs=1", dp="none").folder
+    save_file({"noise": 2 * noise}, other / NOISE)
     specs = parse_specs([f"a={made}", f"b={other}", f"c={none}"])
     loaded = {one.name: one for one in each(specs, base=str(tied), device="cpu")}
-    alone = {
-        name: nll(opened(path, tied))
-        for name, path in (("a", made), ("b", other), ("c", none))
-    }
+    apart = {"a": opened(made, tied), "b": opened(other, tied), "c": opened(none, tied)}
+    for name in ("weights_sha256", "model_id"):
+        assert len({getattr(one, name) for one in apart.values()}) == 3
+    alone = {name: nll(one) for name, one in apart.items()}
+    assert len({float(figures.sum()) for figures in alone.values()}) == 3
     before = nll(loaded["base"])
     for name in ("a", "b", "c", "b", "a"):
         assert (nll(loaded[name]) == alone[name]).all()
@@ -233,7 +221,6 @@ def test_a_file_that_is_not_the_one_is_refused(made, tied, tmp_path):
     broken[3, 4] = torch.nan
     cases: list[tuple[dict[str, torch.Tensor] | None, str]] = [
         (None, f"{NOISE} is missing"),
-        ({"noise": noise[:, :5].clone()}, "has shape [300, 5]"),
         ({"noise": noise[:7].clone()}, "has shape [7, 32]"),
         ({"noise": broken}, "tensor noise holds NaN"),
         ({"noise": 2 * noise}, "is not the file that it was trained with"),
@@ -271,10 +258,6 @@ def test_the_adapter_s_file_alone_is_refused_without_its_noise(made, tied, tmp_p
     for source in (file, folder):
         with pytest.raises(CheckpointError, match="is missing"):
             opened(source, tied)
-    unsaid_folder = tmp_path / "unsaid"
-    shutil.copytree(made / "stages" / "2-fomc" / "task", unsaid_folder)
-    unsaid(unsaid_folder)
-    assert (nll(opened(unsaid_folder, tied)) == nll(opened(made, tied))).all()
 
 
 def merged(tied: Path, adapter: Path, folder: Path) -> Path:

@@ -19,7 +19,7 @@ from spark_audit.data.examples import (
     write_examples,
 )
 from spark_audit.data.plain_rows import without_identifiers
-from spark_audit.errors import CheckpointError, InputError
+from spark_audit.errors import InputError
 from spark_train.cli import run
 from spark_train.relearn import Relearned
 
@@ -89,12 +89,6 @@ def test_identifiers_annotated_in_other_rows_count():
     assert left_out["elsewhere"] == len(left)
 
 
-def logits(loaded: Any) -> torch.Tensor:
-    with loaded.active() as model:
-        ids = torch.arange(3, 40, device=model.device)[None]
-        return model(input_ids=ids).logits[0].cpu().clone()
-
-
 def mean_nll(loaded: Any) -> float:
     """Of the plain rows' texts with EOS, by the model itself."""
     total, count = 0.0, 0
@@ -109,132 +103,73 @@ def mean_nll(loaded: Any) -> float:
 
 
 def relearned(ckpt: Path, data: Path, output: Path, **options: Any) -> Relearned:
-    options = {"base": None, "steps": 8, "lr": 1e-3, "batch_size": 5} | options
+    options = {"steps": 8, "lr": 1e-3, "batch_size": 5} | options
     return relearn(ckpt=str(ckpt), data=[data], output=output, device="cpu", **options)
 
 
 def test_an_adapter_is_trained_on(data, tiny_base, tmp_path, make_adapter):
-    adapter = make_adapter(tmp_path / "adapter", seed=3)
+    adapter, base = make_adapter(tmp_path / "adapter", seed=3), str(tiny_base)
     before = {p.name: p.read_bytes() for p in adapter.iterdir()}
-    shown: list[tuple[str, int, int]] = []
     out = tmp_path / "out"
-    found = relearned(
-        adapter,
-        data,
-        out,
-        base=str(tiny_base),
-        progress=lambda *told: shown.append(told),
-    )
+    found = relearned(adapter, data, out, base=base)
     # Batches of all five rows: the first loss is that of the checkpoint itself.
-    start = open_checkpoint(str(adapter), base=str(tiny_base), device="cpu")
+    start = open_checkpoint(str(adapter), base=base, device="cpu")
     assert found.losses[0] == pytest.approx(mean_nll(start), abs=1e-4)
-    assert found.rows == 5
-    assert len(found.losses) == 8
-    assert found.losses[-1] < found.losses[0]
-    assert shown[-1] == ("relearning, steps", 8, 8)
-    end = open_checkpoint(str(out), base=str(tiny_base), device="cpu")
+    assert (found.rows, len(found.losses)) == (5, 8)
+    end = open_checkpoint(str(out), base=base, device="cpu")
     assert end.format == "peft-adapter"
-    assert mean_nll(end) < found.losses[0]
+    assert mean_nll(end) < found.losses[-1] < found.losses[0]
     # The adapter goes on: its configuration stays, and the original is untouched.
     config = json.loads((out / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"]) == (4, 8)
     assert sorted(config["target_modules"]) == ["q_proj", "v_proj"]
     assert {p.name: p.read_bytes() for p in adapter.iterdir()} == before
     record = json.loads((out / "relearn.json").read_text())
-    assert record["losses"] == list(found.losses)
+    assert record["losses"] == found.losses
     assert record["rows"] == {"used": 5, "left_out": LEFT_OUT}
+    assert record["settings"]["steps"] == 8
     told = json.loads((out / "trained_on.json").read_text())
     assert told["base_sha256"] == start.base_sha256
-    assert record["settings"]["steps"] == 8
     assert record["checkpoint"]["weights_sha256"] == start.weights_sha256
-    assert record["checkpoint"]["base_sha256"] == start.base_sha256
     assert "Jones" not in (out / "relearn.json").read_text()
 
 
 def test_full_weights_stay_full_weights(data, tiny_base, tmp_path):
-    from transformers import AutoModelForCausalLM
-
-    out = tmp_path / "out"
-    found = relearned(tiny_base, data, out)
-    start = open_checkpoint(str(tiny_base), device="cpu")
+    # Its configuration says that the head is tied; the file holds both.
+    model, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(tiny_base, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(
+        json.dumps(config | {"tie_word_embeddings": True})
+    )
+    found = relearned(model, data, out)
+    start, alone = (open_checkpoint(str(p), device="cpu") for p in (model, out))
     assert found.losses[0] == pytest.approx(mean_nll(start), abs=1e-4)
     # Another base cannot be put under it: what was trained is all there.
-    alone = open_checkpoint(str(out), device="cpu")
-    based = open_checkpoint(str(out), base=str(tiny_base), device="cpu")
-    assert alone.format == based.format == "hf-folder"
-    assert alone.model_id == based.model_id != start.model_id
+    assert alone.format == "hf-folder"
     assert alone.tokenizer_sha256 == start.tokenizer_sha256
     assert mean_nll(alone) < found.losses[0]
-    torch.testing.assert_close(logits(alone), logits(based))
-    record = json.loads((out / "relearn.json").read_text())
-    assert record["settings"]["adapter"] == "fresh, merged"
-    assert record["checkpoint"]["base"] is None
-    assert record["checkpoint"]["weights_sha256"] == start.weights_sha256
     # Nothing but the attention projections has changed.
-    before, after = (
-        AutoModelForCausalLM.from_pretrained(folder).state_dict()
-        for folder in (tiny_base, out)
-    )
+    before, after = start.model.state_dict(), alone.model.state_dict()
     assert before.keys() == after.keys()
     changed = {n for n in before if not torch.equal(before[n], after[n])}
     assert changed == {n for n in before if "self_attn" in n}
 
 
-def test_a_head_that_is_not_tied_is_kept(data, tiny_base, tmp_path):
-    # Its configuration says otherwise, the file holds both.
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_base, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["tie_word_embeddings"] = True
-    (folder / "config.json").write_text(json.dumps(config))
-    relearned(folder, data, tmp_path / "out", steps=1, lr=1e-12)
-    paths = (folder, tmp_path / "out")
-    one, other = (logits(open_checkpoint(str(p), device="cpu")) for p in paths)
-    torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
-
-
-def test_layers_and_tokenizer_are_chosen(data, tiny_base, tmp_path, make_adapter):
-    bare = tmp_path / "bare"
-    shutil.copytree(tiny_base, bare)
-    for path in bare.glob("*token*"):
-        path.unlink()
-    with pytest.raises(CheckpointError, match="--tokenizer"):
-        relearned(bare, data, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    options = {"tokenizer": str(tiny_base), "lora_targets": ["up_proj"]}
-    relearned(bare, data, tmp_path / "out", **options)
-    start, end = (
-        open_checkpoint(str(p), device="cpu") for p in (tiny_base, tmp_path / "out")
-    )
-    assert start.tokenizer_sha256 == end.tokenizer_sha256
-    before, after = start.model.state_dict(), end.model.state_dict()
-    changed = {n for n in before if not torch.equal(before[n], after[n])}
-    assert changed == {n for n in before if "up_proj" in n}
-    adapter = make_adapter(tmp_path / "adapter")
-    with pytest.raises(InputError, match="trained on as it is"):
-        relearned(adapter, data, tmp_path / "no", lora_targets=["up_proj"])
-    # An adapter's own tokenizer goes with it.
-    relearned(adapter, data, tmp_path / "b", steps=1, tokenizer=str(tiny_base))
-    assert (tmp_path / "b" / "tokenizer.json").exists()
-
-
-def test_adapters_that_are_no_plain_lora_are_refused(data, tiny_base, tmp_path):
+def test_an_adapter_that_is_no_lora_is_refused(data, tiny_base, tmp_path):
     from peft import IA3Config, get_peft_model
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(tiny_base)
-    config = IA3Config(
-        task_type="CAUSAL_LM",
-        target_modules=["k_proj", "down_proj"],
-        feedforward_modules=["down_proj"],
-    )
-    other = get_peft_model(model, config)
+    names = {"target_modules": ["k_proj"], "feedforward_modules": []}
+    other = get_peft_model(model, IA3Config(task_type="CAUSAL_LM", **names))
     for name, weight in other.named_parameters():
         if "ia3" in name:
             torch.nn.init.constant_(weight, 0.5)
     other.save_pretrained(tmp_path / "ia3")
     with pytest.raises(InputError, match="is an adapter, but no LoRA"):
         relearned(tmp_path / "ia3", data, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_written_over(data, tiny_base, tmp_path, capsys):
@@ -242,7 +177,6 @@ def test_nothing_is_written_over(data, tiny_base, tmp_path, capsys):
     arguments += ["--steps", "2", "--quiet", "-o"]
     assert run([*arguments, str(tmp_path)]) == 2
     assert "is there already, and not empty" in capsys.readouterr().err
-    assert data.exists()
     assert run([*arguments, str(data)]) == 2
     assert read_examples(data)
     assert run([*arguments, str(tmp_path / "new"), "--lr", "0"]) == 2

@@ -45,9 +45,7 @@ def plain_replay(
     ce: list[Any] = []
     divergence: list[Any] = []
     factor = temperature**2 if settings.replay.t_squared else 1.0
-    of_rows: list[Any] = []
     for row in rows:
-        before = len(ce), len(divergence)
         scores = plain_score(
             row, teacher[row.id], texts, alpha=settings.sensitivity.alpha
         )
@@ -63,14 +61,11 @@ def plain_replay(
             elif row.response[t]:
                 z = student[t - 1]
                 ce.append(z.exp().sum().log() - z[int(row.ids[t])])
-        mine = [*ce[before[0] :], *(factor * one for one in divergence[before[1] :])]
-        of_rows += [sum(mine) / len(mine)] if mine else []
     zero = torch.zeros((), dtype=torch.float64)
     sum_ce, sum_kl = sum(ce, zero), sum(divergence, zero)
     mean_ce, mean_kl = sum_ce / max(len(ce), 1), sum_kl / max(len(divergence), 1)
     forms = {
         "count": (sum_ce + factor * sum_kl) / max(len(ce) + len(divergence), 1),
-        "sequence": sum(of_rows, zero) / max(len(of_rows), 1),
         "mean": mean_ce + factor * mean_kl,
     }
     return {
@@ -110,17 +105,6 @@ def compare(
     return seen, found
 
 
-@pytest.mark.parametrize("weighting", ["sequence", "mean"])
-@pytest.mark.parametrize("more", [(), ("replay.t_squared=on", "replay.lambda=0.3")])
-@pytest.mark.parametrize("tokens", [0, 60])
-def test_our_forms_weigh_rows_or_terms_alike(weighting, more, tokens):
-    seen, found = compare(f"replay.weighting={weighting}", *more, tokens=tokens)
-    assert min(found["sizes"]) > 0
-    close = {"rel": 1e-5, "abs": 1e-7}
-    assert seen.record["loss"] == pytest.approx(seen.plain["loss"].item(), **close)
-    same(seen.gradients, seen.plain_gradients)
-
-
 def number(value: torch.Tensor) -> float:
     return float(value.detach())
 
@@ -140,19 +124,15 @@ def agree(seen: Seen, found: dict[str, Any]) -> None:
     "assignments",
     [
         (),
-        ("replay.temperature=1",),
-        ("replay.t_squared=on",),
-        ("replay.temperature=3.5", "replay.t_squared=on"),
-        ("replay.lambda=0.3",),
-        ("replay.top_k=1000",),
-        ("sensitivity.alpha=0.5",),
-        ("sensitivity.tau=0.45",),
+        ("replay.temperature=3.5", "replay.t_squared=on", "replay.lambda=0.3"),
+        ("replay.top_k=1000", "sensitivity.alpha=0.5", "sensitivity.tau=0.45"),
+        ("replay.weighting=mean", "replay.t_squared=on"),
     ],
 )
 def test_loss_and_gradient_are_the_equations(assignments):
-    seen, found = compare(*assignments)
-    assert found["sizes"][1] > 0
-    assert found["kl"] > (0 if "replay.top_k=1" in assignments else 1e-3)
+    seen, found = compare(*assignments, tokens=0 if assignments else 60)
+    assert min(found["sizes"]) > 0
+    assert found["kl"] > 1e-3
     agree(seen, found)
 
 
@@ -169,25 +149,6 @@ def test_no_position_at_all_is_a_loss_of_0():
     terms = recall.terms(silent)
     assert [terms[name].count for name in ("replay_ce", "replay_kl")] == [0, 0]
     assert [number(value) for value in recall.loss(silent).values()] == [0, 0]
-
-
-def test_a_repeated_row_counts_twice():
-    stream = make_stream(adapted(), ROWS, *USUAL)
-    recall = Distillation(stream, 1)
-    one, other = ROWS["a"][:2]
-    recall.start([one, other, one], 9)
-    moved(stream.student.model, seed=5)
-    single, double = recall.loss([one]), recall.loss([one, one])
-    mixed, rest = recall.loss([one, other, one]), recall.loss([other])
-    for name, value in single.items():
-        assert number(double[name]) == pytest.approx(2 * number(value))
-        assert number(mixed[name]) == pytest.approx(
-            2 * number(value) + number(rest[name])
-        )
-    assert (
-        recall.terms([one, one])["replay_kl"].count
-        == 2 * recall.terms([one])["replay_kl"].count
-    )
 
 
 def test_the_teacher_is_asked_once_and_does_not_follow_the_student():

@@ -58,47 +58,30 @@ def test_logits_are_the_models_own(kind, which):
     assert (logits - wrong).abs().max() > 0.1
 
 
-def test_an_unknown_class_gives_its_own_logits():
-    known = make_model(initializer_range=0.4)
+@pytest.mark.parametrize(("known", "why"), [(False, "Unheard"), (True, "differ")])
+def test_a_class_that_does_more_gives_its_own_logits(known, why, monkeypatch):
+    inner = make_model(initializer_range=0.4)
+    forward = inner.forward
 
-    class Unheard(type(known)):  # type: ignore[misc]
-        def forward(self, *args: Any, **options: Any) -> Any:
-            found = super().forward(*args, **options)
-            found.logits = 2 * found.logits
-            return found
+    def scaled(*args: Any, **options: Any) -> Any:
+        found = forward(*args, **options)
+        found.logits = 2 * found.logits
+        return found
 
-    known.__class__ = Unheard
-    model = add_lora(known, r=4).double()
+    monkeypatch.setattr(inner, "forward", scaled)
+    if not known:
+        inner.__class__ = type("Unheard", (type(inner),), {})
+    model = add_lora(inner, r=4).double()
     moved(model, seed=1)
     student = Student(model)
-    assert "Unheard" in student.note
+    assert why in student.note
     mask = asked("some")
-    hidden = student.hidden(collate(ROWS), mask)
-    wanted = plain(model, mask)
+    hidden, wanted = student.hidden(collate(ROWS), mask), plain(model, mask)
     assert hidden.shape[1] == 300
     torch.testing.assert_close(student.logits(hidden), wanted)
     ids = torch.arange(len(hidden))[:, None] + torch.arange(3)
     torch.testing.assert_close(student.logits_at(hidden, ids), wanted.gather(1, ids))
     check_total(student, model, rows=3)
-
-
-def test_a_known_class_that_does_more_falls_back_too(monkeypatch):
-    model = adapted()
-    inner = model.get_base_model()
-    forward = inner.forward
-
-    def scaled(*args: Any, **options: Any) -> Any:
-        found = forward(*args, **options)
-        found.logits = found.logits * 1.5
-        return found
-
-    monkeypatch.setattr(inner, "forward", scaled)
-    student = Student(model)
-    assert "differ" in student.note
-    mask = asked("all")
-    with torch.no_grad():
-        found = student.logits(student.hidden(collate(ROWS), mask))
-        torch.testing.assert_close(found, plain(model, mask))
 
 
 def check_total(
@@ -133,7 +116,7 @@ def check_total(
     )
 
 
-@pytest.mark.parametrize("rows", [1, 3, 10**6, None])
+@pytest.mark.parametrize("rows", [3, None])
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
 def test_a_sum_in_chunks_is_plain_autograd(kind, rows):
     model = adapted(kind, **KINDS[kind])
@@ -145,9 +128,8 @@ def adapter_weights(model: Any, name: str) -> dict[str, Tensor]:
     return {k: w for k, w in model.named_parameters() if f".{name}." in k}
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_a_teacher_stays_where_the_student_was(kind):
-    model = adapted(kind)
+def test_a_teacher_stays_where_the_student_was():
+    model = adapted("gpt2")
     student, batch, mask = Student(model), collate(ROWS), asked("all")
 
     def logits() -> Tensor:
@@ -186,20 +168,8 @@ def test_a_teacher_stays_where_the_student_was(kind):
         torch.testing.assert_close(logits(), now)
 
 
-def test_a_teacher_is_put_away_after_an_error():
-    model = adapted()
-    student = Student(model)
-    student.freeze("old")
-    with pytest.raises(ZeroDivisionError), student.teacher("old"):
-        _ = 1 / 0
-    assert model.active_adapter == "default"
-    assert torch.is_grad_enabled()
-    assert all(w.requires_grad for w in student.trainable.values())
-
-
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_bfloat16(kind):
-    model = add_lora(make_model(kind).to(torch.bfloat16), r=4).eval()
+def test_bfloat16():
+    model = add_lora(make_model("llama").to(torch.bfloat16), r=4).eval()
     moved(model, seed=1, size=0.02)
     student, mask = Student(model), asked("all")
     assert not student.note
@@ -216,12 +186,6 @@ def test_bfloat16(kind):
     assert total.dtype == torch.float32
     nll = -wanted.log_softmax(-1)[torch.arange(len(ids)), ids].sum()
     assert total.item() == pytest.approx(float(nll), rel=0.01)
-    total.backward()
-    assert any(w.grad is not None and w.grad.any() for w in student.trainable.values())
-    student.freeze("old")
-    with student.teacher("old"):
-        again = student.logits(student.hidden(collate(ROWS), mask))
-    torch.testing.assert_close(again, logits.detach())
 
 
 def test_a_model_without_adapter_trains_itself():

@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from spark_audit.data.examples import Example, Span
-from spark_train.token_scores import row_scores, task_counts, write_scores
+from spark_audit.data.examples import Example
+from spark_train.token_scores import row_scores, task_counts
 from spark_train.training_rows import TrainRow, encode_rows
 
 VOCABULARY = 40
@@ -57,43 +55,3 @@ def test_counts_are_of_text_alone(bos, make_tokenizer):
     assert counts.dtype == np.int64
     assert counts.tolist() == expected.tolist()
     assert counts.max() > 2
-
-
-def test_the_file_holds_no_text(tmp_path, tiny_tokenizer):
-    text = "Ask Kim or ask Maria."
-    rows = encode_rows(
-        [
-            Example("b", "t", text, " positive", "train", "b", (Span(4, 7, "NAME"),)),
-            Example("a", "t", "The food was", " cold", "train", "a"),
-        ],
-        tiny_tokenizer,
-    )
-    counts = {"t": task_counts(rows, vocab_size=len(tiny_tokenizer))}
-    nll = [np.linspace(0, 3, len(row) - 1) for row in rows]
-    scores = row_scores(rows, nll, counts, alpha=0.5)
-    path = tmp_path / "stages" / "scores.parquet"
-    write_scores(path, rows, scores)
-    table = pq.read_table(path)
-    assert {field.name: field.type for field in table.schema} == {
-        "example": pa.dictionary(pa.int32(), pa.string()),
-        "position": pa.int32(),
-        "score": pa.float32(),
-        "pii": pa.bool_(),
-        "response": pa.bool_(),
-    }
-    assert table.to_pylist() == [
-        {
-            "example": row.id,
-            "position": t,
-            "score": score[t],
-            "pii": row.pii[t],
-            "response": row.response[t],
-        }
-        for row, score in zip(rows, scores, strict=True)
-        for t in range(1, len(row))
-    ]
-    assert sum(table["pii"].to_pylist()) == rows[0].pii.sum() > 0
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert [file.name for file in path.parent.iterdir()] == ["scores.parquet"]
-    for word in (b"Kim", b"Maria", b"positive"):
-        assert word not in path.read_bytes()

@@ -49,29 +49,15 @@ def test_a_response_that_does_not_fit_whole_is_an_error(bos):
         assert caught.value.where == "example 'row 7'"
     with pytest.raises(InputError, match=f"takes {size} tokens, and max_length"):
         encode_rows([long], tokenizer, max_length=least - 1)
-
-
-@pytest.mark.parametrize("bos", [True, False])
-def test_a_response_that_would_lose_all_of_its_prompt_is_an_error(bos):
-    tokenizer = make_tokenizer(bos=bos)
-    row = Example(
-        "row 7",
-        "t",
-        "Ask 078-05-1120",
-        " positive",
-        "train",
-        "a",
-        (Span(4, 15, "SSN"),),
-    )
-    (full,) = encode_rows([row], tokenizer)
-    size, name = int(full.response.sum()) - 1, int(full.pii.sum())
-    assert name > 2
-    # Without a token in front, the identifier's first would have no prediction.
-    least = 1 + name + size + 1
-    (short,) = encode_rows([row], tokenizer, max_length=least)
-    assert short.pii.sum() == name
-    with pytest.raises(InputError, match=f"takes {size} tokens, and max_length"):
-        encode_rows([row], tokenizer, max_length=least - 1)
+    # Without a token in front, an identifier's first would have no prediction.
+    span = (Span(4, 15, "SSN"),)
+    close = replace(long, prompt="Ask 078-05-1120", response=" positive", spans=span)
+    (full,) = encode_rows([close], tokenizer)
+    least = 1 + int(full.pii.sum()) + int(full.response.sum())
+    (short,) = encode_rows([close], tokenizer, max_length=least)
+    assert short.pii.sum() == full.pii.sum() > 2
+    with pytest.raises(InputError, match="tokens, and max_length"):
+        encode_rows([close], tokenizer, max_length=least - 1)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +65,7 @@ def test_a_response_that_would_lose_all_of_its_prompt_is_an_error(bos):
     [
         ("Label:", "\npositive"),
         ("Label:\n", "positive"),
-        ("Label:\n\n", "\n\npositive\n"),
-        ("Label:", "positive  \n"),
+        ("Label:\n\n", "\n\npositive  \n"),
         ("Label: ", "positive"),  # the blank is part of the response's first token
         ("Label:", " positive"),
         ("", "x"),
@@ -208,7 +193,4 @@ def test_padding_stands_on_the_right_and_is_masked(tiny_tokenizer):
         assert batch.attention[i].tolist() == [True] * n + [False] * (len(rows[0]) - n)
         assert not (batch.response | batch.pii)[i, n:].any()
     assert batch.pii.any(dim=1).all()
-    moved = batch.to("meta")
-    for name in ("ids", "attention", "response", "pii"):
-        assert getattr(moved, name).is_meta, name
     assert encode_rows([], tiny_tokenizer) == []

@@ -9,8 +9,7 @@ import pytest
 import torch
 from peft import PeftModel
 from run_training import steps, train, write_stream
-from tiny_models import save_model
-from transformers import AutoModelForCausalLM, MambaConfig
+from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.detect import series
 from spark_audit.checkpoints.open import open_checkpoint
@@ -21,16 +20,14 @@ from spark_train.run_folder import RunRecord
 from spark_train.training_run import Outcome
 
 TASKS = ("yelp", "fomc")
-COMMON = ("epochs=3", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")
+COMMON = ("epochs=1", "batch_size=4", "lr=0.02", "lora.r=4", "save_every=5")
 SMALL = {
-    "ptpc": ("ptpc.steps=5", "ptpc.lr=0.0001"),
+    "ptpc": ("ptpc.steps=2", "ptpc.lr=0.001"),
     "replay": ("replay.top_k=16",),
 }
 DISTILLED = {"spark", "sd-replay"}
 CORRECTED = {"spark", "er-ptpc"}
 REHEARSED = {"er", "er-ptpc"}
-ALONE = {"seqft", "ewc", "gem", "olora", "pecl"}
-KNOWN = ALONE | {"mtl"} | DISTILLED | CORRECTED | REHEARSED
 
 
 def settings(method: str) -> tuple[str, ...]:
@@ -81,18 +78,18 @@ def expected_phases(method: str) -> dict[str, tuple[int, set[str]]]:
     """Phase -> steps and terms: 7 rows, batches of 4, two of them replayed."""
     correction = {"ul", "dkl", "anchor"}
     if method == "mtl":
-        return {"1-all/task": (12, {"task"})}
+        return {"1-all/task": (4, {"task"})}
     own = {"task", "unlearn"} if method == "pecl" else {"task"}
-    phases: dict[str, tuple[int, set[str]]] = {"1-yelp/task": (6, own)}
+    phases: dict[str, tuple[int, set[str]]] = {"1-yelp/task": (2, own)}
     if method in CORRECTED:
-        phases["1-yelp/priv"] = (5, correction | {"old"})
+        phases["1-yelp/priv"] = (2, correction | {"old"})
     if method in DISTILLED:
         more = {"replay_ce", "replay_kl"}
     else:
         more = {"replay"} if method in REHEARSED else set()
-    phases["2-fomc/task"] = (12 if more else 6, own | more)
+    phases["2-fomc/task"] = (4 if more else 2, own | more)
     if method in CORRECTED:
-        phases["2-fomc/priv"] = (5, correction | {"old"})
+        phases["2-fomc/priv"] = (2, correction | {"old"})
     return phases
 
 
@@ -109,7 +106,6 @@ def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
         method,
         list(TASKS),
     )
-    assert record.rows == {task: {"train": 7, "test": 4} for task in TASKS}
     assert record.settings["lr"] == 0.02
     left = {path.name for path in folder.iterdir()}
     wanted = {"run.json", "stages", "accuracy.csv", "metrics.jsonl"}
@@ -126,10 +122,8 @@ def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
             assert line[f"n_{name}"] > 0 or line[name] == 0
     for key, some in found.items():
         assert [line["step"] for line in some] == list(range(1, len(some) + 1)), key
-    if method in KNOWN:
-        assert {k: (len(v), terms(v[0])) for k, v in found.items()} == (
-            expected_phases(method)
-        )
+    known = {key: (len(some), terms(some[0])) for key, some in found.items()}
+    assert known == expected_phases(method)
     penalties = {"ewc": "ewc", "olora": "orthogonal", "pecl": "memreg"}
     if method in penalties:
         parts = [penalties[method] in line for line in lines]
@@ -146,23 +140,23 @@ def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
     order, matrix = read_matrix(folder / "accuracy.csv")
     assert (order, matrix) == (list(TASKS), made.matrix)
     assert None not in matrix[-1]
+    opens_alike(folder, tiny_base)
 
 
-@pytest.mark.parametrize("method", list(METHODS))
-def test_adapters_open_in_the_audit_and_in_stock_peft(method, runs, tiny_base):
-    folder = runs(method).folder
+def opens_alike(folder: Path, base: Path) -> None:
+    """Adapters open in the audit as in stock PEFT, and each phase changes something."""
     stages = series(str(folder))
     assert [s.label for s in stages] == sorted(p.name for p in folder.glob("stages/*"))
     ids = torch.arange(5, 29)[None]
-    base = AutoModelForCausalLM.from_pretrained(tiny_base).eval()
+    model = AutoModelForCausalLM.from_pretrained(base).eval()
     with torch.no_grad():
-        plain = base(input_ids=ids).logits
+        plain = model(input_ids=ids).logits
     paths = sorted(p.parent for p in folder.glob("stages/*/*/adapter_config.json"))
     stock: Any = None
     seen = {}
     for number, path in enumerate(paths):
         if stock is None:
-            stock = PeftModel.from_pretrained(base, path, adapter_name="0")
+            stock = PeftModel.from_pretrained(model, path, adapter_name="0")
         else:
             stock.load_adapter(path, adapter_name=str(number))
             stock.set_adapter(str(number))
@@ -176,14 +170,14 @@ def test_adapters_open_in_the_audit_and_in_stock_peft(method, runs, tiny_base):
 
     # Beside it lies what it was trained on, by which another base is refused.
     beside = json.loads((paths[-1] / "trained_on.json").read_text())
-    assert beside["base_sha256"] == open_checkpoint(str(tiny_base)).weights_sha256
+    assert beside["base_sha256"] == open_checkpoint(str(base)).weights_sha256
 
     last = stages[-1]
     for source, path in ((str(folder), last.path), (f"{folder}@1:task", paths[-1])):
         if source.endswith("task"):
             path = folder / "stages" / stages[0].label / "task"
         loaded = open_checkpoint(source, device="cpu")
-        assert loaded.base == tiny_base.name
+        assert loaded.base == base.name
         with torch.no_grad():
             ours = loaded.model(input_ids=ids).logits
         torch.testing.assert_close(ours, seen[path], atol=1e-5, rtol=1e-5)
@@ -198,38 +192,19 @@ def test_checkpointing_and_bfloat16_run(runs, tiny_base, data, tmp_path):
     saving = trained(
         "spark", tiny_base, data, tmp_path / "a", gradient_checkpointing=True
     )
-    lines = steps(saving.folder)
-    assert len(lines) == len(plain)
-    for one, other in zip(lines, plain, strict=True):
+    for one, other in zip(steps(saving.folder), plain, strict=True):
         assert math.isclose(one["loss"], other["loss"], rel_tol=1e-6, abs_tol=1e-9)
     coarse = steps(
-        trained("spark", tiny_base, data, tmp_path / "b", dtype="bfloat16").folder
+        trained("seqft", tiny_base, data, tmp_path / "b", dtype="bfloat16").folder
     )
-    assert len(coarse) == len(plain)
     assert all(math.isfinite(line["loss"]) for line in coarse)
-    assert abs(coarse[0]["loss"] - plain[0]["loss"]) < 0.1
-    assert coarse[0]["loss"] != plain[0]["loss"]
-
-
-def test_eval_rows_bounds_what_is_answered(
-    runs, tiny_base, data, tmp_path, monkeypatch
-):
-    asked: list[list[str]] = []
-
-    def spy(loaded: Any, prompts: Any) -> float:
-        asked.append([prompt.key for prompt in prompts])
-        return 1.0
-
-    monkeypatch.setattr("spark_train.training_run.accuracy", spy)
-    trained("seqft", tiny_base, data, tmp_path / "run", "eval_rows=2", "epochs=1")
-    yelp, fomc = ["yelp-07", "yelp-08"], ["fomc-07", "fomc-08"]
-    assert asked == [yelp, yelp, fomc]
+    assert 0 < abs(coarse[0]["loss"] - plain[0]["loss"]) < 0.1
 
 
 def test_a_numbered_order_keeps_the_tasks_that_are_there(tiny_base, tmp_path):
     # Names are compared without case; the data's own are kept.
     data = write_stream(tmp_path / "d.jsonl", tasks=("Yelp", "other", "FOMC"))
-    made = trained("seqft", tiny_base, data, tmp_path / "r", "epochs=1", order="1")
+    made = trained("seqft", tiny_base, data, tmp_path / "r", "eval_rows=2", order="1")
     assert made.record.tasks == ["FOMC", "Yelp"]
     missing = [name for name in ORDERS["1"] if name not in ("fomc", "yelp")]
     assert f"order 1: not in the data: {', '.join(missing)}" in made.record.notes
@@ -273,25 +248,21 @@ def refused(tiny_base, data, tmp_path, capsys):
 
 
 def test_data_that_cannot_be_trained_on_is_refused(refused, tmp_path):
-    code, said = refused(data=tmp_path / "nowhere.jsonl")
-    assert code in (2, 4)
-    assert "nowhere.jsonl" in said
     (tmp_path / "empty").mkdir()
-    code, said = refused(data=tmp_path / "empty")
-    assert code == 2
-    assert "holds no .jsonl file" in said
     held = write_stream(tmp_path / "held.jsonl", train=0)
-    code, said = refused(data=held)
-    assert code == 2
-    assert "holds no train row" in said
     other = write_stream(tmp_path / "other.jsonl", tasks=("mine",))
-    code, said = refused(data=other, order=1)
-    assert code == 2
-    assert "none of the tasks of order 1; it has: mine" in said
-    code, said = refused("--set", "max_length=4")
-    assert code == 2
-    assert "max_length 4" in said
-    assert "example '" in said
+    for flags, changed, told in (
+        ((), {"data": tmp_path / "nowhere.jsonl"}, "nowhere.jsonl"),
+        ((), {"data": tmp_path / "empty"}, "holds no .jsonl file"),
+        ((), {"data": held}, "holds no train row"),
+        ((), {"data": other, "order": 1}, "tasks of order 1; it has: mine"),
+        ((), {"order": "yelp,yelp"}, "names no task, or one twice"),
+        ((), {"order": "yelp,mine"}, "'mine' is no task with train rows"),
+        (("--set", "max_length=4"), {}, "max_length 4 leaves too few"),
+    ):
+        code, said = refused(*flags, **changed)
+        assert code == (4 if told == "nowhere.jsonl" else 2)
+        assert told in said
     assert not (tmp_path / "run" / "run.json").exists()
 
 
@@ -303,26 +274,3 @@ def test_a_loss_that_is_not_finite_stops_the_run(refused, tmp_path):
     assert said == (
         "1-yelp/task: the loss is not finite at step 2 of 2; lower the learning rate"
     )
-
-
-def test_a_base_without_attention_names_its_layers(refused, data, tmp_path):
-    base = tmp_path / "mamba"
-    config = MambaConfig(
-        vocab_size=300,
-        hidden_size=32,
-        state_size=4,
-        num_hidden_layers=2,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    save_model(AutoModelForCausalLM.from_config(config), base)
-    code, said = refused(base=base)
-    assert code == 2
-    assert "no attention projections" in said
-    assert "in_proj" in said
-    assert "--lora-targets" in said
-    assert "lm_head" not in said
-    code, said = refused("--lora-targets", "q_proj", base=base)
-    assert code == 2
-    assert "in_proj" in said
