@@ -192,7 +192,7 @@ def relearn(
     request = replace(request, ckpt=ckpt, loading=loading)
     with progress(quiet=quiet) as show:
         left = relearned(request, progress=show)
-    facts: dict[str, object] = {"checkpoint": str(request.output)}
+    facts: dict[str, Any] = {"checkpoint": str(request.output)}
     if json:
         facts |= asdict(left)
     else:
