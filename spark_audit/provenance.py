@@ -9,10 +9,7 @@ import json
 import platform
 import zlib
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
-
-from spark_audit.files import open_regular
 
 PACKAGES = (
     "spark-audit",
@@ -59,22 +56,6 @@ def canonical_json(value: Any) -> bytes:
 def sha256_json(value: Any) -> str:
     """SHA-256 of the canonical JSON of a value, in hex."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
-
-
-_memo: dict[tuple[str, int, int, int], str] = {}
-
-
-def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes; memoised on path, size, mtime and inode.
-
-    Links are followed: it tells nothing of what the file holds.
-    """
-    state = path.stat()
-    key = (str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ino)
-    if key not in _memo:
-        with open_regular(path, follow=True) as file:
-            _memo[key] = hashlib.file_digest(file, "sha256").hexdigest()
-    return _memo[key]
 
 
 def seed_for(seed: int, *parts: object) -> int:

@@ -16,9 +16,8 @@ from spark_audit.checkpoints.loaded import Loaded, undisturbed
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example, data_files, read_bytes, read_examples
 from spark_audit.errors import InputError
-from spark_audit.files import write_text
+from spark_audit.files import sha256_file, write_text
 from spark_audit.manifest.sequences import row_prompts
-from spark_audit.provenance import sha256_file
 from spark_audit.scoring.items import Prompt
 from spark_audit.scoring.score import score
 from spark_audit.scoring.table import Pass

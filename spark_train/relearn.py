@@ -26,8 +26,8 @@ from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.data.examples import data_files, read_examples
 from spark_audit.data.plain_rows import without_identifiers
 from spark_audit.errors import InputError
-from spark_audit.files import check_writable, write_text
-from spark_audit.provenance import now, seed_for, sha256_file, versions
+from spark_audit.files import check_writable, sha256_file, write_text
+from spark_audit.provenance import now, seed_for, versions
 from spark_train.model.lora import (
     ADAPTER,
     TRAINED_ON,

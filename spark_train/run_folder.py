@@ -29,18 +29,24 @@ from torch import Tensor
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.own_run import RECORD, STATE, check_files, read_state
 from spark_audit.checkpoints.sidecar import check_whole
-from spark_audit.checksums import BLANK, Fact, fact_of, intact, intact_file, sealed
 from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
+    BLANK,
+    Fact,
     alone,
     cannot_write,
     check_links,
+    fact_of,
+    intact,
+    intact_file,
     parse_json,
     read_regular,
+    sealed,
+    sha256_file,
     sweep,
     write_atomically,
 )
-from spark_audit.provenance import now, sha256_file, sha256_json, versions
+from spark_audit.provenance import now, sha256_json, versions
 from spark_train.corpus import Corpus
 from spark_train.distributed import Processes
 from spark_train.loop import State, Timed, timed

@@ -53,14 +53,14 @@ VECTOR = (5254295370254170289, 5430179107368069156, 7029035733826284920)
 def test_a_file_hash_follows_the_content(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"one")
-    assert provenance.sha256_file(path) == hashlib.sha256(b"one").hexdigest()
+    assert files.sha256_file(path) == hashlib.sha256(b"one").hexdigest()
     path.write_bytes(b"three")
-    assert provenance.sha256_file(path) == hashlib.sha256(b"three").hexdigest()
+    assert files.sha256_file(path) == hashlib.sha256(b"three").hexdigest()
     # Same size, another file under the same name.
     other = tmp_path / "g"
     other.write_bytes(b"seven")
     os.replace(other, path)
-    assert provenance.sha256_file(path) == hashlib.sha256(b"seven").hexdigest()
+    assert files.sha256_file(path) == hashlib.sha256(b"seven").hexdigest()
 
 
 def test_a_file_is_written_with_its_folders_and_mode(tmp_path):

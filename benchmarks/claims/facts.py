@@ -12,7 +12,7 @@ from claims.plan import SYSTEMS, Order, Run
 from claims.request import ClaimsRequest
 from claims.rules import RULES, Claim, Decision, Figure, figure_of
 from spark_audit.data.examples import Example
-from spark_audit.provenance import sha256_file
+from spark_audit.files import sha256_file
 
 SYSTEM = ("system", "order", "seeds", "Last", "Avg", "BWT", "NLL pii", "NLL low")
 FIGURES = ("last", "avg", "bwt")

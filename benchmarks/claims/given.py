@@ -21,9 +21,14 @@ from spark_audit.demo.base_model import make_tokenizer, train_base
 from spark_audit.demo.demo import Size, make_data
 from spark_audit.demo.text import TASKS
 from spark_audit.errors import InputError, choose
-from spark_audit.files import check_writable, parse_json, read_regular, write_text
+from spark_audit.files import (
+    check_writable,
+    parse_json,
+    read_regular,
+    sha256_file,
+    write_text,
+)
 from spark_audit.pipeline.engines.cluster import check
-from spark_audit.provenance import sha256_file
 from spark_train.methods import groups
 from spark_train.privacy import groups as privacy_groups
 from spark_train.training_settings import names, parse

@@ -31,7 +31,7 @@ from spark_audit.results import (
     side_of,
 )
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.scoring.answers import normalised, stripped
+from spark_audit.scoring.items import normalised, stripped
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.accuracy import (
     LEVELS,

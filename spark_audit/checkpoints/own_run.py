@@ -9,9 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from spark_audit.checksums import DAMAGED, fault, intact, intact_file
 from spark_audit.errors import InputError, OutputError
-from spark_audit.files import parse_json, read_regular
+from spark_audit.files import (
+    DAMAGED,
+    fault,
+    intact,
+    intact_file,
+    parse_json,
+    read_regular,
+)
 
 RECORD, STATE = "run.json", "state.safetensors"
 """What a run is, and where one that goes on stands: both hold checksums of the rest."""

@@ -32,8 +32,8 @@ from spark_audit.errors import (
     first_line,
     shown,
 )
-from spark_audit.files import parse_json
-from spark_audit.provenance import sha256_file, sha256_json
+from spark_audit.files import parse_json, sha256_file
+from spark_audit.provenance import sha256_json
 
 SECONDS = 600
 """In which a whole answer must be there."""

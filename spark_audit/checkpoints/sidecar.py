@@ -17,10 +17,8 @@ from spark_audit.checkpoints.weight_files import (
     merged,
     safetensors_file,
 )
-from spark_audit.checksums import DAMAGED, fault, intact
 from spark_audit.errors import CheckpointError
-from spark_audit.files import read_regular
-from spark_audit.provenance import sha256_file
+from spark_audit.files import DAMAGED, fault, intact, read_regular, sha256_file
 
 NOISE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""

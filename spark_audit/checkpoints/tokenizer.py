@@ -24,7 +24,8 @@ from spark_audit.checkpoints.locate import (
 )
 from spark_audit.checkpoints.models import quantised, untied
 from spark_audit.errors import CheckpointError, panicked, shown
-from spark_audit.provenance import sha256_file, sha256_json
+from spark_audit.files import sha256_file
+from spark_audit.provenance import sha256_json
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.checkpoint import Checkpoint

@@ -17,8 +17,8 @@ import torch
 from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside, read_json
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.errors import CheckpointError, shown
-from spark_audit.files import check_regular
-from spark_audit.provenance import sha256_file, sha256_json
+from spark_audit.files import check_regular, sha256_file
+from spark_audit.provenance import sha256_json
 
 # What trainers save beside weights and what is none.
 NO_WEIGHTS = (

@@ -24,6 +24,7 @@ from spark_audit.data.examples import (
     unique,
 )
 from spark_audit.errors import InputError
+from spark_audit.files import sha256_file
 from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.clusters import clusters
 from spark_audit.manifest.covariates import SCORES
@@ -45,7 +46,7 @@ from spark_audit.manifest.selection import (
     duplicates,
     membership,
 )
-from spark_audit.provenance import sha256_file, sha256_json, versions
+from spark_audit.provenance import sha256_json, versions
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import BatchSize, item, score_keys
 from spark_audit.scoring.store import Store

@@ -16,10 +16,9 @@ from spark_audit.audits.base import Context, baselines_of, originals, replicates
 from spark_audit.audits.claims import REMAINS
 from spark_audit.audits.seeds import with_entries
 from spark_audit.errors import InputError, OutputError, choose
-from spark_audit.files import check_links
+from spark_audit.files import check_links, sha256_file
 from spark_audit.names import BASE, CheckpointName, entry_of, series_of
 from spark_audit.pipeline.run import score_files, write_evidence
-from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import MATCHING, assemble
 from spark_audit.report.folder import FOLDERS, read_report
 from spark_audit.results import AuditResult, CheckpointFacts, Contrast, Guard, Report

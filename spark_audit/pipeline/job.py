@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError
-from spark_audit.files import check_writable, read_regular, write_text
+from spark_audit.files import check_writable, read_regular, sha256_file, write_text
 from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
@@ -27,7 +27,7 @@ from spark_audit.pipeline.lineup import (
     with_order,
 )
 from spark_audit.pipeline.request import Request
-from spark_audit.provenance import sha256_file, sha256_json, versions
+from spark_audit.provenance import sha256_json, versions
 from spark_audit.report.folder import check_formats, folder_of, read_report
 from spark_audit.results import CheckpointFacts
 from spark_audit.scoring.table import Pass

@@ -18,7 +18,7 @@ from spark_audit.audits.base import Tables, baselines_of, originals
 from spark_audit.audits.seeds import with_entries
 from spark_audit.audits.setup_guards import setup_guards
 from spark_audit.errors import IncompleteError
-from spark_audit.files import alone
+from spark_audit.files import alone, sha256_file
 from spark_audit.manifest.redaction import ids_identify
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE, CONTROL
@@ -28,7 +28,6 @@ from spark_audit.pipeline.folders import (
 )
 from spark_audit.pipeline.job import Job, Progress, Scored
 from spark_audit.pipeline.request import Request
-from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble, matching
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import (

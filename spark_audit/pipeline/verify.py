@@ -13,8 +13,8 @@ from spark_audit.audits import about, find
 from spark_audit.audits.base import Context
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError, choose
+from spark_audit.files import sha256_file
 from spark_audit.pipeline.compare import concluded
-from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attest import differences, read_rules, statement
 from spark_audit.report.folder import read_report

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_audit.errors import InputError
-from spark_audit.files import read_regular
-from spark_audit.provenance import canonical_json, sha256_file
+from spark_audit.files import read_regular, sha256_file
+from spark_audit.provenance import canonical_json
 from spark_audit.report.disclosure import KEYED, manifest_facts
 from spark_audit.report.gate import Finding
 from spark_audit.results import Report

@@ -17,8 +17,8 @@ import numpy as np
 
 from spark_audit.audits import about
 from spark_audit.errors import InputError
+from spark_audit.files import sha256_file
 from spark_audit.names import BASE
-from spark_audit.provenance import sha256_file
 from spark_audit.report.states import standings
 from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence

@@ -30,8 +30,8 @@ from torch import Tensor
 from spark_audit.checkpoints.adapters import input_noise
 from spark_train.loop import Phase, Step, Sums, Term
 from spark_train.losses import token_nll, unlikelihood
+from spark_train.methods.ewc import drift, fisher
 from spark_train.methods.method import Method, task_by_task
-from spark_train.phases.importance import drift, fisher
 from spark_train.phases.task import TASK, learning
 from spark_train.run_folder import keep, kept
 from spark_train.stream import Stream

@@ -22,10 +22,17 @@ from safetensors.torch import load_file, save
 from transformers.pytorch_utils import Conv1D
 
 from spark_audit.checkpoints.sidecar import NOISE
-from spark_audit.checksums import BLANK, fact, sealed
 from spark_audit.errors import InputError
-from spark_audit.files import alone, cannot_write, write_atomically, write_text
-from spark_audit.provenance import sha256_file
+from spark_audit.files import (
+    BLANK,
+    alone,
+    cannot_write,
+    fact,
+    sealed,
+    sha256_file,
+    write_atomically,
+    write_text,
+)
 
 _ATTENTION = re.compile(r"(attn|attention).*\.")
 

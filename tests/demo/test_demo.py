@@ -252,7 +252,10 @@ def test_jobs_are_shared_and_what_a_process_leaves_is_done_here(
     (tmp_path / "demo_jobs.py").write_text(JOBS)
     monkeypatch.syspath_prepend(tmp_path)
     mark = importlib.import_module("demo_jobs").mark
-    jobs = [partial(mark, tmp_path, i, dies=os.getpid() * (dies and i == 3)) for i in range(5)]
+    jobs = [
+        partial(mark, tmp_path, i, dies=os.getpid() * (dies and i == 3))
+        for i in range(5)
+    ]
     by: list[str] = []
     run_jobs(jobs, processes=2, ended=by.append)
     here = [one == str(os.getpid()) for one in by]  # those of the other one come last

@@ -15,8 +15,9 @@ from spark_audit.audits import about
 from spark_audit.audits.base import baselines_of
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError, OutputError
+from spark_audit.files import sha256_file
 from spark_audit.pipeline.compare import compare
-from spark_audit.provenance import now, sha256_file, versions
+from spark_audit.provenance import now, versions
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.results import AuditResult
 from spark_audit.results.evidence import Evidence

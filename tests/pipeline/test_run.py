@@ -16,6 +16,7 @@ from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli.main import run as command_line
 from spark_audit.data.examples import write_examples
 from spark_audit.errors import InputError, SparkError
+from spark_audit.files import sha256_file
 from spark_audit.manifest.build import build_manifest
 from spark_audit.manifest.file import load_manifest, seal, write_manifest
 from spark_audit.manifest.schema import Manifest
@@ -26,7 +27,6 @@ from spark_audit.pipeline.job import Job
 from spark_audit.pipeline.lineup import make_plans, union
 from spark_audit.pipeline.run import Request, run
 from spark_audit.pipeline.verify import verify
-from spark_audit.provenance import sha256_file
 from spark_audit.report.states import standings
 from spark_audit.results import Report
 from spark_audit.scoring.store import Store

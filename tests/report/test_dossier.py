@@ -15,8 +15,8 @@ from spark_audit import sentences
 from spark_audit.audits import about, all_audits
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import OutputError
+from spark_audit.files import sha256_file
 from spark_audit.manifest.file import write_manifest
-from spark_audit.provenance import sha256_file
 from spark_audit.report.assemble import assemble
 from spark_audit.report.attacks import attacks
 from spark_audit.report.folder import read_report, write_report

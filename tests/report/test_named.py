@@ -13,7 +13,7 @@ from scipy import stats
 
 from spark_audit.cli.main import run as command_line
 from spark_audit.errors import InputError
-from spark_audit.provenance import sha256_file
+from spark_audit.files import sha256_file
 from spark_audit.report.folder import read_report, write_report
 from spark_audit.report.named import (
     BLIND,

@@ -1,6 +1,6 @@
 import pytest
 
-from spark_audit.scoring.answers import begins_with, normalised, stripped
+from spark_audit.scoring.items import begins_with, normalised, stripped
 
 
 @pytest.mark.parametrize(
