@@ -76,7 +76,7 @@ def _look(source: str, loading: Loading, seen: Inspection) -> None:
     spec, facts = Spec("opened", (source,)), seen.facts
     # Beside full weights the base is described, too, to be compared with.
     given = loading.base is not None
-    opening = Opening([spec], replace(loading, include_base=given))
+    opening = Opening([spec], replace(loading, include_base=given), numbers=False)
     made, base = opening.items[-1], opening.items[-1].on
     count = next((one.parameters for one in opening.described[-1:]), None)
     facts["context"] = str(max_positions(base.architecture) or "not stated")
@@ -98,7 +98,8 @@ def _look(source: str, loading: Loading, seen: Inspection) -> None:
     # What is quantised may open on a GPU only, which others may be using.
     if made.size <= SMALL_BYTES and not quantised(base.architecture):
         if pick_device(loading.device) != "cpu" or loading.device_map is not None:
-            opening = Opening([spec], replace(loading, device="cpu", device_map=None))
+            here = replace(loading, device="cpu", device_map=None)
+            opening = Opening([spec], here, numbers=False)
         for _ in opening.open(len(opening.groups) - 1):
             pass
         seen.opened = True

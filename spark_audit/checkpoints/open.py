@@ -46,7 +46,7 @@ from spark_audit.checkpoints.tokenizer import (
     tokenizer_of,
     usable_rows,
 )
-from spark_audit.checkpoints.weight_files import check_finite
+from spark_audit.checkpoints.weight_files import check_finite, check_stored
 from spark_audit.errors import InputError, at
 from spark_audit.names import BASE, RELEARN, CheckpointName
 
@@ -133,6 +133,8 @@ class Opening:
 
     Parameters
     ----------
+    numbers
+        Whether every number of full weights is looked at before any is loaded.
     relearning
         A short training, done when such a checkpoint is first scored.
 
@@ -148,6 +150,7 @@ class Opening:
         specs: Sequence[Spec],
         loading: Loading,
         *,
+        numbers: bool = True,
         relearning: Relearning | None = None,
     ) -> None:
         for kind in loading.quantize:
@@ -166,6 +169,11 @@ class Opening:
             self.described = [
                 one for items in self._groups for one in self._described(items)
             ]
+            # What takes longer, and still before hours of scoring: every number, once.
+            for item in self.items if numbers else ():
+                if item.complete:
+                    with at(item.where):
+                        check_stored(item.files)
         self.groups = tuple(
             tuple(_name(item, kind) for item in items for kind in self._kinds(item))
             for items in self._groups

@@ -200,6 +200,20 @@ def check_finite(state: Mapping[str, torch.Tensor]) -> None:
             )
 
 
+def check_stored(files: Iterable[Path]) -> None:
+    """Refuse NaN and infinite numbers in safetensors files.
+
+    Of parameters only: a buffer that no model uses may hold infinity. Other files are
+    not read: they take decoding, or are held whole.
+    """
+    # File by file: together they may be larger than the memory.
+    for path in files:
+        if path.suffix == ".safetensors":
+            state = read_tensors(path)
+            kept = [name for name in state if name.endswith((".weight", ".bias"))]
+            check_finite({name: state[name] for name in kept})
+
+
 def content_sha256(files: Iterable[Path], config: Mapping[str, Any]) -> str:
     """SHA-256 over sorted (file name, SHA-256) of weights, and the configuration.
 

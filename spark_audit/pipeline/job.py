@@ -116,7 +116,7 @@ class Job:
         if request.engine == "ray":
             from spark_audit.pipeline.engines.cluster import check
 
-            check()
+            check(request.address)
         manifest = None
         if request.manifest is not None:
             # Before headers are read: both are refused in a second.

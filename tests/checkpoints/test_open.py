@@ -12,6 +12,7 @@ from tiny_models import make_model, save_model
 
 from spark_audit.checkpoints.open import Opening
 from spark_audit.checkpoints.specs import Loading, Spec, parse_specs
+from spark_audit.checkpoints.weight_files import check_stored
 from spark_audit.errors import CheckpointError, InputError
 
 NAN, INF = float("nan"), float("inf")
@@ -158,6 +159,23 @@ def test_an_adapter_brings_the_base_it_names(adapters, make_adapter, tmp_path):
     both = [one, Spec("foreign", (str(foreign),))]
     with pytest.raises(CheckpointError, match="the adapters name different bases"):
         next(each(both, device="cpu"))
+
+
+def test_a_checkpoint_that_diverged_is_refused_before_another_is_loaded(
+    tiny_base, copied, loads
+):
+    sound, folder, name = copied(tiny_base, "sound"), copied(tiny_base), "model.norm"
+    edited(folder / "model.safetensors", lambda s: s[f"{name}.weight"][:1].fill_(NAN))
+    specs = [Spec("a", (str(sound),)), Spec("b", (str(folder),))]
+    said = f"copy: tensor {name}.weight holds NaN; training diverged, "
+    said += "or the dtype is too narrow: leave it out"
+    with pytest.raises(CheckpointError, match=said):
+        Opening(specs, Loading(base=str(tiny_base), device="cpu"))
+    assert not loads
+    Opening(specs[:1], Loading(base=str(tiny_base), device="cpu"))
+    # A buffer that no model uses may hold infinity.
+    edited(sound / "model.safetensors", lambda s: s.update(mask=torch.tensor(-INF)))
+    check_stored([sound / "model.safetensors"])
 
 
 def test_headers_tell_what_is_opened(adapters, tiny_base, tmp_path):

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -149,6 +150,18 @@ def test_nodes_that_die_change_nothing(seed, nodes, request_of, alone, tmp_path,
     assert len(killers) == KILLED
     assert_same(report, alone)
     assert "raylet" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["closed", "words"])
+def test_an_address_that_answers_nothing_is_told_at_once(kind, request_of, tmp_path):
+    with socket.socket() as line:
+        line.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{line.getsockname()[1]}"
+    address = "no address" if kind == "words" else address
+    request = request_of(engine="ray", address=address, output=tmp_path / "r")
+    with pytest.raises(InputError, match=f"--address {address}: nothing answers"):
+        run(request)
+    assert list(tmp_path.iterdir()) == []
 
 
 SEEN = """

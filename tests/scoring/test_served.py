@@ -280,6 +280,7 @@ def test_a_password_in_an_address_is_refused_unquoted(source, options):
     [
         ["--ckpt", f"n=[{ADDRESS},{ADDRESS}]"],
         ["--ckpt", "x", "--seed", ADDRESS],
+        ["--ckpt", "x", "--engine", "ray", "--address", ADDRESS],
         ["--ckpt", "x", "--manifest", ADDRESS],
         ["--ckpt", "x", "-o", ADDRESS],
         ["--nothing", ADDRESS],

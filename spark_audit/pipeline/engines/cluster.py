@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,8 @@ from typing import Any
 
 from spark_audit.errors import InputError, shown
 
+SECONDS = 4.0
+"""To connect to an address."""
 OBJECT_BYTES = 256 << 20
 """For results on their way, of a cluster that is started here: a unit has few MB."""
 
@@ -24,13 +27,14 @@ SILENCE = {
 TOKEN = "RAY_AUTH_TOKEN"
 
 
-def check() -> None:
-    """Refuse to go on where Ray is not installed, or one that knows no tokens.
+def check(address: str | None) -> None:
+    """Refuse at once what Ray would only find after a minute or more.
 
     Raises
     ------
     InputError
-        With what is to be installed.
+        If Ray is not installed, or one that knows no tokens, or nothing answers at the
+        address.
     """
     # The first that knows tokens; without one, whoever reaches a port runs code here.
     release = metadata.version("ray").split(".") if find_spec("ray") else ["0"]
@@ -40,6 +44,20 @@ def check() -> None:
             where="--engine ray",
             fix="where spark-audit lies: pip install '.[ray]'",
         )
+    address = _place(address)
+    if address in ("local", "auto"):
+        return
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS).close()
+    except (OSError, ValueError) as error:
+        fix = "give HOST:PORT of a running cluster, as `ray start --head` prints it"
+        where = f"--address {address}"
+        raise InputError("nothing answers", where=where, fix=fix) from error
+
+
+def _place(address: str | None) -> str:
+    return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 @contextmanager
@@ -59,7 +77,7 @@ def connected(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    address = _place(address)
     # Of any other job Ray puts the working directory first on its workers' import path:
     # a torch.py in a cloned repository would run there.
     options: dict[str, Any] = {
