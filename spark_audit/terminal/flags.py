@@ -85,8 +85,8 @@ Formats: TypeAlias = Annotated[
         group=OUTPUT,
         metavar="NAMES",
         converter=by_commas,
-        help="Formats to write: html, md, csv, latex, json, figures, dossier, with "
-        "commas; default: all but the last two.",
+        help="Formats to write: html, md, csv, latex, json, figures, dossier, card, "
+        "named, with commas; default: all but the last four.",
     ),
 ]
 Language: TypeAlias = Annotated[
@@ -156,8 +156,8 @@ def pairs(texts: Sequence[str], *, where: str, form: str) -> dict[str, str]:
     """``NAME=VALUE`` of the command line; ``form`` is how it is to be written."""
     found = {}
     for text in texts:
-        name, _, value = text.partition("=")
-        if not name or not value:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
             what, fix = f"{text!r} is no pair", f"write it as {form}"
             raise InputError(what, where=where, fix=fix)
         found[name] = value

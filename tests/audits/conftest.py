@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _few_replicates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spark_audit.audits.base.replicates", lambda _: 200)
