@@ -155,11 +155,16 @@ def read(lines: Path) -> list[dict[str, Any]]:
 
 def told(report: Any, series: str) -> dict[str, Any]:
     """Claim, whether the series adds to its last stage, and figures of one series."""
-    (finding,) = (f for f in report.findings if f.checkpoint.startswith(series))
+    (finding,) = (
+        one
+        for one in report.findings
+        if one.audit == "series" and one.checkpoint.startswith(series)
+    )
     rows = {
         (row.metric, row.of): row.value
         for row in report.results
-        if row.checkpoint == finding.checkpoint and row.group == "pooled"
+        if (row.audit, row.group) == ("series", "pooled")
+        and row.checkpoint == finding.checkpoint
     }
     figures = {
         f"{metric} {of}": rows.get((metric, of))

@@ -306,6 +306,7 @@ class Changed:
 
     ``p`` is two-sided, of a change no larger than that of held-out rows, ``p_adjusted``
     corrected (Holm) over the persons asked for; ``None`` where it cannot be tested.
+    ``least`` is the smallest p that so many held-out groups allow.
     """
 
     id: str
@@ -314,6 +315,7 @@ class Changed:
     fell: bool
     p: float | None
     p_adjusted: float | None
+    least: float
 
     @property
     def state(self) -> str:
@@ -349,6 +351,7 @@ def changed(
         raise InputError(what, where=" and ".join(map(str, reports)), fix=fix)
     groups = _groups(units, ids, sources or {})
     held_out = ~units["member"].to_numpy(bool)
+    least = min(1.0, 2 / (1 + units["cluster"][held_out].nunique()))
     ours, theirs = ([n for n in e.checkpoints if n != BASE] for e in (before, after))
     pairs = [(name, name) for name in ours if name in theirs]
     if not pairs and len(ours) == len(theirs) == 1:
@@ -368,7 +371,15 @@ def changed(
                 fell[key], p[key] = down < up, min(1.0, 2 * min(down, up))
         adjusted = holm_by_key(p)
         found += [
-            Changed(key, old, new, fell.get(key, False), p.get(key), adjusted.get(key))
+            Changed(
+                id=key,
+                before=old,
+                after=new,
+                fell=fell.get(key, False),
+                p=p.get(key),
+                p_adjusted=adjusted.get(key),
+                least=least,
+            )
             for key in groups
         ]
     return found

@@ -149,8 +149,10 @@ def test_what_was_erased_is_less_familiar_and_the_rest_did_not_change(tmp_path, 
     line = ["persons", *map(str, both), "--person", "row-3"]
     assert command_line(line) == 0
     sheet = capsys.readouterr().out
-    assert "LESS FAMILIAR: from leaky to leaky" in sheet
-    assert "NO CHANGE SHOWN: from clean to clean" in sheet
+    assert "LESS FAMILIAR: from leaky in the first report to leaky in the" in sheet
+    assert "NO CHANGE SHOWN: from clean in the first report to clean" in sheet
+    assert f"p cannot be below {2 / (HELD_OUT + 1):.3f})" in sheet
+    assert {one.state for one in changed(reports, [f"s{ROWS}"])} == {"untested"}
     assert command_line([*line, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [one.get("change") for one in told] == [*[None] * 4, "unchanged", "fell"]
