@@ -140,15 +140,17 @@ class Lab:
         return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
     @torch.no_grad()
-    def nll(self, model: Any, rows: Rows) -> np.ndarray:
-        """Mean NLL of each row, nats per token."""
+    def nll(self, model: Any, rows: Rows, *, answers: bool = False) -> np.ndarray:
+        """Mean NLL of each row, or its answer, nats per token."""
         model.eval()
-        ids = [row["input_ids"][None] for row in self.tokens(rows)]
-        return np.array([float(model(input_ids=i, labels=i).loss) for i in ids])
+        read = self.tokens(rows, answers=answers)
+        each = [{key: value[None] for key, value in row.items()} for row in read]
+        return np.array([float(model(**one).loss) for one in each])
 
-    def fell(self, model: Any) -> np.ndarray:
+    def fell(self, model: Any, *, answers: bool = False) -> np.ndarray:
         """By how much the NLL of each audited row fell since the base."""
-        return self.nll(self.load(), self.audited) - self.nll(model, self.audited)
+        base = self.nll(self.load(), self.audited, answers=answers)
+        return base - self.nll(model, self.audited, answers=answers)
 
     def auc(self, scores: np.ndarray) -> float:
         """Of members against held-out rows of their task, mean over tasks."""
@@ -293,15 +295,18 @@ def of_series(lab: Lab) -> None:
     place = np.array([lab.tasks.index(row["task"]) for row in lab.audited])
     rows = []
     for name, path in paths.items():
-        stages = sorted(path.iterdir())
-        falls = [lab.fell(PeftModel.from_pretrained(lab.load(), p)) for p in stages]
-        since = [np.where(place <= i, fall, -np.inf) for i, fall in enumerate(falls)]
+        line: list[object] = [name]
+        for answers in (False, True):
+            falls = [
+                lab.fell(PeftModel.from_pretrained(lab.load(), stage), answers=answers)
+                for stage in sorted(path.iterdir())
+            ]
+            since = [np.where(place <= i, f, -np.inf) for i, f in enumerate(falls)]
+            line += [lab.auc(np.max(since, axis=0)), lab.auc(falls[-1])]
         said = told(report, name)
-        aucs = [said[f"auc {of}"] for of in ("series", "last")]
-        truth = [lab.auc(np.max(since, axis=0)), lab.auc(falls[-1])]
-        rows.append((name, *truth, state(report, name), said["claim"], said["adds"]))
-        rows[-1] += tuple(aucs)
-    plain = ("plain code: all stages", "last")
+        line += [state(report, name), said["claim"], said["adds"]]
+        rows.append([*line, *(said[f"auc {of}"] for of in ("series", "last"))])
+    plain = ("texts: all stages", "last", "answers: all stages", "last")
     ours = ("state", "claim", "adds", "all stages", "last")
     table(("series", *plain, *ours), rows)
 

@@ -145,6 +145,9 @@ def _doubt(report: Report, name: str) -> str:
             return one.faults[0].detail
     for guard in report.guards:
         ours = guard.says.startswith("guard.mia.") and guard.checkpoint in ("", BASE)
+        if guard.says == "guard.mia.untrained":
+            # The score is a change of `loss`: other scores void only themselves.
+            ours &= getattr(guard.facts["auc"], "of", "") == "loss"
         # Rows of other texts look unfamiliar without any training.
         blind = guard.name == BLIND and guard.passed is None
         if ours and (guard.passed is False or blind):

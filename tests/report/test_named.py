@@ -99,6 +99,21 @@ def test_nobody_is_named_where_texts_differ_or_were_not_compared(tmp_path, passe
         assert "not known whether the two sets of texts are alike" in why
 
 
+@pytest.mark.parametrize("score", ["loss", "minkpp10"])
+def test_of_the_untrained_model_the_own_score_alone_counts(tmp_path, score):
+    auc = Row(audit="mia", checkpoint="base", metric="auc", of=score, value=0.45)
+    facts = {"auc": auc, "holds": False}
+    apart = Guard(
+        name="untrained model",
+        checkpoint="base",
+        passed=False,
+        says="guard.mia.untrained",
+        facts=facts,
+    )
+    names, why = lists(made(tmp_path, guards=[apart]))["leaky"]
+    assert bool(names) == (score != "loss") == (not why)
+
+
 def test_a_named_row_stays_shown_among_many_persons(folder):
     """Its own p is too large once corrected: the list is what shows it."""
     ids = [f"row-{i}" for i in range(30)]
