@@ -53,8 +53,8 @@ METHODS: dict[str, dict[str, float]] = {
     "grad_diff.GradDiff": {},
 }
 """Their trainers, with the settings of its ``configs/trainer``."""
-UNLEARN_EPOCHS, SHARES = 2, (1.0, 0.1)
-"""Unlearning's rates as shares of the training's; its experiments on TOFU take 1."""
+UNLEARN_EPOCHS = 2
+"""At the training's rate, as its experiments on TOFU; the first is its warm-up."""
 FIGURES = {
     "memory": ("matched", "memory", ""),
     "AUC of loss": ("mia", "auc", "loss"),
@@ -237,7 +237,7 @@ class Lab:
             optimizer.zero_grad()
         return model
 
-    def unlearned(self, start: Path, method: str, share: float) -> Any:
+    def unlearned(self, start: Path, method: str) -> Any:
         """All member rows unlearned by a trainer of open-unlearning."""
         for name in ("trainer", "data"):
             # What their packages import at once asks for deepspeed and hydra.
@@ -262,7 +262,7 @@ class Lab:
         settings["warmup_steps"] = len(rows) // BATCH
         given = {"kind": Unlearn, "settings": settings, **METHODS[method]}
         collate = collator.DataCollatorForSupervisedDataset(self.tokenizer)
-        self.fit(model, rows, RATE * share, data_collator=collate, **given)
+        self.fit(model, rows, RATE, data_collator=collate, **given)
         return model
 
     def report(self, name: str, ckpt: dict[str, Path], *words: object) -> Path:
@@ -285,6 +285,10 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 def state(report: Any, name: str) -> str:
     return next((one.state for one in standings(report) if one.name == name), "-")
+
+
+def with_p(said: dict[str, Any]) -> str:
+    return "" if said["p"] is None else f", p {said['p']:.3f}"
 
 
 def of_series(lab: Lab) -> None:
@@ -335,10 +339,11 @@ def of_persons(lab: Lab, trained: Path) -> None:
             sheet = json.loads(command(*words, "--json"))
             (lab.out / f"{person}-{name}.md").write_text(command(*words))
             *_, said = (one for one in sheet if "state" in one)
-            p = "" if said["p"] is None else f", p {said['p']:.3f}"
             line.append(f"{falls[name][own].mean() - falls[name][held].mean():+.2f}")
-            line.append(f"{said['state']}{p}; {said['back']} of {said['asked']}")
-            line += [f"{o['change']}, p {o['p']}" for o in sheet if "change" in o]
+            line.append(
+                f"{said['state']}{with_p(said)}; {said['back']} of {said['asked']}"
+            )
+            line += [o["change"] + with_p(o) for o in sheet if "change" in o]
         lines.append(line)
     heads = ["person", "fell before", "said"]
     for name in ("exact", "ascent"):
@@ -350,10 +355,10 @@ def of_unlearning(lab: Lab, trained: Path) -> None:
     """All audited rows unlearned, of a model that read them and one that did not."""
     own = lab.parts["other"] + lab.parts["retain"]
     paths = {"trained": trained, "clean": lab.made("clean", lambda: lab.trained(own))}
-    cases = [("trained", method, share) for share in SHARES for method in METHODS]
-    for start, method, share in [*cases, ("clean", "npo.NPO", SHARES[0])]:
-        name = f"{start}-{method.partition('.')[2]}-{share:g}"
-        make = (paths[start], method, share)
+    cases = [*(("trained", method) for method in METHODS), ("clean", "npo.NPO")]
+    for start, method in cases:
+        name = f"{start}-{method.partition('.')[2]}"
+        make = (paths[start], method)
         paths[name] = lab.made(name, lambda make=make: lab.unlearned(*make))
     relearn = ("--relearn", lab.out / "relearn.jsonl", "--skip", *LEFT_OUT)
     report = sa.read_report(lab.report("unlearned", paths, *relearn))
