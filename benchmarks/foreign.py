@@ -91,6 +91,10 @@ class Lab:
             self._rows(given.data)
         self.parts = {part: read(self.out / f"{part}.jsonl") for part in PARTS}
         self.audited = self.parts["member"] + self.parts["held"]
+        self.before = {
+            answers: self.nll(self.load(), self.audited, answers=answers)
+            for answers in (False, True)
+        }
 
     def _rows(self, data: Path) -> None:
         """Import rows of persons, inject identifiers, and build the manifest."""
@@ -149,8 +153,7 @@ class Lab:
 
     def fell(self, model: Any, *, answers: bool = False) -> np.ndarray:
         """By how much the NLL of each audited row fell since the base."""
-        base = self.nll(self.load(), self.audited, answers=answers)
-        return base - self.nll(model, self.audited, answers=answers)
+        return self.before[answers] - self.nll(model, self.audited, answers=answers)
 
     def auc(self, scores: np.ndarray) -> float:
         """Of members against held-out rows of their task, mean over tasks."""
