@@ -29,7 +29,7 @@ from spark_audit.manifest.selection import (
     low_sensitivity,
     match,
 )
-from spark_audit.stats.balance import balance_rows
+from spark_audit.stats.matching import balance_rows
 
 CONTROLS_ONLY = {
     "distance_to_pii": "tokens between the control and its span",
@@ -124,7 +124,7 @@ class Balance:
             self._parts["controls", name].append(values)
 
     def records(self) -> list[Record]:
-        """As :func:`spark_audit.stats.balance.balance_rows`; none without a span.
+        """As :func:`spark_audit.stats.matching.balance_rows`; none without a span.
 
         Two more rows have values for controls only: their distance to the PII span in
         tokens, and the share of them that stand before it.

@@ -19,9 +19,9 @@ import scipy
 from numpy.typing import ArrayLike
 
 from spark_audit.results import Claim, Estimate, Row
-from spark_audit.stats.balance import effective_clusters
 from spark_audit.stats.bootstrap import cluster_sums
 from spark_audit.stats.intervals import Statistic, estimate_of
+from spark_audit.stats.matching import effective_clusters
 from spark_audit.stats.power import mde
 
 FEWEST = 2

@@ -62,8 +62,7 @@ from spark_audit.results import AuditResult, Estimate, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass
-from spark_audit.stats.balance import effective_clusters, smd
-from spark_audit.stats.matching import non_overlapping_windows
+from spark_audit.stats.matching import effective_clusters, non_overlapping_windows, smd
 
 _change = partial(Metric, unit="nats", panel="changes")
 _level = partial(Metric, unit="nats", bounds=(0.0, np.inf), learned=-1)

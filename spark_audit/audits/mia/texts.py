@@ -14,8 +14,8 @@ import scipy
 from spark_audit.audits.mia.scores import compressed_bytes
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
-from spark_audit.stats.balance import smd
 from spark_audit.stats.duplicates import duplicate_groups
+from spark_audit.stats.matching import smd
 from spark_audit.stats.roc import Design, auc
 
 MOST_COMPARED = 20
