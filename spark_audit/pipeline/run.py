@@ -75,7 +75,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         return Outcome(job.folder, read_report(job.folder), anew=False)
     known = request.scores is not None or not job.store.empty
     if known and (there := job.passes_there()) is not None:
-        say(f"{there[0]} of {there[1]} passes are there: {job.store.folder}")
+        say(f"{there[0]} of {there[1]} passes are stored in {job.store.folder}")
     scored = score(job)
     with job.clock("gathering"):
         missing = job.missing(scored)

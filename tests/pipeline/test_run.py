@@ -175,7 +175,7 @@ def test_scores_of_another_report_are_counted_and_taken(request_of, tmp_path, ca
         assert found["store"] == str(report / "scores" / "store")
     capsys.readouterr()
     run(request)
-    assert "2 of 2 passes are there: " in capsys.readouterr().err
+    assert "2 of 2 passes are stored in " in capsys.readouterr().err
     assert not (tmp_path / "other" / "scores" / "store").exists()
     shutil.rmtree(report / "scores")
     with pytest.raises(InputError, match="holds no scores"):

@@ -159,7 +159,8 @@ def test_a_mistaken_setup_is_not_tested_or_leaks(fault, audit, claim, leaks):
         assert not one.detections
         assert audit in [tried.audit for tried in one.tally["void"]]
         assert not {"FOUND", "not shown"} & {*one.tally}
-        assert sentences.render(f"advice.{fault}") in advice([one])["NOT TESTED"]
+        next_steps = advice([one])["NOT TESTED"]
+        assert sentences.render(f"advice.{fault}", relearned=False) in next_steps
     (judged,) = (
         v for v in check(given, [parse_rule(DEFAULT[0])]) if v.checkpoint == "a"
     )
