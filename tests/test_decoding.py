@@ -33,6 +33,7 @@ from spark_audit.report.folder import read_report, write_files, write_report
 from spark_audit.report.table_cells import Rendering
 from spark_audit.report.writers import csv_tables
 from spark_audit.results import Finding, Report, Row, number
+from spark_audit.results.findings import Hits
 from spark_train.cli import run as training_line
 
 FIRST, LAST = ("Maria", "John", "Peter", "Alice"), ("Jones", "Smith", "Brown", "Green")
@@ -455,3 +456,37 @@ def test_what_few_without_a_control_make_apart_is_withheld(
     every, with_control = disclosed(one).results
     assert (every.value is not None) is shown
     assert with_control.value is not None
+
+
+def test_a_single_row_is_rarely_seen_in_a_table_or_a_count():
+    """One cluster of 50 moves a share by 0.02 at most, and a count of 100 by a few."""
+    rng, seen, counted = np.random.default_rng(0), [], []
+    for _ in range(100):
+        share, count = rng.uniform(0.1, 0.9), int(rng.integers(10, 90))
+        shown = [
+            disclosed(
+                made_report(
+                    "a",
+                    tables={"shares": [{"clusters": 50, "share": share + moved}]},
+                    results=[Row(**AT, value=0.5, n=100, clusters=50)],
+                    findings=[
+                        Finding(
+                            **AT,
+                            claim="nothing_shown",
+                            says="extract.nothing",
+                            facts={"hits": Hits(count=count + one, of=100)},
+                        )
+                    ],
+                )
+            )
+            for moved, one in ((0.0, 0), (0.004, 1))
+        ]
+        before, after = (one.tables["shares"][0]["share"] for one in shown)
+        seen.append(before != after)
+        fewer, more = (one.findings[0].facts["hits"] for one in shown)
+        counted.append(fewer.count != more.count)
+    assert np.mean(seen) <= 0.4
+    assert np.mean(counted) <= 0.5
+
+
+AT = {"audit": "extract", "checkpoint": "a", "metric": "greedy_rate"}
