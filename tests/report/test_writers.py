@@ -110,6 +110,11 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(report, tmp_path):
     ]
     assert tables["contrasts"]["group_kind"].iloc[-1] == "task"
     assert tables["contrasts"]["group_name"].iloc[-1] == "reviews"
+    # Of a whole checkpoint there is no stage that it stands after.
+    del matrix["after"]
+    write_report(report.model_copy(update=given), tmp_path, formats=["csv"])
+    whole = pd.read_csv(tmp_path / "tables" / "accuracy_matrix.csv")
+    assert whole[["task", "accuracy"]].to_numpy().tolist() == [["a", 0.5], ["b", 0.25]]
 
 
 def test_what_a_report_says_of_itself_writes_nothing_elsewhere(report, tmp_path):

@@ -40,7 +40,10 @@ def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
         frames[name] = pd.DataFrame(records, dtype=object)
         if name == "accuracy_matrix":  # a line for each task after each stage
             places = ["checkpoint", "stage", "after"]
-            long = frames[name].set_index(places).stack().reset_index()
+            tasks = [column for column in frames[name] if column not in places]
+            # Of whole checkpoints there are no stages.
+            wide = frames[name].reindex(columns=[*places, *tasks], fill_value="")
+            long = wide.set_index(places).stack().reset_index()
             frames[name] = long.set_axis([*places, "task", "accuracy"], axis=1)
     for name, frame in frames.items():
         yield File(f"tables/{name}.csv", csv_text(_tidy(frame)))
