@@ -160,8 +160,8 @@ def left(folder: Path) -> dict[str, Any]:
             record = json.loads(path.read_text())
             # What tells of each start, and the hash of all.
             found[name] = record | {"starts": None, "seal": None}
-        elif path.name == "made-of.txt":
-            found[name] = "a hash, also of the report's random key"
+        elif path.name == "inputs.json":
+            found[name] = "sizes, times and inodes of this folder"
         elif path.name == "report.json":
             report = json.loads(path.read_text())
             found[name] = report | {"manifest": report["manifest"] | {"key": None}}

@@ -130,6 +130,8 @@ class Opening:
     described
         What headers tell of each, in the order of ``groups``, without weights; of own
         code nothing, and no ``model_id`` where that is known after loading only.
+    places
+        Every file and folder that is read.
 
     Parameters
     ----------
@@ -185,6 +187,10 @@ class Opening:
                     where="--ckpt",
                     fix="name the checkpoint otherwise",
                 )
+
+        self.places = {*self._tokenizers}
+        for one in chain(self.items, (item.on for item in self.items)):
+            self.places |= {one.folder, one.place, *one.files}
 
     def each(self) -> Iterator[Loaded]:
         """Every checkpoint, one after the other, not in the order of the specs."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spark_audit.checkpoints.specs import Loading, parse_specs
 from spark_audit.errors import InputError
-from spark_audit.files import check_writable, read_regular, sha256_file, write_text
+from spark_audit.files import check_writable
 from spark_audit.manifest.file import check_fit, load_manifest, original
 from spark_audit.manifest.schema import Manifest
 from spark_audit.manifest.sequences import items_for
@@ -27,8 +27,7 @@ from spark_audit.pipeline.lineup import (
     with_order,
 )
 from spark_audit.pipeline.request import Request
-from spark_audit.provenance import sha256_json, versions
-from spark_audit.report.folder import check_formats, folder_of, read_report
+from spark_audit.report.folder import check_formats, folder_of
 from spark_audit.results import CheckpointFacts
 from spark_audit.scoring.table import Pass
 
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from spark_audit.checkpoints.relearning import Relearning
     from spark_audit.scoring.store import Keys, Store
 
-MADE_OF = Path("scores") / "made-of.txt"
-"""In a report's folder: a hash of all that the report comes of."""
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
@@ -144,42 +141,6 @@ class Job:
         store = Store(store_of(request.scores) or folder / "scores" / "store")
         show = progress or (lambda what, done, total: None)
         return cls(request, order, opening, manifest, view, plans, store, folder, show)
-
-    def _made_of(self) -> str | None:
-        """Hash of the report and all that it comes of: request, program, content.
-
-        ``None`` where there is no report, or headers do not tell all.
-        """
-        known, report = self.opening.described, self.folder / "report.json"
-        told = all(one.model_id and one.served is None for one in known)
-        if not told or len(known) < sum(map(len, self.opening.groups)):
-            return None
-        if not report.is_file():
-            return None
-        source = Path(__file__).parents[1]
-        files = [report, *source.rglob("*.py"), *source.rglob("*.toml")]
-        files += [path for audit in self.request.audits for path in audit.inputs]
-        # Workers of one report are asked for the same.
-        asked = repr(replace(self.request, command=(), shard=(0, 1)))
-        ids = [self.manifest.digest, *(one.model_id for one in known)]
-        hashes = [sha256_file(path) for path in sorted(files)]
-        return sha256_json([asked, versions(), ids, hashes])
-
-    def finished(self) -> bool:
-        """Whether the folder holds the report of this request, and it is up to date."""
-        try:
-            kept = read_regular(self.folder / MADE_OF).decode()
-        except (OSError, ValueError):
-            return False
-        if kept != self._made_of():
-            return False
-        names = read_report(self.folder).files.values()
-        return all((self.folder / name).exists() for own in names for name in own)
-
-    def finish(self) -> None:
-        """Write down of what the report was made."""
-        if (made_of := self._made_of()) is not None:
-            write_text(self.folder / MADE_OF, made_of, mode=0o600)
 
     def keys(self, checkpoint: Loaded) -> dict[Pass, Keys]:
         """By pass, the items that a checkpoint scores and what the store calls them."""

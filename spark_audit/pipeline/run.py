@@ -25,6 +25,9 @@ from spark_audit.names import BASE, CONTROL
 from spark_audit.pipeline.folders import (
     accumulated,
     check_folder,
+    inputs_of,
+    keep_inputs,
+    unchanged,
 )
 from spark_audit.pipeline.job import Job, Progress, Scored
 from spark_audit.pipeline.request import Request
@@ -69,10 +72,11 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         For anything that the user gave and that cannot be used; what was scored until
         then is kept, and the same request resumes.
     """
+    if (folder := unchanged(request)) is not None:
+        return Outcome(folder, read_report(folder), anew=False)
     # What headers show to be wrong is refused here, before anything is scored.
     job = Job.of(request, progress)
-    if job.finished():
-        return Outcome(job.folder, read_report(job.folder), anew=False)
+    inputs = inputs_of(request, job.opening)
     known = request.scores is not None or not job.store.empty
     if known and (there := job.passes_there()) is not None:
         say(f"{there[0]} of {there[1]} passes are stored in {job.store.folder}")
@@ -85,10 +89,10 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
         raise IncompleteError(f"{missing} items could not be scored")
     # Commands, and workers of one, wait for one another.
     with alone(job.folder / LOCK):
-        if request.shard[1] > 1 and job.finished():
+        if request.shard[1] > 1 and unchanged(request) is not None:
             return Outcome(job.folder, read_report(job.folder), anew=False)
         report = conclude(job, job.noted(scored))
-        job.finish()
+        keep_inputs(request, inputs, job.folder, report)
     return Outcome(job.folder, report)
 
 

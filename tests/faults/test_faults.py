@@ -141,7 +141,7 @@ def test_a_full_file_system_is_told_and_is_gone_on_with(
 
 def test_a_damaged_score_is_computed_again(commands, fresh):
     folder = undisturbed(commands, fresh, "audit")
-    (folder / "report" / "scores" / "made-of.txt").unlink()
+    (folder / "report" / "scores" / "inputs.json").unlink()
     before = json.loads((folder / "report" / "report.json").read_text())
     rng = random.Random(0)
     for shard in (folder / "report" / "scores" / "store").glob("*.parquet"):

@@ -1,6 +1,7 @@
 """From checkpoints to a report: right figures, resumed work, shared work, refusals."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -119,27 +120,51 @@ def test_figures_equal_a_naive_float64_recomputation(request_of, workshop, tiny_
     assert any(row.metric == "did" for row in report.contrasts)
 
 
-def test_the_same_command_shows_its_report_until_something_changed(
-    request_of, workshop, tmp_path, monkeypatch
+def test_the_same_command_opens_nothing_until_something_changed(
+    request_of, workshop, tiny_base, tmp_path, monkeypatch
 ):
-    lora = tmp_path / "lora"
+    from spark_audit.pipeline import folders as inputs
+
+    lora, base = tmp_path / "lora", tmp_path / "base"
     shutil.copytree(workshop / "lora", lora)
-    request = request_of(ckpt=(f"ours={lora}",), audits=("nll",), formats=("md",))
+    shutil.copytree(tiny_base, base)
+    manifest = tmp_path / "m.json"
+    shutil.copy(workshop / "manifests" / "m.json", manifest)
+    monkeypatch.chdir(tmp_path)
+    request = request_of(
+        ckpt=(f"ours={lora}",), base=str(base), manifest=manifest, output=None
+    )
     done = run(request)
     again = run(replace(request, command=("typed", "otherwise")))
     assert (done.anew, again.anew) == (True, False)
     assert again.report == done.report
-    for other in ({"seed": 1}, {"audits": ("matched",)}):
-        assert not Job.of(replace(request, **other)).finished()
-    weights = lora / "adapter_model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    for other in ({"seed": 1}, {"formats": ("md",)}, {"audits": ("matched",)}):
+        assert inputs.unchanged(replace(request, **other)) is None
+
+    def touched(path: Path) -> bool:
+        """Whether a file with other bytes of the same size and time is noticed."""
+        kept, raw = path.stat(), path.read_bytes()
+        path.write_bytes(raw[:-1] + b"?")
+        os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+        noticed = inputs.unchanged(request) is None
+        path.write_bytes(raw)
+        return noticed
+
+    report = done.folder / "report.json"
+    files = [manifest, lora / "adapter_model.safetensors", base / "model.safetensors"]
+    for path in (*files, base / "tokenizer.json", report, done.folder / "report.md"):
+        assert touched(path), path
+    for gone in (lora / "adapter_model.safetensors", base / "model.safetensors"):
+        assert run(request).anew
+        assert not run(request).anew
+        gone.unlink()
+        with pytest.raises(SparkError):
+            run(request)
+        source = workshop / "lora" if gone.parent == lora else tiny_base
+        shutil.copy(source / gone.name, gone)
     assert run(request).anew
-    assert Job.of(request).finished()
-    with monkeypatch.context() as patch:
-        patch.setattr("spark_audit.pipeline.job.versions", dict)
-        assert not Job.of(request).finished()
-    (done.folder / "report.md").unlink()
-    assert not Job.of(request).finished()
+    monkeypatch.setattr(inputs, "versions", lambda: {"torch": "another"})
+    assert run(request).anew
 
 
 def test_every_checkpoint_is_checked_before_any_is_scored(
