@@ -59,7 +59,6 @@ PATTERNS = {
     "spark_audit.report.figures.drawing": "drawings",
     "spark_audit.report.gate": "rules that somebody typed",
     "spark_audit.report.disclosure": "folders of a path",
-    "spark_audit.report.writers.html_page": "ids of the page",
     "spark_audit.report.writers.latex": "what is escaped",
     "spark_audit.report.writers.markdown": "what is escaped",
     "spark_audit.results.report": "names of files",

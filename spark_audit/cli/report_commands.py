@@ -61,42 +61,49 @@ def report(
         Name of a checkpoint in --against; default: the same name.
     """
     from spark_audit.cli.show import show_tables
-    from spark_audit.report.folder import folder_of, read_report, write_report
+    from spark_audit.report.folder import write_report
 
     if named and against is None:
         raise InputError("needs --against", where="--named", fix="add it")
     if show_text and manifest is None:
         what = "the text is in the manifest"
         raise InputError(what, where="--show-text", fix="add --manifest")
-    if prepared_by is not None and "dossier" not in formats:
-        what = "is read only for a dossier"
-        raise InputError(what, where="--prepared-by", fix="--format dossier")
-    folder = folder_of(folder)
-    content = read_report(folder)
+    for option, given in (("show-text", show_text), ("prepared-by", prepared_by)):
+        if given and "dossier" not in formats:
+            what = "is read only for a dossier"
+            raise InputError(what, where=f"--{option}", fix="add --format dossier")
+    folder, content = opened(folder)
     source = None if manifest is None else manifest_of(content, manifest)
     # Before anything is written: a name that is unknown leaves the folder as it is.
-    further = []
+    beside = []
     if against is not None:
         from spark_audit.report.comparison import against as compared
 
         theirs = pairs(named, where="--named", form="NAME=THEIRS")
-        other = read_report(folder_of(against))
-        further = [compared(content, other, named=theirs)]
+        _, other = opened(against)
+        beside = [compared(content, other, named=theirs)]
     written = write_report(
         content,
         folder,
         formats=formats,
         manifest=source,
         show_text=show_text,
-        further=further,
         prepared_by=prepared_by or "",
         language=language,
     )
     for path in written:
         tell(str(path))
-    for block in further:
-        tell(f"\n{block.lead}")
-        show_tables([block], figures=False)
+    if beside:
+        tell(f"\n{render('against.lead')}")
+        show_tables(beside, figures=False)
+
+
+def opened(path: Path) -> tuple[Path, Report]:
+    """The report folder that a path is, or lies in, and its report."""
+    from spark_audit.report.folder import folder_of, read_report
+
+    folder = folder_of(path)
+    return folder, read_report(folder)
 
 
 def manifest_of(content: Report, path: Path) -> Manifest:
@@ -210,19 +217,16 @@ def gate(
     from spark_audit.files import write_text
     from spark_audit.report import gate as rule
     from spark_audit.report.attest import statement
-    from spark_audit.report.folder import folder_of, read_report
 
     rules = [rule.parse_rule(text) for text in fail_if or rule.DEFAULT]
-    folder = folder_of(folder)
+    folder, content = opened(folder)
     since: dict[str, Any] = {}
     if against is not None and (audits := {one.audit for one in rules if one.change}):
         from spark_audit.pipeline.compare import changed_since
 
-        changed, same = changed_since(folder, folder_of(against), only=audits)
+        changed, same = changed_since(folder, opened(against)[0], only=audits)
         since = {"changed": changed, "same": same}
-    verdicts = rule.check(
-        read_report(folder), rules, allow_missing=allow_missing, **since
-    )
+    verdicts = rule.check(content, rules, allow_missing=allow_missing, **since)
     outputs = [one for one in (junit, sarif, attest) if one]
     keep_apart(outputs, [folder, folder / "report.json"])
     if attest is not None and since:
@@ -234,7 +238,6 @@ def gate(
     if sarif is not None:
         write_text(sarif, dumps(rule.sarif(verdicts, name=name)))
     if attest is not None:
-        content = read_report(folder)
         made = statement(content, folder, verdicts, allow_missing=allow_missing)
         write_text(attest, made.decode())
     try:
@@ -274,11 +277,10 @@ def epsilon(
     run
         A run of spark-train, for what its accountant states.
     """
-    from spark_audit.report.folder import folder_of, read_report
     from spark_audit.report.receipt import Claim, accounted, receipts
 
     claim = Claim(epsilon=claims, delta=delta, unit=unit, relation=relation)
-    found = receipts(read_report(folder_of(folder)), claim)
+    found = receipts(opened(folder)[1], claim)
     stated = "" if run is None else accounted(run, claim)
     if json:
         more = {"claim": vars(claim), "accountant": stated}
@@ -357,7 +359,6 @@ def persons(
         Expected share of false ones among named rows.
     """
     from spark_audit.report import named
-    from spark_audit.report.folder import folder_of, read_report
 
     if not 0 < share < 1:
         raise InputError("must be between 0 and 1", where="--share", fix="give 0.1")
@@ -365,76 +366,63 @@ def persons(
         fix = "give --person ID and --manifest FILE"
         what = "needs the person and the manifest, which has the text"
         raise InputError(what, where="--show-text", fix=fix)
-    told: list[dict[str, Any]] = []
-    reports: dict[Path, Report] = {}
-    changes: list[dict[str, Any]] | None = None
-    sources, whole = dict[str, str](), None
+    reports = dict(map(opened, folders))
+    whole, sources = None, dict[str, str]()
+    if manifest is not None:
+        for report in reports.values():
+            whole = manifest_of(report, manifest)
+            sources = {row.source_id: row.cluster for row in whole.examples}
+    facts = {"shown": whole if show_text else None, "share": share}
+    told: dict[str, list[dict[str, Any]]] = {"persons" if person else "named": []}
     with spoken(language):
-        for folder in map(folder_of, folders):
-            reports[folder] = report = read_report(folder)
-            whose = {"report": str(folder)} if len(folders) > 1 else {}
+        for folder, report in reports.items():
             if person:
-                if manifest is not None:
-                    whole = manifest_of(report, manifest)
-                    sources = {row.source_id: row.cluster for row in whole.examples}
-                found = named.persons(
-                    report,
-                    folder,
-                    person,
-                    sources=sources,
-                    shown=whole if show_text else None,
-                    share=share,
-                )
-                told += [whose | vars(one) | {"state": one.state} for one in found]
+                sheets = named.persons(report, folder, person, sources=sources, **facts)
             else:
                 evidence = named.evidence_of(report, folder)
-                lists = named.named_rows(report, evidence, share=share)
-                told += [
-                    whose
-                    | {
+                sheets = [
+                    {
                         "checkpoint": one.checkpoint,
                         "summary": one.summary(share),
                         "rows": one.rows.loc[one.rows["named"], "row"].tolist(),
                         "groups": one.groups.loc[one.groups["named"], "group"].tolist(),
                     }
-                    for one in lists
+                    for one in named.named_rows(report, evidence, share=share)
                 ]
+            (found,) = told.values()
+            found += [{"report": str(folder), **one} for one in sheets]
         if person and len(reports) == 2:
-            moved = named.changed(reports, person, sources=sources)
-            changes = [vars(one) | {"change": one.state} for one in moved]
+            told["changes"] = named.changed(reports, person, sources=sources)
         if json:
-            tell_json(told + (changes or []))
+            tell_json(told)
             return
+        place = "{report}: " if len(reports) > 1 else ""
         if person:
-            _tell_sheet(told, changes, share)
-        for one in () if person else told:
-            tell(_place(one) + one["summary"])
+            _tell_sheet(told, place, share)
+        for one in told.get("named", ()):
+            tell(place.format(**one) + one["summary"])
             if one["rows"]:
                 tell(f"  {', '.join(one['rows'])}")
         tell(render("persons.limits"))
 
 
 def _tell_sheet(
-    told: list[dict[str, Any]], changes: list[dict[str, Any]] | None, share: float
+    told: dict[str, list[dict[str, Any]]], place: str, share: float
 ) -> None:
-    for key in dict.fromkeys(one["id"] for one in told):
-        own = [one for one in told if one["id"] == key]
+    for key in dict.fromkeys(one["id"] for one in told["persons"]):
+        own = [one for one in told["persons"] if one["id"] == key]
         tell(f"# {render('persons.rows', **own[0])}\n")
         for one in own:
-            words = render(f"persons.{one['state']}", **one, share=share)
-            back = (
-                render("persons.back", **one) if one["trained"] or one["asked"] else ""
-            )
-            tell(f"- {_place(one)}**{one['checkpoint']}** {words} {back}".rstrip())
+            words = [render(f"persons.{one['state']}", **one, share=share)]
+            if one["trained"] or one["asked"]:
+                words.append(render("persons.back", **one))
+            lead = f"{place.format(**one)}**{one['checkpoint']}**"
+            tell(f"- {lead} {' '.join(words)}")
             for text in one["texts"]:
                 tell(f"  - {text}")
-        moved = [one for one in changes or () if one["id"] == key]
+        moved = [one for one in told.get("changes", ()) if one["id"] == key]
         for one in moved:
             tell(f"- {render('persons.' + one['change'], **one)}")
-        if changes is not None and not moved:
+        if "changes" in told and not moved:
             tell(f"- {render('persons.no_pair')}")
         tell("")
-
-
-def _place(one: dict[str, Any]) -> str:
-    return f"{one['report']}: " if "report" in one else ""

@@ -152,6 +152,7 @@ def attack_table(tried: Sequence[Attack]) -> Table:
         title=render("attacks.title"),
         header=tuple(render(f"attacks.{name}") for name in columns),
         rows=tuple(Line(tuple(Cell(capitalised(t)) for t in one)) for one in lines),
+        key="attacks",
     )
 
 

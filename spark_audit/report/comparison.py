@@ -67,7 +67,6 @@ def against(
         header=("checkpoint", "figure", "here", "there", render("against.differences")),
         rows=tuple(lines),
         remarks=tuple(other.caveats),
-        lead=render("against.lead"),
     )
 
 
@@ -89,7 +88,7 @@ def _line(row: Row, match: Row, report: Report, other: Report) -> Line:
     label = ".".join(part for part in (row.audit, row.metric, row.of) if part)
     label += "" if row.group == "pooled" else f" {row.group}"
     source = {one.name: one.source for one in other.checkpoints}.get(match.checkpoint)
-    there = Cell(f"{figure(match)} ({source or match.checkpoint})")
+    there = Cell(f"{figure(match).text} ({source or match.checkpoint})")
     differs = Cell("; ".join(_differences(row, match, report, other)))
     cells = (Cell(row.checkpoint), Cell(label), figure(row), there, differs)
     return Line(cells, row.checkpoint)

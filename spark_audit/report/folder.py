@@ -30,7 +30,7 @@ from spark_audit.files import (
 from spark_audit.manifest.schema import Manifest
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.figures.drawing import Drawing
-from spark_audit.report.table_cells import File, Rendering, Table
+from spark_audit.report.table_cells import File, Rendering
 from spark_audit.report.writers import (
     csv_tables,
     dossier,
@@ -79,8 +79,8 @@ WRITERS: Mapping[str, Writer] = {
     "named": csv_tables.write_named,
 }
 """Report formats by the names that users give them."""
-ON_REQUEST = ("figures", "dossier", "card", "named")
-"""Written only where it is named: the page shows the figures, the rest is for one
+ON_REQUEST = ("latex", "figures", "dossier", "card", "named")
+"""Written only where it is named: page and CSV show the figures, the rest is for one
 reader or one tool."""
 SCORES = "scores"
 """What audits leave there is named like a writer's files, and is no writer's."""
@@ -154,7 +154,6 @@ def write_report(
     formats: Sequence[str] = (),
     manifest: Manifest | None = None,
     show_text: bool = False,
-    further: Sequence[Table] = (),
     prepared_by: str = "",
     language: str = "en",
 ) -> list[Path]:
@@ -171,8 +170,6 @@ def write_report(
     ----------
     manifest
         For the words of examples, in formats that show some.
-    further
-        Tables that are not the report's own, in formats for people.
     prepared_by
         Who prepared it, in formats that are handed over.
     language
@@ -196,7 +193,7 @@ def write_report(
 
         return drawings(shared)
 
-    how = Rendering(drawn, manifest, show_text, further, prepared_by)
+    how = Rendering(drawn, manifest, show_text, prepared_by)
 
     def run(name: str, told: Report) -> list[Path]:
         with sentences.spoken("en" if name in ENGLISH else language):

@@ -11,12 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spark_audit.audits import about
-from spark_audit.errors import InputError
+from spark_audit.audits.claims import LEVEL
+from spark_audit.errors import InputError, visible
 from spark_audit.files import sha256_file
 from spark_audit.names import BASE
 from spark_audit.report.states import standings
@@ -155,40 +156,6 @@ def _doubt(report: Report, name: str) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Person:
-    """What is shown of one person's rows by one checkpoint.
-
-    ``p`` is of the hypothesis that none of the rows was trained on, ``p_adjusted``
-    corrected (Holm) over the persons asked for; ``least`` the smallest p that so many
-    held-out groups allow. ``named`` rows stand in the list of its share of false ones;
-    ``back`` of ``asked`` identifiers come back word for word, ``None``: not tested;
-    ``texts`` are those, where the manifest was given.
-    """
-
-    id: str
-    checkpoint: str
-    trained: int
-    held_out: int
-    named: int
-    p: float | None
-    p_adjusted: float | None
-    least: float
-    back: int | None
-    asked: int
-    texts: tuple[str, ...] = ()
-    why: str = ""
-
-    @property
-    def state(self) -> str:
-        """``shown``, ``listed`` (by rows alone), ``not_shown`` or ``not_tested``."""
-        if self.p_adjusted is None:
-            return "not_tested"
-        if self.p_adjusted < 0.05:
-            return "shown"
-        return "listed" if self.named else "not_shown"
-
-
 def persons(
     report: Report,
     folder: Path,
@@ -197,8 +164,15 @@ def persons(
     sources: Mapping[str, str] | None = None,
     shown: Manifest | None = None,
     share: float = SHARE,
-) -> list[Person]:
+) -> list[dict[str, Any]]:
     """What each checkpoint shows of persons, by an id of a row or of a group of rows.
+
+    ``p`` is of the hypothesis that none of the rows was trained on, ``p_adjusted``
+    corrected (Holm) over the persons asked for; ``least`` the smallest p that so many
+    held-out groups allow. ``named`` rows stand in the list of its share of false ones;
+    ``back`` of ``asked`` identifiers come back word for word, ``None``: not tested;
+    ``texts`` are those, where the manifest was given. The ``state`` is ``shown``,
+    ``listed`` (by rows alone), ``not_shown`` or ``not_tested``.
 
     Parameters
     ----------
@@ -221,14 +195,14 @@ def persons(
     if about("extract").evidence_file() in report.evidence:
         extracted = evidence_of(report, folder, "extract")
     groups = _groups(units, ids, sources or {}, extracted)
-    if not all(groups.values()):
+    for key in (key for key, own in groups.items() if not own):
         raise InputError(
             "is no row and no group of rows of this report: nothing is known of it",
-            where="--person",
+            where=f"--person {visible(key)}",
             fix="give the id of a row, or --manifest for the sources of all rows",
         )
     texts = [] if shown is None or extracted is None else _texts(shown, extracted)
-    found: list[Person] = []
+    found: list[dict[str, Any]] = []
     for one in named_rows(report, evidence, share=share):
         rows = {k: one.rows[one.rows["group"].isin(of)] for k, of in groups.items()}
         known = {k: mine["p"].dropna() for k, mine in rows.items() if not one.why}
@@ -236,26 +210,33 @@ def persons(
         adjusted = holm_by_key(p)
         for key, mine in rows.items():
             back, asked = _back(extracted, one.checkpoint, groups[key])
-            told = [texts[i] for i in back or ()] if texts else []
             held = int((units["cluster"].isin(groups[key]) & held_out).sum())
             unused = "named.held_out" if held else "named.not_compared"
+            listed = int(mine["named"].sum())
+            if key not in adjusted:
+                state = "not_tested"
+            elif adjusted[key] < LEVEL:
+                state = "shown"
+            else:
+                state = "listed" if listed else "not_shown"
             found.append(
-                Person(
-                    id=key,
-                    checkpoint=one.checkpoint,
-                    trained=len(mine),
-                    held_out=held,
-                    named=int(mine["named"].sum()),
-                    p=p.get(key),
-                    p_adjusted=adjusted.get(key),
-                    least=1 / (1 + one.held_out),
-                    back=None if back is None else len(back),
-                    asked=asked,
-                    texts=tuple(dict.fromkeys(told)),
-                    why=one.why or ("" if len(mine) else render(unused)),
-                )
+                {
+                    "id": key,
+                    "checkpoint": one.checkpoint,
+                    "state": state,
+                    "trained": len(mine),
+                    "held_out": held,
+                    "named": listed,
+                    "p": p.get(key),
+                    "p_adjusted": adjusted.get(key),
+                    "least": 1 / (1 + one.held_out),
+                    "back": None if back is None else len(back),
+                    "asked": asked,
+                    "texts": list(dict.fromkeys(texts[i] for i in back or () if texts)),
+                    "why": one.why or ("" if len(mine) else render(unused)),
+                }
             )
-    return sorted(found, key=lambda one: list(groups).index(one.id))
+    return sorted(found, key=lambda one: list(groups).index(one["id"]))
 
 
 def _groups(
@@ -303,43 +284,19 @@ def _back(
     return (back, int(own.sum())) if own.any() else (None, 0)
 
 
-@dataclass(frozen=True)
-class Changed:
-    """How familiar a person's rows became from one checkpoint to another.
-
-    ``p`` is two-sided, of a change no larger than that of held-out rows, ``p_adjusted``
-    corrected (Holm) over the persons asked for; ``None`` where it cannot be tested.
-    ``least`` is the smallest p that so many held-out groups allow.
-    """
-
-    id: str
-    before: str
-    after: str
-    fell: bool
-    p: float | None
-    p_adjusted: float | None
-    least: float
-
-    @property
-    def state(self) -> str:
-        """``fell``, ``rose``, ``unchanged`` (no change shown) or ``untested``."""
-        if self.p_adjusted is None:
-            return "untested"
-        if self.p_adjusted >= 0.05:
-            return "unchanged"
-        return "fell" if self.fell else "rose"
-
-
 def changed(
     reports: Mapping[Path, Report],
     ids: Sequence[str],
     *,
     sources: Mapping[str, str] | None = None,
-) -> list[Changed]:
+) -> list[dict[str, Any]]:
     """What changed for persons between checkpoints of two reports, by folder.
 
     Compared are checkpoints of one name, or the only ones. A row's change is that of
-    its score; held-out rows of its task tell how much scores change anyway.
+    its score; held-out rows of its task tell how much scores change anyway. ``p`` is
+    two-sided, ``p_adjusted`` corrected (Holm) over the persons asked for, ``least`` the
+    smallest that so many held-out groups allow. The ``change`` is ``fell``, ``rose``,
+    ``unchanged`` (none is shown) or ``untested``.
 
     Raises
     ------
@@ -366,23 +323,25 @@ def changed(
         scaled = standardised(move, held_out, *place)
         doubt = any(map(_doubt, reports.values(), (old, new)))
         ways = [conformal_p(x, held_out, units["cluster"]) for x in (-scaled, scaled)]
-        fell, p = dict[str, bool](), dict[str, float]()
+        way, p = dict[str, str](), dict[str, float]()
         for key, of in () if doubt else groups.items():
             own = units["cluster"].isin(of).to_numpy() & np.isfinite(ways[0])
             if own.any():
-                down, up = (simes(way[own]) for way in ways)
-                fell[key], p[key] = down < up, min(1.0, 2 * min(down, up))
+                down, up = (simes(each[own]) for each in ways)
+                way[key] = "fell" if down < up else "rose"
+                p[key] = min(1.0, 2 * min(down, up))
         adjusted = holm_by_key(p)
+        shown = {k: way[k] if a < LEVEL else "unchanged" for k, a in adjusted.items()}
         found += [
-            Changed(
-                id=key,
-                before=old,
-                after=new,
-                fell=fell.get(key, False),
-                p=p.get(key),
-                p_adjusted=adjusted.get(key),
-                least=least,
-            )
+            {
+                "id": key,
+                "before": old,
+                "after": new,
+                "change": shown.get(key, "untested"),
+                "p": p.get(key),
+                "p_adjusted": adjusted.get(key),
+                "least": least,
+            }
             for key in groups
         ]
     return found

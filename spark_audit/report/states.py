@@ -156,11 +156,6 @@ class Standing:
         return not stops and self.state != "NOT TESTED"
 
     @property
-    def audit(self) -> str:
-        """The audit of the lead; empty: none."""
-        return self.led_by.audit if self.led_by else ""
-
-    @property
     def attacks(self) -> list[Tried]:
         """All but the one whose figure the memory plot shows."""
         return [tried for tried in self.tried if tried.audit != "matched"]
@@ -218,7 +213,7 @@ def standings(report: Report) -> list[Standing]:
     if not any(row.audit in attacks for row in report.results):
         return []
     told = grouped(report.findings, lambda one: method_of(one.checkpoint))
-    by_entry = {name: told.get(name, []) for name in {**entries(report), **told}}
+    by_entry = {name: told.get(name, []) for name in [*entries(report), *told]}
     scored = {(row.audit, method_of(row.checkpoint)) for row in report.results if row.n}
     scored |= {(row.audit, "") for row in report.results}
     scored |= {(one.audit, "") for one in report.findings}
@@ -463,21 +458,8 @@ def surety(found: Sequence[Standing]) -> str:
 def gate(found: Sequence[Standing]) -> str:
     """The verdict of the gate without rules."""
     skipped = {"void", "confounded", "not tested"}
-    untested = state_name("NOT TESTED")
-    facts = {
-        "stops": [
-            (
-                one.name,
-                [guard.title for guard in one.faults],
-                untested if one.state == "NOT TESTED" else "",
-            )
-            for one in found
-            if not one.ships
-        ],
-        "passes": [(one.name, bool(one.detections)) for one in found if one.ships],
-        "unjudged": any(one.ships and skipped & {*one.tally} for one in found),
-    }
-    return sentences.render("states.gate", **facts)
+    unjudged = any(one.ships and skipped & {*one.tally} for one in found)
+    return sentences.render("states.gate", found=found, unjudged=unjudged)
 
 
 def _standing(
@@ -568,24 +550,22 @@ def _exposed(report: Report, name: str, own: Sequence[Finding]) -> tuple[Row, ..
     less likely.
     """
     claims = {one.claim for one in own if one.detected}
-    less = {one.claim for one in own if one.audit == "matched"} >= {"betrays"}
+    less = any((one.audit, one.claim) == ("matched", "betrays") for one in own)
     less &= not claims & {"memory", "verbatim"}
 
-    def beyond(row: Row) -> bool:
-        if row.low is None or row.high is None:
-            return False
-        if less:
-            return row.low > (row.null_high or 0.0)
-        return row.high < (row.null_low or 0.0)
+    way = 1 if less else -1
 
+    def beyond(row: Row) -> bool:
+        end, null = (row.low, row.null_high) if less else (row.high, row.null_low)
+        return end is not None and way * end > way * (null or 0.0)
+
+    wanted = ("matched", "memory", name, "sources", "ok")
     rows = [
         row
         for row in report.results
-        if (row.audit, row.metric, row.checkpoint) == ("matched", "memory", name)
+        if (row.audit, row.metric, row.checkpoint, row.over, row.status) == wanted
         and claims
         and row.grouping[0] == "type"
-        and row.over == "sources"
-        and row.status == "ok"
         and beyond(row)
     ]
     rows.sort(key=lambda row: row.value or 0.0, reverse=less)

@@ -18,6 +18,7 @@ from spark_audit.report.table_cells import (
     Table,
     cell,
     figure,
+    limited,
     records_table,
 )
 from spark_audit.results import Contrast, Report, Row, grouped, number
@@ -26,16 +27,9 @@ DRAWN = ("mia_roc",)
 """Further tables that are there to be drawn: no reader is shown them as tables."""
 
 
-def entries(report: Report) -> dict[str, int]:
-    """What was audited, in order, and how many replicates each has.
-
-    A series counts once: its stages have no figures but in the series' own.
-    """
-    counts: dict[str, int] = {}
-    for name in palette(report):
-        entry = entry_of(name)
-        counts[entry] = counts.get(entry, 0) + (entry != name)
-    return counts
+def entries(report: Report) -> list[str]:
+    """What was audited, in order; seeds of a method, and a series, count once."""
+    return list(dict.fromkeys(map(entry_of, palette(report))))
 
 
 # --- all tables -----------------------------------------------------------------------
@@ -59,7 +53,7 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
         if part := [row for row in contrasts if not brief or row.group == "pooled"]:
             primary = any(row.family == "primary" for row in part)
             words = sentences.render("table.change")
-            made.append(_long(audit, part, words + " (exploratory)" * (not primary)))
+            made.append(_table(audit, part, words + " (exploratory)" * (not primary)))
     if not brief and (records := report.tables.get("matching_by_type")):
         title = sentences.render("table.matching")
         names = {"type": "type", "matched": "matched", "unmatched": "unmatched"}
@@ -84,10 +78,8 @@ def audit_tables(
     for panel, part in parts.items():
         if part:
             words = sentences.optional(f"table.{panel}") or about(audit).over
-            if wide:
-                made.append(_wide(audit, part, words, panel))
-            else:
-                made.append(_long(audit, part, f"{words}{_units(part)} (exploratory)"))
+            words += _units(part) + " (exploratory)" * (not wide)
+            made.append(_table(audit, part, words, panel))
     return made
 
 
@@ -174,6 +166,7 @@ def glance(report: Report) -> Table | None:
         ),
         rows=_telling(lines),
         remarks=(sentences.render("page.glance_remark"),),
+        key="glance",
     )
 
 
@@ -193,7 +186,7 @@ def _chance(rows: Sequence[Row]) -> Cell:
     null, low, high = bands.pop()
     if null is None:
         return NONE
-    return Cell("", null) if None in (low, high) else Cell("", null, low, high)
+    return Cell(limited(null, low, high), numeric=True)
 
 
 def _units(rows: Sequence[Row]) -> str:
@@ -201,76 +194,53 @@ def _units(rows: Sequence[Row]) -> str:
     return f", in {', '.join(units)}" if units else ""
 
 
-def _long(audit: str, rows: Sequence[R], words: str) -> Table:
-    """One line a checkpoint, part and variant, one column a metric."""
-    metrics = list(dict.fromkeys(row.metric for row in rows))
-    paired = isinstance(rows[0], Contrast)
+def _table(audit: str, rows: Sequence[R], words: str, panel: str = "") -> Table:
+    """One line a checkpoint and part, one column a metric; variants as either."""
+    wide = about(audit).wide and not isinstance(rows[0], Contrast)
+    seen = [r for r in rows if r.of not in metric_of(audit, r.metric).hidden]
+    rows = seen or rows
     lead: dict[str, Callable[[R], str]] = {"checkpoint": line_name}
-    if paired:
+    if isinstance(rows[0], Contrast):
         lead["baseline"] = _baseline
     if any(row.group != "pooled" for row in rows):
         lead["group"] = lambda row: row.grouping[1] or row.group
-    if not paired or any(row.of for row in rows):
+    if not wide and (any(row.of for row in rows) or "baseline" not in lead):
         lead["of"] = lambda row: row.of
+
+    def column(row: R) -> tuple[str, str]:
+        return row.metric, row.of if wide else ""
+
+    columns = list(dict.fromkeys(map(column, rows)))
+    # Of these the sizes are; where there is none, the largest.
+    of_panel = (one for one in about(audit).metrics if wide and one.panel == panel)
+    main = next(((one.name, of) for one in of_panel for of in one.counted), None)
     lines = []
-    for part in grouped(rows, lambda row: (row.group, row.of)).values():
+    for part in grouped(rows, lambda row: (row.group, "" if wide else row.of)).values():
         own = grouped(part, lambda row: (line_name(row), _baseline(row)))
         for mine in own.values():
-            cells = {row.metric: _change(row) for row in mine}
-            sizes = max(row.n for row in mine), max(row.clusters for row in mine)
+            cells = {column(row): row for row in mine}
+            first = cells.get(main) if main else None
+            counted = mine if first is None or first.value is None else [first]
+            sizes = max(r.n for r in counted), max(r.clusters for r in counted)
             texts = (Cell(of(mine[0])) for of in lead.values())
-            shown = (cells.get(metric, NONE) for metric in metrics)
+            shown = (_change(cells[c]) if c in cells else NONE for c in columns)
             whole = (*texts, *shown, *map(cell, sizes))
             lines.append(Line(whole, mine[0].checkpoint, mine[0].group))
-        chance = [_chance([row for row in part if row.metric == m]) for m in metrics]
+        chance = [_chance([row for row in part if column(row) == c]) for c in columns]
         if about(audit).chance and not all(one.missing for one in chance):
             texts = (Cell(of(part[0])) for of in [*lead.values()][1:])
             whole = (Cell("chance"), *texts, *chance, NONE, NONE)
             lines.append(Line(whole, group=part[0].group))
-    header = (*lead, *(label(audit, metric) for metric in metrics), "n", "clusters")
-    return _table(audit, words, rows, header, lines)
-
-
-def _wide(audit: str, rows: Sequence[Row], words: str, panel: str) -> Table:
-    """One line a checkpoint, one column a metric and variant."""
-    rows = [r for r in rows if r.of not in metric_of(audit, r.metric).hidden]
-    parted = any(row.group != "pooled" for row in rows)
-    columns = list(dict.fromkeys((row.metric, row.of) for row in rows))
-    # The column that counts and the smallest effect are of.
-    of_panel = (one for one in about(audit).metrics if one.panel == panel)
-    named = ((metric.name, of) for metric in of_panel for of in metric.counted)
-    main = next(named, columns[0])
-    lines = []
-    for (group, who), mine in grouped(rows, lambda r: (r.group, line_name(r))).items():
-        cells = {(row.metric, row.of): row for row in mine}
-        first = next(cells[column] for column in columns if column in cells)
-        seen = first if parted else cells.get(main, first)
-        counted = first if seen.value is None else seen
-        figures = [figure(cells[c]) if c in cells else NONE for c in columns]
-        lead = (Cell(first.grouping[1]), Cell(who)) if parted else (Cell(who),)
-        least = () if parted else (cell(seen.mde),)
-        sizes = (*least, cell(counted.n), cell(counted.clusters))
-        lines.append(Line((*lead, *figures, *sizes), first.checkpoint, group))
-    header = ["checkpoint", *(label(audit, *column) for column in columns)]
-    if parted:
-        header.insert(0, "group")
-    else:
-        called = sentences.optional(f"metric.{audit}.{main[0]}.counted.{main[1]}")
-        header.append(f"MDE of the {called or 'first figure'}")
-        words += _units(rows)
-    header += [about(audit).counts, "clusters"]
-    return _table(audit, words, rows, header, lines)
-
-
-def _table(
-    audit: str,
-    words: str,
-    rows: Sequence[Row],
-    header: Sequence[str],
-    lines: Sequence[Line],
-) -> Table:
-    title, remarks = f"{audit}: {words}", _remarks(rows)
-    return Table(title, tuple(header), _telling(lines), remarks, "", audit, words)
+    names = (label(audit, *one) if wide else label(audit, one[0]) for one in columns)
+    counts = about(audit).counts if wide else "n"
+    return Table(
+        title=f"{audit}: {words}",
+        header=(*lead, *names, counts, "clusters"),
+        rows=_telling(lines),
+        remarks=_remarks(rows),
+        section=audit,
+        short=words,
+    )
 
 
 def _telling(lines: Sequence[Line]) -> tuple[Line, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,12 +18,8 @@ MOST = 1e12
 """Values of which no more is said than that they are beyond it."""
 FURTHER = "further"
 """Where tables stand that belong to no audit of a report."""
-VOID: Mapping[Status, str] = {
-    "invalid": "INVALID",
-    "insensitive": "INSENSITIVE",
-    "not_resolvable": "NOT RESOLVABLE",
-}
-"""What stands behind a figure from which nothing can be concluded."""
+VOID: tuple[Status, ...] = ("invalid", "insensitive", "not_resolvable")
+"""Statuses of figures that stand in the report but must not be read as found."""
 
 
 def shown(value: float | None) -> str:
@@ -40,71 +36,37 @@ def shown(value: float | None) -> str:
     return number(value)
 
 
+def limited(value: float, low: float | None, high: float | None) -> str:
+    """A number with its interval in brackets."""
+    text = shown(value)
+    if text[0] in "<>" and {shown(low), shown(high)} <= {text, "-"}:
+        return text  # what is beyond all bounds says so once
+    if low is None:
+        return text if high is None else f"{text} [≤ {shown(high)}]"
+    ends = f"≥ {shown(low)}" if high is None else f"{shown(low)}, {shown(high)}"
+    return f"{text} [{ends}]"
+
+
 @dataclass(frozen=True)
 class Cell:
-    """Words, or a number with its interval, of a row or by itself.
+    """What stands in a cell, and the figure of the report that it shows.
 
-    Attributes
-    ----------
-    before, after
-        Words around the number; all there is where there is none.
-    value, low, high
-        The number, and what stands in brackets behind it, in the row's unit.
-    row
-        The figure of the report that it shows.
+    ``numeric`` is whether it begins with a number.
     """
 
-    before: str = ""
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    after: str = ""
+    text: str
+    numeric: bool = False
     row: Row | None = None
 
     @property
-    def void(self) -> str:
-        """The word for a figure that nothing can be concluded from, else nothing."""
-        return "" if self.row is None else VOID.get(self.row.status, "")
+    def void(self) -> bool:
+        """Whether nothing can be concluded from its figure."""
+        return self.row is not None and self.row.status in VOID
 
     @property
     def missing(self) -> bool:
         """Whether nothing stands in it, or only that a figure is missing."""
-        return self.value is None and (self.row is not None or self.before in ("", "-"))
-
-    @property
-    def numeric(self) -> bool:
-        """Whether it is a number, and nothing before it."""
-        return self.value is not None and not self.before
-
-    @property
-    def parts(self) -> tuple[str, str, str]:
-        """The text before, of, and after the word that voids the figure."""
-        words = self.before
-        if self.value is not None:
-            words += shown(self.value) + self._limits
-        elif self.row is not None:
-            words += "withheld" if self.row.withheld else "not estimable"
-        return words + " " * bool(self.void), self.void, self.after
-
-    @property
-    def _limits(self) -> str:
-        low, high = shown(self.low), shown(self.high)
-        if self.low is None and self.high is None:
-            return ""
-        value = shown(self.value)
-        if value[0] in "<>" and {low, high} <= {value, "-"}:
-            return ""  # what is beyond all bounds says so once
-        if self.high is None:
-            return f" [≥ {low}]"
-        return f" [≤ {high}]" if self.low is None else f" [{low}, {high}]"
-
-    @property
-    def text(self) -> str:
-        """All of it."""
-        return "".join(self.parts)
-
-    def __str__(self) -> str:
-        return self.text
+        return self.text in ("", "-") or bool(self.row and self.row.value is None)
 
 
 NONE = Cell("-")
@@ -113,13 +75,19 @@ NONE = Cell("-")
 
 def figure(row: Row, *, before: str = "", after: str = "") -> Cell:
     """Value and decision interval of a row, or why there is none."""
-    return Cell(before, row.value, row.low, row.high, after, row)
+    if row.value is None:
+        lacking = "withheld" if row.withheld else "not estimable"
+        return Cell(f"{before}{lacking}{after}", row=row)
+    text = limited(row.value, row.low, row.high)
+    if row.status in VOID:
+        text += f" {row.status.upper().replace('_', ' ')}"
+    return Cell(f"{before}{text}{after}", not before, row)
 
 
 def cell(value: object) -> Cell:
     """A value of a record: a number, or words."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return Cell(value=value)
+        return Cell(shown(value), numeric=True)
     return NONE if value is None or value == "" else Cell(str(value))
 
 
@@ -139,7 +107,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """One table for a reader; ``lead`` stands above it, ``remarks`` below.
+    """One table for a reader; ``remarks`` stand below it.
 
     Attributes
     ----------
@@ -155,7 +123,6 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[Line, ...]
     remarks: tuple[str, ...] = ()
-    lead: str = ""
     section: str = FURTHER
     short: str = ""
     key: str = ""
@@ -202,8 +169,6 @@ class Rendering:
         Draws the figures, once for all writers.
     manifest, show_text
         For the words of examples; whether identifiers among them may be shown.
-    further
-        Tables for people that are not the report's own.
     prepared_by
         Who hands it over.
     """
@@ -211,5 +176,4 @@ class Rendering:
     drawn: Drawn = tuple
     manifest: Manifest | None = None
     show_text: bool = False
-    further: Sequence[Table] = ()
     prepared_by: str = ""

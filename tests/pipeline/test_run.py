@@ -315,29 +315,15 @@ def test_no_output_shows_an_identifier_unless_asked(request_of, tmp_path):
         for name in NAMES:
             assert name.encode() not in content, path
             assert name.partition(" ")[2].encode() not in content, path
-    run(request_of(show_text=True))
-    assert "Maria Jones" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_rendered_again_text_comes_from_the_manifest_alone(
-    request_of, workshop, capsys
-):
-    folder = run(request_of(formats=("html", "md"))).folder
+def test_only_the_manifest_of_a_report_is_read_with_it(request_of, workshop, capsys):
+    folder = run(request_of(formats=("md",))).folder
     manifest = workshop / "manifests" / "m.json"
-    files = [folder / "report.html", folder / "report.md"]
-
-    def modes() -> list[int]:
-        return [path.stat().st_mode & 0o777 for path in files]
-
-    assert modes() == [0o644] * 2
-    call = ["report", str(folder), "--format", "html,md", "--manifest", str(manifest)]
-    assert command_line(call) == 0
-    assert modes() == [0o644] * 2
-    assert command_line([*call, "--show-text"]) == 0
-    page, text = (path.read_text() for path in files)
-    assert not any(name in page for name in NAMES)
-    assert "Maria Jones" in text
-    assert modes() == [0o644, 0o600]
+    call = ["report", str(folder), "--format", "dossier", "--manifest", str(manifest)]
+    for shown, mode in (([], 0o644), (["--show-text"], 0o600)):
+        assert command_line([*call, *shown]) == 0
+        assert (folder / "dossier.html").stat().st_mode & 0o777 == mode
     assert command_line(["report", str(folder), "--show-text"]) == 2
     assert "add --manifest" in capsys.readouterr().err
     other = load_manifest(manifest).model_dump(mode="json")

@@ -8,8 +8,9 @@ from spark_audit.report.figures import drawing as figures
 from spark_audit.report.folder import write_report
 from spark_audit.results import Report
 
-BALANCE: list[dict[str, float | str]] = [
-    {"covariate": "length", "smd_before": 0.5, "smd_after": 0.05}
+DOSES: list[dict[str, float | str]] = [
+    {"checkpoint": "x", "part": "full", "dose": dose, "exposure_mean": 1.5 * dose}
+    for dose in (1, 4)
 ]
 ROC: list[dict[str, float | str]] = [
     dict(zip(("fpr", "tpr", "chance_low", "chance_high"), at, strict=True))
@@ -27,12 +28,12 @@ def written(folder: Path) -> set[str]:
 
 
 def test_every_drawing_is_written_in_three_formats(tmp_path):
-    one = report(balance=BALANCE, mia_roc=ROC)
+    one = report(canary_by_dose=DOSES, mia_roc=ROC)
     paths = write_report(one, tmp_path, formats=["figures"])
     assert {path.name for path in paths} == written(tmp_path)
     assert written(tmp_path) == {
         f"{name}.{form}"
-        for name in ("balance", "roc")
+        for name in ("exposure", "roc")
         for form in ("png", "svg", "pdf")
     }
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -43,10 +44,12 @@ def test_every_drawing_is_written_in_three_formats(tmp_path):
 def test_the_bytes_are_the_same_every_time(tmp_path, monkeypatch):
     for folder, epoch in (("a", "1"), ("b", "1000000000")):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
-        write_report(report(balance=BALANCE), tmp_path / folder, formats=["figures"])
+        write_report(
+            report(canary_by_dose=DOSES), tmp_path / folder, formats=["figures"]
+        )
     for form in figures.FORMATS:
-        one, other = (
-            (tmp_path / folder / "figures" / f"balance.{form}").read_bytes()
+        first, other = (
+            (tmp_path / folder / "figures" / f"exposure.{form}").read_bytes()
             for folder in ("a", "b")
         )
-        assert one == other
+        assert first == other

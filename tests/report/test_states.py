@@ -96,7 +96,11 @@ def test_the_worst_stands_first_and_every_detection_in_it():
         "twins",
         "mia",
     ]
-    assert (two.name, two.audit, two.lead) == ("a", "matched", "Matched nothing_shown.")
+    assert (two.name, two.led_by.audit, two.lead) == (
+        "a",
+        "matched",
+        "Matched nothing_shown.",
+    )
     found = "NO LEAK FOUND (1 of 5 attacks tested)"
     assert answer([one, two]) == f"Of 2 checkpoints: 1 LEAKS (b), 1 {found} (a)"
     assert answer([two]) == f"a: {found}"

@@ -12,7 +12,6 @@ from made_reports import figure, guard, made_report, said
 from spark_audit.errors import InputError, OutputError
 from spark_audit.report.disclosure import disclosed
 from spark_audit.report.folder import read_report, write_report
-from spark_audit.report.table_cells import Cell, Line, Table
 from spark_audit.report.writers.markdown import LONGEST, render
 from spark_audit.results import (
     Finding,
@@ -248,15 +247,11 @@ def test_what_is_of_nothing_says_why_where_figures_of_few_are_withheld(report):
         assert record["note"].startswith("withheld: fewer than 5 clusters")
 
 
-def test_markdown_renders_no_tags_and_shortens_what_stands_beside(report):
+def test_markdown_renders_no_tags(report):
     told = report.model_copy(
         update={"findings": [found("x: <img src=a> but p < 0.05")]}
     )
     assert "&lt;img src=a> but p < 0.05" in render(told)
-    long = Table("Beside", header=("a",), rows=(Line((Cell("b" * 70_000),)),))
-    shown = render(report, further=[long])
-    assert len(shown) <= LONGEST
-    assert "Beside: too long for an issue" in shown
 
 
 def test_markdown_fits_an_issue_and_says_what_it_leaves_out(report):

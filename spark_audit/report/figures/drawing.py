@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,10 +30,8 @@ if TYPE_CHECKING:
 
 FIGURES: Mapping[str, tuple[str, str]] = {
     "memory": ("memory_plot:draw", ""),
-    "balance": ("forest:balance", "balance"),
     "selectivity": ("forest:selectivity", "matched"),
     "stages": ("stages_plot:draw", "stages_states"),
-    "series": ("stages_plot:series", "series_stages"),
     "exposure": ("exposure_plot:draw", "canary_by_dose"),
     "roc": ("roc_plot:draw", "mia_roc"),
     "accuracy": ("stages_plot:accuracy", "utility"),
@@ -57,9 +56,6 @@ INK, MUTED, GRID, PAPER = "#222222", "#666666", "#d9d9d9", "#ffffff"
 ALARM, WARN = "#9c1c1c", "#7a4b00"
 """Colours of what was found; both differ from ink in lightness, and signs go with
 them."""
-
-HOLLOW = ("invalid", "insensitive", "not_resolvable")
-"""Statuses of figures that stand in the report but must not be read as found."""
 
 CHECKPOINT = "checkpoint:"
 """What the gid of an artist begins with that belongs to a checkpoint."""
@@ -237,29 +233,5 @@ def _themed(tag: str, name: str) -> str:
     tag = re.sub(r'(?<= )id="|url\(#|href="#', lambda m: f"{m[0]}{name}-", tag)
     tag = re.sub(r"font-family:[^;\"]*", "font-family: inherit", tag)
     tag = _COLOUR.sub(lambda m: f"var(--{_VARIABLES[m[0].lower()]})", tag)
-    return _PLACED.sub(lambda m: _short(m[0]), tag)
-
-
-def _short(placed: str) -> str:
-    def hundredths(number: re.Match[str]) -> str:
-        return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
-
-    text = " ".join(_NUMBER.sub(hundredths, placed).split())
-    return re.sub(r"(?<=[A-Za-z]) (?=[-0-9.])", "", text)
-
-
-def outline(marker: str) -> str:
-    """A marker of matplotlib as the path of an SVG in a box of 12."""
-    _matplotlib()
-    from matplotlib.markers import MarkerStyle
-
-    style = MarkerStyle(marker)
-    path = style.get_path().transformed(style.get_transform())
-    parts: list[Any] = list(path.to_polygons())
-    points = [[f"{6 + 8 * x:.4g} {6 - 8 * y:.4g}" for x, y in part] for part in parts]
-    return "".join(f"M{'L'.join(part)}z" for part in points)
-
-
-def css_string(text: str) -> str:
-    """Text within a string of CSS, whatever signs it has."""
-    return "".join(c if c.isascii() and c.isalnum() else f"\\{ord(c):x} " for c in text)
+    short = partial(_NUMBER.sub, lambda m: f"{round(float(m[0]), 2):g}")
+    return _PLACED.sub(lambda m: short(m[0]), tag)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import pandas as pd
 
@@ -58,15 +58,9 @@ def _chosen(
     def place(key: tuple[str, str]) -> list[int]:
         return [places[entries[name]] for name in key if name]
 
-    def rank(row: Row) -> tuple[bool, bool, bool, float]:
-        low, high = row.ends or (0.0, 0.0)
-        bounded = row.ends is not None
-        return (
-            row.value is not None,
-            bounded,
-            bounded and row.over == "both",
-            high - low,
-        )
+    def rank(row: Row) -> tuple[bool, bool, float]:
+        low, high = row.ends or (0.0, -1.0)
+        return row.value is not None, row.over == "both" and high > low, high - low
 
     return {key: max(by_key[key], key=rank) for key in sorted(kept, key=place)}
 
@@ -79,18 +73,14 @@ def frame_of(
     They stand in the order of checkpoints; ``also`` are columns that may be missing.
     """
     entries = names_of(report)
-    records = known(report.tables.get(table, []), "checkpoint", *columns)
-    frame = pd.DataFrame(records, columns=["checkpoint", *columns, *also])
+    needed = ["checkpoint", *columns]
+    frame = pd.DataFrame(report.tables.get(table, []), columns=[*needed, *also])
+    frame = frame.dropna(subset=needed)
     frame["entry"] = frame["checkpoint"].map(entries)
     places = {name: place for place, name in enumerate(entries)}
     return frame.sort_values(
         "checkpoint", key=lambda names: names.map(places), kind="stable"
     )
-
-
-def known(records: Iterable[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
-    """The records in which none of the columns is missing."""
-    return [r for r in records if all(r.get(c) is not None for c in columns)]
 
 
 def palette(report: Report) -> dict[str, tuple[int, str]]:

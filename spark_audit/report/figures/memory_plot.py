@@ -11,8 +11,10 @@ import re
 import textwrap
 from dataclasses import replace
 
+from matplotlib.ticker import MaxNLocator
+
 from spark_audit.report.figures.drawing import ALARM, INK, MUTED, WARN
-from spark_audit.report.figures.forest import Line, Section, forest
+from spark_audit.report.figures.forest import Line, section, span
 from spark_audit.report.figures.panel import AREA, Axis, Look, wrapped
 from spark_audit.report.figures.picture import Picture
 from spark_audit.report.states import (
@@ -42,8 +44,6 @@ ATTACKS = {
 }
 """What the other attacks came to, as the legend names it."""
 RATIOS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
-STEPS = (1, 2, 5, 10, 20, 50)
-"""Per cent between two ticks of an axis that ends below twice as likely."""
 
 
 def draw(report: Report) -> Picture | None:
@@ -54,18 +54,17 @@ def draw(report: Report) -> Picture | None:
     sides = {one.sides for one in found if one.memory and one.memory.value is not None}
     facts = {"sides": sides.pop() if len(sides) == 1 else ()}
     lines = [_line(one, alike=bool(facts["sides"])) for one in found]
-    section = Section(lines, render("figure.memory.sides", **facts), Axis())
-    low, high = section.span()
+    low, high = span(lines)
     limits = max(low, -most), min(high, most)
-    ticks = _ticks(*limits)
     label = wrapped(render("figure.memory.axis"), width=42)
-    section = replace(section, axis=Axis(label, limits=limits, ticks=ticks))
+    axis = Axis(label, limits=limits, ticks=_ticks(*limits))
     keys = {render("figure.memory.band"): AREA}
     signs = {SIGNS[tried.outcome] for one in found for tried in one.attacks}
     for (name, look), sign in zip(ATTACKS.items(), "●○×–", strict=True):
         if sign in signs:
             keys[render(f"figure.memory.{name}")] = look
-    return forest([section], audit="memory", facts=facts, keys=keys)
+    panel = section(lines, render("figure.memory.sides", **facts), axis)
+    return Picture(audit="memory", panels=[panel], most=1, facts=facts, keys=keys)
 
 
 def _line(one: Standing, *, alike: bool) -> Line:
@@ -105,10 +104,9 @@ def _ticks(low: float, high: float) -> dict[float, str]:
         known = sorted((*RATIOS, *halves))
         ratios = [ratio for ratio in known if low <= math.log(ratio) <= high]
     else:
-        ends = [100 * math.expm1(end) for end in (low, high)]
-        step = next((s for s in STEPS if ends[1] - ends[0] <= 5 * s), STEPS[-1])
-        first, last = math.ceil(ends[0] / step), math.floor(ends[1] / step)
-        ratios = [1 + step * k / 100 for k in range(first, last + 1)]
+        first, last = (100 * math.expm1(end) for end in (low, high))
+        steps = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(first, last)
+        ratios = [1 + step / 100 for step in steps if first <= step <= last]
     return {math.log(ratio): _tick(ratio) for ratio in ratios}
 
 

@@ -18,13 +18,13 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFo
 
 from spark_audit.report.figures.drawing import (
     CHECKPOINT,
-    HOLLOW,
     INK,
     LIGHT,
     MUTED,
     PAPER,
 )
 from spark_audit.report.figures.entries import palette
+from spark_audit.report.table_cells import VOID
 from spark_audit.results import Report, Row, number
 
 FONT = 8.0
@@ -118,7 +118,6 @@ def wrapped(name: str, *, width: int = 30, lines: int = 2) -> str:
     found = [""]
     for part in parts:
         if found[-1] and len(found[-1] + part) > width:
-            found[-1] = found[-1].rstrip()
             found.append("")
         found[-1] += part
     if len(found) > lines:
@@ -158,20 +157,16 @@ def spanned(sizes: Iterable[int]) -> str:
 class Curve:
     """Points in the plane, joined where the look has dashes; a row has its interval.
 
-    Points whose row has no value are left out. The alt text tells of it by its
-    ``label``, or the checkpoint's name: ``words``, or a height; nothing unless
-    ``told``. ``every`` says which points have markers.
+    Points whose row has no value are left out. The alt text tells its ``words``, or the
+    height of its last point, unless it is not ``told``. Steps have few markers.
     """
 
     look: Look
     x: Sequence[Value]
     y: Sequence[Value]
-    label: str = ""
     words: str = ""
     told: bool = True
     step: bool = False
-    every: slice = field(default_factory=lambda: slice(None))
-    front: float = 2.0
 
     @property
     def rows(self) -> Iterator[Row]:
@@ -191,16 +186,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axis:
-    """A scale (linear, log, symlog) with its ends, and ticks (where -> what).
-
-    ``options`` are matplotlib's of the scale.
-    """
+    """A scale (linear, log) with its ends, and ticks (where -> what)."""
 
     label: str = ""
     scale: str = "linear"
     limits: tuple[float, float] | None = None
     ticks: Mapping[float, str] | None = None
-    options: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -233,12 +224,11 @@ class Panel:
     """Curves on two axes, with bands behind them and lines of reference.
 
     ``references`` stand at an ``x`` or ``y``; a "diagonal" goes through that point.
-    A title may belong to an ``owner``. With ``labels`` there is no axis at the left.
+    With ``labels`` there is no axis at the left.
     """
 
     curves: Sequence[Curve]
     title: str = ""
-    owner: Look = field(default_factory=Look)
     x: Axis = field(default_factory=Axis)
     y: Axis = field(default_factory=Axis)
     bands: Sequence[Band] = ()
@@ -246,21 +236,12 @@ class Panel:
     labels: Sequence[Label] = ()
     tall: float = 1.75
 
-    @property
-    def leaves(self) -> bool:
-        """Whether an interval continues beyond the axis."""
-        low, high = self.x.limits or (-math.inf, math.inf)
-        ends = [
-            at.ends for curve in self.curves for at in curve.x if isinstance(at, Row)
-        ]
-        return any(one and (one[0] < low or one[1] > high) for one in ends)
-
-    def paint(self, axes: Axes, *, grid: str, dodge: float) -> None:
+    def paint(self, axes: Axes, *, dodge: float) -> None:
         """Draw it; points of several checkpoints stand side by side in ``dodge``."""
-        axes.set_xscale(self.x.scale, **self.x.options)
+        axes.set_xscale(self.x.scale)
         axes.set_yscale(self.y.scale)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(True, axis=grid, linewidth=0.6, zorder=0)  # type: ignore[arg-type]
+        axes.grid(True, linewidth=0.6, zorder=0)
         axes.set_axisbelow(True)
         for band in self.bands:
             area = axes.fill_between(
@@ -283,7 +264,7 @@ class Panel:
                 axes.axline((at, at), slope, **style)
             else:
                 look.owns((axes.axvline if kind == "x" else axes.axhline)(at, **style))
-        self.owner.owns(axes.set_title(self.title))
+        axes.set_title(self.title)
         for axis, own, view in (
             (axes.xaxis, self.x, axes.set_xlim),
             (axes.yaxis, self.y, axes.set_ylim),
@@ -314,7 +295,7 @@ class Panel:
                 color=label.colour,
                 # On the ground's own colour, above the grid.
                 bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.5},
-                zorder=2.4,
+                zorder=1.6,
             )
             label.look.owns(drawn)
 
@@ -328,32 +309,30 @@ def _curve(
     """
     look, points = curve.look, curve.points
     low, high = limits or (-math.inf, math.inf)
-
-    def put(x: float, y: float, mark: Look) -> None:
-        style = replace(mark, dashes="none").line
-        front = curve.front + 0.1
-        look.owns(*axes.plot(x, y, zorder=front, clip_on=False, **style))
-
-    hollow = {
-        place
-        for place, (x, _, *made) in enumerate(points)
-        if any(isinstance(at, Row) and at.status in HOLLOW for at in made)
-        or not low <= x <= high
-    }
     at_x = [min(max(x, low), high) + shift for x, _, _, _ in points]
+    apart = [
+        not low <= x <= high
+        or any(isinstance(at, Row) and at.status in VOID for at in made)
+        for x, _, *made in points
+    ]
+    every = max(1, len(points) // 4) if curve.step else 1
     line = axes.plot(
         at_x,
         [y for _, y, _, _ in points],
         drawstyle="steps-post" if curve.step else "default",
-        markevery=[k for k in range(len(points))[curve.every] if k not in hollow],
+        markevery=[k for k in range(0, len(points), every) if not apart[k]],
         clip_on=look.dashes != "none",
-        zorder=curve.front,
         **look.line,
     )
     look.owns(*line)
+
+    def put(x: float, y: float, mark: Look) -> None:
+        style = replace(mark, dashes="none").line
+        look.owns(*axes.plot(x, y, zorder=2.1, clip_on=False, **style))
+
     bar: dict[str, Any] = {"color": look.colour, "alpha": look.alpha}
     bar |= {"linewidth": look.width, "zorder": 1.9, "solid_capstyle": "butt"}
-    for place, (shown, (x, y, across, up)) in enumerate(zip(at_x, points, strict=True)):
+    for shown, (x, y, across, up), hollow in zip(at_x, points, apart, strict=True):
         if isinstance(across, Row) and across.ends:
             left, right = across.ends
             ends = max(left, low), min(right, high)
@@ -363,6 +342,6 @@ def _curve(
                     put(end, y, replace(look, marker=marker, size=4))
         if isinstance(up, Row) and up.ends:
             look.owns(*axes.plot([shown, shown], up.ends, **bar))
-        if place in hollow:
+        if hollow:
             beyond = "<" if x < low else ">" if x > high else look.marker
             put(shown, y, replace(look, marker=beyond, hollow=low <= x <= high))

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from spark_audit.names import entry_of
-from spark_audit.report.figures.drawing import HOLLOW, Drawing
+from spark_audit.report.figures.drawing import Drawing
 from spark_audit.report.figures.entries import names_of
 from spark_audit.report.figures.panel import (
     FONT,
@@ -22,6 +22,7 @@ from spark_audit.report.figures.panel import (
     plain,
     wrapped,
 )
+from spark_audit.report.table_cells import VOID
 from spark_audit.results import Report
 from spark_audit.sentences import optional, render
 
@@ -32,17 +33,10 @@ ENTRY_WIDTH = 17
 TITLE, LETTERS = 0.19, 0.15
 """Inches of a title's line, and of a line of other text."""
 MOST_TOLD = 40
-"""Values up to which the alt text tells all; of more, each panel's ends."""
+"""Values up to which the alt text tells all: more are read in the tables."""
 OVER = ("sources", "seeds", "both")
 SIDE = 38
 """Letters of a line of a label of all panels."""
-
-
-def grid_of(count: int, *, most: int) -> tuple[int, int]:
-    """Rows and columns of small multiples."""
-    # No row with a single panel where two rows can be even.
-    rows = math.ceil(count / most)
-    return rows, math.ceil(count / rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +55,10 @@ class Picture:
         Of the sentences.
     names
         Looks that are named in the legend, and below them ``keys``, by their labels.
-    tells
-        The point of a curve whose height the alt text tells, with ``digits`` decimals.
+    digits
+        Decimals of the heights that the alt text tells.
     dodge
         Width over which the checkpoints' points stand side by side.
-    grid
-        The axis with grid lines, or "both".
-    apart
-        Whether each seed has a curve where others are shown by their mean.
     """
 
     audit: str
@@ -77,11 +67,8 @@ class Picture:
     names: Sequence[Look] = ()
     keys: Mapping[str, Look] = field(default_factory=dict)
     digits: int = 3
-    tells: int = -1
     most: int = 2
     dodge: float = 0.0
-    grid: str = "both"
-    apart: bool = False
 
     @property
     def curves(self) -> Iterator[Curve]:
@@ -90,7 +77,7 @@ class Picture:
 
     def drawing(self, name: str, report: Report) -> Drawing:
         """Lay it out, draw it, and say what it shows."""
-        facts = {**self.facts, "name": name, **self._facts(report)}
+        facts = {"name": name, **self._facts(report), **self.facts}
         owned = {look.name: look for look in self.names}
         entries = {**owned, **self.keys}
         if facts["levels"]:
@@ -109,18 +96,19 @@ class Picture:
         )
 
     def _drawn(self, name: str, entries: Mapping[str, Look]) -> Figure:
-        label, side = (optional(f"figure.{name}.{part}") for part in ("label", "side"))
+        label, side = (
+            wrapped(optional(f"figure.{name}.{part}"), width=SIDE)
+            for part in ("label", "side")
+        )
         labels = [wrapped(label, width=ENTRY_WIDTH, lines=3) for label in entries]
         columns = max(1, min(int((WIDTH - 0.2) / (inches(labels) + 0.5)), 4))
         if columns == 1:
             labels = [wrapped(label, width=2 * ENTRY_WIDTH) for label in entries]
-        legend = 0.03 + 0.16 * lines_of(labels)
-        legend = (
-            0.42
-            + 0.18 * lines_of([wrapped(label, width=SIDE)])
-            + legend * math.ceil(len(labels) / columns)
-        )
-        down, across = grid_of(len(self.panels), most=self.most)
+        legend = (0.03 + 0.16 * lines_of(labels)) * math.ceil(len(labels) / columns)
+        legend += 0.42 + 0.18 * lines_of([label])
+        # No row with a single panel where two rows can be even.
+        down = math.ceil(len(self.panels) / self.most)
+        across = math.ceil(len(self.panels) / down)
         rows = [self.panels[k * across : (k + 1) * across] for k in range(down)]
         titles = TITLE * lines_of(panel.title for panel in self.panels)
         talls = [max(panel.tall for panel in row) + titles for row in rows]
@@ -140,12 +128,12 @@ class Picture:
                 axes.remove()
                 continue
             panel = self.panels[place]
-            panel.paint(axes, grid=self.grid, dodge=self.dodge)
+            panel.paint(axes, dodge=self.dodge)
             # The same axis is labelled below the lowest panel alone.
             if place + across < len(self.panels) and not panel.x.label:
                 axes.tick_params(axis="x", labelbottom=False)
         if side:
-            figure.supylabel(wrapped(side, width=SIDE), fontsize=FONT)
+            figure.supylabel(side, fontsize=FONT)
         if labels:
             # A label of the figure itself would stand in the legend's place.
             drawn = figure.legend(
@@ -157,7 +145,7 @@ class Picture:
                 handlelength=2.0,
                 columnspacing=1.0,
                 labelspacing=0.45 if columns > 1 else 0.8,
-                title=wrapped(label, width=SIDE) or None,
+                title=label or None,
                 title_fontsize=FONT,
                 alignment="center",
             )
@@ -184,36 +172,26 @@ class Picture:
             "rows": rows,
             "levels": [f"{100 * x:g}%" for x in sorted({r.level for r in bounded})],
             "over": [o for o in OVER if any(r.over == o for r in bounded)],
-            "bare": any(r.value is not None and r.low is None for r in rows),
-            "hollow": sorted({r.status for r in rows} & set(HOLLOW)),
+            "hollow": sorted({r.status for r in rows} & set(VOID)),
             "lacking": lacking,
-            "leaves": any(panel.leaves for panel in self.panels),
             "seeds": owned and any(k != v for k, v in names_of(report).items()),
-            "apart": self.apart,
+            "apart": False,
             "void": {status: names for status, names in void.items() if names},
         }
 
     def _alt(self, shows: str) -> str:
-        panels: list[tuple[str, list[tuple[float, str, str]]]] = []
+        """What it shows, and its figures where these are not too many."""
+        told: list[str] = []
+        count = 0
         for panel in self.panels:
-            told = []
-            for curve in panel.curves:
-                label = curve.label or curve.look.name
-                if label and curve.told and curve.points:
-                    x, y, _, _ = curve.points[self.tells]
-                    words = curve.words or plain(y, self.digits)
-                    told.append((x if curve.words else y, label, words))
-            title = panel.title if len(self.panels) > 1 or not panel.labels else ""
-            # A forest's titles break between words, others within.
-            title = title.replace("\n", " " if panel.labels else "")
-            panels += [(title, told)] if told else []
-        many = sum(len(told) for _, told in panels) > MOST_TOLD
-        parts = []
-        for title, told in panels:
-            text = ", ".join(f"{label} {words}" for _, label, words in told)
-            if many and len(told) > 2:
-                ends = [pick(told, key=lambda one: one[0]) for pick in (min, max)]
-                low, high = (f"{words} ({label})" for _, label, words in ends)
-                text = f"from {low} to {high}"
-            parts.append(f"{title}: {text}" if title else text)
-        return f"{shows}: {'; '.join(parts)}." if parts else f"{shows}."
+            curves = [curve for curve in panel.curves if curve.told and curve.points]
+            figures = [
+                f"{one.look.name} {one.words or plain(one.points[-1][1], self.digits)}"
+                for one in curves
+            ]
+            title = panel.title.replace("\n", "")
+            if title and (len(self.panels) > 1 or not panel.labels):
+                figures = [f"{title}: {', '.join(figures)}"]
+            told += [", ".join(figures)] if curves else []
+            count += len(curves)
+        return f"{shows}: {'; '.join(told)}." if 0 < count <= MOST_TOLD else f"{shows}."

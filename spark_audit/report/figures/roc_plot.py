@@ -18,9 +18,10 @@ from spark_audit.report.figures.panel import (
     Look,
     Panel,
     looks,
+    plain,
     wrapped,
 )
-from spark_audit.report.figures.picture import WIDTH, Picture, grid_of
+from spark_audit.report.figures.picture import Picture
 from spark_audit.results import Report
 from spark_audit.sentences import render, translated
 
@@ -57,7 +58,6 @@ def draw(report: Report) -> Picture | None:
     resting = carriers(report.findings, "mia")
     look = looks(report, size=3.5)
     names = list(dict.fromkeys(points["entry"]))
-    across = grid_of(len(names), most=2)[1]
     floor = max(LEAST, points["fpr"].min() * 0.8)
     panels, based = [], False
     for name in names:
@@ -71,54 +71,47 @@ def draw(report: Report) -> Picture | None:
         row = rows_of(report, "mia", "auc", of=score).get(name)
         n = f", n {row.n}" if row is not None and row.n else ""
         told = wrapped(f"{translated('score', score)}{n}", width=14, lines=4)
-        panel = _panel(own, score, look[name], before, floor=floor)
         title = f"{wrapped(name, width=11, lines=5)}: \n{told}"
-        panels.append(replace(panel, title=title, tall=(WIDTH - 0.6) / across - 0.1))
+        panel = _panel(own, score, look[name], before, floor=floor)
+        panels.append(replace(panel, title=title, tall=2.3 / min(len(names), 2)))
     by_score: dict[str, list[str]] = {}
     for name, score in resting.items():
         by_score.setdefault(translated("score", score), []).append(name)
     facts = {"resting": by_score, "few": f"{100 * FEW:g}"}
+    seeds = points["entry"].nunique() < points["checkpoint"].nunique()
     return Picture(
         audit="mia",
-        facts=facts,
-        tells=0,
+        facts=facts | {"apart": seeds},
         panels=panels,
         keys={
             render(f"figure.roc.{key}", **facts): look
             for key, look in KEYS.items()
             if based or key != "base"
         },
-        apart=points["entry"].nunique() < points["checkpoint"].nunique(),
     )
 
 
 def _panel(
     own: pd.DataFrame, score: str, look: Look, before: pd.DataFrame, *, floor: float
 ) -> Panel:
-    runs = [run.dropna() for _, run in own.groupby(["of", "checkpoint"], sort=False)]
-    chance = max(runs, key=len)
-    low, high = (chance[side].clip(lower=floor) for side in CHANCE)
     shown, grey = own["of"] == score, replace(OTHER, name=look.name)
     several = own["checkpoint"].nunique() > 1
     style = replace(look, dashes="-", width=1.0 if several else 1.8)
     drawn = ((own[~shown], grey), (before, BEFORE), (own[shown], style))
+    curves = []
+    for part, how in drawn:
+        for _, run in part.groupby(["of", "checkpoint"], sort=False):
+            run = run[run["tpr"] > 0]
+            x, y = [*run["fpr"]], [*run["tpr"]]
+            told, words = how is style, plain(y[0])
+            curves.append(Curve(how, x, y, words=words, told=told, step=True))
+    runs = own.dropna().groupby(["of", "checkpoint"], sort=False)
+    chance = max((run for _, run in runs), key=len, default=own[:0])
+    low, high = ([*chance[side].clip(lower=floor)] for side in CHANCE)
     return Panel(
-        [
-            _curve(run, how)
-            for part, how in drawn
-            for _, run in part.groupby(["of", "checkpoint"], sort=False)
-        ],
-        owner=look,
+        curves,
         x=Axis(scale="log", limits=(floor, 1.0), ticks=TICKS),
         y=Axis(scale="log", limits=(floor, 1.15)),
-        bands=[Band([*chance["fpr"]], [*low], [*high], "post")] if len(chance) else [],
+        bands=[Band([*chance["fpr"]], low, high, "post")] if len(chance) else [],
         references=[("diagonal", floor, DIAGONAL), ("x", FEW, DOTTED)],
     )
-
-
-def _curve(run: pd.DataFrame, look: Look) -> Curve:
-    points = run[run["tpr"] > 0]
-    every = slice(None, None, max(1, len(points) // 4))
-    told = bool(look.name) and look.marker != "none"
-    x, y = [*points["fpr"]], [*points["tpr"]]
-    return Curve(look, x, y, told=told, step=True, every=every)

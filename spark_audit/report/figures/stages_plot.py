@@ -1,7 +1,4 @@
-"""What was learned after every stage of training: memory, accuracy, and all stages.
-
-The last are what the stages of a run give away together, next to its last checkpoint.
-"""
+"""What was learned after every stage of training: memory, and accuracy."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from spark_audit.names import BASE
-from spark_audit.report.figures.entries import estimable, known, rows_of
+from spark_audit.report.figures.entries import estimable, rows_of
 from spark_audit.report.figures.panel import (
     DASHED,
     ZERO,
@@ -27,9 +24,6 @@ from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 
 SHOWN = Look(marker="o", dashes="none", size=6.0)
-SHARED = {"series": "-", "last": "--"}
-"""What is shared, all stages so far or the checkpoint of one, and how it is drawn."""
-
 Stages = dict[int, dict[str, Row]]
 """Stage -> checkpoint -> its row."""
 
@@ -86,31 +80,6 @@ def accuracy(report: Report) -> Picture | None:
     return _figure("utility", panels, list(owners.values()), {"stages.trained": DASHED})
 
 
-def series(report: Report) -> Picture | None:
-    """AUC of what is shared: a panel a series, with a line for each way to share it."""
-    look = looks(report, width=1.4)
-    records = known(report.tables["series_stages"], "series_value")
-    rows = [row for row in report.results if row.group == "pooled"]
-    n = {r.checkpoint: r.n for r in rows if (r.audit, r.metric) == ("series", "auc")}
-    panels = []
-    for name in dict.fromkeys(record["checkpoint"] for record in records):
-        mine = [r for r in records if r["checkpoint"] == name and name in look]
-        stages = [record["stage"] for record in mine]
-        curves = []
-        for of, dashes in SHARED.items() if mine else ():
-            row = Row(audit="series", checkpoint=name, metric="auc", of=of, value=0)
-            ends = ("value", "low", "high")
-            found = [{end: one[f"{of}_{end}"] for end in ends} for one in mine]
-            shown = [row.model_copy(update=figures) for figures in found]
-            curves.append(Curve(replace(look[name], dashes=dashes), stages, shown))
-        if curves:
-            title = f"{wrapped(name, width=15)}\nn {n.get(name, 0)}"
-            panels.append(_panel(curves, title, stages, (), ("y", 0.5, ZERO)))
-    ways = SHARED.items()
-    keys = {f"series.{of}": Look(marker="o", dashes=dashes) for of, dashes in ways}
-    return _figure("series", panels, [], keys)
-
-
 def _figure(
     audit: str, panels: list[Panel], names: list[Look], keys: dict[str, Look]
 ) -> Picture | None:
@@ -120,7 +89,6 @@ def _figure(
         audit=audit,
         panels=panels,
         dodge=0.3,
-        grid="y",
         names=names,
         keys={render(f"figure.{key}"): look for key, look in keys.items()},
         digits=2,
@@ -160,5 +128,5 @@ def _curves(look: Look, found: Stages, records: list[dict[str, Any]]) -> list[Cu
         at = [k for k in rows if (states.get(k) == "remembered") is shown]
         mark = replace(look, dashes="none", hollow=not shown)
         y = [rows[k].value or 0.0 for k in at]
-        curves += [Curve(mark, at, y, told=False, front=2.1)] if at else []
+        curves += [Curve(mark, at, y, told=False)] if at else []
     return curves if rows else []

@@ -43,8 +43,8 @@ def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
             tasks = [column for column in frames[name] if column not in places]
             # Of whole checkpoints there are no stages.
             wide = frames[name].reindex(columns=[*places, *tasks], fill_value="")
-            long = wide.set_index(places).stack().reset_index()
-            frames[name] = long.set_axis([*places, "task", "accuracy"], axis=1)
+            long = wide.melt(places, var_name="task", value_name="accuracy")
+            frames[name] = long.dropna(subset="accuracy")
     for name, frame in frames.items():
         yield File(f"tables/{name}.csv", csv_text(_tidy(frame)))
 

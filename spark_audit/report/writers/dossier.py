@@ -67,10 +67,6 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
     by_state = {s: [one.name for one in found if one.state == s] for s in SHAPES}
     named = how.manifest if how.show_text else None
     prepared_by = visible(how.prepared_by).strip()
-    if not found:
-        shared["answer"] = render("dossier.no_attack")
-    if not shared["next"]:
-        shared["next"] = {"NOT TESTED": render("advice.give") + "."}
     audits = ["all", *dict.fromkeys(row.audit for row in report.results)]
     lists = []
     with suppress(InputError):  # no audit of membership, or its scores are elsewhere
@@ -99,7 +95,7 @@ def dossier(report: Report, folder: Path, how: Rendering) -> str:
             if entry_of(one.checkpoint) in {k.name for k in found if k.detections}
         ],
     }
-    made = environment(figure=_figure, attack=attack_name)
+    made = environment(figure=_figure, attack=attack_name, words=_words)
     return made.get_template("dossier.html").render(shared)
 
 

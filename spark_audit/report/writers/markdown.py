@@ -10,7 +10,6 @@ from typing import Any
 
 from spark_audit import sentences
 from spark_audit.errors import visible
-from spark_audit.manifest.schema import Manifest
 from spark_audit.names import BASE
 from spark_audit.report.states import SHAPES, SIGNS, Standing, reach, state_name
 from spark_audit.report.summary_tables import (
@@ -19,59 +18,38 @@ from spark_audit.report.summary_tables import (
     main_rows,
     tables,
 )
-from spark_audit.report.table_cells import File, Rendering, Table
+from spark_audit.report.table_cells import File, Rendering
 from spark_audit.report.writers.template import environment, facts
-from spark_audit.results import OF_REPORT, Report, number
+from spark_audit.results import Report
 
 LONGEST = 65_000
 """Characters beyond which tables are left out: GitHub takes 65,536 in an issue."""
 
 
 def write(report: Report, folder: Path, how: Rendering) -> Iterator[File]:
-    """``report.md``; identifiers appear only with ``show_text``."""
-    shown = how.manifest if how.show_text else None
-    text = render(report, manifest=shown, further=how.further)
-    # With text it is as private as the manifest.
-    yield File("report.md", text, shown is not None)
+    """``report.md``; no text of an example is ever in it."""
+    yield File("report.md", render(report))
 
 
-def render(
-    report: Report, *, manifest: Manifest | None = None, further: Sequence[Table] = ()
-) -> str:
-    """The report as Markdown, with as much of its tables as :data:`LONGEST` allows.
-
-    Parameters
-    ----------
-    manifest
-        If given, the text of some of its pairs is shown.
-    further
-        Tables that stand in sections of their own after the figures.
-    """
+def render(report: Report) -> str:
+    """The report as Markdown, with as much of its tables as :data:`LONGEST` allows."""
     shared = facts(report)
     audits = dict.fromkeys(row.audit for row in report.results)
     shared |= {
         "memories": _plots(shared["standings"]),
         "signs": SIGNS,
-        "of_report": OF_REPORT,
-        "further": further,
         "definitions": [
             *general(report),
             *chain(*(sentences.terms(f"definition.{one}") for one in audits)),
         ],
-        "manifest": manifest,
-        "number": number,
-    }
-    rooms: dict[str, Sequence[Table]] = {
-        "all": [*tables(report), *further_tables(report)],
-        "pooled": tables(report, brief=True),
-        "none": (),
-        "short": (),
     }
     text = ""
-    for room in rooms:
-        opened = report.checkpoints if room == "all" else shared["checkpoints"]
-        more = {"room": room, "shown_tables": rooms, "opened": opened}
-        text = _rendered("report.md", shared | more)
+    for room, shown in (
+        ("all", [*tables(report), *further_tables(report)]),
+        ("pooled", tables(report, brief=True)),
+        ("none", []),
+    ):
+        text = _rendered("report.md", shared | {"room": room, "shown": shown})
         if len(text) <= LONGEST:
             break
     return text

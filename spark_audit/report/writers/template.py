@@ -10,23 +10,18 @@ from markupsafe import Markup
 
 from spark_audit import sentences
 from spark_audit.names import series_of
+from spark_audit.report import states
 from spark_audit.report.attacks import attack_table, attacks, uncovered
-from spark_audit.report.states import (
-    SHAPES,
-    advice,
-    answer,
-    doubts,
-    gate,
-    level,
-    meanings,
-    outcome_name,
-    reading,
-    standings,
-    state_name,
-    surety,
-)
 from spark_audit.report.summary_tables import entries, glance
-from spark_audit.results import Report, by_severity
+from spark_audit.report.table_cells import records_table
+from spark_audit.results import OF_REPORT, Report, by_severity
+
+TOLD = (
+    *(states.advice, states.answer, states.doubts, states.gate, states.level),
+    *(states.meanings, states.outcome_name, states.reading, states.state_name),
+    *(states.surety, sentences.optional, sentences.terms, uncovered),
+)
+"""What templates may call, by name; ``say`` and ``words`` render a sentence."""
 
 
 def environment(**filters: Callable[..., Any]) -> Environment:
@@ -39,6 +34,8 @@ def environment(**filters: Callable[..., Any]) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    made.globals |= {one.__name__: one for one in TOLD}
+    made.globals |= {"say": sentences.render, "words": _words, "shapes": states.SHAPES}
     made.filters |= {"capitalised": sentences.capitalised, "size": _size}
     made.filters |= {"ticked": _ticked, **filters}
     return made
@@ -59,38 +56,32 @@ def _size(parameters: int | None) -> str:
     return "-" if parameters is None else f"{parameters:,}"
 
 
-def facts(report: Report) -> dict[str, Any]:
-    """The report and its first screen, by the names that templates use."""
-    stand = standings(report)
-    tried = attacks(report, stand)
-    return {
-        "report": report,
-        "found": by_severity(report.findings),
-        "audited": entries(report),
-        "checkpoints": [c for c in report.checkpoints if series_of(c.name) == c.name],
-        "standings": stand,
-        "answer": answer(stand),
-        "states": meanings(),
-        "shapes": SHAPES,
-        "state_name": state_name,
-        "outcome_name": outcome_name,
-        "next": advice(stand),
-        "level": level(report),
-        "reading": reading(report, stand),
-        "doubts": doubts(report, stand),
-        "gate": gate(stand),
-        "surety": surety(stand),
-        "attacks": tried,
-        "attack_table": attack_table(tried),
-        "uncovered": uncovered(tried, stand),
-        "glance": glance(report),
-        "limits": report.scope,
-        "private": sentences.render("table.private"),
-        "words": _words,
-        "glossary": sentences.terms("glossary"),
-        "language": sentences.language(),
-    }
-
-
 def _words(key: str, **facts: Any) -> str:
     return sentences.render(f"page.{key}", **facts)
+
+
+def facts(report: Report) -> dict[str, Any]:
+    """The report and its first screen, by the names that templates use."""
+    stand = states.standings(report)
+    tried = attacks(report, stand)
+    # Stages stand in their series.
+    whole = [one for one in report.checkpoints if series_of(one.name) == one.name]
+    columns = ("name", "source", "format", "base", "parameters", "dtype")
+    opened = [
+        {name: getattr(one, name) for name in columns}
+        | {"weights": one.weights_sha256[:16], "notes": "; ".join(one.notes)}
+        for one in whole
+    ]
+    return {
+        "report": report,
+        "findings": by_severity(report.findings),
+        "of_report": OF_REPORT,
+        "audited": entries(report),
+        "checkpoints": whole,
+        "opened": records_table(opened, title="Checkpoints", key="opened"),
+        "standings": stand,
+        "attacks": tried,
+        "attack_table": attack_table(tried),
+        "glance": glance(report),
+        "language": sentences.language(),
+    }

@@ -15,7 +15,6 @@ SHORT = ("er", "sd-replay", "spark", "spark-ul", "spark-dkl", "pecl", "ewc")
 LONG = "llama-2-7b-hf_order{}-spark-without-unlikelihood.lambda_{}+int8"
 TASKS = ("fomc", "yelp", "agnews", "amazon", "mentill", "yahoo")
 SCORES = ("loss", "response", "mink10", "minkpp10", "zlib", "reference")
-COVARIATES = ("nll_mean", "nll_max", "entropy", "position", "digit_share")
 UNKNOWN = {"status": "not_estimable", "note": "it cannot be estimated", "value": None}
 BASE_IS_REFERENCE = UNKNOWN | {"note": "it is the matching reference"}
 
@@ -117,18 +116,6 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
     trained = [name for name in names if name != "base"]
     fpr = np.geomspace(1 / 200, 1, 30)
     return {
-        "balance": [
-            {
-                "covariate": name,
-                "smd_before": float(random.normal(0.4, 0.5)),
-                "smd_after": float(random.normal(0.0, 0.1)),
-            }
-            for name in COVARIATES
-        ]
-        + [
-            {"covariate": "chars_per_token", "smd_before": -4.6, "smd_after": -4.2},
-            {"covariate": "in_prompt_share", "smd_before": None, "smd_after": None},
-        ],
         "mia_roc": [
             {
                 "checkpoint": name,
@@ -169,16 +156,6 @@ def tables(names: list[str], random: np.random.Generator) -> dict[str, Any]:
             }
             for name in dict.fromkeys(map(entry_of, trained))
             for place, task in enumerate(TASKS[:3], start=1)
-            for stage in (1, 2, 3)
-        ],
-        "series_stages": [
-            {"checkpoint": name, "stage": stage, "tasks": stage}
-            | {
-                f"{of}_{end}": 0.6 + apart + beyond * stage / 20
-                for of, beyond in (("last", 0), ("series", 1))
-                for end, apart in (("value", 0.0), ("low", -0.05), ("high", 0.05))
-            }
-            for name in dict.fromkeys(map(entry_of, trained))
             for stage in (1, 2, 3)
         ],
     }

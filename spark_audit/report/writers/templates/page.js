@@ -119,7 +119,7 @@
 
   function sort(table, column, direction) {
     const body = table.tBodies[0];
-    const numeric = table.classList.contains("n" + (column + 1));
+    const numeric = table.tHead.rows[0].cells[column].classList.contains("n");
     const key = (row) => {
       const text = row.cells[column].textContent.trim();
       if (MISSING.has(text)) return null;
