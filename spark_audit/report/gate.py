@@ -212,12 +212,13 @@ def check(
         there is no earlier report.
     """
     found: list[Finding] = []
+    known = {False: report} | ({} if changed is None else {True: changed})
+    pairs = {change: (one, disclosed(one)) for change, one in known.items()}
     for rule in dict.fromkeys(rules):
-        if rule.change and changed is None:
+        if rule.change not in pairs:
             where = f"--fail-if {rule.text!r}"
             raise InputError("is of a change", where=where, fix="add --against REPORT")
-        whole = changed if rule.change and changed is not None else report
-        for one in _check(whole, rule, disclosed(whole), allow_missing=allow_missing):
+        for one in _check(*pairs[rule.change], rule, allow_missing=allow_missing):
             if rule.change and one.checkpoint in same and one.state != "left_out":
                 one = replace(one, state="ok", detail=render("gate.same"))
             found.append(one)
@@ -239,28 +240,31 @@ def judged(found: Sequence[Finding]) -> list[str]:
 
 
 def _check(
-    report: Report, rule: Rule, shared: Report, *, allow_missing: bool
+    report: Report, shared: Report, rule: Rule, *, allow_missing: bool
 ) -> list[Finding]:
     rows, told = ([] if rule.claim else _rows(each, rule) for each in (report, shared))
     names = _names(report)
     chosen = _chosen(rule, names)
     found = []
     for name in names:
-        mine, own = ([r for r in of if r.checkpoint == name] for of in (rows, told))
+        pairs = [
+            (row, shown)
+            for row, shown in zip(rows, told, strict=True)
+            if row.checkpoint == name
+        ]
         reason = None if name in chosen else render("gate.rule")
         if reason is None and rule.change and name == BASE:
             reason = render("gate.baseline")
-        if reason is None and rule.checkpoint is None and not mine:
+        if reason is None and rule.checkpoint is None and not pairs:
             reason = _impossible(report, rule, rows, name)
         if reason is not None:
             found.append(Finding(rule.text, name, "left_out", reason))
             continue
         if rule.claim:
             state, detail = _claimed(report, rule, name)
-        elif rule.change:
-            state, detail = _moved(rule, mine, own)
         else:
-            state, detail = _measured(report, rule, mine, own)
+            judge = _moved if rule.change else _measured
+            state, detail = judge(report, rule, pairs)
         if failed := faults(shared.guards, name):
             why = "; ".join(f"{guard.name}: {guard.detail}" for guard in failed)
             detail = f"{detail}; {why}" if state == "tripped" else why
@@ -340,33 +344,33 @@ def _rows(report: Report, rule: Rule) -> list[Row]:
     return [row for row in found if not isinstance(row, Contrast)]
 
 
-def _measured(
-    report: Report, rule: Rule, rows: Sequence[Row], shared: Sequence[Row]
-) -> tuple[State, str]:
-    """What a rule comes to, in the figures of ``shared``: many read the logs."""
+Pairs: TypeAlias = Sequence[tuple[Row, Row]]
+"""Rows with exact figures, which decide, and as shared: many read the logs."""
+
+
+def _measured(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
     field = "best_p" if rule.field == "p" else rule.field
     sound = [
-        (value, _named_part(told) + _told(told, getattr(told, field)))
-        for row, told in zip(rows, shared, strict=True)
+        (value, _part(shown) + _told(shown, getattr(shown, field)))
+        for row, shown in pairs
         if row.status == "ok" and (value := getattr(row, field)) is not None
     ]
-    shown = f"{rule.field} " + ", ".join(told for _, told in sound)
+    words = f"{rule.field} " + ", ".join(told for _, told in sound)
     # What was measured trips, whatever is missing beside it.
     if any(OPERATORS[rule.operator](value, rule.bound) for value, _ in sound):
-        return "tripped", shown
+        return "tripped", words
     if report.status == "partial":
         return "missing", render("gate.partial")
-    if not rows:
+    if not pairs:
         audits = dict.fromkeys(row.audit for row in report.results)
         return "missing", render("gate.unmeasured", audit=rule.audit, audits=audits)
-    lost = next((row for row in rows if row.status != "ok"), None)
-    if lost is not None:
-        state = lost.status.replace("_", " ")
-        return "missing", f"{state}: {lost.note}" if lost.note else state
-    return ("ok", shown) if sound else ("missing", f"has no {rule.field}")
+    if lost := [row for row, _ in pairs if row.status != "ok"]:
+        state = lost[0].status.replace("_", " ")
+        return "missing", f"{state}: {lost[0].note}" if lost[0].note else state
+    return ("ok", words) if sound else ("missing", f"has no {rule.field}")
 
 
-def _moved(rule: Rule, rows: Sequence[Row], shared: Sequence[Row]) -> tuple[State, str]:
+def _moved(report: Report, rule: Rule, pairs: Pairs) -> tuple[State, str]:
     """Whether a figure has moved: it trips, is shown to have moved less, or neither.
 
     ``rose`` is towards more remembering where the metric has such a direction. A change
@@ -376,28 +380,28 @@ def _moved(rule: Rule, rows: Sequence[Row], shared: Sequence[Row]) -> tuple[Stat
     states: dict[State, list[str]] = {"tripped": [], "missing": [], "ok": []}
     sign = about(rule.audit).metric(rule.metric).learned or 1
     sign *= 1 if rule.operator == "rose" else -1
-    for row, told in zip(rows, shared, strict=True):
-        part = _named_part(row)
+    for row, shown in pairs:
+        part = _part(row)
         if row.value is None or row.ends is None:
             states["missing"].append(f"{part}not estimable: {row.note}")
             continue
         low, high = sorted(sign * end for end in row.ends)
-        value = None if told.value is None else sign * told.value
-        shown = f"{part}{rule.operator} by {_told(told, value)}"
+        value = None if shown.value is None else sign * shown.value
+        words = f"{part}{rule.operator} by {_told(shown, value)}"
         if high >= rule.bound and low > 0:
-            states["tripped"].append(shown)
+            states["tripped"].append(words)
         elif high >= rule.bound and (row.mde is None or row.mde > rule.bound):
             least = "" if row.mde is None else number(row.mde)
             states["missing"].append(part + render("gate.power", least=least))
         else:
-            states["ok"].append(shown)
+            states["ok"].append(words)
     for state, said in states.items():
         if said:
             return state, ", ".join(said)
     return "missing", render("gate.unchanged")
 
 
-def _named_part(row: Row) -> str:
+def _part(row: Row) -> str:
     return "" if row.group == "pooled" else f"{row.grouping[1]} "
 
 

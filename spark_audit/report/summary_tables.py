@@ -197,8 +197,8 @@ def _units(rows: Sequence[Row]) -> str:
 def _table(audit: str, rows: Sequence[R], words: str, panel: str = "") -> Table:
     """One line a checkpoint and part, one column a metric; variants as either."""
     wide = about(audit).wide and not isinstance(rows[0], Contrast)
-    seen = [r for r in rows if r.of not in metric_of(audit, r.metric).hidden]
-    rows = seen or rows
+    named = [r for r in rows if r.of not in metric_of(audit, r.metric).hidden]
+    rows = named or rows
     lead: dict[str, Callable[[R], str]] = {"checkpoint": line_name}
     if isinstance(rows[0], Contrast):
         lead["baseline"] = _baseline
@@ -211,16 +211,18 @@ def _table(audit: str, rows: Sequence[R], words: str, panel: str = "") -> Table:
         return row.metric, row.of if wide else ""
 
     columns = list(dict.fromkeys(map(column, rows)))
-    # Of these the sizes are; where there is none, the largest.
-    of_panel = (one for one in about(audit).metrics if wide and one.panel == panel)
-    main = next(((one.name, of) for one in of_panel for of in one.counted), None)
+    # The column that is counted, where variants stand side by side.
+    of_panel = (one for one in about(audit).metrics if one.panel == panel)
+    main = next(((one.name, of) for one in of_panel for of in one.counted), columns[0])
     lines = []
     for part in grouped(rows, lambda row: (row.group, "" if wide else row.of)).values():
         own = grouped(part, lambda row: (line_name(row), _baseline(row)))
         for mine in own.values():
             cells = {column(row): row for row in mine}
-            first = cells.get(main) if main else None
-            counted = mine if first is None or first.value is None else [first]
+            counted = mine
+            if wide:
+                seen = cells.get(main, mine[0])
+                counted = [mine[0] if seen.value is None else seen]
             sizes = max(r.n for r in counted), max(r.clusters for r in counted)
             texts = (Cell(of(mine[0])) for of in lead.values())
             shown = (_change(cells[c]) if c in cells else NONE for c in columns)

@@ -60,7 +60,7 @@ Seed: TypeAlias = Annotated[
     NonNegativeInt, Parameter(group=HOW, help="Seed of everything random.")
 ]
 ShowText: TypeAlias = Annotated[
-    bool, Parameter(group=OUTPUT, help="Show identifiers and their contexts.")
+    bool, Parameter(group=OUTPUT, help="Show identifiers in the dossier.")
 ]
 Quiet: TypeAlias = Annotated[bool, Parameter(group=OUTPUT, help="No progress.")]
 Verbose: TypeAlias = Annotated[

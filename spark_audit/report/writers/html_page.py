@@ -79,7 +79,7 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
         place = table.section if table.section in grids else FURTHER
         words = table.short if place == table.section else ""
         title = sentences.capitalised(words) or table.title
-        grids[place] += _parts(replace(table, title=title, key=table.key or str(k)))
+        grids[place].append(replace(table, title=title, key=table.key or str(k)))
     for one in drawn:
         pictures[one.audit if one.audit in pictures else FURTHER].append(one)
     for name in grids:
@@ -96,19 +96,6 @@ def _sections(report: Report, drawn: Sequence[Drawing]) -> Iterator[dict[str, An
             "definitions": terms if name in audits else (),
             "scope": sentences.under(f"scope.{name}."),
         }
-
-
-def _parts(table: Table) -> list[Table]:
-    """What is pooled, and groups apart."""
-    pooled = tuple(one for one in table.rows if one.group == "pooled")
-    groups = tuple(one for one in table.rows if one.group != "pooled")
-    whole = replace(table, rows=pooled)
-    if not groups:
-        return [whole]
-    parts = replace(table, key=f"{table.key}-groups", rows=groups)
-    if not pooled:
-        return [parts]
-    return [whole, replace(parts, title=f"{table.title}, by group", remarks=())]
 
 
 def _numeric(table: Table) -> list[bool]:

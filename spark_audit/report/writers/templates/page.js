@@ -1,12 +1,11 @@
 (() => {
   "use strict";
-  const root = document.documentElement;
   const one = (query, within = document) => within.querySelector(query);
   const all = (query, within = document) => [...within.querySelectorAll(query)];
 
   // --- state: kept in the page's address, so that a link shares it ------------------
 
-  const state = { anchor: "", off: new Set(), theme: "" };
+  const state = { anchor: "", off: new Set() };
 
   function read() {
     const [anchor, ...rest] = location.hash.slice(1).split("&");
@@ -24,13 +23,11 @@
     }
     state.anchor = anchor.includes("=") ? "" : anchor;
     state.off = new Set((given.get("off") || "").split(",").filter((name) => name));
-    state.theme = ["dark", "light"].includes(given.get("theme")) ? given.get("theme") : "";
   }
 
   function keep(push = false) {
     const parts = [state.anchor];
     if (state.off.size) parts.push("off=" + [...state.off].map(encodeURIComponent).join(","));
-    if (state.theme) parts.push("theme=" + state.theme);
     const hash = "#" + parts.filter((part, k) => part || k === 0).join("&");
     const url = location.pathname + location.search + (hash === "#" ? "#" : hash);
     try {
@@ -40,25 +37,6 @@
       // Some readers of local files forbid it: the page works without.
     }
   }
-
-  // --- dark and light ---------------------------------------------------------------
-
-  const themeButton = one("#theme");
-  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (state.theme ? state.theme === "dark" : prefersDark.matches);
-
-  function showTheme() {
-    if (state.theme) root.dataset.theme = state.theme;
-    else delete root.dataset.theme;
-    themeButton.textContent = isDark() ? themeButton.dataset.light : themeButton.dataset.dark;
-  }
-  themeButton.hidden = false;
-  themeButton.addEventListener("click", () => {
-    state.theme = isDark() ? "light" : "dark";
-    showTheme();
-    keep();
-  });
-  prefersDark.addEventListener("change", showTheme);
 
   // --- checkpoints on and off -------------------------------------------------------
 
@@ -213,7 +191,6 @@
 
   function show() {
     read();
-    showTheme();
     showCheckpoints();
     goTo(state.anchor);
   }
