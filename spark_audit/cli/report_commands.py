@@ -153,9 +153,8 @@ def compare(
     from spark_audit.report.folder import folder_of, read_report, write_report
 
     folders = [folder_of(folder) for folder in folders]
-    for folder in folders:
-        if len(folders) > 1 and folders.count(folder) > 1:
-            raise InputError("is given twice", where=str(folder), fix="leave one out")
+    if twice := [one for one in folders if folders.count(one) > 1]:
+        raise InputError("is given twice", where=str(twice[0]), fix="leave one out")
     if output is not None:
         keep_apart([output], folders)
         check_writable(output)

@@ -102,8 +102,7 @@ def show_records(
     if as_json:
         tell_json([dict(record) for record in records])
         return
-    header = {key: key.replace("_", " ") for record in records for key in record}
-    show_tables([records_table(records, title=title, header=header)])
+    show_tables([records_table(records, title=title)])
 
 
 def say_where(folder: Path) -> None:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spark_audit.audits import about
-from spark_audit.audits.claims import LEVEL
+from spark_audit.audits.claims import LEVEL, faults
 from spark_audit.errors import InputError, visible
 from spark_audit.files import sha256_file
-from spark_audit.names import BASE
-from spark_audit.report.states import standings
+from spark_audit.names import BASE, entry_of
 from spark_audit.results import Report
 from spark_audit.results.evidence import Evidence
 from spark_audit.sentences import render
@@ -141,9 +140,8 @@ def named_rows(
 
 def _doubt(report: Report, name: str) -> str:
     """Why rows of a checkpoint cannot be compared with held-out ones; empty if so."""
-    for one in standings(report):
-        if one.name == name and one.faults:
-            return one.faults[0].detail
+    for guard in faults(report.guards, entry_of(name)):
+        return guard.detail
     for guard in report.guards:
         ours = guard.says.startswith("guard.mia.") and guard.checkpoint in ("", BASE)
         if guard.says == "guard.mia.untrained":

@@ -329,46 +329,46 @@ def meanings() -> dict[State, str]:
 
 def advice(found: Sequence[Standing]) -> dict[State, str]:
     """What to do next, by the states that there are."""
-    states = dict.fromkeys(one.state for one in found)
-    known = [one for one in found if one.state == "DETECTABLE"]
-    facts: dict[str, Any] = {"stopped": any(not one.ships for one in known)}
-    facts["relearned"] = relearned(found)
-    if "NO LEAK FOUND" in states:
-        facts |= _open([one for one in found if one.state == "NO LEAK FOUND"])
-    lacking = [one for one in found if one.state == "NOT TESTED"]
+    by_state = grouped(found, lambda one: one.state)
+    known, lacking = (by_state.get(k, []) for k in ("DETECTABLE", "NOT TESTED"))
     unclear = {one.unclear for one in lacking if not one.faults}
     gives = {"give": False, "give_alike": True}
-    facts["gives"] = [key for key, alike in gives.items() if alike in unclear]
-    facts["faults"] = {}
-    for name in REMAINS:
-        of = [k.name for k in lacking if name in {guard.name for guard in k.faults}]
-        if of:
-            facts["faults"][name] = of if len(of) < len(lacking) else []
-    return {
-        state: sentences.render(f"advice.{key_of(state)}", **facts) for state in states
+    faulty = {
+        name: [one.name for one in lacking if name in {k.name for k in one.faults}]
+        for name in REMAINS
     }
+    facts = {
+        "stopped": any(not one.ships for one in known),
+        "relearned": relearned(found),
+        "gives": [key for key, alike in gives.items() if alike in unclear],
+        "faults": {k: _some(of, lacking) for k, of in faulty.items() if of},
+        **_open(by_state.get("NO LEAK FOUND", [])),
+    }
+    return {
+        state: sentences.render(f"advice.{key_of(state)}", **facts)
+        for state in by_state
+    }
+
+
+def _some(names: list[str], of: Sequence[Standing]) -> list[str]:
+    """Names of some; nothing where it is all of them."""
+    return names if len(names) < len(of) else []
 
 
 def _open(clean: Sequence[Standing]) -> dict[str, Any]:
     """Open tests of checkpoints without a claim, and commands that run them."""
-    again: dict[str, None] = {}
+    tried = [(one.name, each) for one in clean for each in one.tried]
     unanswered: dict[str, list[str]] = {}
-    unplanted = False
-    for one in clean:
-        for tried in one.tried:
-            if not tried.ran:
-                again[tried.audit] = None
-            elif tried.outcome == "not tested" and tried.audit == "canary":
-                unplanted = True
-            elif tried.outcome not in ("FOUND", "not shown"):
-                unanswered.setdefault(tried.attack, []).append(one.name)
+    planted = True
+    for name, each in tried:
+        if (each.audit, each.outcome) == ("canary", "not tested") and each.ran:
+            planted = False
+        elif each.ran and each.outcome not in ("FOUND", "not shown"):
+            unanswered.setdefault(each.attack, []).append(name)
     return {
-        "commands": list(again),
-        "unplanted": unplanted,
-        "unanswered": {
-            attack: names if len(names) < len(clean) else []
-            for attack, names in unanswered.items()
-        },
+        "commands": list(dict.fromkeys(k.audit for _, k in tried if not k.ran)),
+        "unplanted": not planted,
+        "unanswered": {k: _some(names, clean) for k, names in unanswered.items()},
     }
 
 
@@ -392,18 +392,12 @@ def doubts(report: Report, found: Sequence[Standing]) -> str:
         )
         if open:
             verdicts.setdefault((tested, open, one.ships), []).append(one.name)
-    facts = {
-        "guards": {name: of if all(of) else [] for name, of in failed.items()},
-        "details": [
-            g.detail for g in report.guards if g.name == BALANCE and not g.passed
-        ],
-        "marked": bool(verdicts),
-        "verdicts": [
-            {"names": names, "tested": tested, "open": open, "passes": passes}
-            for (tested, open, passes), names in verdicts.items()
-        ],
-    }
-    return sentences.render("states.doubts", **facts)
+    return sentences.render(
+        "states.doubts",
+        guards={name: of if all(of) else [] for name, of in failed.items()},
+        details=[g.detail for g in report.guards if g.name == BALANCE and not g.passed],
+        verdicts=verdicts,
+    )
 
 
 def reading(report: Report, found: Sequence[Standing]) -> str:

@@ -56,10 +56,7 @@ def tables(report: Report, *, brief: bool = False) -> list[Table]:
             made.append(_table(audit, part, words + " (exploratory)" * (not primary)))
     if not brief and (records := report.tables.get("matching_by_type")):
         title = sentences.render("table.matching")
-        names = {"type": "type", "matched": "matched", "unmatched": "unmatched"}
-        names["reasons"] = "why"
-        table = records_table(records, title=title, header=names, section="manifest")
-        made.append(table)
+        made.append(records_table(records, title=title, section="manifest"))
     return made
 
 
@@ -227,12 +224,12 @@ def _table(audit: str, rows: Sequence[R], words: str, panel: str = "") -> Table:
             texts = (Cell(of(mine[0])) for of in lead.values())
             shown = (_change(cells[c]) if c in cells else NONE for c in columns)
             whole = (*texts, *shown, *map(cell, sizes))
-            lines.append(Line(whole, mine[0].checkpoint, mine[0].group))
+            lines.append(Line(whole, mine[0].checkpoint))
         chance = [_chance([row for row in part if column(row) == c]) for c in columns]
         if about(audit).chance and not all(one.missing for one in chance):
             texts = (Cell(of(part[0])) for of in [*lead.values()][1:])
             whole = (Cell("chance"), *texts, *chance, NONE, NONE)
-            lines.append(Line(whole, group=part[0].group))
+            lines.append(Line(whole))
     names = (label(audit, *one) if wide else label(audit, one[0]) for one in columns)
     counts = about(audit).counts if wide else "n"
     return Table(

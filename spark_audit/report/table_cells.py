@@ -93,11 +93,10 @@ def cell(value: object) -> Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table: whose it is, of which part, and its cells."""
+    """One row of a table: its cells, and whose it is."""
 
     cells: tuple[Cell, ...]
     checkpoint: str = ""
-    group: str = "pooled"
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -128,27 +127,22 @@ class Table:
     key: str = ""
 
 
-def records_table(
-    records: Iterable[Mapping[str, Any]],
-    *,
-    header: Mapping[str, str] | None = None,
-    **facts: Any,
-) -> Table:
-    """Records as a table; ``header`` names their columns where their keys do not.
+def records_table(records: Iterable[Mapping[str, Any]], **facts: Any) -> Table:
+    """Records as a table, a column a key.
 
     ``facts`` are the other fields of :class:`Table`, of which ``title`` is needed.
     """
     records = list(records)
-    names = header or {k: k for record in records for k in record}
+    names = list(dict.fromkeys(name for record in records for name in record))
     rows = [
         Line(
             tuple(cell(record.get(name)) for name in names),
             checkpoint=str(record.get("checkpoint") or ""),
-            group=str(record.get("group", "pooled")),
         )
         for record in records
     ]
-    return Table(header=tuple(names.values()), rows=tuple(rows), **facts)
+    header = tuple(name.replace("_", " ") for name in names)
+    return Table(header=header, rows=tuple(rows), **facts)
 
 
 class File(NamedTuple):

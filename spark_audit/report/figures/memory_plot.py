@@ -37,12 +37,12 @@ STATES: dict[State, Look] = {
 }
 """Shape and colour of each state."""
 ATTACKS = {
-    "found": Look(colour=ALARM, marker="o", dashes="none"),
-    "not_found": Look(colour=INK, marker="o", dashes="none", hollow=True),
-    "void": Look(colour=MUTED, marker="x", dashes="none"),
-    "not_tested": Look(colour=MUTED, marker="_", dashes="none"),
+    "●": ("found", Look(colour=ALARM, marker="o", dashes="none")),
+    "○": ("not_found", Look(colour=INK, marker="o", dashes="none", hollow=True)),
+    "×": ("void", Look(colour=MUTED, marker="x", dashes="none")),
+    "–": ("not_tested", Look(colour=MUTED, marker="_", dashes="none")),
 }
-"""What the other attacks came to, as the legend names it."""
+"""Sign of what the other attacks came to -> how the legend names and shows it."""
 RATIOS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
@@ -58,11 +58,12 @@ def draw(report: Report) -> Picture | None:
     limits = max(low, -most), min(high, most)
     label = wrapped(render("figure.memory.axis"), width=42)
     axis = Axis(label, limits=limits, ticks=_ticks(*limits))
-    keys = {render("figure.memory.band"): AREA}
     signs = {SIGNS[tried.outcome] for one in found for tried in one.attacks}
-    for (name, look), sign in zip(ATTACKS.items(), "●○×–", strict=True):
-        if sign in signs:
-            keys[render(f"figure.memory.{name}")] = look
+    keys = {render("figure.memory.band"): AREA} | {
+        render(f"figure.memory.{name}"): look
+        for sign, (name, look) in ATTACKS.items()
+        if sign in signs
+    }
     panel = section(lines, render("figure.memory.sides", **facts), axis)
     return Picture(audit="memory", panels=[panel], most=1, facts=facts, keys=keys)
 
@@ -81,8 +82,8 @@ def _line(one: Standing, *, alike: bool) -> Line:
     mark, band = None, None
     if row is not None and row.value is not None:
         # A change of NLL as one of log-likelihood: above 0 is more likely.
-        ends = {"value": row.value, "low": row.high, "high": row.low}
-        turned = {k: None if value is None else -value for k, value in ends.items()}
+        low, high = sorted(-end for end in row.ends) if row.ends else (None, None)
+        turned = {"value": -row.value, "low": low, "high": high}
         mark = row.model_copy(update=turned)
         if row.mde:
             band = row.model_copy(update={"low": -row.mde, "high": row.mde})
