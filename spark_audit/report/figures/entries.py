@@ -8,25 +8,9 @@ from typing import TypeVar
 import pandas as pd
 
 from spark_audit.names import BASE, entry_of, series_of
-from spark_audit.report.figures.drawing import LIGHT, MARKERS
 from spark_audit.results import Contrast, Report, Row, grouped
 
 R = TypeVar("R", bound=Row)
-
-
-def names_of(report: Report) -> dict[str, str]:
-    """Every checkpoint that a report tells of -> its entry, the reference first.
-
-    The entry of a replicate ``NAME[2]`` is ``NAME``, that of any other name itself.
-    Stages of a series, of which nothing is told but in the series' own rows, are none.
-    """
-    names = [f.name for f in report.checkpoints if series_of(f.name) == f.name]
-    names += [row.checkpoint for row in report.results]
-    names += [n for row in report.contrasts for n in (row.checkpoint, row.baseline)]
-    for records in report.tables.values():
-        names += [r["checkpoint"] for r in records if r.get("checkpoint")]
-    ordered = sorted(dict.fromkeys(names), key=lambda name: name != BASE)
-    return {name: entry_of(name) for name in ordered}
 
 
 def rows_of(
@@ -50,13 +34,12 @@ def _chosen(
 ) -> dict[tuple[str, str], R]:
     asked = (r for r in rows if (r.audit, r.metric, r.of, r.group) == wanted)
     by_key = grouped(asked, lambda r: (r.checkpoint, getattr(r, "baseline", "")))
-    entries = names_of(report)
-    places = {name: place for place, name in enumerate(dict.fromkeys(entries.values()))}
-    names = {name for name, _ in by_key}
-    kept = [k for k in by_key if entries[k[0]] == k[0] or entries[k[0]] not in names]
+    places, names = palette(report), {name for name, _ in by_key}
+    # Of a method that has a row of its own, its replicates' are left out.
+    kept = [k for k in by_key if not {entry_of(k[0])} & (names - {k[0]})]
 
     def place(key: tuple[str, str]) -> list[int]:
-        return [places[entries[name]] for name in key if name]
+        return [places[name] for name in key if name]
 
     def rank(row: Row) -> tuple[bool, bool, float]:
         low, high = row.ends or (0.0, -1.0)
@@ -72,32 +55,33 @@ def frame_of(
 
     They stand in the order of checkpoints; ``also`` are columns that may be missing.
     """
-    entries = names_of(report)
     needed = ["checkpoint", *columns]
     frame = pd.DataFrame(report.tables.get(table, []), columns=[*needed, *also])
     frame = frame.dropna(subset=needed)
-    frame["entry"] = frame["checkpoint"].map(entries)
-    places = {name: place for place, name in enumerate(entries)}
-    return frame.sort_values(
-        "checkpoint", key=lambda names: names.map(places), kind="stable"
-    )
+    frame["entry"] = frame["checkpoint"].map(entry_of)
+    places = frame["checkpoint"].map(palette(report))
+    return frame.loc[places.sort_values(kind="stable").index]
 
 
-def palette(report: Report) -> dict[str, tuple[int, str]]:
-    """Colour (0 to 7, as in ``LIGHT`` and ``--c0`` ...) and marker of each checkpoint.
+def palette(report: Report) -> dict[str, int]:
+    """The place of each checkpoint that a report tells of, the reference first.
 
-    Replicates share those of their entry. From the ninth checkpoint on, colours come
-    again with another marker, from the fifteenth, markers with another colour.
+    Its colour, marker and dashes are those of its place; replicates share that of their
+    entry. From the ninth on, colours come again with another marker, from the
+    fifteenth, markers with another colour. Stages of a series, of which nothing is told
+    but in the series' own rows, have none.
     """
-    places: dict[str, tuple[int, str]] = {}
-    found = {}
-    for name, entry in names_of(report).items():
-        place = len(places)
-        if entry not in places:
-            places[entry] = (place % len(LIGHT), MARKERS[place % len(MARKERS)])
-        found[name] = places[entry]
-        found.setdefault(entry, places[entry])
-    return found
+    names = [f.name for f in report.checkpoints if series_of(f.name) == f.name]
+    names += [row.checkpoint for row in report.results]
+    names += [n for row in report.contrasts for n in (row.checkpoint, row.baseline)]
+    for records in report.tables.values():
+        names += [r["checkpoint"] for r in records if r.get("checkpoint")]
+    ordered = sorted(dict.fromkeys(names), key=lambda name: name != BASE)
+    entries = {
+        entry: k for k, entry in enumerate(dict.fromkeys(map(entry_of, ordered)))
+    }
+    both = (each for name in ordered for each in (name, entry_of(name)))
+    return {name: entries[entry_of(name)] for name in both}
 
 
 K = TypeVar("K")

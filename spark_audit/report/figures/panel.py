@@ -20,6 +20,7 @@ from spark_audit.report.figures.drawing import (
     CHECKPOINT,
     INK,
     LIGHT,
+    MARKERS,
     MUTED,
     PAPER,
 )
@@ -97,13 +98,13 @@ ZERO = Look(colour=INK, width=0.9)
 
 def looks(report: Report, **options: Any) -> dict[str, Look]:
     """Look of every checkpoint, with further fields; replicates have their entry's."""
-    drawn = palette(report)
-    places = {look: place for place, look in enumerate(dict.fromkeys(drawn.values()))}
     return {
         name: Look(
-            name, LIGHT[look[0]], look[1], DASHES[places[look] % len(DASHES)], **options
+            name,
+            *(one[place % len(one)] for one in (LIGHT, MARKERS, DASHES)),
+            **options,
         )
-        for name, look in drawn.items()
+        for name, place in palette(report).items()
     }
 
 

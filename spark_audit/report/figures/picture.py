@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from spark_audit.names import entry_of
 from spark_audit.report.figures.drawing import Drawing
-from spark_audit.report.figures.entries import names_of
+from spark_audit.report.figures.entries import palette
 from spark_audit.report.figures.panel import (
     FONT,
     Curve,
@@ -174,7 +174,7 @@ class Picture:
             "over": [o for o in OVER if any(r.over == o for r in bounded)],
             "hollow": sorted({r.status for r in rows} & set(VOID)),
             "lacking": lacking,
-            "seeds": owned and any(k != v for k, v in names_of(report).items()),
+            "seeds": owned and any(entry_of(name) != name for name in palette(report)),
             "apart": False,
             "void": {status: names for status, names in void.items() if names},
         }

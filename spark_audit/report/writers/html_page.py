@@ -54,8 +54,8 @@ def render(report: Report, how: Rendering) -> str:
         "guards": {state: guards.get(state, []) for state in (False, None, True)},
         "general": [*sentences.under("scope.all."), *report.caveats],
         "looks": {
-            name: (entry_of(name), colour)
-            for name, (colour, _) in palette(report).items()
+            name: (entry_of(name), place % len(LIGHT))
+            for name, place in palette(report).items()
         },
         "first": [drawing for drawing in drawn if drawing.name == FIRST],
         "sections": sections,

@@ -69,7 +69,7 @@ def facts(report: Report) -> dict[str, Any]:
     columns = ("name", "source", "format", "base", "parameters", "dtype")
     opened = [
         {name: getattr(one, name) for name in columns}
-        | {"weights": one.weights_sha256[:16], "notes": "; ".join(one.notes)}
+        | {"SHA-256": one.weights_sha256[:16], "notes": "; ".join(one.notes)}
         for one in whole
     ]
     return {

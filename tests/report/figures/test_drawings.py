@@ -26,7 +26,7 @@ from spark_audit.report.figures.drawing import (
     drawings,
     inline_svg,
 )
-from spark_audit.report.figures.entries import palette
+from spark_audit.report.figures.panel import looks
 from spark_audit.results import Report
 
 ALL = {name.replace("-", "_") for name in list(FIGURES)}
@@ -169,11 +169,10 @@ def test_legends_and_panels_stay_apart(made, count, long):
 
 def test_checkpoints_differ_without_colour(made):
     report, _ = made(14, True)
-    looks = palette(report)
-    assert list(looks) == entries(report)
-    assert len(set(looks.values())) == 14
-    assert len({marker for _, marker in looks.values()}) == 14
-    assert set(MARKERS) == {marker for _, marker in looks.values()}
+    found = looks(report)
+    assert list(found) == entries(report)
+    assert {look.marker for look in found.values()} == set(MARKERS)
+    assert len(MARKERS) == len(found) == 14
     for colours in (LIGHT, DARK):
         assert len(set(colours)) == 8
 
