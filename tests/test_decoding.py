@@ -133,7 +133,8 @@ def test_nothing_that_can_be_shared_gives_text_back(audited, attacker):
     call = ["manifest", "export", str(audited / "m.json"), "--redact"]
     assert command_line([*call, "-o", str(redacted)]) == 0
     assert command_line(["report", str(folder)]) == 0
-    assert command_line(["report", str(folder), "--format", "figures,dossier"]) == 0
+    further = "figures,dossier,latex"
+    assert command_line(["report", str(folder), "--format", further]) == 0
     files = {p for p in folder.rglob("*") if p.is_file() and "scores" not in p.parts}
     kept = {p for p in files if p.stat().st_mode & 0o077 == 0}
     assert kept == {folder / "report.json"}

@@ -371,12 +371,13 @@ def persons(
         for report in reports.values():
             whole = manifest_of(report, manifest)
             sources = {row.source_id: row.cluster for row in whole.examples}
-    facts = {"shown": whole if show_text else None, "share": share}
+    facts: dict[str, Any] = {"sources": sources, "share": share}
+    facts["shown"] = whole if show_text else None
     told: dict[str, list[dict[str, Any]]] = {"persons" if person else "named": []}
     with spoken(language):
         for folder, report in reports.items():
             if person:
-                sheets = named.persons(report, folder, person, sources=sources, **facts)
+                sheets = named.persons(report, folder, person, **facts)
             else:
                 evidence = named.evidence_of(report, folder)
                 sheets = [

@@ -144,9 +144,9 @@ def glance(report: Report) -> Table | None:
         chance.append(_chance(own) if about(mine[0].audit).chance else NONE)
     rows = _pooled(report)
     several = {r.checkpoint for r in rows if r.over == "both"}
-    seen = [r for r in rows if entry_of(r.checkpoint) not in several]
     # Of several seeds one line stands for all, with the widest interval there is.
-    seen += [r for r in rows if r.checkpoint in several and r.over == "both"]
+    alone = [r for r in rows if entry_of(r.checkpoint) not in several]
+    seen = [*alone, *(r for r in rows if r.over == "both")]
     lines = [
         Line((Cell(who), *(c.get(who, NONE) for c in columns.values())), name)
         for who, name in {line_name(row): row.checkpoint for row in seen}.items()
@@ -178,12 +178,8 @@ def line_name(row: Row) -> str:
 def _chance(rows: Sequence[Row]) -> Cell:
     """The null value and its band where all checkpoints have the same; else nothing."""
     bands = {(r.null, r.null_low, r.null_high) for r in rows if r.value is not None}
-    if len(bands) != 1:
-        return NONE
-    null, low, high = bands.pop()
-    if null is None:
-        return NONE
-    return Cell(limited(null, low, high), numeric=True)
+    null, low, high = bands.pop() if len(bands) == 1 else (None, None, None)
+    return NONE if null is None else Cell(limited(null, low, high), numeric=True)
 
 
 def _units(rows: Sequence[Row]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ def draw(report: Report) -> Picture | None:
         return None
     # Doses stand at their logarithm; a step to the left what was held out.
     trained = frame["held_out"].ne(True)
-    at = np.log2(frame["dose"].astype(float).clip(lower=0.5))
+    at = frame["dose"].astype(float).clip(lower=0.5).map(math.log2)
     left = (at[trained].min() if trained.any() else 0.0) - 1.0
     frame = frame.assign(trained=trained, at=at.where(trained, left))
     gap = np.diff(np.unique(frame["at"])).min(initial=1.0)
@@ -88,7 +89,7 @@ def _panel(
             ticks[at] += f"\nn {spanned(map(int, sizes))}"
     told = own["trained"].any()
     curves = [
-        replace(_curve(look[str(name)], mine, line=bool(on)), told=on or not told)
+        replace(_curve(look[str(name)], mine, line=bool(on)), told=bool(on or not told))
         for (name, on), mine in own.groupby(["entry", "trained"], sort=False)
     ]
     axis = Axis(limits=(min(ticks) - 0.5, max(ticks) + 0.5), ticks=ticks)

@@ -89,8 +89,8 @@ def section(lines: Sequence[Line], title: str, axis: Axis) -> Panel:
         if line.behind and line.behind.ends:
             ends = [lane + 0.02] * 2, [under - 0.02] * 2
             bands.append(Band(line.behind.ends, *ends, look=line.look))
-        for (text, colour), (share, row) in zip(line.below, columns, strict=False):
-            labels.append(Label(text, under + row * LETTERS, line.look, share, colour))
+        for (text, colour), (share, down) in zip(line.below, columns, strict=False):
+            labels.append(Label(text, under + down * LETTERS, line.look, share, colour))
     return Panel(
         curves,
         title,
