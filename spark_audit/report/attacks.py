@@ -17,7 +17,7 @@ from spark_audit.report.states import (
     outcome_name,
     relearned,
 )
-from spark_audit.report.table_cells import Cell, Line, Table
+from spark_audit.report.table_cells import Table, records_table
 from spark_audit.results import Report
 from spark_audit.sentences import capitalised, knows, optional, render, translated
 
@@ -137,23 +137,21 @@ def _least(each: Mapping[str, Tried], unit: str) -> str:
 
 def attack_table(tried: Sequence[Attack]) -> Table:
     """One line per attack: what it asks, on how much it was tested, what it detects."""
-    lines = [
-        (
-            f"{one.name} ({one.audit})",
-            one.question,
-            one.on or f"{outcome_name('not tested')}: {one.why}",
-            one.null,
-            one.least if one.state == "tested" else "-",
-        )
+    records = [
+        {
+            "attack": f"{one.name} ({one.audit})",
+            "question": one.question,
+            "on": one.on or f"{outcome_name('not tested')}: {one.why}",
+            "null": one.null,
+            "least": one.least if one.state == "tested" else "-",
+        }
         for one in tried
     ]
-    columns = ("attack", "question", "on", "null", "least")
-    return Table(
-        title=render("attacks.title"),
-        header=tuple(render(f"attacks.{name}") for name in columns),
-        rows=tuple(Line(tuple(Cell(capitalised(t)) for t in one)) for one in lines),
-        key="attacks",
-    )
+    shown = [
+        {render(f"attacks.{name}"): capitalised(text) for name, text in one.items()}
+        for one in records
+    ]
+    return records_table(shown, title=render("attacks.title"), key="attacks")
 
 
 def uncovered(tried: Sequence[Attack], found: Sequence[Standing]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from spark_audit.errors import InputError, choose
 from spark_audit.names import entry_of
-from spark_audit.report.table_cells import Cell, Line, Table, figure
+from spark_audit.report.table_cells import Table, figure, records_table
 from spark_audit.results import Report, Row
 from spark_audit.sentences import render
 
@@ -51,23 +51,19 @@ def against(
     pairs = (
         (row, theirs.get((counterparts[key[0]], *key[1:]))) for key, row in ours.items()
     )
-    lines = [
-        _line(row, match, report, other)
+    records = [
+        _record(row, match, report, other)
         for row, match in pairs
         if match and row.value is not None and match.value is not None
     ]
-    if not lines:
+    if not records:
         raise InputError(
             "the two reports have no figure in common",
             where="--against",
             fix="run the audits that the other report holds",
         )
-    return Table(
-        title=render("against.title", name=other.manifest.name),
-        header=("checkpoint", "figure", "here", "there", render("against.differences")),
-        rows=tuple(lines),
-        remarks=tuple(other.caveats),
-    )
+    title = render("against.title", name=other.manifest.name)
+    return records_table(records, title=title, remarks=tuple(other.caveats))
 
 
 def _figures(report: Report) -> dict[tuple[str, ...], Row]:
@@ -84,14 +80,19 @@ def _figures(report: Report) -> dict[tuple[str, ...], Row]:
     return rows
 
 
-def _line(row: Row, match: Row, report: Report, other: Report) -> Line:
+def _record(row: Row, match: Row, report: Report, other: Report) -> dict[str, str]:
     label = ".".join(part for part in (row.audit, row.metric, row.of) if part)
     label += "" if row.group == "pooled" else f" {row.group}"
     source = {one.name: one.source for one in other.checkpoints}.get(match.checkpoint)
-    there = Cell(f"{figure(match).text} ({source or match.checkpoint})")
-    differs = Cell("; ".join(_differences(row, match, report, other)))
-    cells = (Cell(row.checkpoint), Cell(label), figure(row), there, differs)
-    return Line(cells, row.checkpoint)
+    return {
+        "checkpoint": row.checkpoint,
+        "figure": label,
+        "here": figure(row).text,
+        "there": f"{figure(match).text} ({source or match.checkpoint})",
+        render("against.differences"): "; ".join(
+            _differences(row, match, report, other)
+        ),
+    }
 
 
 def _differences(row: Row, match: Row, report: Report, other: Report) -> Iterator[str]:
