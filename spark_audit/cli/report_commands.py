@@ -373,7 +373,8 @@ def persons(
             sources = {row.source_id: row.cluster for row in whole.examples}
     facts: dict[str, Any] = {"sources": sources, "share": share}
     facts["shown"] = whole if show_text else None
-    told: dict[str, list[dict[str, Any]]] = {"persons" if person else "named": []}
+    kind = "persons" if person else "named"
+    told: dict[str, list[dict[str, Any]]] = {kind: []}
     with spoken(language):
         for folder, report in reports.items():
             if person:
@@ -389,8 +390,7 @@ def persons(
                     }
                     for one in named.named_rows(report, evidence, share=share)
                 ]
-            (found,) = told.values()
-            found += [{"report": str(folder), **one} for one in sheets]
+            told[kind] += [{"report": str(folder), **one} for one in sheets]
         if person and len(reports) == 2:
             told["changes"] = named.changed(reports, person, sources=sources)
         if json:
