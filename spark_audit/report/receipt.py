@@ -8,7 +8,6 @@ their candidates. Formulas and sources are in :mod:`spark_audit.stats.epsilon`.
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +31,8 @@ Relation: TypeAlias = Literal["add-remove", "replace"]
 State: TypeAlias = Literal["contradicted", "consistent", "cannot_tell"]
 SIGNIFICANCE = 0.05
 """Over all checkpoints of a report (Bonferroni)."""
-MOST = 20
-"""The power of two up to which it is worked out how many canaries are needed."""
+MOST = 1 << 20
+"""Canaries up to which it is worked out how many are needed."""
 FIELDS: Mapping[tuple[Unit, Relation], str] = {
     ("canary", "replace"): "canary",
     ("row", "replace"): "record",
@@ -105,7 +104,8 @@ class Receipt:
     attainable
         The bound if all guesses had been right: no claim above it is contradicted.
     needed
-        Canaries (for coins, pairs) with which it could; ``None``: above a million.
+        Canaries (for coins, pairs) with which it could; ``None``: more than
+        :data:`MOST`.
     why
         Why there is no bound.
     """
@@ -228,7 +228,7 @@ def canaries_needed(
 
     Returns
     -------
-    The smallest number; ``None`` where it is above a million, or there is none.
+    The smallest number; ``None`` where it is above :data:`MOST`, or there is none.
     """
     group = (rows if claim.unit == "row" else 1) * (1 + (claim.relation != "replace"))
     epsilon = group * claim.epsilon
@@ -242,7 +242,12 @@ def canaries_needed(
         guesses = declared_guesses(count)
         return one_run_p(guesses, guesses, count, epsilon=epsilon, delta=delta) <= level
 
-    high = next((2**k for k in range(MOST + 1) if enough(2**k)), None)
-    if high is None:
-        return None
-    return bisect_left(range(high + 1), True, lo=high // 2 + 1, key=enough)
+    low, high = 0, 1
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > MOST:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
