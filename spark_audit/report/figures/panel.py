@@ -101,7 +101,9 @@ def looks(report: Report, **options: Any) -> dict[str, Look]:
     return {
         name: Look(
             name,
-            *(one[place % len(one)] for one in (LIGHT, MARKERS, DASHES)),
+            LIGHT[place % len(LIGHT)],
+            MARKERS[place % len(MARKERS)],
+            DASHES[place % len(DASHES)],
             **options,
         )
         for name, place in palette(report).items()
