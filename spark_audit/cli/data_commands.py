@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -131,10 +130,8 @@ def inject(
     doses: Annotated[
         tuple[int, ...], Parameter(metavar="1,4,16,64", converter=by_commas)
     ] = (),
-    tokenizer: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     seed: Seed = 0,
     json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Plant synthetic identifiers at the same rate in train and test rows.
 
@@ -150,33 +147,16 @@ def inject(
         Canaries to plant.
     doses
         Dose ladder of canaries.
-    tokenizer
-        Draw canaries that a model with this tokenizer can rank.
     """
     from spark_audit.data.injection import inject as injected
-    from spark_audit.terminal.progress import progress
 
     files = data_files(data)
     examples = read_examples(*files)
-    encode = None
-    if tokenizer is not None:
-        from spark_audit.checkpoints.open import load_tokenizer
-        from spark_audit.data.encoding import token_ids
-
-        encode = partial(token_ids, load_tokenizer(tokenizer))
     outputs = {row.task: output / f"{row.task}.jsonl" for row in examples}
     keep_apart(list(outputs.values()), files)
-    # Only the search for what can be ranked takes its time.
-    with progress(quiet=quiet or encode is None) as show:
-        rows, report = injected(
-            examples,
-            seed=seed,
-            rate=rate,
-            canaries=canaries,
-            doses=doses or None,
-            encode=encode,
-            progress=show,
-        )
+    rows, report = injected(
+        examples, seed=seed, rate=rate, canaries=canaries, doses=doses or None
+    )
     for task, path in sorted(outputs.items()):
         _write(path, [row for row in rows if row.task == task])
     names = ("task", "split", "rows", "with_identifier", "with_canary")

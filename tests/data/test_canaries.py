@@ -10,12 +10,13 @@ from spark_audit.data.canaries import (
     FORMATS,
     PARTS,
     RANKED,
+    Context,
     canary_ranges,
+    candidates,
     draw,
     draw_parts,
     render,
 )
-from spark_audit.data.candidate_sets import Context, candidates
 from spark_audit.data.examples import Canary, Example, Span
 from spark_audit.errors import InputError
 

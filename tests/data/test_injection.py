@@ -217,48 +217,6 @@ def test_without_train_rows_nothing_is_planted():
     assert any(row.spans for row in after)
 
 
-def test_a_canary_that_is_not_rankable_is_drawn_again():
-    def letters(texts):
-        # Texts with a Q are cut like few others, so that they find no candidates.
-        return [
-            [0] * (len(text) + ("Q" in text) * (99 + sum(map(ord, text)) % 997))
-            for text in texts
-        ]
-
-    rows = stream(tasks=("t",), train=30, test=0)
-    once, again = (
-        {
-            row.canary.id: row
-            for row in inject(rows, seed=1, canaries=8, **more)[0]
-            if row.canary
-        }
-        for more in ({}, {"encode": letters})
-    )
-    refused = [name for name, row in once.items() if "Q" in row.prompt]
-    assert refused
-    assert any(row.canary == once[name].canary for name, row in again.items())
-    for name, row in again.items():
-        assert name not in refused or row.canary != once[name].canary
-        assert "Q" not in row.prompt
-        assert draw_parts(row.canary.seed)["password"] in row.prompt
-
-
-def test_a_canary_that_stays_unrankable_is_reported(monkeypatch):
-    monkeypatch.setattr(injection, "DRAWS", 600)
-    monkeypatch.setattr(injection, "MAX_DRAWS", 900)
-
-    def apart(texts):
-        return [[0] * (sum(map(ord, text)) * 7919 % 2003) for text in texts]
-
-    monkeypatch.setattr(injection, "ATTEMPTS", 2)
-    rows = stream(tasks=("t",), train=6, test=0)
-    _, report = inject(rows, seed=0, canaries=1, encode=apart)
-    note = report.notes[-1]
-    assert note.startswith("canary c000: no candidates for its full: 900 draws gave ")
-    assert "; no candidates for its password: 900 draws" in note
-    assert "can be ranked" not in note
-
-
 # --- coins, and canaries that bite ----------------------------------------------------
 
 

@@ -60,7 +60,7 @@ def test_a_long_text_is_cut_and_says_so(tiny_tokenizer):
     assert whole.kept == (0, len(whole.encoding))
     assert short.was_cut
     assert short.kept == (len(short.encoding) - 59, len(short.encoding))
-    assert [short.within(span) for span in short.spans if span] == [False, True]
+    assert [short.within(tokens) for _, tokens in short.spans] == [False, True]
 
 
 def test_the_response_begins_with_its_first_token(tiny_tokenizer):

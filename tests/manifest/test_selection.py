@@ -6,7 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marked import made_corpus, made_table, make_canary_row, make_example
+from marked import (
+    counts_by_task,
+    made_corpus,
+    made_table,
+    make_canary_row,
+    make_example,
+)
 
 from spark_audit.data.examples import Example
 from spark_audit.data.injection import inject
@@ -19,8 +25,8 @@ from spark_audit.manifest.selection import (
     NO_TOKEN,
     Pairs,
     canary_sets,
-    counts_by_task,
     duplicates,
+    is_whole,
     low_sensitivity,
     match,
     membership,
@@ -62,15 +68,22 @@ def matched(rows: Sequence[Layout], texts: Corpus, *, caliper: float = 9.0) -> P
 def sets_of(
     laid: Laid, tokenizer: Any, *, contexts: int | None = 1, n: int = 4, **options: Any
 ) -> tuple[list[dict[str, Any]], int]:
+    """The records, and in how many rows a canary was cut."""
     rows, texts = laid
-    return canary_sets(
-        [(row, texts.unll[texts.of(i)]) for i, row in enumerate(rows)],
+    held = [
+        (row, is_whole(row, texts.unll[texts.of(i)]))
+        for i, row in enumerate(rows)
+        if row.example.canary is not None
+    ]
+    records = canary_sets(
+        held,
         encode=lambda strings: tokenizer(strings)["input_ids"],
         contexts=contexts,
         n=n,
         seed=3,
         **options,
     )
+    return records, sum(not whole for _, whole in held)
 
 
 # --- pairs ----------------------------------------------------------------------------
@@ -181,7 +194,7 @@ def test_no_control_lies_on_an_injected_sentence(lay, *, exclude_template):
 def test_low_tokens_are_plain_scored_text_below_tau(lay, rows):
     laid, texts = lay(rows)
     alpha, tau = 0.5, 0.6
-    low = low_sensitivity(texts, alpha=alpha, tau=tau, counts=counts_by_task(laid, 300))
+    low = low_sensitivity(texts, alpha=alpha, tau=tau, counts=counts_by_task(laid))
     counts = {task: np.zeros(300) for task in ("fomc", "yelp")}
     for row in laid:
         for token, special in zip(row.encoding.ids, row.encoding.special, strict=True):
@@ -275,13 +288,7 @@ def test_contexts_are_the_first_rows_that_hold_the_whole_canary(lay, tiny_tokeni
 
 
 def test_too_few_candidates_are_none_with_a_reason(lay, tiny_tokenizer, monkeypatch):
-    from spark_audit.data import candidate_sets
-    from spark_audit.manifest import selection
-
-    def few(*args: Any, **options: Any) -> Any:
-        return candidate_sets.candidates(*args, **options, max_draws=5)
-
-    monkeypatch.setattr(selection, "candidates", few)
+    monkeypatch.setattr("spark_audit.data.canaries.MAX_DRAWS", 5)
     laid, texts = lay([make_canary_row("row")])
     records, _ = sets_of((laid, texts), tiny_tokenizer, n=64)
     assert all(record["candidates"] == [] for record in records)
