@@ -6,12 +6,11 @@ example, by a column map or a template.
 
 from __future__ import annotations
 
-import dataclasses
 import re
+import string
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
@@ -28,11 +27,12 @@ from spark_audit.data.examples import (
     from_row,
     located,
     spans_field,
+    task_templates,
+    template_ranges,
     unique,
     write_examples,
 )
-from spark_audit.data.readers import Cells, Line, Row, read_rows, split_of
-from spark_audit.data.templates import parse_template, task_templates, template_ranges
+from spark_audit.data.readers import Line, Row, read_rows, split_of
 from spark_audit.errors import InputError
 
 Format = Literal[
@@ -43,10 +43,10 @@ _EVERY = 1000
 """Rows between two calls of a progress."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
 _LAYOUTS = {
-    "own": ("prompt", "response"),
-    "trace": ("prompt", "answer"),
-    "olora": ("sentence", "label"),
-    "simple": ("text", "label"),
+    "own": {"prompt": "prompt", "response": "response"},
+    "trace": {"prompt": "prompt", "response": "answer"},
+    "olora": {"prompt": "sentence", "response": "label"},
+    "simple": {"prompt": "text", "response": "label"},
 }
 """Usual column names of prompt and response."""
 _ALL_LAYOUTS = [*_LAYOUTS.values()]
@@ -138,45 +138,32 @@ def _counted(
             progress(what, done, 0)
 
 
-@dataclass
 class _Import:
     """A source, and how its rows become examples."""
 
-    source: str
-    task: str
-    format: Format
-    split: Split | None
-    template: str | None
-    columns: dict[str, str]
-    common: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_task(self.task, where="option --task")
-        self.by_name = named_file(Path(self.source))
-        if self.split not in (None, *get_args(Split)):
+    def __init__(
+        self,
+        source: str,
+        task: str,
+        format: Format,
+        split: Split | None,
+        template: str | None,
+        columns: dict[str, str],
+    ) -> None:
+        check_task(task, where="option --task")
+        if split not in (None, *get_args(Split)):
             raise InputError(
                 "is neither train nor test", where="option --split", fix=SPLIT_FIX
             )
-        if self.split and self.by_name and self.split != self.by_name:
-            raise InputError(
-                f"the file's name says {self.by_name}",
-                where="option --split",
-                fix="leave it out, or rename the file",
-            )
-        for field in self.columns:
-            if field not in _IMPORTED:
-                what = f"{field!r} is no field of an example"
+        for field in columns:
+            if field not in _IMPORTED or (field == "prompt" and template is not None):
+                what = f"{field!r} is no field, or the template makes it"
                 fix = f"use one of: {', '.join(_IMPORTED)}"
                 raise InputError(what, where="option --map", fix=fix)
-        if self.template is not None and "prompt" in self.columns:
-            raise InputError(
-                "a template makes the prompt, so no column can be mapped to it",
-                where="option --map",
-                fix="give `--template` or `--map prompt=`, not both",
-            )
-        self.pieces = None if self.template is None else parse_template(self.template)
-        named = (column for _, column in self.pieces or ())
-        self.asked = {*self.columns.values(), *named}
+        self.source, self.task, self.format, self.split = source, task, format, split
+        self.columns, self.by_name = columns, named_file(Path(source))
+        self.pieces = None if template is None else parse_template(template)
+        self.common: dict[str, tuple[int, int]] = {}
 
     def worded(self, example: Example) -> Example:
         """The example of a template, with what all prompts share as fixed wording."""
@@ -199,7 +186,7 @@ class _Import:
             except InputError as error:
                 if not str(error.where).startswith("field"):
                     raise
-                what = f"{error.what} ({_listed(row, self.asked)})"
+                what = f"{error.what} ({_listed(row)})"
                 named_columns = InputError(what, where=error.where, fix=error.fix)
                 raise located(place, named_columns) from error
         if not counts:
@@ -208,20 +195,18 @@ class _Import:
     def _example(
         self, named: Split | None, row: Row, counts: Counter[Split], place: str
     ) -> Example:
-        whole = self.pieces is None and not self.columns and set(REQUIRED) <= set(row)
-        wanted = {} if whole else self._wanted(row)
-        by_row = _cell(row, wanted.get("split")) or self.by_name
-        split = _one_split(self.split, named, row["split"] if whole else by_row)
+        whole = self.pieces is None and not self.columns and {*REQUIRED} <= {*row}
+        column = {"split": "split"} if whole else self._column(row)
+        split = self._split(named, _value(row, column.get("split"), must=False))
         counts[split] += 1
         if whole:
             return from_row(row | {"task": self.task, "split": split}, place=place)
-        template: Ranges | None = None
-        spans = spans_field(row)
+        spans, template = spans_field(row), None
+        response = _value(row, column["response"])
         if self.pieces is None:
-            prompt = _value(row, wanted["prompt"]) if wanted["prompt"] else ""
+            prompt = _value(row, column["prompt"])
         else:
             prompt, template, spans = _filled(self.pieces, row, spans)
-        response = _value(row, wanted["response"]) if wanted["response"] else ""
         if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
             response = f" {response}"
             at = len(prompt)  # of the blank
@@ -230,70 +215,77 @@ class _Import:
                 for s in spans
             )
         made = f"{self.task}-{split}-{counts[split]:06d}"
-        name = _cell(row, wanted.get("id")) or made
+        name = _value(row, column.get("id"), must=False) or made
         return Example(
             id=name,
             task=self.task,
             prompt=prompt,
             response=response,
             split=split,
-            source_id=_cell(row, wanted.get("source_id")) or name,
+            source_id=_value(row, column.get("source_id"), must=False) or name,
             spans=spans,
             template=template,
         )
 
-    def _wanted(self, row: Row) -> dict[str, str]:
+    def _split(self, named: Split | None, cell: str) -> Split:
+        """The row's split, by whichever of option, file name and row gives it."""
+        if cell and split_of(cell) is None:
+            raise bad_field("split", "is neither train nor test", fix=SPLIT_FIX)
+        # A single file's name counts where no row says otherwise.
+        by_row = split_of(cell) if cell else self.by_name
+        given = [split for split in (self.split, named, by_row) if split is not None]
+        if not given:
+            raise bad_field("split", "is missing", fix=SPLIT_FIX)
+        if len({*given}) > 1:
+            what = "is one thing by the option and another by file name or row"
+            raise bad_field("split", what, fix="leave out `--split`")
+        return given[0]
+
+    def _column(self, row: Row) -> dict[str, str]:
         """Field -> column: what was mapped, and else the columns with usual names."""
-        usual = {name: name for name in ("id", "source_id", "split") if name in row}
+        found = {name: name for name in ("id", "source_id", "split") if name in row}
         if isinstance(row, Line):
-            return usual | {"prompt": "text", "response": ""} | self.columns
-        made = {*self.columns, *(["prompt"] if self.pieces else [])}
-        needed = [field for field in ("prompt", "response") if field not in made]
+            found |= {"prompt": "text", "response": ""}
+        found |= self.columns
+        needed = {"prompt", "response"} - found.keys() - {"prompt" * bool(self.pieces)}
         layouts = [_LAYOUTS[self.format]] if self.format in _LAYOUTS else _ALL_LAYOUTS
-        for pair in layouts:
-            names = dict(zip(("prompt", "response"), pair, strict=True))
+        for names in layouts:
             if all(names[field] in row for field in needed):
-                return usual | {field: names[field] for field in needed} | self.columns
-        absent = {
-            field
-            for field in needed
-            if not any(pair[field == "response"] in row for pair in _ALL_LAYOUTS)
-        }
+                return found | {field: names[field] for field in needed}
+        absent = {f for f in needed if not any(names[f] in row for names in layouts)}
         field = min(absent or needed)
-        other = ", or `--map response=` for none"
-        fix = f"give `--map {field}=COLUMN`"
-        fix += " or `--template`" if field == "prompt" else other
+        other = " or `--template`" if field == "prompt" else ", or `--map response=`"
+        fix = f"give `--map {field}=COLUMN`{other}"
         raise bad_field(field, "has no column of a usual name", fix=fix)
 
 
-def _listed(row: Row, asked: Collection[str | None]) -> str:
-    """The row's columns, unless they may be text (a CSV without a first line).
-
-    Known as names: a usual one, one nearly ``asked`` for; no CSV's also single words.
-    """
-    names = [str(name) for name in row]
-    usual = dict.fromkeys(name for pair in _ALL_LAYOUTS for name in pair)
-    known = {*_IMPORTED, *usual, *asked} & {*names}
-    known |= {near for a in asked for near in get_close_matches(a or "", names)}
-    # Of a CSV, "Maria" is data and "hunter2" may be; "review_text" is a name.
-    word = r"[a-z]+(_[a-z]+)*" if isinstance(row, Cells) else r"[A-Za-z_][\w-]*"
-    if known or all(re.fullmatch(word, name) for name in names):
-        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-        shown = (name if name.isprintable() else ascii(name) for name in names[:20])
-        short = ", ".join(n if len(n) <= 40 else f"{n[:37]}..." for n in shown)
-        return f"columns: {short}{more}"
-    count = f"{len(names)} column{'s' * (len(names) != 1)}"
+def _listed(row: Row) -> str:
+    """The row's columns, unless they may be text: a CSV may lack its line of names."""
+    usual = dict.fromkeys(name for names in _ALL_LAYOUTS for name in names.values())
+    columns = [str(name) for name in row]
+    if not usual.keys().isdisjoint(columns) or all(
+        re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns
+    ):
+        shown = (name[:40] for name in columns[:20] if name.isprintable())
+        return f"columns: {', '.join(shown)}"
     return (
-        f"{count}, not shown as their names may be data, and none of "
-        f"{', '.join(usual)}: does the first line hold names?"
+        f"its {len(columns)} columns are not shown, as they may be data, and are none "
+        f"of {', '.join(usual)}: does the first line hold names?"
     )
 
 
-def _value(row: Row, column: str) -> str:
-    """A column's text; whole numbers, as label columns hold them, become text."""
+def _value(row: Row, column: str | None, *, must: bool = True) -> str:
+    """A column's text; whole numbers, as label columns hold them, become text.
+
+    No column gives none, and a value that need not be there may be empty.
+    """
+    if not column:
+        return ""
     if column not in row:
         raise bad_field(column, "is no column")
     value = row[column]
+    if not must and value in (None, ""):
+        return ""
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
@@ -303,13 +295,6 @@ def _value(row: Row, column: str) -> str:
     return value
 
 
-def _cell(row: Row, column: str | None) -> str | None:
-    """An optional field: no column, no value and a blank one are None."""
-    if not column or (column in row and row[column] in (None, "")):
-        return None
-    return _value(row, column)
-
-
 def named_file(path: Path) -> Split | None:
     """What a single file's name says by its first word, as in a folder of files."""
     words = r"(train(ing)?|test(ing)?|eval(uation)?|dev|val(id(ation)?)?)(?![a-z])"
@@ -317,42 +302,52 @@ def named_file(path: Path) -> Split | None:
     return split_of(path.stem) if named and path.is_file() else None
 
 
-def _one_split(option: Split | None, named: Split | None, cell: object) -> Split:
-    """The row's split, by whichever of option, file name and row gives it."""
-    given = {name for name in (option, named) if name is not None}
-    if cell not in (None, ""):
-        of_row = split_of(cell) if isinstance(cell, str) else None
-        if of_row is None:
-            raise bad_field("split", "is neither train nor test", fix=SPLIT_FIX)
-        given.add(of_row)
-    if not given:
-        raise bad_field("split", "is missing", fix=SPLIT_FIX)
-    if len(given) > 1:
-        what = "is one thing by the option and another by file name or row"
-        raise bad_field("split", what, fix="leave out `--split`")
-    return given.pop()
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+def parse_template(template: str) -> list[tuple[str, str | None]]:
+    """A template as (fixed wording, column behind it).
+
+    Of the language of ``str.format`` only fields and doubled braces are read, and a
+    field is looked up among the row's columns by its whole name: no attribute, no
+    index, no conversion, no format.
+    """
+    try:
+        pieces = [*string.Formatter().parse(template)]
+        if any(form or conversion for _, _, form, conversion in pieces):
+            raise ValueError("it has a field with ':' or '!'")
+        columns = [column for _, column, _, _ in pieces if column is not None]
+        if not columns or "" in columns:
+            raise ValueError("it names no column, or a field has no name")
+        return [
+            (re.sub(r"(?s)\\(.|$)", lambda found: _ESCAPES[found[1]], fixed), column)
+            for fixed, column, _, _ in pieces
+        ]
+    except (ValueError, KeyError) as error:
+        why = "a backslash" if isinstance(error, KeyError) else error
+        fix = "write it like 'Text: {text}\\nLabel:', with no other backslash"
+        raise InputError(
+            f"is no template ({why})", where="option --template", fix=fix
+        ) from error
 
 
 def _filled(
     pieces: list[tuple[str, str | None]], row: Row, spans: tuple[Span, ...]
 ) -> tuple[str, Ranges, tuple[Span, ...]]:
     """The prompt, where the fixed wording stands in it, and the only column's spans."""
-    prompt, ranges, columns = "", [], {}
+    prompt, ranges, starts = "", [], {}
     for fixed, column in pieces:
         if fixed:
             ranges.append((len(prompt), len(prompt) + len(fixed)))
         prompt += fixed
-        if column is not None:
-            value = _value(row, column)
-            columns[len(prompt), column] = value
-            prompt += value
-    (by, column), *others = columns
-    if spans and others:
+        starts[len(prompt)] = value = _value(row, column)
+        prompt += value
+    columns = [(start, value) for start, value in starts.items() if value]
+    by, text = columns[0]
+    if spans and (len(columns) > 1 or spans[-1].end > len(text)):
         raise bad_field(
             "spans",
-            f"are positions in one text, and the template holds {len(columns)} columns",
+            "are not positions in the text of the template's only column",
             fix="make the prompt before the import, and give it as a column",
         )
-    if any(span.end > len(value) for span in spans):
-        raise bad_field("spans", f"end behind the text of {column!r}")
     return prompt, tuple(ranges), tuple(span.moved(by) for span in spans)

@@ -15,8 +15,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spark_audit.data.canaries import FORMATS, FRAMES, draw, draw_parts, render
-from spark_audit.data.examples import Canary, Example, Ranges, Span, Split
-from spark_audit.data.templates import parts_outside, task_templates, template_ranges
+from spark_audit.data.examples import (
+    Canary,
+    Example,
+    Ranges,
+    Span,
+    Split,
+    parts_outside,
+    task_templates,
+    template_ranges,
+)
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 

@@ -14,9 +14,14 @@ from functools import lru_cache
 
 import regex
 
-from spark_audit.data.examples import TYPE, Example, Span
+from spark_audit.data.examples import (
+    TYPE,
+    Example,
+    Span,
+    task_templates,
+    template_ranges,
+)
 from spark_audit.data.person_names import names, shortened
-from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.terminal.flags import one_of
 

@@ -20,7 +20,6 @@ from spark_audit.data.examples import (
 )
 from spark_audit.errors import InputError, SparkError
 from spark_audit.files import check_regular, lies_inside, open_regular, parse_json
-from spark_audit.terminal.suggestions import nearest
 
 Row: TypeAlias = dict[str, Any]
 HUB = "hf:"
@@ -43,41 +42,25 @@ def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row
     saved = any((path / n).exists() for n in ("state.json", "dataset_dict.json"))
     if format == "datasets" or (format == "auto" and saved):
         yield from _datasets(source)
-    elif path.is_dir():
-        files = [(file, split_of(file.name)) for file in sorted(path.iterdir())]
-        files = [(f, s) for f, s in files if s and f.suffix.lower() in _SUFFIXES]
+        return
+    files: list[tuple[Path, Split | None]] = [(path, None)]
+    if path.is_dir():
+        named = [(file, split_of(file.name)) for file in sorted(path.iterdir())]
+        files = [(f, s) for f, s in named if s and f.suffix.lower() in _SUFFIXES]
         if not files:
             raise InputError(
                 "has no data file named train*, test*, eval*, dev* or val*",
                 where=source,
                 fix=f"name the files so ({', '.join(_SUFFIXES)}), or give one file",
             )
-        for file, split in sorted(files, key=lambda item: item[1] != "train"):
-            for place, row in _reader(file, format)(file):
-                yield place, split, row
-    else:
-        for place, row in _reader(path, format)(path):
-            yield place, None, row
+    for file, split in sorted(files, key=lambda item: item[1] == "test"):
+        for place, row in _reader(file, format)(file):
+            yield place, split, row
 
 
 def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row]]]:
-    named = {
-        "jsonl": json_lines,
-        "csv": _csv,
-        "parquet": _parquet,
-        "text": _text,
-        "trace": _json_list,
-        "olora": _json_list,
-    }
-    if not path.exists():
-        raise InputError(
-            "does not exist",
-            where=str(path),
-            fix=(nearest(path) or "give a file or a folder")
-            + f" (a data set on the hub is written {HUB}OWNER/NAME[:CONFIG])",
-        )
-    if format != "auto":
-        return named[format]
+    if format in _READERS:
+        return _READERS[format]
     with reading(path), open_regular(path, follow=True) as file:
         head = file.read(64)
     if head.startswith(b"PAR1"):
@@ -105,43 +88,32 @@ class Line(dict[str, Any]):
     """A line of plain text, as the column ``text``: it has no response."""
 
 
-class Cells(dict[str, Any]):
-    """A row whose column names may be data: of a CSV without a first line of names."""
-
-
 def _csv(path: Path) -> Iterator[tuple[str, Row]]:
+    csv.field_size_limit(LINE_BYTES)
     with reading(path), open_regular(path, follow=True) as raw:
         # Spreadsheets begin UTF-8 files with a byte order mark, which is no part of a
         # name; ends of line inside of quotes are the cell's.
         file = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
-        lines = iter(lambda: file.readline(LINE_BYTES), "")
-        limit, place = csv.field_size_limit(LINE_BYTES), f"{path}:1"
+        lines, number = iter(lambda: file.readline(LINE_BYTES), ""), 1
         try:
             head = next(lines, "")
-            if not head.strip() and not any(map(str.strip, lines)):
-                raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
             cut = max(",;\t", key=head.count)
             reader = csv.reader(chain([head], lines), delimiter=cut, strict=True)
             columns = [name.strip() for name in next(reader)]
             if len(set(columns)) < len(columns) or not all(columns):
-                what = "the first line does not name every column once"
-                raise InputError(what, where=place)
+                what = "the first line is empty, or does not name every column once"
+                raise InputError(what, where=f"{path}:1", fix=EMPTY_FIX)
             for cells in reader:
-                place = f"{path}:{reader.line_num}"
-                if not cells:
-                    raise InputError("is a blank line", where=place, fix="remove it")
+                number = reader.line_num
                 if len(cells) != len(columns):
                     what = f"has {len(cells)} cells where the first line has "
-                    raise InputError(f"{what}{len(columns)}", where=place)
-                yield place, Cells(zip(columns, cells, strict=True))
-        except csv.Error as error:
-            place = f"{path}:{reader.line_num}"
-            raise InputError("is not CSV (check its quotes)", where=place) from error
-        except UnicodeDecodeError as error:
-            fix = "save as UTF-8"
-            raise InputError("is not UTF-8", where=str(path), fix=fix) from error
-        finally:
-            csv.field_size_limit(limit)
+                    where = f"{path}:{number}"
+                    raise InputError(f"{what}{len(columns)}", where=where)
+                yield f"{path}:{number}", dict(zip(columns, cells, strict=True))
+        except (csv.Error, UnicodeDecodeError) as error:
+            what = "is not UTF-8, or not CSV: check its quotes"
+            where = f"{path}, behind line {number}"
+            raise InputError(what, where=where, fix="save as UTF-8") from error
 
 
 def _text(path: Path) -> Iterator[tuple[str, Row]]:
@@ -174,16 +146,20 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
         raise InputError("is not a readable Parquet file", where=str(path)) from error
 
 
+_READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
+    "jsonl": json_lines,
+    "csv": _csv,
+    "parquet": _parquet,
+    "text": _text,
+    "trace": _json_list,
+    "olora": _json_list,
+}
+
+
 def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
     try:
         import datasets
-    except ImportError as error:
-        raise InputError(
-            "reading a `datasets` folder or the hub needs the package datasets",
-            where=source,
-            fix="where spark-audit lies: pip install '.[hub]'",
-        ) from error
-    try:
+
         if source.startswith(HUB):
             hub_id, _, config = source.removeprefix(HUB).partition(":")
             found = datasets.load_dataset(hub_id, config or None)
@@ -196,29 +172,26 @@ def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
         raise InputError(
             f"is nothing that `datasets` can load ({type(error).__name__})",
             where=source,
-            fix=f"give a folder of save_to_disk, or {HUB}OWNER/NAME[:CONFIG]",
+            fix=f"give a folder of save_to_disk, or {HUB}OWNER/NAME[:CONFIG]; the "
+            "package comes, where spark-audit lies, by pip install '.[hub]'",
         ) from error
     parts = dict(found) if isinstance(found, Mapping) else {None: found}
     for name, part in parts.items():
         split = None if name is None else split_of(name)
         if split is None and len(parts) > 1:
             continue  # an "unsupervised" part beside train and test
-        names = {
-            column: feature.int2str
-            for column, feature in part.features.items()
-            if hasattr(feature, "int2str")
-        }
         # Text and numbers only, as Python's own: decoding an image or a sound opens
         # what the row names, be it a file of this machine or a host.
         kinds = (datasets.Value, datasets.ClassLabel)
-        plain = [c for c, feature in part.features.items() if _plain(feature, kinds)]
-        part = part.with_format(None).select_columns(plain)
+        plain = {c: f for c, f in part.features.items() if _plain(f, kinds)}
+        part = part.with_format(None).select_columns([*plain])
         place = source if name is None else f"{source} ({name})"
         for number, row in enumerate(part, start=1):
-            for column, of in names.items():
-                # -1 is how `datasets` writes a missing label.
-                known = row[column] is not None and row[column] >= 0
-                row[column] = of(row[column]) if known else None
+            for column, feature in plain.items():
+                if isinstance(feature, datasets.ClassLabel):
+                    # -1 is how `datasets` writes a missing label.
+                    known = row[column] is not None and row[column] >= 0
+                    row[column] = feature.int2str(row[column]) if known else None
             yield f"{place}, row {number}", split, row
 
 

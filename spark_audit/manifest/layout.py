@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from spark_audit.data.encoding import Encoding, TokenSpan, encode, kept_range
-from spark_audit.data.examples import Example, Ranges
+from spark_audit.data.examples import Example, Ranges, task_templates, template_ranges
 from spark_audit.data.occurrences import identifier_ranges
-from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import at
 from spark_audit.stats.matching import dilate
 

@@ -21,13 +21,19 @@ from spark_audit.data.canaries import (
     canary_ranges,
     candidates,
 )
-from spark_audit.data.examples import Canary, Example, Part, Span
+from spark_audit.data.examples import (
+    Canary,
+    Example,
+    Part,
+    Span,
+    parts_outside,
+    template_ranges,
+)
 from spark_audit.data.sensitivity_score import (
     score2,
     sensitivity,
     stop_word_ranges,
 )
-from spark_audit.data.templates import parts_outside, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.manifest.covariates import Corpus, covariates, pool, token_ranges
 from spark_audit.manifest.layout import Layout, Rows

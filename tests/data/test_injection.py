@@ -14,13 +14,8 @@ from spark_audit.data.canaries import (
     draw_parts,
     render,
 )
-from spark_audit.data.examples import (
-    Canary,
-    Example,
-    Span,
-)
+from spark_audit.data.examples import Canary, Example, Span, task_templates
 from spark_audit.data.injection import inject
-from spark_audit.data.templates import task_templates
 from spark_audit.errors import InputError
 
 WORDS = "rates rose while growth held firm and prices fell back slowly today".split()
