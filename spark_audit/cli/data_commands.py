@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from spark_audit.cli.show import show_records
 from spark_audit.data.examples import (
-    PII_TYPES,
     Example,
     data_files,
     read_examples,
@@ -104,10 +103,7 @@ def annotate(
     annotated = annotate(examples, detector=detector, patterns=own)
     _write(output, annotated)
     counts = Counter(span.type for example in annotated for span in example.spans)
-    records: list[dict[str, Any]] = [
-        {"type": kind, "annotated": counts[kind]}
-        for kind in dict.fromkeys((*PII_TYPES, *own, *sorted(counts)))
-    ]
+    records = [{"type": kind, "annotated": n} for kind, n in counts.most_common()]
     show_records(records, title="identifiers by type", as_json=json)
     if detector == "rules":
         say(NAMES_MISSED)
