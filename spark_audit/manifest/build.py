@@ -108,14 +108,8 @@ def build_manifest(
     del table
     balance = found.balance.records()
     encode, seed = partial(token_ids, loaded.tokenizer), recorded.seed
-    canaries = canary_sets(
-        found.canary_rows,
-        contexts=recorded.canary_contexts,
-        n=recorded.n_candidates,
-        encode=encode,
-        seed=seed,
-        progress=partial(show, "drawing canary candidates"),
-    )
+    stage = partial(show, "drawing canary candidates")
+    canaries = canary_sets(found.canary_rows, recorded, encode=encode, progress=stage)
     known = found.identifiers.known(examples, seed)
     stage = partial(show, "drawing twins of identifiers")
     twins, lost = twin_sets(rows, known, encode=encode, seed=seed, progress=stage)
@@ -133,12 +127,15 @@ def build_manifest(
         "twins": len(twins),
         "twins_lost": lost,
     }
-    told = notes(
-        count,
-        comparable=found.comparable,
-        max_length=recorded.max_length,
-        canaries=canaries,
-    )
+    facts = {
+        **count,
+        "max_length": recorded.max_length,
+        "incomparable": not found.comparable,
+        "unranked": count["canary_parts"] - count["canary_parts_rankable"],
+        "reasons": "; ".join(sorted({c["reason"] for c in canaries if c["reason"]})),
+        **{f"no_{side}": not keys for side, keys in members.items()},
+    }
+    told = [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
     return seal(
         {
             **heading(name, reference_of(loaded), recorded, data),
@@ -256,18 +253,11 @@ def reference_of(loaded: Loaded) -> Record:
 
 def example_record(row: Layout, cluster: str) -> Record:
     """What a manifest says of an example before any of its tokens is scored."""
-    example = row.example
-    spans = []
-    for span, tokens in row.spans:
-        whole = tokens if row.within(tokens) else None
-        spans.append(
-            {
-                **vars(span),
-                "token_start": whole.start if whole else None,
-                "token_end": whole.end if whole else None,
-                "partial": bool(whole and whole.partial),
-            }
-        )
+    example, tokens, spans = row.example, len(row.encoding), list[Record]()
+    for span, at in row.spans:
+        low, high, cut = at if at and row.within(at) else (None, None, False)
+        place = {"token_start": low, "token_end": high, "partial": cut}
+        spans.append({**vars(span), **place})
     return {
         **{name: getattr(example, name) for name in (*REQUIRED, "source_id")},
         "cluster": cluster,
@@ -276,9 +266,9 @@ def example_record(row: Layout, cluster: str) -> Record:
         "template": [list(place) for place in row.template],
         "kept": list(row.kept),
         "response_token": row.response_token,
-        "reference_unll": [None] * len(row.encoding),
+        "reference_unll": [None] * tokens,
         "excluded": [],
-        "classes": "-" * len(row.encoding),
+        "classes": "-" * tokens,
         "low": [],
     }
 
@@ -328,25 +318,10 @@ class Found:
         chosen, labels = self._settings, self._labels[first : first + len(rows)]
         texts = Corpus(rows, table, counts=self._tokens, before=self._before)
         self._before = texts.after()
-        excluded = np.concatenate(
-            [
-                row.excluded(
-                    buffer=chosen.buffer, exclude_template=chosen.exclude_template
-                )
-                for row in rows
-            ]
-        )
+        excluded = np.concatenate([row.excluded(chosen) for row in rows])
         eligible = (texts.unll >= 0) & ~excluded
-        pairs = match(
-            texts,
-            eligible,
-            caliper=chosen.caliper,
-            distance=chosen.distance,
-            controls=chosen.controls,
-        )
-        low = low_sensitivity(
-            texts, counts=self._by_task, alpha=chosen.alpha, tau=chosen.tau
-        )
+        pairs = match(texts, eligible, chosen)
+        low = low_sensitivity(texts, chosen, counts=self._by_task)
         examples = self._examples(texts, excluded, low, labels)
         self.lists["examples"] += packed(examples)
         self.lists["pairs"] += packed(pairs.pairs)
@@ -397,50 +372,20 @@ class Found:
             }
 
 
-def notes(
-    count: Mapping[str, int],
-    *,
-    comparable: int,
-    max_length: int | None,
-    canaries: Sequence[Record],
-) -> Iterator[str]:
-    """What a reader must know, one sentence each.
-
-    Parameters
-    ----------
-    count
-        All counts of the manifest.
-    comparable
-        As :attr:`Found.comparable`.
-    """
-    if count["texts_cut"]:
-        yield (
-            f"{count['texts_cut']} of {count['examples']} texts are longer than "
-            f"{max_length} tokens: their prompts were cut from the "
-            f"start, {count['spans_cut']} spans were lost"
-        )
-    if not comparable:
-        yield "no identifier was annotated in scored text: there are no pairs"
-    if count["spans_partial"]:
-        yield (
-            f"{count['spans_partial']} of {count['spans']} spans begin or end "
-            "inside a token"
-        )
-    if cut := count["canary_rows_cut"]:
-        yield f"{cut} rows lost their canary to the context's length"
-    if lost := count["canary_parts"] - count["canary_parts_rankable"]:
-        yield (
-            f"{lost} of {count['canary_parts']} canary parts cannot be ranked: "
-            + "; ".join(sorted({c["reason"] for c in canaries if c["reason"]}))
-        )
-    if crossing := count["rows_near_duplicate"]:
-        yield (
-            f"{crossing} rows with a near-duplicate in the other split were "
-            "left out of membership"
-        )
-    for side in ("members", "non_members"):
-        if not count[side]:
-            yield f"there are no {side.replace('_', '-')}"
+NOTES = {
+    "texts_cut": "{texts_cut} of {examples} texts are longer than {max_length} tokens: "
+    "their prompts were cut from the start, {spans_cut} spans were lost",
+    "incomparable": "no identifier was annotated in scored text: there are no pairs",
+    "spans_partial": "{spans_partial} of {spans} spans begin or end inside a token",
+    "canary_rows_cut": "{canary_rows_cut} rows lost their canary to the context's "
+    "length",
+    "unranked": "{unranked} of {canary_parts} canary parts cannot be ranked: {reasons}",
+    "rows_near_duplicate": "{rows_near_duplicate} rows with a near-duplicate in the "
+    "other split were left out of membership",
+    "no_members": "there are no members",
+    "no_non_members": "there are no non-members",
+}
+"""What a reader must know where a count is not 0, one sentence each."""
 
 
 # --- a manifest of data alone ---------------------------------------------------------

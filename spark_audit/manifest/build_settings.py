@@ -73,9 +73,9 @@ class BuildSettings:
     alpha: Annotated[float, NO_OPTION] = 0.5
 
     def __post_init__(self) -> None:
-        self.recorded(max_positions=None)
+        self.recorded()
 
-    def recorded(self, *, max_positions: int | None) -> Settings:
+    def recorded(self, *, max_positions: int | None = None) -> Settings:
         """What a manifest says of them: presets resolved, the model's context applied.
 
         Raises

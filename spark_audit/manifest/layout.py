@@ -12,6 +12,7 @@ from spark_audit.data.encoding import Encoding, TokenSpan, encode, kept_range
 from spark_audit.data.examples import Example, Ranges, task_templates, template_ranges
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.errors import at
+from spark_audit.manifest.schema import Settings
 from spark_audit.stats.matching import dilate
 
 SLICE_ROWS = 512
@@ -83,15 +84,15 @@ class Layout:
         low, high = self.kept
         return tokens is not None and low <= tokens.start and tokens.end <= high
 
-    def excluded(self, *, buffer: int, exclude_template: bool) -> np.ndarray:
+    def excluded(self, settings: Settings) -> np.ndarray:
         """Shape ``(T,)``, bool: tokens that no control may touch.
 
-        Identifiers with ``buffer`` tokens on either side, injected sentences, whose
-        words stand in many rows, special tokens and, if asked, the template.
+        Identifiers with ``settings.buffer`` tokens on either side, injected sentences,
+        whose words stand in many rows, special tokens and, if asked, the template.
         """
         frames = self.encoding.mask(self.example.frames)
-        mask = dilate(self.pii, buffer) | frames | self.encoding.special
-        return np.asarray(mask | self.fixed if exclude_template else mask)
+        mask = dilate(self.pii, settings.buffer) | frames | self.encoding.special
+        return np.asarray(mask | self.fixed if settings.exclude_template else mask)
 
 
 class Rows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from spark_audit.data.sensitivity_score import (
 from spark_audit.errors import InputError
 from spark_audit.manifest.covariates import Corpus, covariates, pool, token_ranges
 from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.schema import Settings
 from spark_audit.provenance import seed_for
 from spark_audit.stats.duplicates import duplicate_groups
 from spark_audit.stats.matching import balance_rows, match_spans
@@ -65,22 +66,13 @@ class Pairs:
     controls: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-def match(
-    texts: Corpus,
-    eligible: np.ndarray,
-    *,
-    caliper: float,
-    distance: Literal["mean", "profile"],
-    controls: Literal["any", "before"],
-) -> Pairs:
+def match(texts: Corpus, eligible: np.ndarray, settings: Settings) -> Pairs:
     """Match every span that is no part of a canary with text of its own example.
 
     Parameters
     ----------
     eligible
         Shape ``(N,)``, bool: tokens that a control may use.
-    caliper
-        Nats a token.
     """
     found = Pairs()
     for i, row in enumerate(texts.rows):
@@ -101,9 +93,9 @@ def match(
                 unll,
                 eligible[texts.of(i)],
                 [(start, end) for _, start, end in placed],
-                caliper_u=round(1e6 * caliper),
-                distance=distance,
-                controls=controls,
+                caliper_u=round(1e6 * settings.caliper),
+                distance=settings.distance,
+                controls=settings.controls,
                 shows=row.encoding.start < row.encoding.end,
             )
             reasons |= {placed[n][0]: why for n, why in matching.unmatched.items()}
@@ -225,9 +217,9 @@ class Balance:
 
 
 def low_sensitivity(
-    texts: Corpus, *, alpha: float, tau: float, counts: Mapping[str, np.ndarray]
+    texts: Corpus, settings: Settings, *, counts: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Scored tokens of plain text with a sensitivity Score of at most ``tau``.
+    """Scored tokens of plain text with a sensitivity Score of at most ``settings.tau``.
 
     **[ours]** Score_1 is the reference model's NLL, Score_2 is taken over all tasks and
     rows of the manifest. No identifier, special or template token is among them.
@@ -253,11 +245,11 @@ def low_sensitivity(
         sensitivity(
             texts.unll[scored] / 1e6,
             score2([counts[name] for name in sorted(counts)])[texts.tokens[scored]],
-            alpha=alpha,
+            alpha=settings.alpha,
             pii_mask=pii[scored],
             zero_mask=(stop | fixed)[scored],
         )
-        <= tau
+        <= settings.tau
     )
     return np.asarray(low & ~pii & ~fixed & ~texts.special)
 
@@ -267,11 +259,9 @@ def low_sensitivity(
 
 def canary_sets(
     rows: Sequence[tuple[Layout, bool]],
+    settings: Settings,
     *,
     encode: Encode,
-    contexts: int | None,
-    n: int,
-    seed: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Record]:
     """Candidates for every canary and part, each from a pool of its own.
@@ -280,18 +270,11 @@ def canary_sets(
     ----------
     rows
         Those with a canary, and whether all of it was scored.
+    settings
+        ``canary_contexts``: rows that a canary is ranked in, the first by id that hold
+        all of it; ``None``: all. ``n_candidates``: strings in a set.
     encode
         Token ids of texts, special tokens included.
-    contexts
-        Rows that a canary is ranked in, the first by id that hold all of it;
-        ``None``: all.
-    n
-        Strings in a set.
-
-    Returns
-    -------
-    list
-        The manifest's records.
     """
     standing: dict[str, list[tuple[Layout, bool]]] = defaultdict(list)
     for row, is_whole in rows:
@@ -303,7 +286,7 @@ def canary_sets(
         whole = [row for row, is_whole in held if is_whole]
         for part in RANKED:
             ranges = [(row, canary_ranges(row.example)[part]) for row in whole]
-            places, tokens = ranges[:contexts], None
+            places, tokens = ranges[: settings.canary_contexts], None
             found = Candidates((), None, CUT_OFF)
             if places:
                 tokens = places[0][0].encoding.span(*places[0][1])
@@ -313,8 +296,8 @@ def canary_sets(
                     part,
                     encode=encode,
                     contexts=[Context(row.example.text, *at) for row, at in places],
-                    seed=seed_for(seed, canary.id, part),
-                    n=n,
+                    seed=seed_for(settings.seed, canary.id, part),
+                    n=settings.n_candidates,
                 )
             record = {
                 "canary_id": canary.id,
