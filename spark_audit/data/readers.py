@@ -19,11 +19,11 @@ from spark_audit.data.examples import (
     reading,
 )
 from spark_audit.errors import InputError, SparkError
-from spark_audit.files import check_regular, lies_inside, open_regular, parse_json
+from spark_audit.files import open_regular, parse_json
 
 Row: TypeAlias = dict[str, Any]
 HUB = "hf:"
-_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 
 
 def split_of(name: str) -> Split | None:
@@ -36,17 +36,20 @@ def split_of(name: str) -> Split | None:
 def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row]]:
     """Each row with its place, and the split that its file or part is named for."""
     if source.startswith(HUB):
-        yield from _datasets(source)
+        yield from _hub(source)
         return
     path = Path(source)
-    saved = any((path / n).exists() for n in ("state.json", "dataset_dict.json"))
-    if format == "datasets" or (format == "auto" and saved):
-        yield from _datasets(source)
-        return
     files: list[tuple[Path, Split | None]] = [(path, None)]
     if path.is_dir():
-        named = [(file, split_of(file.name)) for file in sorted(path.iterdir())]
-        files = [(f, s) for f, s in named if s and f.suffix.lower() in _SUFFIXES]
+        # What `datasets` saved has a folder for each part.
+        saved = [*path.rglob("*.arrow")] if format in ("auto", "datasets") else []
+        named = [
+            (file, split_of(file.parent.name if saved else file.name))
+            for file in sorted(saved or path.iterdir())
+            if file.suffix.lower() in _SUFFIXES
+        ]
+        files = [(file, split) for file, split in named if split]
+        files = files or (named if saved else [])
         if not files:
             raise InputError(
                 "has no data file named train*, test*, eval*, dev* or val*",
@@ -65,6 +68,8 @@ def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row
         head = file.read(64)
     if head.startswith(b"PAR1"):
         return _parquet
+    if path.suffix == ".arrow":
+        return _stream
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(b"["):
         return _json_list
@@ -128,22 +133,62 @@ def _text(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     raw = read_bytes(path)
-    try:
+
+    def batches() -> Iterator[Any]:
         file = pq.ParquetFile(io.BytesIO(raw))
         if file.metadata.num_rows > len(raw):  # rows that differ take more
-            raise InputError("holds more rows than bytes", where=str(path))
-        batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
-        for number, row in enumerate(chain.from_iterable(batches), start=1):
-            yield f"{path}, row {number}", row
-    # Text that is no UTF-8, and dates that no calendar has, are of Python's kinds.
+            raise ValueError
+        yield from file.iter_batches(batch_size=1024)
+
+    return _rows(batches(), str(path))
+
+
+def _stream(path: Path) -> Iterator[tuple[str, Row]]:
+    import pyarrow as pa
+
+    def batches() -> Iterator[Any]:
+        with reading(path), open_regular(path) as file:
+            yield from pa.ipc.open_stream(file)
+
+    return _rows(batches(), str(path))
+
+
+def _rows(batches: Iterator[Any], place: str) -> Iterator[tuple[str, Row]]:
+    """Rows of Arrow's batches; labels that `datasets` numbers are told by name.
+
+    Nothing else of a column is decoded: an image or a sound would be opened where the
+    row names it, be it a file of this machine or a host.
+    """
+    import pyarrow as pa
+
+    number = 0
+    try:
+        for batch in batches:
+            batch.validate(full=True)
+            told = (batch.schema.metadata or {}).get(b"huggingface", b"{}")
+            features = parse_json(told, place=place).get("info", {}).get("features", {})
+            labels = {c: f["names"] for c, f in features.items() if "names" in f}
+            for row in batch.to_pylist():
+                for column, names in labels.items():
+                    # -1 is how `datasets` writes a missing label.
+                    known = row[column] is not None and row[column] >= 0
+                    row[column] = names[row[column]] if known else None
+                number += 1
+                yield f"{place}, row {number}", row
     except SparkError:
         raise
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise InputError("is not a readable Parquet file", where=str(path)) from error
+    # Text that is no UTF-8, dates that no calendar has, labels without a name.
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        OverflowError,
+        LookupError,
+    ) as error:
+        raise InputError("is not readable as Parquet or Arrow", where=place) from error
 
 
 _READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
@@ -151,81 +196,28 @@ _READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
     "csv": _csv,
     "parquet": _parquet,
     "text": _text,
+    "datasets": _stream,
     "trace": _json_list,
     "olora": _json_list,
 }
 
 
-def _datasets(source: str) -> Iterator[tuple[str, Split | None, Row]]:
+def _hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
     try:
         import datasets
 
-        if source.startswith(HUB):
-            hub_id, _, config = source.removeprefix(HUB).partition(":")
-            found = datasets.load_dataset(hub_id, config or None)
-        else:
-            _check_saved(Path(source))
-            found = datasets.load_from_disk(source)
-    except SparkError:
-        raise
+        hub_id, _, config = source.removeprefix(HUB).partition(":")
+        found = datasets.load_dataset(hub_id, config or None)
     except Exception as error:  # its own kinds, the hub's, and the network's
         raise InputError(
             f"is nothing that `datasets` can load ({type(error).__name__})",
             where=source,
-            fix=f"give a folder of save_to_disk, or {HUB}OWNER/NAME[:CONFIG]; the "
-            "package comes, where spark-audit lies, by pip install '.[hub]'",
+            fix=f"give {HUB}OWNER/NAME[:CONFIG]; the package comes, where spark-audit "
+            "lies, by pip install '.[hub]'",
         ) from error
-    parts = dict(found) if isinstance(found, Mapping) else {None: found}
-    for name, part in parts.items():
-        split = None if name is None else split_of(name)
-        if split is None and len(parts) > 1:
-            continue  # an "unsupervised" part beside train and test
-        # Text and numbers only, as Python's own: decoding an image or a sound opens
-        # what the row names, be it a file of this machine or a host.
-        kinds = (datasets.Value, datasets.ClassLabel)
-        plain = {c: f for c, f in part.features.items() if _plain(f, kinds)}
-        part = part.with_format(None).select_columns([*plain])
-        place = source if name is None else f"{source} ({name})"
-        for number, row in enumerate(part, start=1):
-            for column, feature in plain.items():
-                if isinstance(feature, datasets.ClassLabel):
-                    # -1 is how `datasets` writes a missing label.
-                    known = row[column] is not None and row[column] >= 0
-                    row[column] = feature.int2str(row[column]) if known else None
-            yield f"{place}, row {number}", split, row
-
-
-def _check_saved(folder: Path) -> None:
-    """What a folder of save_to_disk holds and names lies in it, and is a file.
-
-    Raises
-    ------
-    InputError, OSError, TypeError, AttributeError, KeyError
-        If something is a path, a link out of the folder, no regular file, or no name.
-    """
-    if not folder.is_dir() or "://" in str(folder) or "::" in str(folder):
-        raise FileNotFoundError(str(folder))
-    for path in (*folder.glob("*"), *folder.glob("*/*")):
-        names = [path.name]
-        inside = lies_inside(path, within=folder)
-        if inside and path.name in ("dataset_dict.json", "state.json"):
-            content = parse_json(read_bytes(path), place=str(path))
-            names += content.get("splits", ())
-            names += [file["filename"] for file in content.get("_data_files", ())]
-        if not inside or any(Path(name).name != name for name in names):
-            raise InputError(
-                "names data outside of its folder",
-                where=str(folder),
-                fix="copy the data into the folder",
-            )
-        if not path.is_dir():
-            check_regular(path)
-
-
-def _plain(feature: Any, kinds: tuple[type, ...]) -> bool:
-    """Whether a column holds these kinds only, at any depth."""
-    if isinstance(feature, dict | list):
-        parts = feature.values() if isinstance(feature, dict) else feature
-        return all(_plain(inner, kinds) for inner in parts)
-    inner = getattr(feature, "feature", None)
-    return isinstance(feature, kinds) if inner is None else _plain(inner, kinds)
+    parts = dict(found) if isinstance(found, Mapping) else {"": found}
+    # Not an "unsupervised" part beside train and test.
+    for name in [name for name in parts if split_of(name)] or parts:
+        batches = iter(parts[name].data.to_batches())
+        for place, row in _rows(batches, f"{source} ({name})"):
+            yield place, split_of(name), row
