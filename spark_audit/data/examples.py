@@ -28,7 +28,7 @@ from pydantic import (
     ValidationError,
 )
 
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
     data_bytes,
     open_regular,
@@ -131,7 +131,7 @@ class Example:
     __pydantic_config__ = _CLOSED
 
     def __post_init__(self) -> None:
-        check_task(self.task, where="field 'task'")
+        check_task(self.task)
         for field in ("id", "source_id"):
             value = getattr(self, field)
             if not value.strip() or not value.isprintable():
@@ -161,14 +161,11 @@ class Example:
         return self.prompt + self.response
 
 
-def check_task(name: str, *, where: str) -> None:
+def check_task(name: str) -> None:
     """Refuse a task name that could not name a file."""
     if not _TASK.fullmatch(name):
-        raise InputError(
-            "is no plain name",
-            where=where,
-            fix="use letters, digits, '.', '_', '+', '-'",
-        )
+        fix = "use letters, digits, '.', '_', '+', '-'"
+        raise bad_field("task", "is no plain name", fix=fix)
 
 
 def _check_ranges(
@@ -183,13 +180,8 @@ def _check_ranges(
 
 
 def bad_field(field: str, what: str, *, fix: str | None = None) -> InputError:
-    """The error of one field, not yet located in a file (see :func:`located`)."""
-    return InputError(what, where=f"field '{field}'", fix=fix)
-
-
-def located(place: str, error: InputError) -> InputError:
-    """The error of a field with the file and line it stands in."""
-    return InputError(error.what, where=f"{place}, {error.where}", fix=error.fix)
+    """The error of one field; whoever knows the file and line adds them."""
+    return InputError(f"field '{field}' {what}", fix=fix)
 
 
 REQUIRED = ("id", "task", "prompt", "response", "split")
@@ -253,10 +245,8 @@ def from_row(row: Mapping[str, Any], *, place: str) -> Example:
     given = _given(row)
     if "source_id" not in given and "id" in given:
         given["source_id"] = given["id"]
-    try:
+    with at(place):
         return _validated(_EXAMPLE, given)
-    except InputError as error:
-        raise located(place, error) from error
 
 
 def spans_field(row: Mapping[str, Any]) -> tuple[Span, ...]:
@@ -285,10 +275,10 @@ def _validated(adapter: TypeAdapter[T], value: Any, *inside: str | int) -> T:
         loc, what = (*inside, *first["loc"]), first["msg"].lower()
         if first["type"] == "unexpected_keyword_argument":
             # Its name is not told: it may be anything of the data.
-            loc, what = loc[:-1] or ("*",), "has a key that is not known"
+            loc, what = loc[:-1] or ("*",), "a key that is not known"
         steps = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in loc)
         field = "".join(steps).removeprefix(".")
-        raise bad_field(field, what, fix=_FIXES.get(field)) from error
+        raise bad_field(field, f"({what})", fix=_FIXES.get(field)) from error
 
 
 def unique(rows: Iterable[tuple[str, Example]]) -> Iterator[Example]:

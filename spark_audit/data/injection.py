@@ -128,12 +128,9 @@ def inject(
             type = list(FRAMES)[turn % len(FRAMES)]
             done[name] = _with_identifier(plan, name, type, used)
         counts[group] = (plan.sizes[group], len(names), held)
-    doses_done = Counter(canary.dose for canary in plan.canaries)
+    planted = dict(sorted(Counter(canary.dose for canary in plan.canaries).items()))
     report = InjectionReport(
-        planted={dose: n for dose, n in sorted(doses_done.items()) if dose},
-        held_out=doses_done[0],
-        rows=counts,
-        notes=tuple(notes),
+        held_out=planted.pop(0, 0), planted=planted, rows=counts, notes=tuple(notes)
     )
     return [done.get(example.id, example) for example in examples], report
 
@@ -141,13 +138,17 @@ def inject(
 def _check(
     examples: Sequence[Example], rate: float, canaries: int, doses: Sequence[int] | None
 ) -> None:
-    if not 0 <= rate <= 1:
-        raise InputError(f"{rate} is not between 0 and 1", where="option --rate")
-    if canaries < 0:
-        raise InputError(f"{canaries} is negative", where="option --canaries")
-    if doses is not None and (not doses or min(doses) < 1):
-        fix = "for instance `--doses 1,4,16,64`; held-out canaries come by themselves"
-        raise InputError("needs numbers from 1 on", where="option --doses", fix=fix)
+    for fits, what, option in (
+        (0 <= rate <= 1, f"{rate} is not between 0 and 1", "rate"),
+        (canaries >= 0, f"{canaries} is negative", "canaries"),
+        (
+            doses is None or min(doses, default=0) > 0,
+            "needs numbers from 1 on",
+            "doses",
+        ),
+    ):
+        if not fits:
+            raise InputError(what, where=f"option --{option}")
     for example in examples:
         injected = any(span.origin == "injected" for span in example.spans)
         if example.canary or example.frames or injected:
@@ -230,21 +231,15 @@ def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str
                 pair=f"p{i:03d}" if i in held_out else None,
             )
             plan.canaries[canary] = names
-    done = Counter(wanted[i] for i in planted)
-    notes = [
-        f"{done[dose]} of {count} canaries of dose {dose} planted: at most a third"
-        " of a task's train rows may hold one"
-        for dose, count in sorted(Counter(wanted).items())
-        if done[dose] < count
-    ]
-    if canaries and not train:
-        notes.append("no canaries planted: there are no train rows")
-    if len(held_out) < len(planted):
-        notes.append(
-            f"{len(held_out)} of {len(planted)} canaries held out: at most a third of"
-            " a task's test rows may hold one"
+    return [
+        f"{found} of {asked} canaries {what}: at most a third of a task's {split} rows "
+        "may hold one"
+        for what, split, found, asked in (
+            ("planted", "train", len(planted), canaries),
+            ("held out", "test", len(held_out), len(planted)),
         )
-    return notes
+        if found < asked
+    ]
 
 
 def _with_identifier(plan: _Plan, name: str, type: str, used: set[str]) -> Example:

@@ -151,9 +151,7 @@ def test_datasets_missing_label_is_refused(tmp_path):
     )
     whole.save_to_disk(tmp_path / "d")
     message = refusal(tmp_path / "d", split="train")
-    assert message.endswith(
-        ".arrow, row 2, field 'label': is missing (columns: text, label)"
-    )
+    assert message.endswith(".arrow, row 2: field 'label' is missing")
 
 
 def test_datasets_with_a_link_out_of_the_folder(tmp_path):
@@ -239,7 +237,7 @@ def test_spans_of_a_templates_only_column_are_moved_with_it(tmp_path):
     )
     assert [one.text[s.start : s.end] for s in one.spans] == ["Ann"]
     assert refusal(source, split="train", template="{body}{label}", **same).startswith(
-        "SOURCE:1, field 'spans': are not positions in the text of the template's only"
+        "SOURCE:1: field 'spans' are not positions in the text of the template's only"
     )
     spans[0]["end"] = 5
     source = lines(tmp_path / "x.jsonl", [row])
@@ -304,7 +302,7 @@ def test_bad_templates(tmp_path, template, message):
 def test_a_template_reaches_columns_only(tmp_path, field):
     source = lines(tmp_path / "x.jsonl")
     assert refusal(source, split="train", template=f"{{{field}}}") == (
-        f"SOURCE:1, field '{field}': is no column (columns: id, text, label)"
+        f"SOURCE:1: field '{field}' is no column (columns: id, text, label)"
     )
 
 
@@ -326,12 +324,12 @@ def test_folder_gives_the_split(tmp_path, name):
 def test_splits_that_disagree(tmp_path):
     lines(tmp_path / "train.jsonl")
     assert refusal(tmp_path, split="test").endswith(
-        "train.jsonl:1, field 'split': is one thing by the option and another by file"
-        " name or row (columns: id, text, label); leave out `--split`"
+        "train.jsonl:1: field 'split' is one thing by the option and another by file"
+        " name or row; leave out `--split`"
     )
     rows = [{**ROWS[0], "split": "other"}]
     message = refusal(lines(tmp_path / "x.jsonl", rows), split="train")
-    assert message.startswith("SOURCE:1, field 'split': is neither train nor test")
+    assert message.startswith("SOURCE:1: field 'split' is neither train nor test")
 
 
 @pytest.mark.parametrize(
@@ -360,29 +358,29 @@ def test_a_single_file_gives_its_split(tmp_path, name, split):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"text": "Rates", "label": None}, "field 'label': is missing"),
-        ({"text": "Rates", "label": " "}, "field 'label': is blank"),
-        ({"text": "Rates", "label": 1.5}, "field 'label': is not text"),
-        ({"text": "Rates", "label": True}, "field 'label': is not text"),
-        ({"text": ["Rates"], "label": "x"}, "field 'text': is not text"),
+        ({"text": "Rates", "label": None}, "field 'label' is missing"),
+        ({"text": "Rates", "label": " "}, "field 'label' is blank"),
+        ({"text": "Rates", "label": 1.5}, "field 'label' is not text"),
+        ({"text": "Rates", "label": True}, "field 'label' is not text"),
+        ({"text": ["Rates"], "label": "x"}, "field 'text' is not text"),
         (
             {"text": "Rates"},
-            "field 'response': has no column of a usual name (columns: text);"
+            "field 'response' has no column of a usual name (columns: text);"
             " give `--map response=COLUMN`",
         ),
         (
             {"Rates rose.": "x"},
-            "field 'prompt': has no column of a usual name (its 1 columns are not",
+            "field 'prompt' has no column of a usual name (its 1 columns are not",
         ),
         (
             {"text": "Rates", "label": "x", "id": "\x07"},
-            "field 'id': is blank or holds",
+            "field 'id' is blank or holds",
         ),
     ],
 )
 def test_bad_rows(tmp_path, row, message):
     source = lines(tmp_path / "x.jsonl", [ROWS[0], row])
-    assert refusal(source, split="train").startswith(f"SOURCE:2, {message}")
+    assert refusal(source, split="train").startswith(f"SOURCE:2: {message}")
 
 
 @pytest.mark.parametrize(
@@ -414,7 +412,7 @@ def test_source_and_options(tmp_path):
         import_examples(tmp_path / "no", task="t")
     assert refusal(tmp_path).startswith("SOURCE: has no data file named train*")
     source = lines(tmp_path / "x.jsonl")
-    assert refusal(source, task="a/b").startswith("option --task: is no plain name")
+    assert refusal(source, task="a/b").startswith("field 'task' is no plain name")
     assert refusal(source, columns={"text": "x"}).startswith(
         "option --map: 'text' is no field, or the template makes it; use one of: prompt"
     )
@@ -422,7 +420,7 @@ def test_source_and_options(tmp_path):
         "option --map: 'prompt' is no field, or the template makes it"
     )
     assert refusal(source, split="train", columns={"response": "stars"}) == (
-        "SOURCE:1, field 'stars': is no column (columns: id, text, label)"
+        "SOURCE:1: field 'stars' is no column (columns: id, text, label)"
     )
 
 
@@ -468,7 +466,7 @@ def test_a_row_may_have_no_response_or_no_prompt(tmp_path):
 
 def test_row_by_row_leaves_nothing_of_a_bad_file(tmp_path):
     for rows, said in (
-        ([*ROWS, {"text": 1.5}], "x.jsonl:3, field"),
+        ([*ROWS, {"text": 1.5}], "x.jsonl:3: field"),
         ([*ROWS, *ROWS], "x.jsonl:3, field 'id': the id occurs twice, first at"),
         ([], "x.jsonl: is empty"),
     ):

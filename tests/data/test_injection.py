@@ -189,8 +189,7 @@ def test_no_more_than_a_third_of_the_rows():
     assert report.planted == {2: 6}
     assert report.held_out == 3
     assert report.notes == (
-        "6 of 50 canaries of dose 2 planted: at most a third of a task's train rows"
-        " may hold one",
+        "6 of 50 canaries planted: at most a third of a task's train rows may hold one",
         "3 of 6 canaries held out: at most a third of a task's test rows may hold one",
     )
     for group, (size, identified, held) in report.rows.items():
@@ -202,13 +201,15 @@ def test_no_more_than_a_third_of_the_rows():
 def test_a_dose_that_does_not_fit_leaves_room_for_smaller_ones():
     _, report = inject(stream(train=60, test=30), seed=0, canaries=6, doses=[1, 4, 64])
     assert report.planted == {1: 2, 4: 2}
-    assert report.notes[0].startswith("0 of 2 canaries of dose 64 planted")
+    assert report.notes[0].startswith("4 of 6 canaries planted")
 
 
 def test_without_train_rows_nothing_is_planted():
     after, report = inject(stream(train=0), seed=0, canaries=3)
     assert (report.planted, report.held_out) == ({}, 0)
-    assert report.notes == ("no canaries planted: there are no train rows",)
+    assert report.notes == (
+        "0 of 3 canaries planted: at most a third of a task's train rows may hold one",
+    )
     assert any(row.spans for row in after)
 
 
@@ -322,8 +323,8 @@ def test_nothing_is_put_into_spans_wording_or_response(
         ({"rate": 1.1}, "option --rate: 1.1 is not between 0 and 1"),
         ({"rate": float("nan")}, "option --rate: nan is not between 0 and 1"),
         ({"canaries": -1}, "option --canaries: -1 is negative"),
-        ({"doses": []}, "option --doses: needs numbers from 1 on; for instance"),
-        ({"doses": [0, 1]}, "option --doses: needs numbers from 1 on; for instance"),
+        ({"doses": []}, "option --doses: needs numbers from 1"),
+        ({"doses": [0, 1]}, "option --doses: needs numbers from 1"),
     ],
 )
 def test_bad_options(options, message):
