@@ -171,7 +171,9 @@ class _Import:
                 fix = f"use one of: {', '.join(_IMPORTED)}"
                 raise InputError(what, where="option --map", fix=fix)
         self.source, self.task, self.format, self.split = source, task, format, split
-        self.columns, self.by_name = columns, named_file(Path(source))
+        self.columns, path = columns, Path(source)
+        # As a file's in a folder; a folder's own name says nothing.
+        self.by_name = split_of(path.stem) if path.is_file() else None
         self.pieces = None if template is None else parse_template(template)
         self.common: dict[str, tuple[int, int]] = {}
 
@@ -301,13 +303,6 @@ def _value(row: Row, column: str | None, *, must: bool = True) -> str:
     return value
 
 
-def named_file(path: Path) -> Split | None:
-    """What a single file's name says by its first word, as in a folder of files."""
-    words = r"(train(ing)?|test(ing)?|eval(uation)?|dev|val(id(ation)?)?)(?![a-z])"
-    named = re.match(words, path.stem.lower())
-    return split_of(path.stem) if named and path.is_file() else None
-
-
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
@@ -363,10 +358,10 @@ def _filled(
 
 
 def split_of(name: str) -> Split | None:
-    """The split that a file, a part or a cell is named for."""
-    if name.lower().startswith("train"):
-        return "train"
-    return "test" if name.lower().startswith(("test", "eval", "dev", "val")) else None
+    """The split that a file, a part or a cell is named for by its first word."""
+    test = r"tests?|testing|eval(?:uation)?|dev|val(?:id(?:ation)?)?"
+    found = re.match(rf"(?:(train(?:ing)?)|{test})(?![a-z])", name.lower())
+    return found and ("train" if found[1] else "test")
 
 
 def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row]]:
