@@ -216,9 +216,9 @@ class _Import:
             prompt, template, spans = _filled(self.pieces, row, spans)
         if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
             response = f" {response}"
-            at = len(prompt)  # of the blank
+            n = len(prompt)  # where the blank stands
             spans = tuple(
-                replace(s, start=s.start + (s.start >= at), end=s.end + (s.end > at))
+                replace(s, start=s.start + (s.start >= n), end=s.end + (s.end > n))
                 for s in spans
             )
         made = f"{self.task}-{split}-{counts[split]:06d}"
@@ -254,7 +254,8 @@ class _Import:
         if isinstance(row, Line):
             found |= {"prompt": "text", "response": ""}
         found |= self.columns
-        needed = {"prompt", "response"} - found.keys() - {"prompt" * bool(self.pieces)}
+        made = ["prompt"] if self.pieces else []  # by the template
+        needed = {"prompt", "response"}.difference(found, made)
         layouts = [_LAYOUTS[self.format]] if self.format in _LAYOUTS else _ALL_LAYOUTS
         for names in layouts:
             if all(names[field] in row for field in needed):
@@ -361,7 +362,7 @@ def split_of(name: str) -> Split | None:
     """The split that a file, a part or a cell is named for by its first word."""
     test = r"tests?|testing|eval(?:uation)?|dev|val(?:id(?:ation)?)?"
     found = re.match(rf"(?:(train(?:ing)?)|{test})(?![a-z])", name.lower())
-    return found and ("train" if found[1] else "test")
+    return None if found is None else "train" if found[1] else "test"
 
 
 def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row]]:
