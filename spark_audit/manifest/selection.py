@@ -277,25 +277,24 @@ def canary_sets(
         Token ids of texts, special tokens included.
     """
     standing: dict[str, list[tuple[Layout, bool]]] = defaultdict(list)
-    for row, is_whole in rows:
+    for row, scored in rows:
         if row.example.canary is not None:
-            standing[row.example.canary.id].append((row, is_whole))
+            standing[row.example.canary.id].append((row, scored))
     records = list[Record]()
     for _, held in sorted(standing.items()):
         canary, parts = _one_canary([row.example for row, _ in held])
-        whole = [row for row, is_whole in held if is_whole]
+        whole = [row for row, scored in held if scored][: settings.canary_contexts]
         for part in RANKED:
-            ranges = [(row, canary_ranges(row.example)[part]) for row in whole]
-            places, tokens = ranges[: settings.canary_contexts], None
-            found = Candidates((), None, CUT_OFF)
+            places = [(row, *canary_ranges(row.example)[part]) for row in whole]
+            tokens, found = None, Candidates((), None, CUT_OFF)
             if places:
-                tokens = places[0][0].encoding.span(*places[0][1])
+                tokens = whole[0].encoding.span(*places[0][1:])
                 found = candidates(
                     canary.format,
                     parts,
                     part,
                     encode=encode,
-                    contexts=[Context(row.example.text, *at) for row, at in places],
+                    contexts=[Context(row.example.text, *at) for row, *at in places],
                     seed=seed_for(settings.seed, canary.id, part),
                     n=settings.n_candidates,
                 )
@@ -304,7 +303,7 @@ def canary_sets(
                 "part": part,
                 "contexts": [
                     {"example": row.example.id, "char_start": start, "char_end": end}
-                    for row, (start, end) in places
+                    for row, start, end in places
                 ],
                 "candidates": list(found.strings),
                 "true_index": found.true_index,
