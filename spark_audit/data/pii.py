@@ -341,7 +341,7 @@ def _by_pattern(type: str, pattern: str) -> Find:
 def detector_of(name: str, patterns: Mapping[str, str] | None = None) -> Find:
     """The detector of a name, as a function of a text; own patterns come first."""
     one_of(name, "--detector", ("rules", "presidio"))
-    find = _by_rules if name == "rules" else by_presidio()
+    find: Find = _by_rules if name == "rules" else by_presidio()
     finders = [*(_by_pattern(*pair) for pair in (patterns or {}).items()), find]
     return lambda text: (span for each in finders for span in each(text))
 

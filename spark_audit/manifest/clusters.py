@@ -57,7 +57,7 @@ def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
     """
     strings, notes = _strings(examples)
     sources = [example.source_id for example in examples]
-    canaries = [example.canary and example.canary.id for example in examples]
+    canaries = [row.canary.id if row.canary else None for row in examples]
     labels = cluster_labels(sources, canaries, groups, strings)
     sizes = Counter(labels)
     largest = max(sizes.values(), default=0)
