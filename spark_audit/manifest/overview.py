@@ -76,16 +76,19 @@ def describe(manifest: Manifest) -> Description:
 
 def _spans(manifest: Manifest) -> pd.DataFrame:
     """Spans that are no part of a canary, matched or not."""
-    found = [(pair.example, pair.pii.type, True, "") for pair in manifest.pairs]
+
+    def row(key: str, *facts: object) -> tuple[object, ...]:
+        example = manifest.by_id[key]  # takes 10 KB: it is not kept
+        return example.split == "train", example.cluster, *facts
+
+    rows = [row(pair.example, pair.pii.type, True, "") for pair in manifest.pairs]
     for span in manifest.unmatched:
         short = span.reason.startswith(NO_WINDOW.format(""))
         reason = TOO_SHORT if short else span.reason
-        found.append((span.example, span.type, False, reason))
-    rows = [(manifest.by_id[key], *facts) for key, *facts in found]
-    return pd.DataFrame(
-        [(row.split == "train", row.cluster, *facts) for row, *facts in rows],
-        columns=["trained", "cluster", "type", "matched", "reason"],
-    ).astype({"trained": bool, "matched": bool})
+        rows.append(row(span.example, span.type, False, reason))
+    columns = ["trained", "cluster", "type", "matched", "reason"]
+    types = {"trained": bool, "matched": bool}
+    return pd.DataFrame(rows, columns=columns).astype(types)
 
 
 def _groups(spans: pd.DataFrame) -> int:
