@@ -250,7 +250,8 @@ class _Import:
 
     def _column(self, row: Row) -> dict[str, str]:
         """Field -> column: what was mapped, and else the columns with usual names."""
-        found = {name: name for name in ("id", "source_id", "split") if name in row}
+        usual = ("id", "source_id", "split")
+        found: dict[str, str] = {name: name for name in usual if name in row}
         if isinstance(row, Line):
             found |= {"prompt": "text", "response": ""}
         found |= self.columns

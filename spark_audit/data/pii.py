@@ -329,7 +329,7 @@ def _by_pattern(type: str, pattern: str) -> Find:
         try:
             for match in compiled.finditer(text, timeout=_SECONDS):
                 if match.end() > match.start():
-                    yield Span(*match.span(), type)
+                    yield Span(match.start(), match.end(), type)
         except TimeoutError as error:
             what = f"takes more than {_SECONDS:g} s on one text"
             fix = "repeat no group that itself repeats"

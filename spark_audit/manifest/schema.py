@@ -354,7 +354,8 @@ class ById(UserDict[str, Any]):
         self.data = {key: at for at, key in enumerate(ids)}
 
     def __getitem__(self, key: str) -> ManifestExample:
-        return self._examples[self.data[key]]
+        example: ManifestExample = self._examples[self.data[key]]
+        return example
 
 
 class PairSide(_Part):

@@ -199,7 +199,7 @@ def test_an_id_that_stands_twice(tmp_path):
     assert f"{path}:1;" in message
     other = tmp_path / "other.jsonl"
     other.write_bytes(json.dumps(ROW).encode())
-    with pytest.raises(InputError, match=r"other\.jsonl:1: field 'id'"):
+    with pytest.raises(InputError, match=r"other\.jsonl:1, field 'id'"):
         read_examples(file_of(tmp_path, ROW), other)
 
 
