@@ -26,7 +26,7 @@ from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.clusters import clusters
-from spark_audit.manifest.covariates import Corpus, token_classes
+from spark_audit.manifest.covariates import SCORES, Corpus, token_classes
 from spark_audit.manifest.drawn_twins import Identifiers, twin_sets
 from spark_audit.manifest.file import PARTS, seal
 from spark_audit.manifest.layout import Layout, Rows
@@ -229,6 +229,8 @@ def _scored(
     names = keys()
     remarks = dict.fromkeys([*loaded.notes, *store.remarks(names.values())])
     table = store.gather(names, kind=Pass())
+    # Read now, and nothing else: matching needs the room.
+    table = replace(table, columns={name: table.columns[name] for name in SCORES})
     return table, by_task, [f"reference: {note}" for note in remarks]
 
 

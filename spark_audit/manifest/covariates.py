@@ -15,6 +15,8 @@ from spark_audit.manifest.layout import Layout
 from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.matching import micro_nats, non_overlapping_windows
 
+SCORES = ("nll", "mean_logp", "rank_lo")
+"""What is asked of the reference model per token."""
 AVERAGED = ("entropy", "log2_rank", "log_frequency", "word_start", "in_prompt")
 
 
@@ -110,9 +112,9 @@ class Corpus:
         def column(name: str) -> np.ndarray:
             return np.concatenate([table.columns[name][held] for held in own])
 
-        self.unll[at] = micro_nats(column("nll"))
-        self.entropy[at] = -column("mean_logp")
-        self.log2_rank[at] = np.log2(column("rank_lo"))
+        nll, mean_logp, rank = map(column, SCORES)
+        self.unll[at], self.entropy[at] = micro_nats(nll), -mean_logp
+        self.log2_rank[at] = np.log2(rank)
 
     def of(self, example: int) -> slice:
         """The tokens of one example."""
