@@ -24,7 +24,7 @@ from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.data.examples import data_files, read_examples
-from spark_audit.data.plain_rows import without_identifiers
+from spark_audit.data.occurrences import without_identifiers
 from spark_audit.errors import InputError
 from spark_audit.files import check_writable, sha256_file, write_text
 from spark_audit.provenance import now, seed_for, versions
@@ -53,7 +53,7 @@ class Relearned:
         Train rows without an identifier.
     left_out
         How many others there were, by why; see
-        :func:`~spark_audit.data.plain_rows.without_identifiers`.
+        :func:`~spark_audit.data.occurrences.without_identifiers`.
     losses
         Of each step, nats per token.
     """

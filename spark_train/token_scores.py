@@ -17,8 +17,8 @@ from torch import Tensor
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.data.encoding import encode
 from spark_audit.data.examples import Example
+from spark_audit.data.occurrences import annotated_strings, found_in
 from spark_audit.data.pii import find_identifiers
-from spark_audit.data.plain_rows import Annotated
 from spark_audit.data.sensitivity_score import score2, sensitivity, token_counts
 from spark_audit.errors import InputError
 from spark_audit.scoring.items import Item
@@ -167,7 +167,7 @@ def score_examples(
     trained = [example for example in examples if example.split == "train"]
     if not trained:
         raise InputError("there is no train row to score", where="data")
-    tokenizer, known = loaded.tokenizer, Annotated(examples)
+    tokenizer, known = loaded.tokenizer, annotated_strings(examples)
     every = encode_rows(trained, tokenizer, max_length=loaded.max_positions)
     counts = {
         task: task_counts(
@@ -213,7 +213,7 @@ def score_examples(
 
 
 def _types(
-    example: Example, row: TrainRow, tokenizer: Any, known: Annotated
+    example: Example, row: TrainRow, tokenizer: Any, known: dict[str, str]
 ) -> list[str | None]:
     """The type of the identifier that each token shares a character with, if any.
 
@@ -230,7 +230,8 @@ def _types(
         for spans in (find_identifiers(example.text), example.spans)
     )
     # Of several the annotated one is told.
-    for start, end, type in (*found, *known.places(example.text), *annotated):
+    held = ((a, b, known[which]) for a, b, which in found_in(example.text, known))
+    for start, end, type in (*found, *held, *annotated):
         for t in text[encoding.mask([(start, end)])[read]]:
             types[t] = type
     return types

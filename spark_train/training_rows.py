@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from spark_audit.data.encoding import Encoding, encode, kept_range
-from spark_audit.data.examples import Example, Ranges
+from spark_audit.data.examples import Example, Ranges, task_templates, template_ranges
 from spark_audit.data.occurrences import identifier_ranges
 from spark_audit.data.sensitivity_score import stop_word_ranges
-from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError, at
 
 
@@ -93,7 +92,7 @@ def encode_rows(
     ----------
     examples
         Rows of any split. A task's fixed wording is what all of its prompts here share
-        (:func:`spark_audit.data.templates.task_templates`).
+        (:func:`spark_audit.data.examples.task_templates`).
     max_length
         Tokens that fit, special tokens and EOS included; the prompt is cut from its
         start, the response and whole PII spans are kept. ``None``: no limit.

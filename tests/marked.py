@@ -8,9 +8,8 @@ import numpy as np
 
 from spark_audit.data.canaries import draw_parts, render
 from spark_audit.data.examples import Canary, Example, Span
-from spark_audit.manifest.covariates import SCORES, Corpus
+from spark_audit.manifest.covariates import Corpus
 from spark_audit.manifest.layout import Layout
-from spark_audit.manifest.selection import counts_by_task
 from spark_audit.scoring.table import TokenTable
 
 
@@ -88,16 +87,17 @@ def made_table(items: Sequence[Any]) -> TokenTable:
     return TokenTable.from_items(parts)
 
 
+def counts_by_task(rows: Sequence[Layout]) -> dict[str, np.ndarray]:
+    """How often each of 300 tokens stands in the rows of each task."""
+    found: dict[str, np.ndarray] = {}
+    for row in rows:
+        plain = row.encoding.ids[~row.encoding.special]
+        counts = found.setdefault(row.example.task, np.zeros(300, np.int64))
+        counts += np.bincount(plain, minlength=300)
+    return found
+
+
 def made_corpus(rows: Sequence[Layout], table: TokenTable) -> Corpus:
     """Rows with the scores that a table has of them."""
-    first = np.cumsum([0, *(len(row.encoding) for row in rows)])
-    scores = np.zeros(first[-1], SCORES)
-    scores["nll"] = np.nan
-    for start, row in zip(first.tolist(), rows, strict=False):
-        if row.example.id not in table:
-            continue
-        own = table.rows(row.example.id)
-        for name in SCORES.names or ():
-            scores[name][start + table.position[own]] = table.columns[name][own]
-    counts = np.asarray(sum(counts_by_task(rows, 300).values()))
-    return Corpus(rows, scores, counts=counts, before={})
+    counts = np.asarray(sum(counts_by_task(rows).values()))
+    return Corpus(rows, table, counts=counts, before={})

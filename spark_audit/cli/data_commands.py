@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from spark_audit.cli.show import show_records
 from spark_audit.data.examples import (
-    PII_TYPES,
     Example,
     data_files,
     read_examples,
@@ -105,10 +103,7 @@ def annotate(
     annotated = annotate(examples, detector=detector, patterns=own)
     _write(output, annotated)
     counts = Counter(span.type for example in annotated for span in example.spans)
-    records: list[dict[str, Any]] = [
-        {"type": kind, "annotated": counts[kind]}
-        for kind in dict.fromkeys((*PII_TYPES, *own, *sorted(counts)))
-    ]
+    records = [{"type": kind, "annotated": n} for kind, n in counts.most_common()]
     show_records(records, title="identifiers by type", as_json=json)
     if detector == "rules":
         say(NAMES_MISSED)
@@ -131,10 +126,8 @@ def inject(
     doses: Annotated[
         tuple[int, ...], Parameter(metavar="1,4,16,64", converter=by_commas)
     ] = (),
-    tokenizer: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     seed: Seed = 0,
     json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Plant synthetic identifiers at the same rate in train and test rows.
 
@@ -150,33 +143,16 @@ def inject(
         Canaries to plant.
     doses
         Dose ladder of canaries.
-    tokenizer
-        Draw canaries that a model with this tokenizer can rank.
     """
     from spark_audit.data.injection import inject as injected
-    from spark_audit.terminal.progress import progress
 
     files = data_files(data)
     examples = read_examples(*files)
-    encode = None
-    if tokenizer is not None:
-        from spark_audit.checkpoints.open import load_tokenizer
-        from spark_audit.data.encoding import token_ids
-
-        encode = partial(token_ids, load_tokenizer(tokenizer))
     outputs = {row.task: output / f"{row.task}.jsonl" for row in examples}
     keep_apart(list(outputs.values()), files)
-    # Only the search for what can be ranked takes its time.
-    with progress(quiet=quiet or encode is None) as show:
-        rows, report = injected(
-            examples,
-            seed=seed,
-            rate=rate,
-            canaries=canaries,
-            doses=doses or None,
-            encode=encode,
-            progress=show,
-        )
+    rows, report = injected(
+        examples, seed=seed, rate=rate, canaries=canaries, doses=doses or None
+    )
     for task, path in sorted(outputs.items()):
         _write(path, [row for row in rows if row.task == task])
     names = ("task", "split", "rows", "with_identifier", "with_canary")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from pydantic import (
     ValidationError,
 )
 
-from spark_audit.errors import InputError, OutputError
+from spark_audit.errors import InputError, OutputError, at
 from spark_audit.files import (
     data_bytes,
     open_regular,
@@ -130,7 +131,7 @@ class Example:
     __pydantic_config__ = _CLOSED
 
     def __post_init__(self) -> None:
-        check_task(self.task, where="field 'task'")
+        check_task(self.task)
         for field in ("id", "source_id"):
             value = getattr(self, field)
             if not value.strip() or not value.isprintable():
@@ -160,14 +161,11 @@ class Example:
         return self.prompt + self.response
 
 
-def check_task(name: str, *, where: str) -> None:
+def check_task(name: str) -> None:
     """Refuse a task name that could not name a file."""
     if not _TASK.fullmatch(name):
-        raise InputError(
-            "is no plain name",
-            where=where,
-            fix="use letters, digits, '.', '_', '+', '-'",
-        )
+        fix = "use letters, digits, '.', '_', '+', '-'"
+        raise bad_field("task", "is no plain name", fix=fix)
 
 
 def _check_ranges(
@@ -182,13 +180,8 @@ def _check_ranges(
 
 
 def bad_field(field: str, what: str, *, fix: str | None = None) -> InputError:
-    """The error of one field, not yet located in a file (see :func:`located`)."""
-    return InputError(what, where=f"field '{field}'", fix=fix)
-
-
-def located(place: str, error: InputError) -> InputError:
-    """The error of a field with the file and line it stands in."""
-    return InputError(error.what, where=f"{place}, {error.where}", fix=error.fix)
+    """The error of one field; whoever knows the file and line adds them."""
+    return InputError(f"field '{field}' {what}", fix=fix)
 
 
 REQUIRED = ("id", "task", "prompt", "response", "split")
@@ -252,10 +245,8 @@ def from_row(row: Mapping[str, Any], *, place: str) -> Example:
     given = _given(row)
     if "source_id" not in given and "id" in given:
         given["source_id"] = given["id"]
-    try:
+    with at(place):
         return _validated(_EXAMPLE, given)
-    except InputError as error:
-        raise located(place, error) from error
 
 
 def spans_field(row: Mapping[str, Any]) -> tuple[Span, ...]:
@@ -266,19 +257,7 @@ def spans_field(row: Mapping[str, Any]) -> tuple[Span, ...]:
 
 _EXAMPLE = TypeAdapter(Example)
 _SPANS = TypeAdapter(tuple[Span, ...])
-_FIXES = {
-    "id": "convert the file with `data import`, which makes ids",
-    "split": SPLIT_FIX,
-}
-_FLAWS = {
-    "missing": "is missing",
-    "string_type": "is not text",
-    "string_unicode": "holds half a surrogate pair",
-    "int_type": "is not a whole number",
-    "bool_type": "is not true or false",
-    "tuple_type": "is not a list",
-    "dataclass_type": "is not an object",
-}
+_FIXES = {"id": "`data import` makes ids", "split": SPLIT_FIX}
 
 
 def _given(value: Any) -> Any:
@@ -293,23 +272,13 @@ def _validated(adapter: TypeAdapter[T], value: Any, *inside: str | int) -> T:
         return adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        kind, loc = first["type"], (*inside, *first["loc"])
-        if kind == "unexpected_keyword_argument":
+        loc, what = (*inside, *first["loc"]), first["msg"].lower()
+        if first["type"] == "unexpected_keyword_argument":
             # Its name is not told: it may be anything of the data.
-            owner = {"spans": Span, "canary": Canary}.get(str(loc[0]), Example)
-            names = ", ".join(f.name for f in dataclasses.fields(owner))
-            what, loc = f"has a key that is none of {names}", loc[:-1]
-        elif kind == "literal_error":
-            what = f"is not {first['ctx']['expected']}"
-        else:
-            what = _FLAWS.get(kind, first["msg"].lower())
+            loc, what = loc[:-1] or ("*",), "a key that is not known"
         steps = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in loc)
         field = "".join(steps).removeprefix(".")
-        fix = _FIXES.get(field) if kind == "missing" else None
-        if not field:
-            fix = "remove it, or convert the file with `data import`"
-        where = f"field '{field}'" if field else "the row"
-        raise InputError(what, where=where, fix=fix) from error
+        raise bad_field(field, f"({what})", fix=_FIXES.get(field)) from error
 
 
 def unique(rows: Iterable[tuple[str, Example]]) -> Iterator[Example]:
@@ -348,19 +317,16 @@ def read_bytes(path: Path) -> bytes:
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """``(file:line, object)`` of each line of a JSON-lines file."""
-    lines, empty = byte_lines(path), True
+    place = ""
     # Only \n ends a row: str.splitlines would also split at U+2028 inside a text.
-    for place, line in lines:
+    for place, line in byte_lines(path):
         if not line.strip():
-            if empty and not any(other.strip() for _, other in lines):
-                break
             raise InputError("is a blank line", where=place, fix="remove it")
-        empty = False
         row = parse_json(line, place=place)
         if not isinstance(row, dict):
             raise InputError("is not an object", where=place)
         yield place, row
-    if empty:
+    if not place:
         raise InputError("is empty", where=str(path), fix=EMPTY_FIX)
 
 
@@ -374,3 +340,60 @@ def byte_lines(path: Path) -> Iterator[tuple[str, bytes]]:
             if not line:
                 return
             yield place, line.removesuffix(b"\n")
+
+
+# --- fixed wording --------------------------------------------------------------------
+
+
+def task_templates(examples: Iterable[Example]) -> dict[str, tuple[int, int]]:
+    """Lengths of the longest common prefix and suffix of each task's prompts.
+
+    Both are drawn back to a boundary, so that no part of a word and no sentence's end
+    that all prompts happen to share counts as fixed wording. A task with fewer than two
+    different prompts has none: ``(0, 0)``.
+    """
+    # The first and the last in the order of letters share what all share.
+    edges: dict[str, tuple[str, ...]] = {}
+    for example in examples:
+        known = {*edges.get(example.task, ()), example.prompt}
+        back = sorted(known, key=lambda prompt: prompt[::-1])
+        ends = min(known), max(known), back[0], back[-1], min(known, key=len)
+        edges[example.task] = tuple({*ends})
+    return {task: _common(prompts) for task, prompts in edges.items()}
+
+
+def _common(prompts: tuple[str, ...]) -> tuple[int, int]:
+    if len(prompts) == 1:
+        return 0, 0
+    low = prompts[0]
+    prefix = len(os.path.commonprefix(prompts))
+    while prefix and (low[prefix - 1].isalnum() or low[prefix - 1] in "\"'([{<$#"):
+        prefix -= 1
+    backwards = [prompt[::-1] for prompt in prompts]
+    room = min(map(len, prompts)) - prefix
+    suffix = min(len(os.path.commonprefix(backwards)), room)
+    while suffix and (low[-suffix].isalnum() or low[-suffix] in "\"')]}>.,;:!?%"):
+        suffix -= 1
+    return prefix, suffix
+
+
+def template_ranges(
+    example: Example, templates: Mapping[str, tuple[int, int]]
+) -> Ranges:
+    """Character ranges of an example's fixed wording: its own, else its task's.
+
+    ``templates`` comes from :func:`task_templates`.
+    """
+    if example.template is not None:
+        return example.template
+    prefix, suffix = templates.get(example.task, (0, 0))
+    length = len(example.prompt)
+    first = (0, min(prefix, length))
+    last = (max(length - suffix, first[1]), length)
+    return tuple((start, end) for start, end in (first, last) if start < end)
+
+
+def parts_outside(ranges: Ranges, length: int) -> Iterator[tuple[int, int]]:
+    """The character ranges before, between and behind some of a text."""
+    edges = [0, *(edge for place in ranges for edge in place), length]
+    return zip(edges[::2], edges[1::2], strict=True)

@@ -6,17 +6,20 @@ example, by a column map or a template.
 
 from __future__ import annotations
 
-import dataclasses
+import csv
+import io
 import re
+import string
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from spark_audit.data.examples import (
     EMPTY_FIX,
+    LINE_BYTES,
     REQUIRED,
     SPLIT_FIX,
     Example,
@@ -24,29 +27,36 @@ from spark_audit.data.examples import (
     Span,
     Split,
     bad_field,
+    byte_lines,
     check_task,
     from_row,
-    located,
+    json_lines,
+    read_bytes,
+    reading,
     spans_field,
+    task_templates,
+    template_ranges,
     unique,
     write_examples,
 )
-from spark_audit.data.readers import Cells, Line, Row, read_rows, split_of
-from spark_audit.data.templates import parse_template, task_templates, template_ranges
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, SparkError, at
+from spark_audit.files import open_regular, parse_json
 
 Format = Literal[
     "auto", "jsonl", "csv", "parquet", "text", "datasets", "trace", "olora"
 ]
+Row: TypeAlias = dict[str, Any]
+HUB = "hf:"
+_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 T = TypeVar("T")
 _EVERY = 1000
 """Rows between two calls of a progress."""
 _IMPORTED = ("prompt", "response", "id", "source_id", "split")
 _LAYOUTS = {
-    "own": ("prompt", "response"),
-    "trace": ("prompt", "answer"),
-    "olora": ("sentence", "label"),
-    "simple": ("text", "label"),
+    "own": {"prompt": "prompt", "response": "response"},
+    "trace": {"prompt": "prompt", "response": "answer"},
+    "olora": {"prompt": "sentence", "response": "label"},
+    "simple": {"prompt": "text", "response": "label"},
 }
 """Usual column names of prompt and response."""
 _ALL_LAYOUTS = [*_LAYOUTS.values()]
@@ -138,45 +148,34 @@ def _counted(
             progress(what, done, 0)
 
 
-@dataclass
 class _Import:
     """A source, and how its rows become examples."""
 
-    source: str
-    task: str
-    format: Format
-    split: Split | None
-    template: str | None
-    columns: dict[str, str]
-    common: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_task(self.task, where="option --task")
-        self.by_name = named_file(Path(self.source))
-        if self.split not in (None, *get_args(Split)):
+    def __init__(
+        self,
+        source: str,
+        task: str,
+        format: Format,
+        split: Split | None,
+        template: str | None,
+        columns: dict[str, str],
+    ) -> None:
+        check_task(task)
+        if split not in (None, *get_args(Split)):
             raise InputError(
                 "is neither train nor test", where="option --split", fix=SPLIT_FIX
             )
-        if self.split and self.by_name and self.split != self.by_name:
-            raise InputError(
-                f"the file's name says {self.by_name}",
-                where="option --split",
-                fix="leave it out, or rename the file",
-            )
-        for field in self.columns:
-            if field not in _IMPORTED:
-                what = f"{field!r} is no field of an example"
+        for field in columns:
+            if field not in _IMPORTED or (field == "prompt" and template is not None):
+                what = f"{field!r} is no field, or the template makes it"
                 fix = f"use one of: {', '.join(_IMPORTED)}"
                 raise InputError(what, where="option --map", fix=fix)
-        if self.template is not None and "prompt" in self.columns:
-            raise InputError(
-                "a template makes the prompt, so no column can be mapped to it",
-                where="option --map",
-                fix="give `--template` or `--map prompt=`, not both",
-            )
-        self.pieces = None if self.template is None else parse_template(self.template)
-        named = (column for _, column in self.pieces or ())
-        self.asked = {*self.columns.values(), *named}
+        self.source, self.task, self.format, self.split = source, task, format, split
+        self.columns, path = columns, Path(source)
+        # As a file's in a folder; a folder's own name says nothing.
+        self.by_name = split_of(path.stem) if path.is_file() else None
+        self.pieces = None if template is None else parse_template(template)
+        self.common: dict[str, tuple[int, int]] = {}
 
     def worded(self, example: Example) -> Example:
         """The example of a template, with what all prompts share as fixed wording."""
@@ -194,106 +193,109 @@ class _Import:
         """The examples with their places; at least one."""
         counts: Counter[Split] = Counter()
         for place, named, row in read_rows(self.source, self.format):
-            try:
-                yield place, self._example(named, row, counts, place)
-            except InputError as error:
-                if not str(error.where).startswith("field"):
-                    raise
-                what = f"{error.what} ({_listed(row, self.asked)})"
-                named_columns = InputError(what, where=error.where, fix=error.fix)
-                raise located(place, named_columns) from error
+            with at(place):
+                example = self._example(named, row, counts, place)
+            yield place, example
         if not counts:
             raise InputError("holds no rows", where=self.source, fix=EMPTY_FIX)
 
     def _example(
         self, named: Split | None, row: Row, counts: Counter[Split], place: str
     ) -> Example:
-        whole = self.pieces is None and not self.columns and set(REQUIRED) <= set(row)
-        wanted = {} if whole else self._wanted(row)
-        by_row = _cell(row, wanted.get("split")) or self.by_name
-        split = _one_split(self.split, named, row["split"] if whole else by_row)
+        whole = self.pieces is None and not self.columns and {*REQUIRED} <= {*row}
+        column = {"split": "split"} if whole else self._column(row)
+        split = self._split(named, _value(row, column.get("split"), must=False))
         counts[split] += 1
         if whole:
             return from_row(row | {"task": self.task, "split": split}, place=place)
-        template: Ranges | None = None
-        spans = spans_field(row)
+        spans, template = spans_field(row), None
+        response = _value(row, column["response"])
         if self.pieces is None:
-            prompt = _value(row, wanted["prompt"]) if wanted["prompt"] else ""
+            prompt = _value(row, column["prompt"])
         else:
             prompt, template, spans = _filled(self.pieces, row, spans)
-        response = _value(row, wanted["response"]) if wanted["response"] else ""
         if prompt and response and not (prompt[-1].isspace() or response[0].isspace()):
             response = f" {response}"
-            at = len(prompt)  # of the blank
+            n = len(prompt)  # where the blank stands
             spans = tuple(
-                replace(s, start=s.start + (s.start >= at), end=s.end + (s.end > at))
+                replace(s, start=s.start + (s.start >= n), end=s.end + (s.end > n))
                 for s in spans
             )
         made = f"{self.task}-{split}-{counts[split]:06d}"
-        name = _cell(row, wanted.get("id")) or made
+        name = _value(row, column.get("id"), must=False) or made
         return Example(
             id=name,
             task=self.task,
             prompt=prompt,
             response=response,
             split=split,
-            source_id=_cell(row, wanted.get("source_id")) or name,
+            source_id=_value(row, column.get("source_id"), must=False) or name,
             spans=spans,
             template=template,
         )
 
-    def _wanted(self, row: Row) -> dict[str, str]:
+    def _split(self, named: Split | None, cell: str) -> Split:
+        """The row's split, by whichever of option, file name and row gives it."""
+        if cell and split_of(cell) is None:
+            raise bad_field("split", "is neither train nor test", fix=SPLIT_FIX)
+        # A single file's name counts where no row says otherwise.
+        by_row = split_of(cell) if cell else self.by_name
+        given = [split for split in (self.split, named, by_row) if split is not None]
+        if not given:
+            raise bad_field("split", "is missing", fix=SPLIT_FIX)
+        if len({*given}) > 1:
+            what = "is one thing by the option and another by file name or row"
+            raise bad_field("split", what, fix="leave out `--split`")
+        return given[0]
+
+    def _column(self, row: Row) -> dict[str, str]:
         """Field -> column: what was mapped, and else the columns with usual names."""
-        usual = {name: name for name in ("id", "source_id", "split") if name in row}
+        usual = ("id", "source_id", "split")
+        found: dict[str, str] = {name: name for name in usual if name in row}
         if isinstance(row, Line):
-            return usual | {"prompt": "text", "response": ""} | self.columns
-        made = {*self.columns, *(["prompt"] if self.pieces else [])}
-        needed = [field for field in ("prompt", "response") if field not in made]
+            found |= {"prompt": "text", "response": ""}
+        found |= self.columns
+        made = ["prompt"] if self.pieces else []  # by the template
+        needed = {"prompt", "response"}.difference(found, made)
         layouts = [_LAYOUTS[self.format]] if self.format in _LAYOUTS else _ALL_LAYOUTS
-        for pair in layouts:
-            names = dict(zip(("prompt", "response"), pair, strict=True))
+        for names in layouts:
             if all(names[field] in row for field in needed):
-                return usual | {field: names[field] for field in needed} | self.columns
-        absent = {
-            field
-            for field in needed
-            if not any(pair[field == "response"] in row for pair in _ALL_LAYOUTS)
-        }
+                return found | {field: names[field] for field in needed}
+        absent = {f for f in needed if not any(names[f] in row for names in layouts)}
         field = min(absent or needed)
-        other = ", or `--map response=` for none"
-        fix = f"give `--map {field}=COLUMN`"
-        fix += " or `--template`" if field == "prompt" else other
-        raise bad_field(field, "has no column of a usual name", fix=fix)
+        other = " or `--template`" if field == "prompt" else ", or `--map response=`"
+        fix = f"give `--map {field}=COLUMN`{other}"
+        what = f"has no column of a usual name ({_listed(row)})"
+        raise bad_field(field, what, fix=fix)
 
 
-def _listed(row: Row, asked: Collection[str | None]) -> str:
-    """The row's columns, unless they may be text (a CSV without a first line).
-
-    Known as names: a usual one, one nearly ``asked`` for; no CSV's also single words.
-    """
-    names = [str(name) for name in row]
-    usual = dict.fromkeys(name for pair in _ALL_LAYOUTS for name in pair)
-    known = {*_IMPORTED, *usual, *asked} & {*names}
-    known |= {near for a in asked for near in get_close_matches(a or "", names)}
-    # Of a CSV, "Maria" is data and "hunter2" may be; "review_text" is a name.
-    word = r"[a-z]+(_[a-z]+)*" if isinstance(row, Cells) else r"[A-Za-z_][\w-]*"
-    if known or all(re.fullmatch(word, name) for name in names):
-        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-        shown = (name if name.isprintable() else ascii(name) for name in names[:20])
-        short = ", ".join(n if len(n) <= 40 else f"{n[:37]}..." for n in shown)
-        return f"columns: {short}{more}"
-    count = f"{len(names)} column{'s' * (len(names) != 1)}"
+def _listed(row: Row) -> str:
+    """The row's columns, unless they may be text: a CSV may lack its line of names."""
+    usual = dict.fromkeys(name for names in _ALL_LAYOUTS for name in names.values())
+    columns = [str(name) for name in row]
+    if not usual.keys().isdisjoint(columns) or all(
+        re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in columns
+    ):
+        shown = (name[:40] for name in columns[:20] if name.isprintable())
+        return f"columns: {', '.join(shown)}"
     return (
-        f"{count}, not shown as their names may be data, and none of "
-        f"{', '.join(usual)}: does the first line hold names?"
+        f"its {len(columns)} columns are not shown, as they may be data, and are none "
+        f"of {', '.join(usual)}: does the first line hold names?"
     )
 
 
-def _value(row: Row, column: str) -> str:
-    """A column's text; whole numbers, as label columns hold them, become text."""
+def _value(row: Row, column: str | None, *, must: bool = True) -> str:
+    """A column's text; whole numbers, as label columns hold them, become text.
+
+    No column gives none, and a value that need not be there may be empty.
+    """
+    if not column:
+        return ""
     if column not in row:
-        raise bad_field(column, "is no column")
+        raise bad_field(column, f"is no column ({_listed(row)})")
     value = row[column]
+    if not must and value in (None, ""):
+        return ""
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
@@ -303,56 +305,252 @@ def _value(row: Row, column: str) -> str:
     return value
 
 
-def _cell(row: Row, column: str | None) -> str | None:
-    """An optional field: no column, no value and a blank one are None."""
-    if not column or (column in row and row[column] in (None, "")):
-        return None
-    return _value(row, column)
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
-def named_file(path: Path) -> Split | None:
-    """What a single file's name says by its first word, as in a folder of files."""
-    words = r"(train(ing)?|test(ing)?|eval(uation)?|dev|val(id(ation)?)?)(?![a-z])"
-    named = re.match(words, path.stem.lower())
-    return split_of(path.stem) if named and path.is_file() else None
+def parse_template(template: str) -> list[tuple[str, str | None]]:
+    """A template as (fixed wording, column behind it).
 
-
-def _one_split(option: Split | None, named: Split | None, cell: object) -> Split:
-    """The row's split, by whichever of option, file name and row gives it."""
-    given = {name for name in (option, named) if name is not None}
-    if cell not in (None, ""):
-        of_row = split_of(cell) if isinstance(cell, str) else None
-        if of_row is None:
-            raise bad_field("split", "is neither train nor test", fix=SPLIT_FIX)
-        given.add(of_row)
-    if not given:
-        raise bad_field("split", "is missing", fix=SPLIT_FIX)
-    if len(given) > 1:
-        what = "is one thing by the option and another by file name or row"
-        raise bad_field("split", what, fix="leave out `--split`")
-    return given.pop()
+    Of the language of ``str.format`` only fields and doubled braces are read, and a
+    field is looked up among the row's columns by its whole name: no attribute, no
+    index, no conversion, no format.
+    """
+    try:
+        pieces = [*string.Formatter().parse(template)]
+        if any(form or conversion for _, _, form, conversion in pieces):
+            raise ValueError("it has a field with ':' or '!'")
+        columns = [column for _, column, _, _ in pieces if column is not None]
+        if not columns or "" in columns:
+            raise ValueError("it names no column, or a field has no name")
+        return [
+            (re.sub(r"(?s)\\(.|$)", lambda found: _ESCAPES[found[1]], fixed), column)
+            for fixed, column, _, _ in pieces
+        ]
+    except (ValueError, KeyError) as error:
+        why = "a backslash" if isinstance(error, KeyError) else error
+        fix = "write it like 'Text: {text}\\nLabel:', with no other backslash"
+        raise InputError(
+            f"is no template ({why})", where="option --template", fix=fix
+        ) from error
 
 
 def _filled(
     pieces: list[tuple[str, str | None]], row: Row, spans: tuple[Span, ...]
 ) -> tuple[str, Ranges, tuple[Span, ...]]:
     """The prompt, where the fixed wording stands in it, and the only column's spans."""
-    prompt, ranges, columns = "", [], {}
+    prompt, ranges, starts = "", [], {}
     for fixed, column in pieces:
         if fixed:
             ranges.append((len(prompt), len(prompt) + len(fixed)))
         prompt += fixed
-        if column is not None:
-            value = _value(row, column)
-            columns[len(prompt), column] = value
-            prompt += value
-    (by, column), *others = columns
-    if spans and others:
+        starts[len(prompt)] = value = _value(row, column)
+        prompt += value
+    columns = [(start, value) for start, value in starts.items() if value]
+    by, text = columns[0]
+    if spans and (len(columns) > 1 or spans[-1].end > len(text)):
         raise bad_field(
             "spans",
-            f"are positions in one text, and the template holds {len(columns)} columns",
+            "are not positions in the text of the template's only column",
             fix="make the prompt before the import, and give it as a column",
         )
-    if any(span.end > len(value) for span in spans):
-        raise bad_field("spans", f"end behind the text of {column!r}")
     return prompt, tuple(ranges), tuple(span.moved(by) for span in spans)
+
+
+# --- readers --------------------------------------------------------------------------
+
+
+def split_of(name: str) -> Split | None:
+    """The split that a file, a part or a cell is named for by its first word."""
+    test = r"tests?|testing|eval(?:uation)?|dev|val(?:id(?:ation)?)?"
+    found = re.match(rf"(?:(train(?:ing)?)|{test})(?![a-z])", name.lower())
+    return None if found is None else "train" if found[1] else "test"
+
+
+def read_rows(source: str, format: str) -> Iterator[tuple[str, Split | None, Row]]:
+    """Each row with its place, and the split that its file or part is named for."""
+    if source.startswith(HUB):
+        yield from _hub(source)
+        return
+    path = Path(source)
+    files: list[tuple[Path, Split | None]] = [(path, None)]
+    if path.is_dir():
+        # What `datasets` saved has a folder for each part.
+        saved = [*path.rglob("*.arrow")] if format in ("auto", "datasets") else []
+        named = [
+            (file, split_of(file.parent.name if saved else file.name))
+            for file in sorted(saved or path.iterdir())
+            if file.suffix.lower() in _SUFFIXES
+        ]
+        files = [(file, split) for file, split in named if split]
+        files = files or (named if saved else [])
+        if not files:
+            raise InputError(
+                "has no data file named train*, test*, eval*, dev* or val*",
+                where=source,
+                fix=f"name the files so ({', '.join(_SUFFIXES)}), or give one file",
+            )
+    for file, split in sorted(files, key=lambda item: item[1] == "test"):
+        for place, row in _reader(file, format)(file):
+            yield place, split, row
+
+
+def _reader(path: Path, format: str) -> Callable[[Path], Iterator[tuple[str, Row]]]:
+    if format in _READERS:
+        return _READERS[format]
+    with reading(path), open_regular(path, follow=True) as file:
+        head = file.read(64)
+    if head.startswith(b"PAR1"):
+        return _parquet
+    if path.suffix == ".arrow":
+        return _stream
+    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if head.startswith(b"["):
+        return _json_list
+    if head.startswith(b"{") or path.suffix in (".jsonl", ".json"):
+        return json_lines
+    return _text if path.suffix.lower() == ".txt" else _csv
+
+
+def _json_list(path: Path) -> Iterator[tuple[str, Row]]:
+    rows = parse_json(read_bytes(path), place=str(path))
+    if not isinstance(rows, list):
+        raise InputError("is not a JSON list", where=str(path))
+    for number, row in enumerate(rows, start=1):
+        place = f"{path}, row {number}"
+        if not isinstance(row, dict):
+            raise InputError("is not an object", where=place)
+        yield place, row
+
+
+class Line(dict[str, Any]):
+    """A line of plain text, as the column ``text``: it has no response."""
+
+
+def _csv(path: Path) -> Iterator[tuple[str, Row]]:
+    csv.field_size_limit(LINE_BYTES)
+    with reading(path), open_regular(path, follow=True) as raw:
+        # Spreadsheets begin UTF-8 files with a byte order mark, which is no part of a
+        # name; ends of line inside of quotes are the cell's.
+        file = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+        lines, number = iter(lambda: file.readline(LINE_BYTES), ""), 1
+        try:
+            head = next(lines, "")
+            cut = max(",;\t", key=head.count)
+            reader = csv.reader(chain([head], lines), delimiter=cut, strict=True)
+            columns = [name.strip() for name in next(reader)]
+            if len(set(columns)) < len(columns) or not all(columns):
+                what = "the first line is empty, or does not name every column once"
+                raise InputError(what, where=f"{path}:1", fix=EMPTY_FIX)
+            for cells in reader:
+                number = reader.line_num
+                if len(cells) != len(columns):
+                    what = f"has {len(cells)} cells where the first line has "
+                    where = f"{path}:{number}"
+                    raise InputError(f"{what}{len(columns)}", where=where)
+                yield f"{path}:{number}", dict(zip(columns, cells, strict=True))
+        except (csv.Error, UnicodeDecodeError) as error:
+            what = "is not UTF-8, or not CSV: check its quotes"
+            where = f"{path}, behind line {number}"
+            raise InputError(what, where=where, fix="save as UTF-8") from error
+
+
+def _text(path: Path) -> Iterator[tuple[str, Row]]:
+    for place, line in byte_lines(path):
+        try:
+            text = line.decode("utf-8-sig").strip()
+        except UnicodeDecodeError as error:
+            fix = "save as UTF-8"
+            raise InputError("is not UTF-8", where=place, fix=fix) from error
+        if text:
+            yield place, Line(text=text)
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
+    import pyarrow.parquet as pq
+
+    raw = read_bytes(path)
+
+    def batches() -> Iterator[Any]:
+        file = pq.ParquetFile(io.BytesIO(raw))
+        if file.metadata.num_rows > len(raw):  # rows that differ take more
+            raise ValueError
+        yield from file.iter_batches(batch_size=1024)
+
+    return _rows(batches(), str(path))
+
+
+def _stream(path: Path) -> Iterator[tuple[str, Row]]:
+    import pyarrow as pa
+
+    def batches() -> Iterator[Any]:
+        with reading(path), open_regular(path) as file:
+            yield from pa.ipc.open_stream(file)
+
+    return _rows(batches(), str(path))
+
+
+def _rows(batches: Iterator[Any], place: str) -> Iterator[tuple[str, Row]]:
+    """Rows of Arrow's batches; labels that `datasets` numbers are told by name.
+
+    Nothing else of a column is decoded: an image or a sound would be opened where the
+    row names it, be it a file of this machine or a host.
+    """
+    import pyarrow as pa
+
+    number = 0
+    try:
+        for batch in batches:
+            batch.validate(full=True)
+            told = (batch.schema.metadata or {}).get(b"huggingface", b"{}")
+            features = parse_json(told, place=place).get("info", {}).get("features", {})
+            labels = {c: f["names"] for c, f in features.items() if "names" in f}
+            for row in batch.to_pylist():
+                for column, names in labels.items():
+                    # -1 is how `datasets` writes a missing label.
+                    known = row[column] is not None and row[column] >= 0
+                    row[column] = names[row[column]] if known else None
+                number += 1
+                yield f"{place}, row {number}", row
+    except SparkError:
+        raise
+    # Text that is no UTF-8, dates that no calendar has, labels without a name.
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        OverflowError,
+        LookupError,
+    ) as error:
+        raise InputError("is not readable as Parquet or Arrow", where=place) from error
+
+
+_READERS: Mapping[str, Callable[[Path], Iterator[tuple[str, Row]]]] = {
+    "jsonl": json_lines,
+    "csv": _csv,
+    "parquet": _parquet,
+    "text": _text,
+    "datasets": _stream,
+    "trace": _json_list,
+    "olora": _json_list,
+}
+
+
+def _hub(source: str) -> Iterator[tuple[str, Split | None, Row]]:
+    try:
+        import datasets
+
+        hub_id, _, config = source.removeprefix(HUB).partition(":")
+        found = datasets.load_dataset(hub_id, config or None)
+    except Exception as error:  # its own kinds, the hub's, and the network's
+        raise InputError(
+            f"is nothing that `datasets` can load ({type(error).__name__})",
+            where=source,
+            fix=f"give {HUB}OWNER/NAME[:CONFIG]; the package comes, where spark-audit "
+            "lies, by pip install '.[hub]'",
+        ) from error
+    parts = dict(found) if isinstance(found, Mapping) else {"": found}
+    # Not an "unsupervised" part beside train and test.
+    for name in [name for name in parts if split_of(name)] or parts:
+        batches = iter(parts[name].data.to_batches())
+        for place, row in _rows(batches, f"{source} ({name})"):
+            yield place, split_of(name), row

@@ -9,24 +9,22 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spark_audit.data.canaries import (
-    FORMATS,
-    FRAMES,
-    RANKED,
-    Encode,
-    canary_ranges,
-    draw,
-    draw_parts,
-    render,
+from spark_audit.data.canaries import FORMATS, FRAMES, draw, draw_parts, render
+from spark_audit.data.examples import (
+    Canary,
+    Example,
+    Ranges,
+    Span,
+    Split,
+    parts_outside,
+    task_templates,
+    template_ranges,
 )
-from spark_audit.data.candidate_sets import MAX_DRAWS, Context, candidates
-from spark_audit.data.examples import Canary, Example, Part, Ranges, Span, Split
-from spark_audit.data.templates import parts_outside, task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.provenance import seed_for
 
@@ -35,10 +33,6 @@ Group = tuple[str, Split]
 REACH = 600
 """Identifiers stand within so many characters of the prompt's end: a model with a short
 context loses the beginning of a long prompt, and with it what stands there."""
-
-ATTEMPTS, DRAWS = 20, 20_000
-"""How often a canary is drawn, while so many draws give no full candidate set: fewer
-than are allowed later, so that what is injected needs no long search."""
 
 _SENTENCE_END = re.compile(
     r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)[.!?][\"')\]\u201d\u2019]*\s+|\n\s*"
@@ -67,8 +61,6 @@ def inject(
     rate: float = 0.3,
     canaries: int = 50,
     doses: Sequence[int] | None = None,
-    encode: Encode | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[list[Example], InjectionReport]:
     """Put synthetic identifiers and canaries into the prompts of a stream of tasks.
 
@@ -98,14 +90,6 @@ def inject(
         How many to plant.
     doses
         Numbers of train rows that hold a canary, given to the canaries in turn.
-    encode
-        As in :func:`spark_audit.data.candidate_sets.candidates`. A canary that finds no
-        full candidate set in its first row by id is then drawn again. It stays
-        exchangeable with its candidates: any of them would have been refused with it.
-        The report's notes name parts without a set after many draws: a manifest ranks
-        the others.
-    progress
-        Called with a stage's name, the canaries done and their number.
 
     Returns
     -------
@@ -122,14 +106,14 @@ def inject(
     notes = _assign(plan, canaries, doses)
     done: dict[str, Example] = {}
     used: set[str] = set()
-    for turn, (canary, names) in enumerate(plan.canaries.items(), start=1):
-        rows, note = _with_canary(plan, canary, names, encode)
-        done |= rows
-        notes += note
-        some = rows[names[0]]
-        used |= {some.text[slice(*place)] for place in canary_ranges(some).values()}
-        if progress is not None:
-            progress("canaries", turn, len(plan.canaries))
+    for canary, names in plan.canaries.items():
+        drawn = replace(canary, seed=seed_for(seed, plan.drawn_as(canary), 0))
+        parts = draw_parts(drawn.seed)
+        text, spans = render(drawn.format, parts)
+        used |= {text, *parts.values()}
+        for name in names:
+            row = _inserted(plan, name, text, [*spans.values()])
+            done[name] = replace(row, canary=drawn)
     counts = {}
     for group in sorted(plan.sizes):
         held = sum(plan.group(name) == group for name in done)
@@ -144,12 +128,9 @@ def inject(
             type = list(FRAMES)[turn % len(FRAMES)]
             done[name] = _with_identifier(plan, name, type, used)
         counts[group] = (plan.sizes[group], len(names), held)
-    doses_done = Counter(canary.dose for canary in plan.canaries)
+    planted = dict(sorted(Counter(canary.dose for canary in plan.canaries).items()))
     report = InjectionReport(
-        planted={dose: n for dose, n in sorted(doses_done.items()) if dose},
-        held_out=doses_done[0],
-        rows=counts,
-        notes=tuple(notes),
+        held_out=planted.pop(0, 0), planted=planted, rows=counts, notes=tuple(notes)
     )
     return [done.get(example.id, example) for example in examples], report
 
@@ -157,13 +138,17 @@ def inject(
 def _check(
     examples: Sequence[Example], rate: float, canaries: int, doses: Sequence[int] | None
 ) -> None:
-    if not 0 <= rate <= 1:
-        raise InputError(f"{rate} is not between 0 and 1", where="option --rate")
-    if canaries < 0:
-        raise InputError(f"{canaries} is negative", where="option --canaries")
-    if doses is not None and (not doses or min(doses) < 1):
-        fix = "for instance `--doses 1,4,16,64`; held-out canaries come by themselves"
-        raise InputError("needs numbers from 1 on", where="option --doses", fix=fix)
+    for fits, what, option in (
+        (0 <= rate <= 1, f"{rate} is not between 0 and 1", "rate"),
+        (canaries >= 0, f"{canaries} is negative", "canaries"),
+        (
+            doses is None or min(doses, default=0) > 0,
+            "needs numbers from 1 on",
+            "doses",
+        ),
+    ):
+        if not fits:
+            raise InputError(what, where=f"option --{option}")
     for example in examples:
         injected = any(span.origin == "injected" for span in example.spans)
         if example.canary or example.frames or injected:
@@ -246,74 +231,15 @@ def _assign(plan: _Plan, canaries: int, doses: Sequence[int] | None) -> list[str
                 pair=f"p{i:03d}" if i in held_out else None,
             )
             plan.canaries[canary] = names
-    done = Counter(wanted[i] for i in planted)
-    notes = [
-        f"{done[dose]} of {count} canaries of dose {dose} planted: at most a third"
-        " of a task's train rows may hold one"
-        for dose, count in sorted(Counter(wanted).items())
-        if done[dose] < count
-    ]
-    if canaries and not train:
-        notes.append("no canaries planted: there are no train rows")
-    if len(held_out) < len(planted):
-        notes.append(
-            f"{len(held_out)} of {len(planted)} canaries held out: at most a third of"
-            " a task's test rows may hold one"
+    return [
+        f"{found} of {asked} canaries {what}: at most a third of a task's {split} rows "
+        "may hold one"
+        for what, split, found, asked in (
+            ("planted", "train", len(planted), canaries),
+            ("held out", "test", len(held_out), len(planted)),
         )
-    return notes
-
-
-def _with_canary(
-    plan: _Plan, canary: Canary, names: list[str], encode: Encode | None
-) -> tuple[dict[str, Example], list[str]]:
-    """The canary's rows; it is drawn again while a part of it cannot be ranked."""
-    rows: dict[str, Example] = {}
-    name = plan.drawn_as(canary)
-    for attempt in range(ATTEMPTS):
-        seed = seed_for(plan.seed, name, attempt)
-        drawn = replace(canary, seed=seed)
-        parts = draw_parts(seed)
-        text, spans = render(drawn.format, parts)
-        for place in names:
-            row = _inserted(plan, place, text, list(spans.values()))
-            rows[place] = replace(row, canary=drawn)
-        first = rows[min(names)]
-        if encode is None or not any(_unranked(drawn, parts, first, encode, DRAWS)):
-            return rows, []
-    assert encode is not None
-    # As many draws as a manifest takes: it may rank what the short search did not.
-    lost = dict(_unranked(drawn, parts, first, encode, MAX_DRAWS))
-    told = [f"no candidates for its {part}: {lost[part]}" for part in sorted(lost)]
-    if told and len(lost) < len(RANKED):
-        ranked = (part for part in RANKED if part not in lost)
-        told.append(f"its {', '.join(ranked)} can be ranked")
-    return rows, [f"canary {canary.id}: {'; '.join(told)}"] if told else []
-
-
-def _unranked(
-    canary: Canary,
-    parts: Mapping[Part, str],
-    row: Example,
-    encode: Encode,
-    max_draws: int,
-) -> Iterator[tuple[str, str]]:
-    """Parts that find too few candidates in the words around them, and the reason."""
-    # The sentence last: it is the longest, and hardly ever what fails.
-    for part in reversed(RANKED):
-        start, end = canary_ranges(row)[part]
-        # Tokens far away do not change; whole rows would take three times as long.
-        first = row.text.rfind(" ", 0, max(0, start - 60)) + 1
-        reason = candidates(
-            canary.format,
-            parts,
-            part,
-            encode=encode,
-            contexts=[Context(row.text[first : end + 60], start - first, end - first)],
-            seed=seed_for(canary.seed, part),
-            max_draws=max_draws,
-        ).reason
-        if reason:
-            yield part, reason
+        if found < asked
+    ]
 
 
 def _with_identifier(plan: _Plan, name: str, type: str, used: set[str]) -> Example:

@@ -1,7 +1,8 @@
-"""Which characters of an example belong to an identifier.
+"""Which characters belong to an identifier, and which rows hold none.
 
 Audits leave them out of controls and of plain text, and training corrects them, so
-both ask here.
+both ask here. An identifier is often annotated in one row and stands in others, where
+nobody marked it: such a row is no plain text, and must not be shown as such.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from spark_audit.data.examples import Example
+from spark_audit.data.examples import Example, Split
 from spark_audit.data.pii import find_identifiers
+from spark_audit.errors import InputError
 
 SHORT = 3
 """Repeats of identifiers with fewer characters count as whole words only **[ours]**."""
@@ -126,13 +129,21 @@ def repeats(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[int, int
         Character ranges, the given ones among them but for blanks at their edges. A
         string of one or two characters counts only where it is a word of its own.
     """
-    folded, origin = _folded(text)
-    wanted = {_folded(text[start:end].strip())[0] for start, end in places}
-    return [
-        (int(origin[at]), int(origin[at + len(string) - 1]) + 1)
-        for string in sorted(wanted - {""})
-        for at in _found(folded, string)
-    ]
+    wanted = {folded(text[start:end].strip()) for start, end in places}
+    return [(start, end) for start, end, _ in found_in(text, sorted(wanted - {""}))]
+
+
+def found_in(text: str, strings: Iterable[str]) -> Iterator[tuple[int, int, str]]:
+    """Where strings stand in a text, as :func:`folded` gives them, and which it is."""
+    plain, origin = _folded(text)
+    for string in strings:
+        at = plain.find(string)
+        while at >= 0:
+            end = at + len(string)
+            beside = plain[max(at - 1, 0) : at] + plain[end : end + 1]
+            if len(string) >= SHORT or not any(map(str.isalnum, beside)):
+                yield int(origin[at]), int(origin[end - 1]) + 1, string
+            at = plain.find(string, at + 1)
 
 
 def _folded(text: str) -> tuple[str, np.ndarray]:
@@ -143,11 +154,67 @@ def _folded(text: str) -> tuple[str, np.ndarray]:
     return "".join(parts), np.repeat(np.arange(len(text)), [len(p) for p in parts])
 
 
-def _found(text: str, string: str) -> Iterator[int]:
-    at = text.find(string)
-    while at >= 0:
-        end = at + len(string)
-        beside = text[at - 1 : at] + text[end : end + 1] if at else text[end : end + 1]
-        if len(string) >= SHORT or not any(char.isalnum() for char in beside):
-            yield at
-        at = text.find(string, at + 1)
+def annotated_strings(examples: Iterable[Any]) -> dict[str, str]:
+    """The annotated strings of examples, canaries' among them, folded -> their type."""
+    types: dict[str, str] = {}
+    for example in examples:
+        for span in example.spans:
+            string = folded(example.text[span.start : span.end].strip())
+            types.setdefault(string, span.type)
+    types.pop("", None)
+    return types
+
+
+def without_identifiers(
+    examples: Sequence[Example],
+    *,
+    splits: Sequence[Split] = ("train",),
+    audited: Collection[Any] = (),
+    where: str = "--data",
+) -> tuple[list[Example], dict[str, int]]:
+    """The rows that hold no identifier, and how many others there are, and why.
+
+    A row is left out if it holds a canary (``canary``), an annotated span
+    (``annotated``), anything that the rules find (``rules``), or a string that is
+    annotated in another row of either split (``elsewhere``). A row with a blank
+    response (``blank``) cannot be trained on. Of ``audited`` rows neither their text
+    nor another row of their source is kept (``audited``): whoever trains on the
+    held-out rows of a comparison spoils it. They are examples, of data or a manifest.
+
+    Raises
+    ------
+    InputError
+        If none is left, naming the option ``where``.
+    """
+    annotated = annotated_strings([*examples, *audited])
+    texts = {row.text for row in audited}
+    sources = {row.source_id for row in audited}
+    reasons: dict[str, Callable[[Example], object]] = {
+        "audited": lambda row: row.text in texts or row.source_id in sources,
+        "canary": lambda row: row.canary is not None,
+        "annotated": lambda row: row.spans,
+        "rules": identifier_ranges,
+        "elsewhere": lambda row: next(found_in(row.text, annotated), None),
+        "blank": lambda row: not row.response.strip(),
+    }
+    if not audited:
+        del reasons["audited"]
+    kept, left_out = [], dict.fromkeys(reasons, 0)
+    for example in examples:
+        if example.split in splits:
+            why = next((n for n, holds in reasons.items() if holds(example)), None)
+            if why is None:
+                kept.append(example)
+            else:
+                left_out[why] += 1
+    if not kept:
+        listed = ", ".join(f"{name} {n}" for name, n in left_out.items() if n)
+        kind = "train row" if "test" not in splits else "row"
+        # Rows of other data may bear the ids of sources that are audited.
+        own = ", with other texts and source ids" * bool(left_out.get("audited"))
+        raise InputError(
+            f"has no {kind} without an identifier (left out: {listed or 'none'})",
+            where=where,
+            fix=f"give rows from before injection, or of another task{own}",
+        )
+    return kept, left_out

@@ -14,21 +14,23 @@ from functools import lru_cache
 
 import regex
 
-from spark_audit.data.examples import TYPE, Example, Span
+from spark_audit.data.examples import (
+    TYPE,
+    Example,
+    Span,
+    task_templates,
+    template_ranges,
+)
 from spark_audit.data.person_names import names, shortened
-from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import InputError
 from spark_audit.terminal.flags import one_of
 
-DETECTORS = ("rules", "presidio")
 NAMES_MISSED = (
-    "NAME: found by lists and cues, not all: of 150 mentions of people in 220 "
-    "rows of news and reviews, read by hand, 57% (of full names 83%); 88% of what was "
-    "found was a name. ADDRESS: half of American ones, few others. For more, annotate "
-    "them yourself, or names with --detector presidio."
+    "rules find some 57% of people's names (83% of full ones) and half of addresses: "
+    "annotate the others yourself, or names with --detector presidio"
 )
-"""What must be said of the names that the rules find."""
-Hit = tuple[int, int, str]
+"""What must be said of what has no form (``benchmarks/README.md``, Identifiers)."""
+Find = Callable[[str], Iterable[Span]]
 _SECONDS = 2.0
 """How long a user's own pattern may take on one text."""
 _CODE = re.compile(
@@ -211,7 +213,7 @@ def matches(text: str, pattern: str) -> Iterator[tuple[int, int]]:
 
 def find_identifiers(text: str) -> list[Span]:
     """Identifiers of a text by the rules, in order, without overlaps."""
-    return resolved(_by_rules(text), ())
+    return resolved(_by_rules(text))
 
 
 def annotate(
@@ -242,12 +244,12 @@ def annotate(
 
     def spans(example: Example) -> list[Span]:
         fixed = template_ranges(example, templates)
-        hits = (
-            (start, end, type)
-            for start, end, type in find(example.text)
-            if not any(start < high and low < end for low, high in fixed)
+        free = (
+            span
+            for span in find(example.text)
+            if not any(span.start < high and low < span.end for low, high in fixed)
         )
-        return resolved(hits, example.spans)
+        return resolved((*example.spans, *free))
 
     return [replace(example, spans=tuple(spans(example))) for example in examples]
 
@@ -264,23 +266,15 @@ def unjudged(examples: Iterable[Example]) -> tuple[int, int]:
     return sum(counts), sum(map(bool, counts))
 
 
-def resolved(hits: Iterable[Hit], existing: Iterable[Span]) -> list[Span]:
-    """Hits in order of priority; one that overlaps what stands already is dropped."""
-    spans, found = list(existing), list(hits)
-    taken = bytearray(max((end for _, end, _ in found), default=0))
-    for span in spans:
-        mark(taken, span)
-    for start, end, type in found:
-        if taken.find(1, start, end) < 0:
-            spans.append(Span(start, end, type))
-            mark(taken, spans[-1])
+def resolved(found: Iterable[Span]) -> list[Span]:
+    """Spans in the order of the text; of those that overlap the first given stays."""
+    spans, taken = list[Span](), set[int]()
+    for span in found:
+        own = range(span.start, span.end)
+        if taken.isdisjoint(own):
+            spans.append(span)
+            taken.update(own)
     return sorted(spans, key=lambda span: span.start)
-
-
-def mark(taken: bytearray, span: Span) -> None:
-    """Take the characters of a span, as far as there are any."""
-    end = min(span.end, len(taken))
-    taken[span.start : end] = b"\1" * max(end - span.start, 0)
 
 
 _SAME = {
@@ -307,19 +301,20 @@ def plain(text: str) -> str:
     return _NO_BLANKS.sub("\u3002", text)
 
 
-def _by_rules(text: str) -> list[Hit]:
+def _by_rules(text: str) -> Iterator[Span]:
     """By forms and cues first; names from lists take what is left."""
-    read, hits = plain(text), []
+    read = plain(text)
     for type, pattern in RULES:
         # A password is as it is written, marks of emphasis and all.
         for start, end in matches(text if type == "PASSWORD" else read, pattern):
             if type == "NAME":
                 start, end = shortened(read, start, end)
-            hits.append((start, end, type))
-    return [*hits, *((start, end, "NAME") for start, end in names(read))]
+            yield Span(start, end, type)
+    for start, end in names(read):
+        yield Span(start, end, "NAME")
 
 
-def _by_pattern(type: str, pattern: str) -> Callable[[str], Iterator[Hit]]:
+def _by_pattern(type: str, pattern: str) -> Find:
     """Matches of a user's own regular expression, which may take exponential time."""
     where = f"--pattern {type}"
     if not TYPE.fullmatch(type):
@@ -330,11 +325,11 @@ def _by_pattern(type: str, pattern: str) -> Callable[[str], Iterator[Hit]]:
     except regex.error as error:
         raise InputError(f"is no regular expression ({error})", where=where) from error
 
-    def find(text: str) -> Iterator[Hit]:
+    def find(text: str) -> Iterator[Span]:
         try:
             for match in compiled.finditer(text, timeout=_SECONDS):
                 if match.end() > match.start():
-                    yield *match.span(), type
+                    yield Span(match.start(), match.end(), type)
         except TimeoutError as error:
             what = f"takes more than {_SECONDS:g} s on one text"
             fix = "repeat no group that itself repeats"
@@ -343,16 +338,12 @@ def _by_pattern(type: str, pattern: str) -> Callable[[str], Iterator[Hit]]:
     return find
 
 
-def detector_of(
-    name: str, patterns: Mapping[str, str] | None = None
-) -> Callable[[str], list[Hit]]:
+def detector_of(name: str, patterns: Mapping[str, str] | None = None) -> Find:
     """The detector of a name, as a function of a text; own patterns come first."""
-    one_of(name, "--detector", DETECTORS)
-    find: Callable[[str], Iterable[Hit]] = _by_rules
-    if name != "rules":
-        find = by_presidio()
+    one_of(name, "--detector", ("rules", "presidio"))
+    find: Find = _by_rules if name == "rules" else by_presidio()
     finders = [*(_by_pattern(*pair) for pair in (patterns or {}).items()), find]
-    return lambda text: [hit for each in finders for hit in each(text)]
+    return lambda text: (span for each in finders for span in each(text))
 
 
 # --- Presidio -------------------------------------------------------------------------
@@ -372,7 +363,7 @@ _MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_s
 
 
 @lru_cache(maxsize=1)
-def by_presidio() -> Callable[[str], list[tuple[int, int, str]]]:
+def by_presidio() -> Find:
     """Its recognisers of patterns, and people's names from a spaCy model.
 
     Raises
@@ -381,36 +372,29 @@ def by_presidio() -> Callable[[str], list[tuple[int, int, str]]]:
         If Presidio, or a model of spaCy, is not installed.
     """
     try:
+        import spacy
         from presidio_analyzer import predefined_recognizers
-    except ImportError as error:
+
+        model = spacy.load(next(filter(spacy.util.is_package, _MODELS)))
+    except (ImportError, StopIteration) as error:
         raise InputError(
-            "Presidio is not installed",
+            "Presidio, or a model of spaCy that finds names, is not installed",
             where="option --detector",
             fix="use `--detector rules`, or where spark-audit lies: "
-            "pip install '.[presidio]'",
+            "pip install '.[presidio]'; python -m spacy download en_core_web_lg",
         ) from error
     recognisers = [
         (getattr(predefined_recognizers, name)(), type) for name, type in _RECOGNISERS
     ]
-    import spacy
 
-    installed = [name for name in _MODELS if spacy.util.is_package(name)]
-    if not installed:
-        raise InputError(
-            "Presidio finds names by a spaCy model, and none is installed",
-            where="option --detector",
-            fix="python -m spacy download en_core_web_lg, or use `--detector rules`",
-        )
-    model = spacy.load(installed[0])
-
-    def find(text: str) -> list[tuple[int, int, str]]:
-        hits = []
+    def find(text: str) -> Iterator[Span]:
         for recogniser, type in recognisers:
             results = recogniser.analyze(text, recogniser.supported_entities, None)
             results = [r for r in results or () if r.score >= _SCORE]
-            results.sort(key=lambda r: (-r.score, r.start, -r.end))
-            hits += [(r.start, r.end, type) for r in results]
-        people = (e for e in model(text).ents if e.label_ == "PERSON")
-        return hits + [(e.start_char, e.end_char, "NAME") for e in people]
+            for found in sorted(results, key=lambda r: (-r.score, r.start, -r.end)):
+                yield Span(found.start, found.end, type)
+        for entity in model(text).ents:
+            if entity.label_ == "PERSON":
+                yield Span(entity.start_char, entity.end_char, "NAME")
 
     return find

@@ -10,47 +10,43 @@ which can move an NLL by a few micro-nats.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from spark_audit.data.encoding import token_ids
-from spark_audit.data.examples import (
-    Example,
-    unique,
-)
+from spark_audit.data.examples import REQUIRED, Example, unique
 from spark_audit.errors import InputError
 from spark_audit.files import sha256_file
 from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.clusters import clusters
-from spark_audit.manifest.covariates import SCORES
-from spark_audit.manifest.drawn_twins import twin_sets
+from spark_audit.manifest.covariates import SCORES, Corpus, token_classes
+from spark_audit.manifest.drawn_twins import Identifiers, twin_sets
 from spark_audit.manifest.file import PARTS, seal
-from spark_audit.manifest.layout import Rows
-from spark_audit.manifest.records import (
-    Found,
-    counts,
-    example_record,
-    notes,
-    row_numbers,
-)
-from spark_audit.manifest.schema import Manifest, Table
+from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.schema import Manifest, Settings, Table, packed
 from spark_audit.manifest.selection import (
+    CUT_OFF,
+    Balance,
     Record,
     canary_sets,
-    counts_by_task,
     duplicates,
+    is_whole,
+    low_sensitivity,
+    match,
     membership,
 )
 from spark_audit.provenance import sha256_json, versions
 from spark_audit.scoring.items import Item
 from spark_audit.scoring.score import BatchSize, item, score_keys
 from spark_audit.scoring.store import Store
-from spark_audit.scoring.table import Pass
+from spark_audit.scoring.table import Pass, TokenTable
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -99,35 +95,47 @@ def build_manifest(
     chosen = replace(settings or BuildSettings(), **options)
     recorded = chosen.recorded(max_positions=loaded.max_positions)
     examples = checked(examples)
-    rows = Rows(examples, loaded.tokenizer, max_length=recorded["max_length"])
-    scores, first, by_task, remarks = _scored(
+    rows = Rows(examples, loaded.tokenizer, max_length=recorded.max_length)
+    table, by_task, remarks = _scored(
         rows, loaded, store or Store(None), batch_size=batch_size, progress=show
     )
     groups = duplicates(rows)
     units = clusters(examples, groups)
     found = Found(recorded, by_task, units.labels)
     for low, part in rows.slices():
-        high = low + len(part)
-        found.add(part, scores[first[low] : first[high]], first=low)
-        show("matching, rows", high, len(examples))
-    del scores
-    encode, seed = partial(token_ids, loaded.tokenizer), recorded["seed"]
-    canaries, cut = canary_sets(
-        found.canary_rows,
-        contexts=recorded["canary_contexts"],
-        n=recorded["n_candidates"],
-        encode=encode,
-        seed=seed,
-        progress=partial(show, "drawing canary candidates"),
-    )
+        found.add(part, table, first=low)
+        show("matching, rows", low + len(part), len(examples))
+    del table
+    balance = found.balance.records()
+    encode, seed = partial(token_ids, loaded.tokenizer), recorded.seed
+    stage = partial(show, "drawing canary candidates")
+    canaries = canary_sets(found.canary_rows, recorded, encode=encode, progress=stage)
     known = found.identifiers.known(examples, seed)
     stage = partial(show, "drawing twins of identifiers")
     twins, lost = twin_sets(rows, known, encode=encode, seed=seed, progress=stage)
     members, crossing = membership(examples, groups)
-    count = counts(examples, found, canaries, members, units)
-    count |= {"canary_rows_cut": cut, "rows_near_duplicate": crossing}
-    count |= {"twins": len(twins), "twins_lost": lost}
-    told = notes(count, found.counted, recorded["max_length"], canaries)
+    count = {
+        **row_numbers(examples),
+        **units.counts,
+        **found.counted,
+        "canaries": len({c["canary_id"] for c in canaries}),
+        "canary_parts": len(canaries),
+        "canary_parts_rankable": sum(bool(c["candidates"]) for c in canaries),
+        **{side: len(keys) for side, keys in members.items()},
+        "canary_rows_cut": sum(not is_whole for _, is_whole in found.canary_rows),
+        "rows_near_duplicate": crossing,
+        "twins": len(twins),
+        "twins_lost": lost,
+    }
+    facts = {
+        **count,
+        "max_length": recorded.max_length,
+        "incomparable": not found.comparable,
+        "unranked": count["canary_parts"] - count["canary_parts_rankable"],
+        "reasons": "; ".join(sorted({c["reason"] for c in canaries if c["reason"]})),
+        **{f"no_{side}": not keys for side, keys in members.items()},
+    }
+    told = [text.format_map(facts) for name, text in NOTES.items() if facts[name]]
     return seal(
         {
             **heading(name, reference_of(loaded), recorded, data),
@@ -139,14 +147,14 @@ def build_manifest(
             "canaries": canaries,
             "twins": twins,
             "membership": members,
-            "balance": found.balance.records(),
+            "balance": balance,
             "notes": [*told, *units.notes, *remarks],
         }
     )
 
 
 def heading(
-    name: str, reference: Record, settings: dict[str, Any], data: Sequence[Path]
+    name: str, reference: Record, settings: Settings, data: Sequence[Path]
 ) -> dict[str, Any]:
     """What a manifest says of itself: its name, and what it was made from."""
     return {
@@ -155,7 +163,7 @@ def heading(
         "name": name,
         "redacted_from": None,
         "reference": reference,
-        "settings": settings,
+        "settings": settings.model_dump(),
         "versions": versions(),
         "data": [
             {"file": name, "sha256": digest}
@@ -172,6 +180,17 @@ def checked(examples: Sequence[Example]) -> Sequence[Example]:
     return [*unique((f"example {one.id!r}", one) for one in ordered)]
 
 
+def row_numbers(examples: Sequence[Example]) -> dict[str, int]:
+    """How many rows, tasks and sources there are."""
+    return {
+        "examples": len(examples),
+        "tasks": len({example.task for example in examples}),
+        "train": sum(example.split == "train" for example in examples),
+        "test": sum(example.split == "test" for example in examples),
+        "sources": len({example.source_id for example in examples}),
+    }
+
+
 def _scored(
     rows: Rows,
     loaded: Loaded,
@@ -179,12 +198,12 @@ def _scored(
     *,
     batch_size: BatchSize,
     progress: Progress,
-) -> tuple[np.ndarray, list[int], dict[str, np.ndarray], list[str]]:
-    """The reference model's scores of all rows' tokens (``SCORES``), and notes.
+) -> tuple[TokenTable, dict[str, np.ndarray], list[str]]:
+    """The reference model's scores of all rows, and notes.
 
-    Between them: which is the first of each row's tokens, and token counts by task. Of
-    a store that is this command's own no score of other texts or batches is used, of
-    another one every score is.
+    Between them: how often each token stands in the rows of each task. Of a store that
+    is this command's own no score of other texts or batches is used, of another one
+    every score is.
     """
     if loaded.base is not None:
         raise InputError(
@@ -192,19 +211,15 @@ def _scored(
             where=f"checkpoint {loaded.name!r}",
             fix="give its base, or save base and adapter merged",
         )
-    texts, first = list[Item](), [0]
+    texts, digest = list[Item](), hashlib.sha256()
     by_task: dict[str, np.ndarray] = {}
-    for _, part in rows.slices():
-        for row in part:
-            texts.append(item(row.example.id, row.encoding, row.kept))
-            first.append(first[-1] + len(row.encoding))
-        for task, count in counts_by_task(part, len(loaded.usable)).items():
-            by_task[task] = by_task.get(task, 0) + count
-    scores = np.zeros(first[-1], SCORES)
-    scores["nll"] = np.nan
-    digest = hashlib.sha256()
-    for text in texts:
+    for row in rows:
+        text = item(row.example.id, row.encoding, row.kept)
+        texts.append(text)
         digest.update(text.content())
+        none = np.zeros(len(loaded.usable), np.int64)
+        counts = by_task.setdefault(row.example.task, none)
+        np.add.at(counts, row.encoding.ids[~row.encoding.special], 1)
     store.only_for(sha256_json([digest.hexdigest(), str(batch_size), versions()]))
     keys = store.keys(loaded, texts, Pass())
     stage = partial(progress, f"scoring {loaded.name}, tokens")
@@ -212,13 +227,11 @@ def _scored(
         loaded, keys, store=store, batch_size=batch_size, whole=True, progress=stage
     )
     names = keys()
-    table = store.gather(names, kind=Pass())
-    for text, start in zip(texts, first[:-1], strict=True):
-        own = table.rows(text.key)
-        for name in SCORES.names or ():
-            scores[name][start + table.position[own]] = table.columns[name][own]
     remarks = dict.fromkeys([*loaded.notes, *store.remarks(names.values())])
-    return scores, first, by_task, [f"reference: {note}" for note in remarks]
+    table = store.gather(names, kind=Pass())
+    # Read now, and nothing else: matching needs the room.
+    table = replace(table, columns={name: table.columns[name] for name in SCORES})
+    return table, by_task, [f"reference: {note}" for note in remarks]
 
 
 def reference_of(loaded: Loaded) -> Record:
@@ -237,12 +250,147 @@ def reference_of(loaded: Loaded) -> Record:
     }
 
 
+# --- slices of rows -------------------------------------------------------------------
+
+
+def example_record(row: Layout, cluster: str) -> Record:
+    """What a manifest says of an example before any of its tokens is scored."""
+    example, tokens, spans = row.example, len(row.encoding), list[Record]()
+    for span, at in row.spans:
+        low, high, cut = at if at and row.within(at) else (None, None, False)
+        place = {"token_start": low, "token_end": high, "partial": cut}
+        spans.append({**vars(span), **place})
+    return {
+        **{name: getattr(example, name) for name in (*REQUIRED, "source_id")},
+        "cluster": cluster,
+        "spans": spans,
+        "canary_id": example.canary.id if example.canary else None,
+        "template": [list(place) for place in row.template],
+        "kept": list(row.kept),
+        "response_token": row.response_token,
+        "reference_unll": [None] * tokens,
+        "excluded": [],
+        "classes": "-" * tokens,
+        "low": [],
+    }
+
+
+class Found:
+    """What comes of the rows: matched, described and counted slice by slice.
+
+    Parameters
+    ----------
+    settings
+        As the manifest says them.
+    by_task
+        How often each token stands in the rows of each task, special ones left out:
+        task -> shape ``(V,)``.
+    labels
+        Cluster of each row.
+
+    Attributes
+    ----------
+    lists
+        JSON of the manifest's records, packed, by the name of their list.
+    counted
+        Counts by name; those of pairs and spans are over both splits.
+    comparable
+        Spans that could be compared, matched or not.
+    canary_rows
+        The rows that hold a canary, and whether all of it was scored.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        by_task: Mapping[str, np.ndarray],
+        labels: Sequence[str],
+    ) -> None:
+        self._settings, self._by_task, self._labels = settings, by_task, labels
+        self._tokens = np.asarray(sum(by_task.values()))
+        self._before: dict[str, float] = {}
+        self.lists: dict[str, list[pa.Array]] = defaultdict(list)
+        self.balance, self.identifiers = Balance(), Identifiers()
+        self.counted: Counter[str] = Counter()
+        self.comparable = 0
+        self.canary_rows: list[tuple[Layout, bool]] = []
+
+    def add(self, rows: Sequence[Layout], table: TokenTable, *, first: int) -> None:
+        """Take a slice of rows, of which the first has this number among all."""
+        chosen, labels = self._settings, self._labels[first : first + len(rows)]
+        texts = Corpus(rows, table, counts=self._tokens, before=self._before)
+        self._before = texts.after()
+        excluded = np.concatenate([row.excluded(chosen) for row in rows])
+        eligible = (texts.unll >= 0) & ~excluded
+        pairs = match(texts, eligible, chosen)
+        low = low_sensitivity(texts, chosen, counts=self._by_task)
+        examples = self._examples(texts, excluded, low, labels)
+        self.lists["examples"] += packed(examples)
+        self.lists["pairs"] += packed(pairs.pairs)
+        self.lists["unmatched"] += packed(pairs.unmatched)
+        spans = [one for row in rows for one in row.spans]
+        self.counted.update(
+            {
+                "tokens": len(texts.unll),
+                "tokens_scored": int((texts.unll >= 0).sum()),
+                "texts_cut": sum(row.was_cut for row in rows),
+                "spans": len(spans),
+                "spans_of_canaries": sum(span.part is not None for span, _ in spans),
+                "spans_partial": sum(bool(at and at.partial) for _, at in spans),
+                "pairs": len(pairs.pairs),
+                "unmatched": len(pairs.unmatched),
+                "spans_cut": sum(u["reason"] == CUT_OFF for u in pairs.unmatched),
+            }
+        )
+        self.comparable += len(pairs.scored)
+        self.balance.add(texts, eligible, pairs)
+        self.identifiers.add(texts, first=first)
+        self.canary_rows += [
+            (row, is_whole(row, texts.unll[texts.of(i)]))
+            for i, row in enumerate(rows)
+            if row.example.canary is not None
+        ]
+
+    def _examples(
+        self,
+        texts: Corpus,
+        excluded: np.ndarray,
+        low: np.ndarray,
+        labels: Sequence[str],
+    ) -> Iterator[Record]:
+        """The manifest's examples, made one after the other: a record takes 10 KB."""
+        classes = token_classes(texts).tobytes().decode("ascii")
+        for i, row in enumerate(texts.rows):
+            part = texts.of(i)
+            edges = np.diff(np.concatenate([[False], excluded[part], [False]]))
+            yield {
+                **example_record(row, labels[i]),
+                "reference_unll": [
+                    u if u >= 0 else None for u in texts.unll[part].tolist()
+                ],
+                "excluded": np.flatnonzero(edges).reshape(-1, 2).tolist(),
+                "classes": classes[part],
+                "low": np.flatnonzero(low[part]).tolist(),
+            }
+
+
+NOTES = {
+    "texts_cut": "{texts_cut} of {examples} texts are longer than {max_length} tokens: "
+    "their prompts were cut from the start, {spans_cut} spans were lost",
+    "incomparable": "no identifier was annotated in scored text: there are no pairs",
+    "spans_partial": "{spans_partial} of {spans} spans begin or end inside a token",
+    "canary_rows_cut": "{canary_rows_cut} rows lost their canary to the context's "
+    "length",
+    "unranked": "{unranked} of {canary_parts} canary parts cannot be ranked: {reasons}",
+    "rows_near_duplicate": "{rows_near_duplicate} rows with a near-duplicate in the "
+    "other split were left out of membership",
+    "no_members": "there are no members",
+    "no_non_members": "there are no non-members",
+}
+"""What a reader must know where a count is not 0, one sentence each."""
+
+
 # --- a manifest of data alone ---------------------------------------------------------
-
-TASKS_NOTE = "made of data alone, for `utility` only: it holds no reference scores"
-
-SETTINGS = BuildSettings(caliper=0, buffer=0, tau=0, alpha=0, canary_contexts="all")
-"""Of a manifest that selects nothing."""
 
 
 def task_manifest(
@@ -282,11 +430,14 @@ def task_manifest(
         "model_id": base,
         "shape": None,
     }
-    settings = SETTINGS.recorded(max_positions=loaded.max_positions)
-    settings["n_candidates"] = 0
+    nothing = BuildSettings(caliper=0, buffer=0, tau=0, alpha=0, canary_contexts="all")
+    settings = nothing.recorded(max_positions=loaded.max_positions)
+    note = "made of data alone, for `utility` only: it holds no reference scores"
     return seal(
         {
-            **heading(name, reference, settings, ()),
+            **heading(
+                name, reference, settings.model_copy(update={"n_candidates": 0}), ()
+            ),
             "counts": {
                 **row_numbers(examples),
                 **units.counts,
@@ -295,13 +446,10 @@ def task_manifest(
                 "texts_cut": sum(row.was_cut for row in rows),
                 "pairs": 0,
             },
-            "examples": (
-                example_record(row, label)
-                for row, label in zip(rows, units.labels, strict=True)
-            ),
+            "examples": map(example_record, rows, units.labels),
             **dict.fromkeys(("pairs", "unmatched", "canaries"), ()),
             "membership": {"members": [], "non_members": []},
             "balance": [],
-            "notes": [TASKS_NOTE, *units.notes],
+            "notes": [note, *units.notes],
         }
     )

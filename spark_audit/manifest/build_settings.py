@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -73,9 +73,9 @@ class BuildSettings:
     alpha: Annotated[float, NO_OPTION] = 0.5
 
     def __post_init__(self) -> None:
-        self.recorded(max_positions=None)
+        self.recorded()
 
-    def recorded(self, *, max_positions: int | None) -> dict[str, Any]:
+    def recorded(self, *, max_positions: int | None = None) -> Settings:
         """What a manifest says of them: presets resolved, the model's context applied.
 
         Raises
@@ -103,9 +103,8 @@ class BuildSettings:
             "canary_contexts": contexts,
         }
         try:
-            settings = Settings.model_validate(values)
+            return Settings.model_validate(values)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             what = f"{first['input']!r}: {first['msg'].lower()}"
             raise InputError(what, where=str(first["loc"][0])) from error
-        return settings.model_dump()

@@ -56,10 +56,8 @@ def clusters(examples: Sequence[Example], groups: np.ndarray) -> Clusters:
         Near-duplicate group of each row, shape ``(n,)``.
     """
     strings, notes = _strings(examples)
-    sources, canaries = list[str](), list[str | None]()
-    for example in examples:
-        sources.append(example.source_id)
-        canaries.append(example.canary.id if example.canary else None)
+    sources = [example.source_id for example in examples]
+    canaries = [row.canary.id if row.canary else None for row in examples]
     labels = cluster_labels(sources, canaries, groups, strings)
     sizes = Counter(labels)
     largest = max(sizes.values(), default=0)
@@ -92,10 +90,10 @@ def _strings(examples: Sequence[Example]) -> tuple[list[list[int]], list[str]]:
     bare: Counter[str] = Counter()
     for example in examples:
         own = _annotated(example)
-        whole = {string for string, tells in own if tells}
-        for string in whole:
+        telling = {string for string, tells in own if tells}
+        for string in telling:
             number.setdefault(string, len(number))
-        bare.update({string for string, _ in own} - whole)
+        bare.update({string for string, _ in own} - telling)
     # A password may be a plain word: it is one only where it is annotated.
     find = finder({string for string in number if not string.isalpha()})
     held = []

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from spark_audit.manifest.layout import Layout
-from spark_audit.scoring.table import COLUMNS
+from spark_audit.scoring.table import TokenTable
 from spark_audit.stats.matching import micro_nats, non_overlapping_windows
 
-SCORES = np.dtype([(name, COLUMNS[name]) for name in ("nll", "mean_logp", "rank_lo")])
-"""What is asked of the reference model per token; one that was not scored has no NLL:
-it is NaN."""
+SCORES = ("nll", "mean_logp", "rank_lo")
+"""What is asked of the reference model per token."""
 AVERAGED = ("entropy", "log2_rank", "log_frequency", "word_start", "in_prompt")
 
 
@@ -31,9 +30,8 @@ class Corpus:
 
     Parameters
     ----------
-    scores
-        Plain scores of the rows' tokens by the reference model, shape ``(N,)``,
-        :data:`SCORES`.
+    table
+        Plain scores of the rows by the reference model, other rows among them.
     counts
         How often each token stands in all texts, special ones left out.
     before
@@ -72,7 +70,7 @@ class Corpus:
     def __init__(
         self,
         rows: Sequence[Layout],
-        scores: np.ndarray,
+        table: TokenTable,
         *,
         counts: np.ndarray,
         before: Mapping[str, float],
@@ -105,12 +103,18 @@ class Corpus:
         log_share[share == 0] = 0.0
         shares = log_share[np.where(self.special, 0, self.tokens)]
         self.log_frequency = np.where(self.special, 0.0, shares)
-        scored = ~np.isnan(scores["nll"])
-        self.unll = np.full(len(scored), -1, np.int64)
-        self.unll[scored] = micro_nats(scores["nll"][scored])
-        self.entropy, self.log2_rank = np.zeros((2, len(scored)))
-        self.entropy[scored] = -scores["mean_logp"][scored]
-        self.log2_rank[scored] = np.log2(scores["rank_lo"][scored])
+        self.unll = np.full(len(self.tokens), -1, np.int64)
+        self.entropy, self.log2_rank = np.zeros((2, len(self.tokens)))
+        own = [table.rows(row.example.id) for row in rows]
+        offsets = zip(self.first.tolist(), own, strict=False)
+        at = np.concatenate([first + table.position[held] for first, held in offsets])
+
+        def column(name: str) -> np.ndarray:
+            return np.concatenate([table.columns[name][held] for held in own])
+
+        nll, mean_logp, rank = map(column, SCORES)
+        self.unll[at], self.entropy[at] = micro_nats(nll), -mean_logp
+        self.log2_rank[at] = np.log2(rank)
 
     def of(self, example: int) -> slice:
         """The tokens of one example."""

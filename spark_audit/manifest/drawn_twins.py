@@ -61,7 +61,7 @@ class Identifiers:
         """Take a slice of rows, of which the first has this number among all."""
         for i, row in enumerate(texts.rows):
             scored = texts.unll[texts.of(i)] >= 0
-            for span, tokens in zip(row.example.spans, row.spans, strict=True):
+            for span, tokens in row.spans:
                 key = folded(row.example.text[span.start : span.end].strip())
                 if span.part is not None or not key:
                     continue

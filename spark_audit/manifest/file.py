@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 MAGIC = b"ARROW1"
 """How an Arrow file begins."""
 _SCHEMA = pa.schema([("part", pa.string()), ("json", pa.binary())])
-NO_MANIFEST = "is no SPARK Audit manifest"
 MANIFEST = "give a file of `spark-audit manifest build`"
 FIX = "build it again, or get the original file"
 PARTS: Mapping[str, type[Any]] = {
@@ -100,13 +99,13 @@ def _tables(content: Mapping[str, Any]) -> dict[str, Table[Any]]:
 
 
 def _checked(content: Mapping[str, Any], *, where: str) -> Manifest:
-    tables = _tables(content)
     try:
+        tables = _tables(content)
         # Without them it is a manifest too: that of no example.
         head = canonical_json({**content, **dict.fromkeys(tables, ())})
         draft = Manifest.model_validate_json(head).having(**tables)
         check_joined(draft)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         what = str(error)
         if isinstance(error, ValidationError):
             first = error.errors(include_input=False, include_url=False)[0]
@@ -252,31 +251,28 @@ def load_manifest(path: str | Path | Manifest) -> Manifest:
         raise TypeError(f"manifest: {type(path).__name__} is no path and no Manifest")
     path = Path(path).expanduser()
     content = _content_of_file(path)
-    _check_heading(content, path)
-    try:
-        content |= _tables(content)
-        fits = content.get("digest") == digest(content)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            "holds half a surrogate pair or too deep a nesting",
-            where=str(path),
-            fix=FIX,
-        ) from error
-    if not fits:
+    if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
+        fix = instead(path, wanted="manifest", otherwise=MANIFEST)
+        raise InputError("is no SPARK Audit manifest", where=str(path), fix=fix)
+    found = _checked(content, where=str(path))
+    tables = {name: getattr(found, name) for name in PARTS if name in content}
+    if found.digest != digest({**content, **tables}):
         raise InputError(
             "was changed after it was built: its digest does not fit its content",
             where=str(path),
             fix=FIX,
         )
-    return _checked(content, where=str(path))
+    return found
 
 
 def _content_of_file(path: Path) -> Any:
+    """What a file holds; nothing where it is known to be something else."""
     try:
         with open_regular(path, follow=True) as file:
             if file.peek(len(MAGIC)).startswith(MAGIC):
                 return read_arrow(path)
             raw = read_whole(file, most=data_bytes())
+        return parse_json(raw, place=str(path))
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
         kind: type[SparkError] = OutputError
@@ -287,27 +283,10 @@ def _content_of_file(path: Path) -> Any:
     except (pa.ArrowException, KeyError, TypeError) as error:
         what = "was changed, is not whole, or is no manifest"
         raise InputError(what, where=str(path), fix=FIX) from error
-    try:
-        return parse_json(raw, place=str(path))
-    except InputError as error:
-        if (fix := goes(path, wanted="manifest")) is None:
+    except InputError:
+        if goes(path, wanted="manifest") is None:
             raise
-        raise InputError(NO_MANIFEST, where=str(path), fix=fix) from error
-
-
-def _check_heading(content: Any, path: Path) -> None:
-    """Refuse what is no manifest, and one of another version."""
-    if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
-        fix = instead(path, wanted="manifest", otherwise=MANIFEST)
-        raise InputError(NO_MANIFEST, where=str(path), fix=fix)
-    version = content.get("schema_version")
-    if version != 1:
-        known = isinstance(version, int) and abs(version) < MOST
-        raise InputError(
-            f"has schema version {version if known else 'unknown'}, not 1",
-            where=str(path),
-            fix="build it again with this version of SPARK Audit",
-        )
+        return None
 
 
 def check_fit(

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from spark_audit.data.encoding import Encoding, TokenSpan, encode, kept_range
-from spark_audit.data.examples import Example, Ranges
+from spark_audit.data.examples import Example, Ranges, task_templates, template_ranges
 from spark_audit.data.occurrences import identifier_ranges
-from spark_audit.data.templates import task_templates, template_ranges
 from spark_audit.errors import at
+from spark_audit.manifest.schema import Settings
 from spark_audit.stats.matching import dilate
 
 SLICE_ROWS = 512
@@ -31,7 +31,7 @@ class Layout:
     response_token
         First token of the response.
     spans
-        Tokens of each of the example's spans; ``None`` for one without any (blank).
+        The example's spans, each with its tokens; ``None`` for one without any (blank).
 
     Raises
     ------
@@ -48,16 +48,14 @@ class Layout:
         max_length: int | None,
     ) -> None:
         self.example, self.encoding, self.template = example, encoding, template
-        self.spans = tuple(
-            encoding.span(span.start, span.end) for span in example.spans
-        )
+        self.spans = [(s, encoding.span(s.start, s.end)) for s in example.spans]
         border = len(example.prompt)
         with at(f"example {example.id!r}"):
             self.kept = kept_range(
                 encoding,
                 max_length=max_length,
                 response_start=border,
-                spans=[(span.start, span.end) for span in self.spans if span],
+                spans=[(at.start, at.end) for _, at in self.spans if at],
             )
         self.response_token = encoding.reaching(border)
 
@@ -81,19 +79,20 @@ class Layout:
         first, end = self.encoding.leading, self.encoding.text_end
         return first < self.kept[0] or self.kept[1] < end
 
-    def within(self, span: TokenSpan) -> bool:
-        """Whether all of a span is kept."""
-        return self.kept[0] <= span.start and span.end <= self.kept[1]
+    def within(self, tokens: TokenSpan | None) -> bool:
+        """Whether a span has tokens, and all of them are kept."""
+        low, high = self.kept
+        return tokens is not None and low <= tokens.start and tokens.end <= high
 
-    def excluded(self, *, buffer: int, exclude_template: bool) -> np.ndarray:
+    def excluded(self, settings: Settings) -> np.ndarray:
         """Shape ``(T,)``, bool: tokens that no control may touch.
 
-        Identifiers with ``buffer`` tokens on either side, injected sentences, whose
-        words stand in many rows, special tokens and, if asked, the template.
+        Identifiers with ``settings.buffer`` tokens on either side, injected sentences,
+        whose words stand in many rows, special tokens and, if asked, the template.
         """
         frames = self.encoding.mask(self.example.frames)
-        mask = dilate(self.pii, buffer) | frames | self.encoding.special
-        return np.asarray(mask | self.fixed if exclude_template else mask)
+        mask = dilate(self.pii, settings.buffer) | frames | self.encoding.special
+        return np.asarray(mask | self.fixed if settings.exclude_template else mask)
 
 
 class Rows:

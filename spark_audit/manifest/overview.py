@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from spark_audit.data.canaries import RANKED
 from spark_audit.manifest.schema import Manifest
 from spark_audit.sentences import render
 from spark_audit.stats.chance_ranks import chance_mde
-from spark_audit.stats.matching import NO_WINDOW, effective_clusters
+from spark_audit.stats.matching import NO_WINDOW
 from spark_audit.stats.power import clusters_needed, mde, mde_normal
 
 Record = dict[str, Any]
@@ -47,14 +46,8 @@ class Description:
 
 
 def describe(manifest: Manifest) -> Description:
-    """Describe a manifest; a redacted one too, less the figures from its scores.
-
-    Figures of pairs and spans are over train rows, which are what is audited; the
-    tables by type and by task count both splits.
-    """
+    """Describe a manifest; of a redacted one all but the balance."""
     spans = _spans(manifest)
-    train = spans[spans["split"] == "train"]
-    pairs = train[train["matched"]]
     reasons: Any = spans[~spans["matched"]].groupby(["reason", "type"]).size()
     judged = _judged(spans)
     # None is no missing figure here.
@@ -69,58 +62,53 @@ def describe(manifest: Manifest) -> Description:
             "reference dtype": manifest.reference.dtype,
             **{k: unset.get(k) if v is None else v for k, v in settings},
             **{name.replace("_", " "): n for name, n in manifest.counts.items()},
-            **_pair_facts(pairs),
         },
         tables={
             "what can be judged": judged,
             "unmatched spans": reasons.reset_index(name="spans").to_dict("records"),
             "balance": [row.model_dump() for row in manifest.balance],
-            "effects to expect": [*_effects(manifest, pairs["cluster"].nunique())],
+            "effects to expect": [*_effects(manifest, _groups(spans))],
         },
         notes=tuple(manifest.notes),
-        summary=tuple(_summary(manifest, train, judged)),
+        summary=tuple(_summary(manifest, spans, judged)),
     )
 
 
 def _spans(manifest: Manifest) -> pd.DataFrame:
-    """Spans that are no part of a canary, matched or not; scores NaN where redacted."""
+    """Spans that are no part of a canary, matched or not."""
 
     def row(key: str, *facts: object) -> tuple[object, ...]:
-        example = manifest.by_id[key]
-        return example.task, example.split, example.cluster, *facts
+        example = manifest.by_id[key]  # takes 10 KB: it is not kept
+        return example.split == "train", example.cluster, *facts
 
-    rows = []
-    for pair in manifest.pairs:
-        pii, theirs = pair.pii, pair.control.nll
-        gap = None if pii.nll is None or theirs is None else pii.nll - theirs
-        length = pii.token_end - pii.token_start
-        rows.append(row(pair.example, pii.type, True, length, pair.distance, gap, ""))
+    rows = [row(pair.example, pair.pii.type, True, "") for pair in manifest.pairs]
     for span in manifest.unmatched:
         short = span.reason.startswith(NO_WINDOW.format(""))
         reason = TOO_SHORT if short else span.reason
-        rows.append(row(span.example, span.type, False, 0, None, None, reason))
-    columns = "task split cluster type matched tokens distance gap reason".split()
-    types = {"matched": bool, "tokens": int, "distance": float, "gap": float}
+        rows.append(row(span.example, span.type, False, reason))
+    columns = ["trained", "cluster", "type", "matched", "reason"]
+    types = {"trained": bool, "matched": bool}
     return pd.DataFrame(rows, columns=columns).astype(types)
+
+
+def _groups(spans: pd.DataFrame) -> int:
+    """Clusters of trained identifiers with a control."""
+    return int(spans["cluster"][spans["trained"] & spans["matched"]].nunique())
 
 
 def _judged(spans: pd.DataFrame) -> list[Record]:
     """By type, what can be judged of trained identifiers."""
-    rows = []
-    for kind, of in spans.groupby("type"):
-        trained = of[of["split"] == "train"]
-        groups = trained["cluster"][trained["matched"]].nunique()
-        rows.append(
-            {
-                "type": kind,
-                "trained": len(trained),
-                "held out": len(of) - len(trained),
-                "with control": int(trained["matched"].sum()),
-                "clusters": groups,
-                "smallest effect, nats": _change(groups),
-            }
-        )
-    return rows
+    return [
+        {
+            "type": kind,
+            "trained": int(of["trained"].sum()),
+            "held out": int((~of["trained"]).sum()),
+            "with control": int((of["trained"] & of["matched"]).sum()),
+            "clusters": _groups(of),
+            "smallest effect, nats": _change(_groups(of)),
+        }
+        for kind, of in spans.groupby("type")
+    ]
 
 
 def _change(clusters: int) -> float | None:
@@ -131,65 +119,34 @@ def _change(clusters: int) -> float | None:
 
 
 def _summary(
-    manifest: Manifest, train: pd.DataFrame, judged: list[Record]
+    manifest: Manifest, spans: pd.DataFrame, judged: list[Record]
 ) -> Iterator[str]:
-    """The trouble first, then what each type allows, then what to change."""
+    """What can be judged of each type, then what to change."""
     types = [row for row in judged if row["trained"]]
-
-    def share(row: Record) -> float:
-        return float(row["with control"] / row["trained"])
-
-    few = sorted((row for row in types if share(row) < HALF), key=share)
-    matched, held_out = train["matched"].sum(), sum(row["held out"] for row in judged)
-    total = {"type": "", "trained": len(train), "with control": matched}
+    few = [row for row in types if row["with control"] < HALF * row["trained"]]
+    few.sort(key=lambda row: row["with control"] / row["trained"])
+    counted = {n: sum(row[n] for row in types) for n in ("trained", "with control")}
     yield render(
         "overview.trained" if types else "overview.no_identifier",
         name=manifest.name,
         few=bool(few),
-        rows=few[:3] or [total],
+        rows=few[:3] or [{"type": "", **counted}],
     )
-    if types and not held_out:
+    if types and not any(row["held out"] for row in judged):
         yield render("overview.no_held_out")
     for row in types:
         yield render("overview.type", row=row, effect=row["smallest effect, nats"])
     if types:
         yield render("overview.legend")
-    reasons: dict[str, list[str]] = {}
+    lost = spans[spans["trained"] & ~spans["matched"]]
     for row in few:
-        lost = train[(train["type"] == row["type"]) & ~train["matched"]]["reason"]
-        why = "window" if (lost == TOO_SHORT).mean() > HALF else "caliper"
-        reasons.setdefault(why, []).append(row["type"])
-    for why, names in reasons.items():
-        caliper = f"{manifest.settings.caliper:g}"
-        yield render(f"overview.{why}", types=names, caliper=caliper)
-    planted = {c.canary_id: c.held_out for c in manifest.canaries}
-    out = sum(planted.values())
-    said = "canaries" if planted else "no_canaries"
-    yield render(f"overview.{said}", planted=len(planted) - out, held_out=out)
-
-
-def _pair_facts(pairs: pd.DataFrame) -> dict[str, int | float | None]:
-    """Pairs of train rows: their clusters, and how well they match.
-
-    Their Delta_sel on the reference is what matching has left of difficulty.
-    """
-    tokens = pairs.groupby("cluster")["tokens"].sum().tolist()
-    apart = pairs["distance"].dropna()
-    gap = None
-    if len(apart):
-        gap = np.average(pairs["gap"], weights=pairs["tokens"])
-    figures = {
-        "distance mean": apart.mean(),
-        "distance max": apart.max(),
-        "Delta_sel on the reference": gap,
-    }
-    return {
-        "pairs in train rows": len(pairs),
-        "tokens in them": sum(tokens),
-        "clusters in them": len(tokens),
-        "effective clusters": effective_clusters(tokens) if tokens else None,
-        **{k: None if pd.isna(v) else float(v) for k, v in figures.items()},
-    }
+        short = (lost["reason"][lost["type"] == row["type"]] == TOO_SHORT).mean() > HALF
+        why, caliper = "window" if short else "caliper", manifest.settings.caliper
+        yield render(f"overview.{why}", type=row["type"], caliper=f"{caliper:g}")
+    held_out = {c.canary_id: c.held_out for c in manifest.canaries}
+    out = sum(held_out.values())
+    said = "canaries" if held_out else "no_canaries"
+    yield render(f"overview.{said}", planted=len(held_out) - out, held_out=out)
 
 
 def _effects(manifest: Manifest, count: int) -> Iterator[Record]:
@@ -205,12 +162,9 @@ def _effects(manifest: Manifest, count: int) -> Iterator[Record]:
     def effect(*values: object) -> Record:
         return dict(zip(fields, values, strict=True))
 
-    enough = ", ".join(
-        f"{clusters_needed(CLUSTER_SD, effect)} clusters for {effect:g}"
-        for effect in (0.5, 0.2)
-    )
-    spread = f"an SD of {CLUSTER_SD:g} nats over clusters, as SPARK's interval implies"
-    assumed = f"{spread}; {enough}"
+    half, fifth = (clusters_needed(CLUSTER_SD, least) for least in (0.5, 0.2))
+    assumed = f"an SD of {CLUSTER_SD:g} nats over clusters, as SPARK's interval implies"
+    assumed += f"; {half} clusters for 0.5, {fifth} clusters for 0.2"
     yield effect("matched delta_sel, did", count, "nats", _change(count), assumed)
     for part in RANKED:
         planted = [
@@ -219,9 +173,9 @@ def _effects(manifest: Manifest, count: int) -> Iterator[Record]:
             if c.part == part and not c.held_out and c.true_index is not None
         ]
         if planted:
-            figure, n = f"canary rank_mean {part}", len(planted)
-            least = chance_mde(n, n_candidates=planted[0]).ranks
-            yield effect(figure, n, "ranks", least, "uniform ranks")
+            least = chance_mde(len(planted), n_candidates=planted[0]).ranks
+            figure = f"canary rank_mean {part}"
+            yield effect(figure, len(planted), "ranks", least, "uniform ranks")
     members = len(manifest.membership.members)
     others = len(manifest.membership.non_members)
     if members and others:

@@ -39,9 +39,6 @@ def ids_identify(manifest: Manifest) -> bool:
             known.add(_squeezed(string))
             if span.type == "NAME":
                 known |= {*_WORD.findall(string.casefold())}
-    for canary in manifest.canaries:
-        if canary.true_index is not None and canary.part != "full":
-            known.add(_squeezed(canary.candidates[canary.true_index]))
     known = {one for one in known if len(one) >= _LEAST}
     return any(
         find_identifiers(key) or not known.isdisjoint(_joins(key)) for key in ids

@@ -13,7 +13,8 @@ holds the JSON of each record rather than its values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import islice, pairwise
 from operator import eq
@@ -345,21 +346,16 @@ class ManifestExample(_Part):
         return np.flatnonzero(mask)
 
 
-class ById(Mapping[str, ManifestExample]):
-    """Examples by id, each made when it is asked for; ``at`` is their place."""
+class ById(UserDict[str, Any]):
+    """Examples by id, each made when it is asked for; ``data`` holds their place."""
 
     def __init__(self, examples: Sequence[ManifestExample], ids: Iterable[str]) -> None:
         self._examples = examples
-        self.at = {key: at for at, key in enumerate(ids)}
+        self.data = {key: at for at, key in enumerate(ids)}
 
     def __getitem__(self, key: str) -> ManifestExample:
-        return self._examples[self.at[key]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.at)
-
-    def __len__(self) -> int:
-        return len(self.at)
+        example: ManifestExample = self._examples[self.data[key]]
+        return example
 
 
 class PairSide(_Part):

@@ -7,28 +7,40 @@ is looked at.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from spark_audit.data.canaries import RANKED, Encode, canary_ranges
-from spark_audit.data.candidate_sets import Candidates, Context, candidates
-from spark_audit.data.examples import Canary, Example, Part
+from spark_audit.data.canaries import (
+    RANKED,
+    Candidates,
+    Context,
+    Encode,
+    canary_ranges,
+    candidates,
+)
+from spark_audit.data.examples import (
+    Canary,
+    Example,
+    Part,
+    Span,
+    parts_outside,
+    template_ranges,
+)
 from spark_audit.data.sensitivity_score import (
     score2,
     sensitivity,
     stop_word_ranges,
-    token_counts,
 )
-from spark_audit.data.templates import parts_outside, template_ranges
 from spark_audit.errors import InputError
-from spark_audit.manifest.covariates import Corpus
+from spark_audit.manifest.covariates import Corpus, covariates, pool, token_ranges
 from spark_audit.manifest.layout import Layout, Rows
+from spark_audit.manifest.schema import Settings
 from spark_audit.provenance import seed_for
 from spark_audit.stats.duplicates import duplicate_groups
-from spark_audit.stats.matching import match_spans
+from spark_audit.stats.matching import balance_rows, match_spans
 
 CUT_OFF = "cut off: text longer than the context"
 NO_TOKEN = "no token of its own"
@@ -36,7 +48,7 @@ NO_TOKEN = "no token of its own"
 Record = dict[str, Any]
 
 
-# --- pairs ----------------------------------------------------------------------------
+# --- pairs and their balance ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,79 +66,69 @@ class Pairs:
     controls: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-def match(
-    texts: Corpus,
-    eligible: np.ndarray,
-    *,
-    caliper: float,
-    distance: Literal["mean", "profile"],
-    controls: Literal["any", "before"],
-) -> Pairs:
+def match(texts: Corpus, eligible: np.ndarray, settings: Settings) -> Pairs:
     """Match every span that is no part of a canary with text of its own example.
 
     Parameters
     ----------
     eligible
         Shape ``(N,)``, bool: tokens that a control may use.
-    caliper
-        Nats a token.
     """
     found = Pairs()
     for i, row in enumerate(texts.rows):
-        spans, reasons = dict[int, tuple[int, int]](), dict[int, str]()
-        for j, (span, tokens) in enumerate(
-            zip(row.example.spans, row.spans, strict=True)
-        ):
-            if span.part is not None:
-                continue
-            if tokens is not None and row.within(tokens):
-                spans[j] = tokens.start, tokens.end
-            else:
-                reasons[j] = CUT_OFF if tokens else NO_TOKEN
-        part = texts.of(i)
-        unll = texts.unll[part]
-        if spans:
+        unll = texts.unll[texts.of(i)]
+        spans = [(span, at) for span, at in row.spans if span.part is None]
+        reasons = {
+            k: CUT_OFF if at else NO_TOKEN
+            for k, (_, at) in enumerate(spans)
+            if not row.within(at)
+        }
+        placed = [
+            (k, at.start, at.end)
+            for k, (_, at) in enumerate(spans)
+            if at is not None and k not in reasons
+        ]
+        if placed:
             matching = match_spans(
                 unll,
-                eligible[part],
-                [*spans.values()],
-                caliper_u=round(1e6 * caliper),
-                distance=distance,
-                controls=controls,
+                eligible[texts.of(i)],
+                [(start, end) for _, start, end in placed],
+                caliper_u=round(1e6 * settings.caliper),
+                distance=settings.distance,
+                controls=settings.controls,
                 shows=row.encoding.start < row.encoding.end,
             )
-            which = [*spans]
-            reasons |= {which[i]: why for i, why in matching.unmatched.items()}
+            reasons |= {placed[n][0]: why for n, why in matching.unmatched.items()}
             for pair in matching.pairs:
-                of = which[pair.span]
-                start, length = spans[of][0], spans[of][1] - spans[of][0]
-                found.pairs.append(_pair(row, of, start, pair.start, length, unll))
+                k, start, end = placed[pair.span]
+                length = end - start
+                record = _pair(row, spans[k][0], start, pair.start, length, unll)
+                found.pairs.append(record)
                 found.matched.append((i, start, length))
                 found.controls.append((i, pair.start, length))
         found.scored.extend(
             (i, start, end - start)
-            for start, end in spans.values()
+            for _, start, end in placed
             if (unll[start:end] >= 0).all()
         )
-        for j in sorted(reasons):
-            span = row.example.spans[j]
+        for k in sorted(reasons):
+            span, _ = spans[k]
             found.unmatched.append(
                 {
                     "example": row.example.id,
                     "char_start": span.start,
                     "char_end": span.end,
                     "type": span.type,
-                    "reason": reasons[j],
+                    "reason": reasons[k],
                 }
             )
     return found
 
 
 def _pair(
-    row: Layout, of: int, start: int, control: int, length: int, unll: np.ndarray
+    row: Layout, span: Span, start: int, control: int, length: int, unll: np.ndarray
 ) -> Record:
-    """The record of a span (by its number) and the control's first token."""
-    span, encoding = row.example.spans[of], row.encoding
+    """The record of a span and its control, by the first token of each."""
 
     def side(at: int, char_start: int, char_end: int) -> Record:
         return {
@@ -138,23 +140,86 @@ def _pair(
         }
 
     apart = int((unll[start : start + length] - unll[control : control + length]).sum())
-    last = control + length - 1
+    edges = row.encoding.start[control], row.encoding.end[control + length - 1]
     return {
         "example": row.example.id,
         "pii": {**side(start, span.start, span.end), "type": span.type},
-        "control": side(control, encoding.start[control], encoding.end[last]),
+        "control": side(control, *edges),
         "distance": abs(apart) / (1e6 * length),
         "weight": 1.0,
     }
+
+
+CONTROLS_ONLY = {
+    "distance_to_pii": "tokens between the control and its span",
+    "control_before": "share of controls before their span",
+}
+"""Covariates of controls alone, and what is noted of them."""
+
+
+class Balance:
+    """Balance over the train rows, which are what is audited, from slices of rows."""
+
+    def __init__(self) -> None:
+        # By covariate and side: what one slice has after that of another.
+        self._parts: dict[str, dict[str, list[np.ndarray]]] = defaultdict(
+            lambda: {side: [] for side in ("spans", "pool", "matched", "controls")}
+        )
+
+    def add(self, texts: Corpus, eligible: np.ndarray, pairs: Pairs) -> None:
+        """Take a slice's spans, windows and pairs."""
+        train = [row.example.split == "train" for row in texts.rows]
+        spans, matched, controls = (
+            token_ranges([at for at in places if train[at[0]]])
+            for places in (pairs.scored, pairs.matched, pairs.controls)
+        )
+        if not len(spans):
+            return
+        for side, ranges in (
+            ("spans", spans),
+            ("pool", pool(eligible, texts, spans)),
+            ("matched", matched),
+            ("controls", controls),
+        ):
+            for name, values in covariates(texts, ranges).items():
+                self._parts[name][side].append(values)
+        apart = controls[:, 1] - matched[:, 1]
+        between = np.abs(apart) - matched[:, 2]
+        self._parts["distance_to_pii"]["controls"].append(between)
+        self._parts["control_before"]["controls"].append(apart < 0)
+
+    def records(self) -> list[Record]:
+        """As :func:`spark_audit.stats.matching.balance_rows`; none without a span.
+
+        Two more rows have values for controls only: their distance to the PII span in
+        tokens, and the share of them that stand before it. What was taken is gone
+        afterwards.
+        """
+        rows: list[Record] = []
+        for name in [*self._parts]:
+            sides = self._parts.pop(name).values()
+            spans, windows, matched, controls = (
+                {name: np.concatenate([*held, []])} for held in sides
+            )
+            own = balance_rows(spans, windows, controls, covariates_matched=matched)
+            for row in own:
+                if name in CONTROLS_ONLY and len(controls[name]):
+                    row["note"] = CONTROLS_ONLY[name]
+                # The last digits of a mean depend on the machine.
+                rounded = {
+                    k: round(v, 9) for k, v in row.items() if isinstance(v, float)
+                }
+                rows.append(row | rounded)
+        return rows
 
 
 # --- tokens of low sensitivity --------------------------------------------------------
 
 
 def low_sensitivity(
-    texts: Corpus, *, alpha: float, tau: float, counts: Mapping[str, np.ndarray]
+    texts: Corpus, settings: Settings, *, counts: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Scored tokens of plain text with a sensitivity Score of at most ``tau``.
+    """Scored tokens of plain text with a sensitivity Score of at most ``settings.tau``.
 
     **[ours]** Score_1 is the reference model's NLL, Score_2 is taken over all tasks and
     rows of the manifest. No identifier, special or template token is among them.
@@ -162,7 +227,7 @@ def low_sensitivity(
     Parameters
     ----------
     counts
-        :func:`counts_by_task` of all rows.
+        How often each token stands in the rows of each task: shape ``(V,)`` each.
 
     Returns
     -------
@@ -180,88 +245,65 @@ def low_sensitivity(
         sensitivity(
             texts.unll[scored] / 1e6,
             score2([counts[name] for name in sorted(counts)])[texts.tokens[scored]],
-            alpha=alpha,
+            alpha=settings.alpha,
             pii_mask=pii[scored],
             zero_mask=(stop | fixed)[scored],
         )
-        <= tau
+        <= settings.tau
     )
     return np.asarray(low & ~pii & ~fixed & ~texts.special)
-
-
-def counts_by_task(rows: Iterable[Layout], vocab_size: int) -> dict[str, np.ndarray]:
-    """How often each token stands in the rows of each task, special ones left out."""
-    found: dict[str, list[np.ndarray]] = {}
-    for row in rows:
-        plain = row.encoding.ids[~row.encoding.special]
-        found.setdefault(row.example.task, []).append(plain)
-    return {
-        task: token_counts([np.concatenate(ids)], vocab_size=vocab_size)
-        for task, ids in found.items()
-    }
 
 
 # --- canaries -------------------------------------------------------------------------
 
 
 def canary_sets(
-    rows: Sequence[tuple[Layout, np.ndarray]],
+    rows: Sequence[tuple[Layout, bool]],
+    settings: Settings,
     *,
     encode: Encode,
-    contexts: int | None,
-    n: int,
-    seed: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[list[Record], int]:
+) -> list[Record]:
     """Candidates for every canary and part, each from a pool of its own.
 
     Parameters
     ----------
     rows
-        Those with a canary, and the micro-nats of their tokens.
+        Those with a canary, and whether all of it was scored.
+    settings
+        ``canary_contexts``: rows that a canary is ranked in, the first by id that hold
+        all of it; ``None``: all. ``n_candidates``: strings in a set.
     encode
         Token ids of texts, special tokens included.
-    contexts
-        Rows that a canary is ranked in, the first by id that hold all of it;
-        ``None``: all.
-    n
-        Strings in a set.
-
-    Returns
-    -------
-    list, int
-        The manifest's records, and in how many rows a canary was cut.
     """
-    standing: dict[str, list[tuple[Layout, np.ndarray]]] = defaultdict(list)
-    for row, unll in rows:
+    standing: dict[str, list[tuple[Layout, bool]]] = defaultdict(list)
+    for row, scored in rows:
         if row.example.canary is not None:
-            standing[row.example.canary.id].append((row, unll))
-    records, cut = list[Record](), 0
+            standing[row.example.canary.id].append((row, scored))
+    records = list[Record]()
     for _, held in sorted(standing.items()):
         canary, parts = _one_canary([row.example for row, _ in held])
-        whole = [row for row, unll in held if _is_whole(row, unll)]
-        cut += len(held) - len(whole)
+        whole = [row for row, scored in held if scored][: settings.canary_contexts]
         for part in RANKED:
-            ranges = [(row, canary_ranges(row.example)[part]) for row in whole]
-            places, tokens = ranges[:contexts], None
-            found = Candidates((), None, CUT_OFF)
+            places = [(row, *canary_ranges(row.example)[part]) for row in whole]
+            tokens, found = None, Candidates((), None, CUT_OFF)
             if places:
-                tokens = places[0][0].encoding.span(*places[0][1])
+                tokens = whole[0].encoding.span(*places[0][1:])
                 found = candidates(
                     canary.format,
                     parts,
                     part,
                     encode=encode,
-                    contexts=[Context(row.example.text, *at) for row, at in places],
-                    seed=seed_for(seed, canary.id, part),
-                    n=n,
+                    contexts=[Context(row.example.text, *at) for row, *at in places],
+                    seed=seed_for(settings.seed, canary.id, part),
+                    n=settings.n_candidates,
                 )
             record = {
                 "canary_id": canary.id,
                 "part": part,
                 "contexts": [
                     {"example": row.example.id, "char_start": start, "char_end": end}
-                    for row, (start, end) in places
+                    for row, start, end in places
                 ],
                 "candidates": list(found.strings),
                 "true_index": found.true_index,
@@ -273,7 +315,7 @@ def canary_sets(
             }
             records.append(record | ({"pair": canary.pair} if canary.pair else {}))
             progress(len(records), len(standing) * len(RANKED))
-    return records, cut
+    return records
 
 
 def _one_canary(held: Sequence[Example]) -> tuple[Canary, dict[Part, str]]:
@@ -292,8 +334,8 @@ def _one_canary(held: Sequence[Example]) -> tuple[Canary, dict[Part, str]]:
     return canary, {part: text for part, text in parts if part is not None}
 
 
-def _is_whole(row: Layout, unll: np.ndarray) -> bool:
-    """Whether every token of the canary was scored."""
+def is_whole(row: Layout, unll: np.ndarray) -> bool:
+    """Whether every token of a row's canary was scored."""
     tokens = row.encoding.span(*canary_ranges(row.example)["full"])
     return tokens is not None and bool((unll[tokens.start : tokens.end] >= 0).all())
 
@@ -323,16 +365,16 @@ def membership(
     Members are the train rows without a canary, non-members the test rows without one.
     Rows whose near-duplicate group stands in both splits are neither.
     """
-    rows = [*zip(examples, groups.tolist(), strict=True)]
-    train, test = (
-        {group for example, group in rows if example.split == split}
-        for split in ("train", "test")
-    )
+    splits: dict[int, set[str]] = defaultdict(set)
+    for example, group in zip(examples, groups.tolist(), strict=True):
+        splits[group].add(example.split)
     crossing, found = 0, {"members": list[str](), "non_members": list[str]()}
-    for example, group in rows:
-        if example.canary is None and group in train & test:
+    for example, group in zip(examples, groups.tolist(), strict=True):
+        if example.canary is not None:
+            continue
+        if len(splits[group]) > 1:
             crossing += 1
-        elif example.canary is None:
+        else:
             side = "members" if example.split == "train" else "non_members"
             found[side].append(example.id)
     return found, crossing

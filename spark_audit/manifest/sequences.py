@@ -134,10 +134,14 @@ def task_labels(manifest: Manifest) -> dict[str, tuple[str, ...]]:
     found: dict[str, set[str]] = {}
     for example in manifest.examples:
         found.setdefault(example.task, set()).add(example.response)
+    return _labels(found)
+
+
+def _labels(responses: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
     return {
-        task: tuple(sorted(labels))
-        for task, labels in found.items()
-        if len(labels) <= MOST_LABELS
+        task: tuple(sorted(known))
+        for task, known in responses.items()
+        if len(known) <= MOST_LABELS
     }
 
 
@@ -169,23 +173,17 @@ def row_prompts(
     InputError
         Naming the row, if it has no response or nothing before it.
     """
-    longest: dict[str, int] = {}
-    responses: dict[str, set[str]] = {}
+    longest, responses = dict[str, int](), dict[str, set[str]]()
     wanted, asked = {*keys}, dict[str, tuple[str, str, np.ndarray, int]]()
     for row, encoding in rows:
-        known = responses.setdefault(row.task, set())
-        if len(known) <= MOST_LABELS:
-            known.add(row.response)
+        responses.setdefault(row.task, set()).add(row.response)
         first = encoding.reaching(len(row.prompt))
         size = encoding.text_end - first
         longest[row.task] = max(longest.get(row.task, 1), size)
         if row.id in wanted:
             before = encoding.ids[:first]
             asked[row.id] = row.task, row.response, before, encoding.leading
-    labels = {
-        task: tuple(sorted(known)) if len(known) <= MOST_LABELS else ()
-        for task, known in responses.items()
-    }
+    labels = _labels(responses)
     found = []
     for key in keys:
         task, response, ids, leading = asked[key]
@@ -195,7 +193,7 @@ def row_prompts(
         if limit is not None:  # free text longer than half the context
             new = max(min(new, limit // 2), 1)
         prefix = _cut(ids, leading, limit, new, key)
-        found.append(Prompt(key, prefix, response, new, labels[task]))
+        found.append(Prompt(key, prefix, response, new, labels.get(task, ())))
     return found
 
 

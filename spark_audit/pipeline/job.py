@@ -236,7 +236,7 @@ def relearning_of(request: Request, manifest: Manifest | None) -> Relearning | N
         return None
     from spark_audit.checkpoints.relearning import Relearning
     from spark_audit.data.examples import data_files, read_examples
-    from spark_audit.data.plain_rows import without_identifiers
+    from spark_audit.data.occurrences import without_identifiers
 
     rows, _ = without_identifiers(
         read_examples(*data_files(request.relearn)),

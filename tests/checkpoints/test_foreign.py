@@ -228,12 +228,8 @@ def test_tables_other_than_text_are_never_decoded(asked, tmp_path):
     for source in ("not/there", "http://host.invalid/x", "hf-x/y"):
         with pytest.raises(SparkError):
             import_examples(source, task="t", split="train", format="datasets")
-        with pytest.raises(SparkError, match="does not exist"):
+        with pytest.raises(SparkError, match="cannot be read"):
             import_examples(source, task="t", split="train")
-    state = tmp_path / "d" / "state.json"
-    change(state, _data_files=[{"filename": "../../outside.arrow"}])
-    with pytest.raises(SparkError, match="names data outside of its folder"):
-        import_examples(tmp_path / "d", task="t", split="train")
     assert not asked
 
 

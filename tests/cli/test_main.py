@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from spark_audit.cli.main import run
-from spark_audit.data.examples import PII_TYPES
 from spark_audit.errors import InputError
 from spark_audit.pipeline.request import shard_of
 
@@ -55,8 +54,8 @@ def test_annotate_counts_by_type_and_says_what_rules_miss(tmp_path, capsys):
     assert run([*arguments, "--json"]) == 0
     said = capsys.readouterr()
     counts = {one["type"]: one["annotated"] for one in json.loads(said.out)}
-    assert counts == dict.fromkeys(PII_TYPES, 0) | {"NAME": 2, "EMAIL": 1}
-    assert "NAME: found by lists and cues, not all" in said.err
+    assert counts == {"NAME": 2, "EMAIL": 1}
+    assert said.err.count("of people's names") == 1
     assert run(arguments) == 0
     said = capsys.readouterr()
     assert "identifiers by type" in said.out
@@ -75,7 +74,7 @@ def test_annotate_with_an_own_pattern_and_what_no_rule_knows(tmp_path, capsys):
     assert run([*arguments, "--pattern", r"ORDER=ORD-\d{7}"]) == 0
     said = capsys.readouterr()
     counts = {one["type"]: one["annotated"] for one in json.loads(said.out)}
-    assert counts == dict.fromkeys(PII_TYPES, 0) | {"ORDER": 1}
+    assert counts == {"ORDER": 1}
     assert "1 codes of capitals and digits in 1 rows" in said.err
     assert "7654321" not in said.err
     assert run(["data", "inject", str(out), "-o", str(tmp_path / "in")]) == 0

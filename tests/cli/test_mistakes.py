@@ -82,7 +82,7 @@ MISTAKES = [
     ("gate reports/one --fail-if 'nll.nll.pii.low < 1 for err'", 2, "mean 'er'?"),
     ("gate reports/one --fail-if 'mia auc > 0.5'", 2, "is no rule; write AUDIT.METRIC"),
     # data
-    ("data import tt.csv --task t -o x.jsonl", 2, "does not exist; did you mean t.csv"),
+    ("data import tt.csv --task t -o x.jsonl", 4, "did you mean t.csv"),
     ("data import t.csv --task t -o x.jsonl --format cvs", 2, 'Did you mean "csv"?'),
     (
         "data import t.csv --task t -o x.jsonl --map prompt=text response=label",
@@ -93,13 +93,13 @@ MISTAKES = [
         "data import t.csv --task t -o x.jsonl --split train --template 'T: {txt}' "
         "--map response=label",
         2,
-        "'txt': is no column (columns: text, label)",
+        "is no column (columns: text, label)",
     ),
     (
         "data import t.csv --task t -o x.jsonl --split train --map prompt=txt "
         "response=lbl",
         2,
-        "'txt': is no column (columns: text, label)",
+        "is no column (columns: text, label)",
     ),
     (
         "data import u.csv --task t -o x.jsonl --split train",
@@ -109,7 +109,7 @@ MISTAKES = [
     (
         "data import empty.csv --task t -o x.jsonl",
         2,
-        "is empty; give a file with rows:",
+        "holds no rows; give a file with rows:",
     ),
     (
         "data import empty.jsonl --task t -o x.jsonl",

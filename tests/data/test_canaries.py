@@ -10,12 +10,13 @@ from spark_audit.data.canaries import (
     FORMATS,
     PARTS,
     RANKED,
+    Context,
     canary_ranges,
+    candidates,
     draw,
     draw_parts,
     render,
 )
-from spark_audit.data.candidate_sets import Context, candidates
 from spark_audit.data.examples import Canary, Example, Span
 from spark_audit.errors import InputError
 
@@ -221,19 +222,22 @@ def test_a_blank_that_changes_hands_is_a_change():
     assert {s[0].isalpha() and s[0].lower() <= "m" for s in got.strings} == {True}
 
 
-def test_where_draws_run_out_the_reason_is_told():
-    got = found("full", max_draws=300)
+def test_where_draws_run_out_the_reason_is_told(monkeypatch):
+    monkeypatch.setattr(canaries, "MAX_DRAWS", 300)
+    got = found("full")
     assert (got.strings, got.true_index) == ((), None)
     assert re.fullmatch(
         r"300 draws gave \d+ of 512 candidates of \d+ tokens", got.reason
     )
 
 
-def test_a_class_of_one_ends():
+def test_a_class_of_one_ends(monkeypatch):
+    monkeypatch.setattr(canaries, "MAX_DRAWS", 5000)
+
     def lonely(texts):
         return [[0] if text == PARTS_OF["password"] else [0, 0] for text in texts]
 
-    got = found("password", encode=lonely, max_draws=5000)
+    got = found("password", encode=lonely)
     # Far fewer than a set needs by then: the rest of the draws is not made.
     assert got.reason == "2048 draws gave 1 of 512 candidates of 1 tokens"
 

@@ -14,13 +14,8 @@ from spark_audit.data.canaries import (
     draw_parts,
     render,
 )
-from spark_audit.data.examples import (
-    Canary,
-    Example,
-    Span,
-)
+from spark_audit.data.examples import Canary, Example, Span, task_templates
 from spark_audit.data.injection import inject
-from spark_audit.data.templates import task_templates
 from spark_audit.errors import InputError
 
 WORDS = "rates rose while growth held firm and prices fell back slowly today".split()
@@ -194,8 +189,7 @@ def test_no_more_than_a_third_of_the_rows():
     assert report.planted == {2: 6}
     assert report.held_out == 3
     assert report.notes == (
-        "6 of 50 canaries of dose 2 planted: at most a third of a task's train rows"
-        " may hold one",
+        "6 of 50 canaries planted: at most a third of a task's train rows may hold one",
         "3 of 6 canaries held out: at most a third of a task's test rows may hold one",
     )
     for group, (size, identified, held) in report.rows.items():
@@ -207,56 +201,16 @@ def test_no_more_than_a_third_of_the_rows():
 def test_a_dose_that_does_not_fit_leaves_room_for_smaller_ones():
     _, report = inject(stream(train=60, test=30), seed=0, canaries=6, doses=[1, 4, 64])
     assert report.planted == {1: 2, 4: 2}
-    assert report.notes[0].startswith("0 of 2 canaries of dose 64 planted")
+    assert report.notes[0].startswith("4 of 6 canaries planted")
 
 
 def test_without_train_rows_nothing_is_planted():
     after, report = inject(stream(train=0), seed=0, canaries=3)
     assert (report.planted, report.held_out) == ({}, 0)
-    assert report.notes == ("no canaries planted: there are no train rows",)
-    assert any(row.spans for row in after)
-
-
-def test_a_canary_that_is_not_rankable_is_drawn_again():
-    def letters(texts):
-        # Texts with a Q are cut like few others, so that they find no candidates.
-        return [
-            [0] * (len(text) + ("Q" in text) * (99 + sum(map(ord, text)) % 997))
-            for text in texts
-        ]
-
-    rows = stream(tasks=("t",), train=30, test=0)
-    once, again = (
-        {
-            row.canary.id: row
-            for row in inject(rows, seed=1, canaries=8, **more)[0]
-            if row.canary
-        }
-        for more in ({}, {"encode": letters})
+    assert report.notes == (
+        "0 of 3 canaries planted: at most a third of a task's train rows may hold one",
     )
-    refused = [name for name, row in once.items() if "Q" in row.prompt]
-    assert refused
-    assert any(row.canary == once[name].canary for name, row in again.items())
-    for name, row in again.items():
-        assert name not in refused or row.canary != once[name].canary
-        assert "Q" not in row.prompt
-        assert draw_parts(row.canary.seed)["password"] in row.prompt
-
-
-def test_a_canary_that_stays_unrankable_is_reported(monkeypatch):
-    monkeypatch.setattr(injection, "DRAWS", 600)
-    monkeypatch.setattr(injection, "MAX_DRAWS", 900)
-
-    def apart(texts):
-        return [[0] * (sum(map(ord, text)) * 7919 % 2003) for text in texts]
-
-    monkeypatch.setattr(injection, "ATTEMPTS", 2)
-    rows = stream(tasks=("t",), train=6, test=0)
-    _, report = inject(rows, seed=0, canaries=1, encode=apart)
-    note = report.notes[-1]
-    assert note.startswith("canary c000: no candidates for its full: 900 draws gave ")
-    assert "; no candidates for its password: 900 draws" in note
-    assert "can be ranked" not in note
+    assert any(row.spans for row in after)
 
 
 # --- coins, and canaries that bite ----------------------------------------------------
@@ -369,8 +323,8 @@ def test_nothing_is_put_into_spans_wording_or_response(
         ({"rate": 1.1}, "option --rate: 1.1 is not between 0 and 1"),
         ({"rate": float("nan")}, "option --rate: nan is not between 0 and 1"),
         ({"canaries": -1}, "option --canaries: -1 is negative"),
-        ({"doses": []}, "option --doses: needs numbers from 1 on; for instance"),
-        ({"doses": [0, 1]}, "option --doses: needs numbers from 1 on; for instance"),
+        ({"doses": []}, "option --doses: needs numbers from 1"),
+        ({"doses": [0, 1]}, "option --doses: needs numbers from 1"),
     ],
 )
 def test_bad_options(options, message):

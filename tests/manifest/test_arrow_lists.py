@@ -102,7 +102,10 @@ def other_head(path: Path, **fields: Any) -> None:
             lambda p: rewritten(p, lambda t: t.replace_schema_metadata(None)),
             "or is no manifest",
         ),
-        (lambda p: other_head(p, schema_version=2), "has schema version 2"),
+        (
+            lambda p: other_head(p, schema_version=2),
+            "schema_version: input should be 1",
+        ),
         (lambda p: other_head(p, kind="other"), "is no SPARK Audit manifest"),
     ],
 )

@@ -15,8 +15,7 @@ from spark_audit.manifest.covariates import (
     token_ranges,
 )
 from spark_audit.manifest.layout import Layout, Rows
-from spark_audit.manifest.records import Balance
-from spark_audit.manifest.selection import Pairs
+from spark_audit.manifest.selection import Balance, Pairs
 from spark_audit.scoring.score import item
 from spark_audit.scoring.table import TokenTable
 
@@ -90,24 +89,6 @@ def test_covariates_of_every_window(small):
         for name, value in plain(rows, table, *place).items():
             # float32 scores were summed in another order.
             assert found[name][n] == pytest.approx(value, abs=2e-6), (name, place)
-
-
-def test_unscored_tokens_are_marked(small):
-    rows, _, table = small
-    part = TokenTable.from_items(
-        [
-            (
-                "e1",
-                table.position[table.rows("e1")],
-                {k: v[table.rows("e1")] for k, v in table.columns.items()},
-            )
-        ]
-    )
-    texts = made_corpus(rows, part)
-    assert (texts.unll[texts.of(0)] == -1).all()
-    assert (texts.unll[texts.of(1)] >= 0).tolist() == [False] + [True] * (
-        len(rows[1].encoding) - 1
-    )
 
 
 def test_classes_are_one_letter_a_token(small):

@@ -7,7 +7,12 @@ import pytest
 from marked import make_example
 
 from spark_audit.errors import InputError
+from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.layout import Layout, Rows
+
+
+def chosen(**settings: Any) -> Any:
+    return BuildSettings(**settings).recorded()
 
 
 def laid_out(examples: Any, tokenizer: Any, *, max_length: int | None) -> list[Layout]:
@@ -36,14 +41,14 @@ def test_excluded_are_identifiers_with_a_buffer_specials_and_template(tiny_token
     text = row.example.text
     # The common beginning and end of the prompts is fixed wording.
     assert shown(row, row.fixed) == "Text:" + "." * (len(text) - 17) + ".Label:....."
-    none = row.excluded(buffer=0, exclude_template=False)
+    none = row.excluded(chosen(buffer=0, exclude_template=False))
     assert none.tolist() == (row.pii | row.encoding.special).tolist()
-    one = row.excluded(buffer=1, exclude_template=False)
+    one = row.excluded(chosen(buffer=1, exclude_template=False))
     at = np.flatnonzero(row.pii)
     expected = none.copy()
     expected[[at[0] - 1, at[-1] + 1]] = True
     assert one.tolist() == expected.tolist()
-    both = row.excluded(buffer=1, exclude_template=True)
+    both = row.excluded(chosen(buffer=1, exclude_template=True))
     assert both.tolist() == (expected | row.fixed).tolist()
 
 
@@ -60,7 +65,7 @@ def test_a_long_text_is_cut_and_says_so(tiny_tokenizer):
     assert whole.kept == (0, len(whole.encoding))
     assert short.was_cut
     assert short.kept == (len(short.encoding) - 59, len(short.encoding))
-    assert [short.within(span) for span in short.spans if span] == [False, True]
+    assert [short.within(tokens) for _, tokens in short.spans] == [False, True]
 
 
 def test_the_response_begins_with_its_first_token(tiny_tokenizer):

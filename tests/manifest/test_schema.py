@@ -118,9 +118,10 @@ def test_a_changed_manifest_is_refused(file):
             "and `compare` read it",
         ),
         (
-            b'{"kind": "spark-audit-manifest", "schema_version": 2}',
-            "has schema version 2, not 1; build it again with this version of "
-            "SPARK Audit",
+            b'{"kind": "spark-audit-manifest", "schema_version": 2, "name": "m", '
+            b'"digest": ""}',
+            "field schema_version: input should be 1; build the manifest again with "
+            "this version of SPARK Audit",
         ),
     ],
 )

@@ -6,12 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marked import made_corpus, made_table, make_canary_row, make_example
+from marked import (
+    counts_by_task,
+    made_corpus,
+    made_table,
+    make_canary_row,
+    make_example,
+)
 
 from spark_audit.data.examples import Example
 from spark_audit.data.injection import inject
 from spark_audit.data.sensitivity_score import stop_word_ranges
 from spark_audit.errors import InputError
+from spark_audit.manifest.build_settings import BuildSettings
 from spark_audit.manifest.covariates import Corpus
 from spark_audit.manifest.layout import Layout, Rows
 from spark_audit.manifest.selection import (
@@ -19,8 +26,8 @@ from spark_audit.manifest.selection import (
     NO_TOKEN,
     Pairs,
     canary_sets,
-    counts_by_task,
     duplicates,
+    is_whole,
     low_sensitivity,
     match,
     membership,
@@ -49,28 +56,37 @@ def lay(tiny_tokenizer) -> Lay:
     return make
 
 
-def free(rows: Sequence[Layout], texts: Corpus, buffer: int = 1) -> np.ndarray:
-    excluded = [row.excluded(buffer=buffer, exclude_template=True) for row in rows]
+def chosen(**settings: Any) -> Any:
+    return BuildSettings(buffer=1, **settings).recorded()
+
+
+def free(rows: Sequence[Layout], texts: Corpus) -> np.ndarray:
+    excluded = [row.excluded(chosen()) for row in rows]
     return (texts.unll >= 0) & ~np.concatenate(excluded)
 
 
 def matched(rows: Sequence[Layout], texts: Corpus, *, caliper: float = 9.0) -> Pairs:
     eligible = free(rows, texts)
-    return match(texts, eligible, caliper=caliper, distance="mean", controls="any")
+    return match(texts, eligible, chosen(caliper=caliper))
 
 
 def sets_of(
     laid: Laid, tokenizer: Any, *, contexts: int | None = 1, n: int = 4, **options: Any
 ) -> tuple[list[dict[str, Any]], int]:
+    """The records, and in how many rows a canary was cut."""
     rows, texts = laid
-    return canary_sets(
-        [(row, texts.unll[texts.of(i)]) for i, row in enumerate(rows)],
+    held = [
+        (row, is_whole(row, texts.unll[texts.of(i)]))
+        for i, row in enumerate(rows)
+        if row.example.canary is not None
+    ]
+    records = canary_sets(
+        held,
+        chosen(canary_contexts=contexts or "all", n_candidates=n, seed=3),
         encode=lambda strings: tokenizer(strings)["input_ids"],
-        contexts=contexts,
-        n=n,
-        seed=3,
         **options,
     )
+    return records, sum(not whole for _, whole in held)
 
 
 # --- pairs ----------------------------------------------------------------------------
@@ -79,7 +95,7 @@ def sets_of(
 def test_pairs_keep_every_rule_of_the_design(lay, rows):
     laid, texts = lay(rows)
     eligible = free(laid, texts)
-    found = match(texts, eligible, caliper=1.0, distance="mean", controls="any")
+    found = match(texts, eligible, chosen(caliper=1.0))
     assert len(found.pairs) >= 10
     index = {row.example.id: i for i, row in enumerate(laid)}
     used: set[tuple[int, int]] = set()
@@ -155,12 +171,11 @@ def test_no_control_lies_on_an_injected_sentence(lay, *, exclude_template):
     def on_a_frame(examples: Sequence[Example]) -> tuple[int, int]:
         """Tokens that controls may use, and controls, that touch such a sentence."""
         rows, texts = lay(examples)
-        excluded = [
-            row.excluded(buffer=1, exclude_template=exclude_template) for row in rows
-        ]
+        settings = chosen(exclude_template=exclude_template)
+        excluded = [row.excluded(settings) for row in rows]
         eligible = (texts.unll >= 0) & ~np.concatenate(excluded)
         on = [row.encoding.mask(frames[row.example.id]) for row in rows]
-        found = match(texts, eligible, caliper=9.0, distance="mean", controls="any")
+        found = match(texts, eligible, chosen(caliper=9.0))
         assert len(found.pairs) > 10
         places = [(pair["example"], pair["control"]) for pair in found.pairs]
         touching = [
@@ -181,7 +196,9 @@ def test_no_control_lies_on_an_injected_sentence(lay, *, exclude_template):
 def test_low_tokens_are_plain_scored_text_below_tau(lay, rows):
     laid, texts = lay(rows)
     alpha, tau = 0.5, 0.6
-    low = low_sensitivity(texts, alpha=alpha, tau=tau, counts=counts_by_task(laid, 300))
+    low = low_sensitivity(
+        texts, chosen(alpha=alpha, tau=tau), counts=counts_by_task(laid)
+    )
     counts = {task: np.zeros(300) for task in ("fomc", "yelp")}
     for row in laid:
         for token, special in zip(row.encoding.ids, row.encoding.special, strict=True):
@@ -275,13 +292,7 @@ def test_contexts_are_the_first_rows_that_hold_the_whole_canary(lay, tiny_tokeni
 
 
 def test_too_few_candidates_are_none_with_a_reason(lay, tiny_tokenizer, monkeypatch):
-    from spark_audit.data import candidate_sets
-    from spark_audit.manifest import selection
-
-    def few(*args: Any, **options: Any) -> Any:
-        return candidate_sets.candidates(*args, **options, max_draws=5)
-
-    monkeypatch.setattr(selection, "candidates", few)
+    monkeypatch.setattr("spark_audit.data.canaries.MAX_DRAWS", 5)
     laid, texts = lay([make_canary_row("row")])
     records, _ = sets_of((laid, texts), tiny_tokenizer, n=64)
     assert all(record["candidates"] == [] for record in records)

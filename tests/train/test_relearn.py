@@ -18,7 +18,7 @@ from spark_audit.data.examples import (
     read_examples,
     write_examples,
 )
-from spark_audit.data.plain_rows import without_identifiers
+from spark_audit.data.occurrences import without_identifiers
 from spark_audit.errors import InputError
 from spark_train.cli import run
 from spark_train.relearn import Relearned
