@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,7 @@ from spark_audit.checkpoints.adapter_config import (
     NOT_TRAINED,
     adapter_config,
     changes_base,
+    prepared,
     resolve,
 )
 from spark_audit.checkpoints.models import (
@@ -28,11 +29,14 @@ from spark_audit.checkpoints.models import (
 )
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.quantise import Rounded, swapped
+from spark_audit.checkpoints.tokenizer import OTHER_BASE
 from spark_audit.checkpoints.weight_files import State
 from spark_audit.errors import CheckpointError
 
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.checkpoint import Checkpoint
+
 PREFIX = "base_model.model."
-OTHER_BASE = "give the model that it was trained on by --base"
 
 
 class AdapterHost:
@@ -58,27 +62,20 @@ class AdapterHost:
         self.parameters = sum(one.numel() for one in model.parameters())
         self._modules = [name for name, _ in model.named_modules() if name]
 
-    def attach(
-        self, raw: dict[str, Any], state: State, *, base: str = "model"
-    ) -> tuple[str, list[str]]:
-        """Attach one adapter; return the name it is switched by, and notes.
+    def attach(self, item: Checkpoint) -> tuple[str, dict[str, Any], list[str]]:
+        """Attach an adapter; return its name here, its configuration, and notes.
 
-        Parameters
-        ----------
-        raw, state
-            Configuration and tensors, as ``prepared``. Where the adapter changes the
-            base's own weights, nothing else may use this host.
-        base
-            What errors call the base.
+        Where it changes the base's own weights, nothing else may use this host.
 
         Raises
         ------
         CheckpointError
-            If a tensor is missing, unexpected or of another shape, or the adapter
-            changes nothing.
+            As :func:`prepared`, if a tensor is missing, unexpected or of another shape,
+            or the adapter changes nothing.
         """
         from peft import PeftModelForCausalLM, set_peft_model_state_dict
 
+        raw, state, notes = prepared(item.config, item.read())
         # Of fixed width: no name is part of another's, nor of a module's.
         name = f"adapter{0 if self.peft is None else len(self.peft.peft_config):04d}"
         meta, replaced = self.ids is None, changes_base(raw)
@@ -86,8 +83,9 @@ class AdapterHost:
         start = {"init_lora_weights": True} if meta and replaced else {}
         config = adapter_config({**raw, **start})
         resolve(config, self._modules)
+        unfit = f"the adapter does not fit the base {item.on.source}"
         with (
-            foreign(f"the adapter does not fit the base {base}", fix=OTHER_BASE),
+            foreign(unfit, fix=OTHER_BASE),
             torch.random.fork_rng(devices=[]),
             torch.device("meta") if meta else contextlib.nullcontext(),
         ):
@@ -100,50 +98,47 @@ class AdapterHost:
             else:
                 self.peft.add_adapter(name, config, low_cpu_mem_usage=meta)
         self.peft.eval().requires_grad_(False)
-        state, notes = self._fitting(name, state, base)
+        notes += self._leave_copies(name, state)
+        refuse_differences(
+            {key: tensor.shape for key, tensor in state.items()},
+            {key: tensor.shape for key, tensor in self._tensors(name).items()},
+            tensor=f"does not fit the base {item.on.source}: adapter tensor",
+            fix=f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
+            "merge adapter and base where they were trained, and give the result",
+        )
         if self.ids is not None:
             materialise(self.peft, name)
             with foreign("PEFT cannot load the adapter"):
                 set_peft_model_state_dict(self.peft, state, adapter_name=name)
-            for key, tensor in self._expected(name).items():
+            for key, tensor in self._tensors(name).items():
                 if not torch.equal(tensor, state[key].to(tensor)):
                     what = f"adapter tensor {key} was not taken over by PEFT"
                     raise CheckpointError(what)
             self._check_effect(name, self.ids, replaced)
-        return name, notes
+        return name, raw, notes
 
-    def _expected(self, name: str) -> State:
+    def _tensors(self, name: str) -> State:
+        """What PEFT would save of an adapter."""
         from peft import get_peft_model_state_dict
 
-        return dict(
-            get_peft_model_state_dict(
-                self.peft, adapter_name=name, save_embedding_layers=False
-            )
+        options: Any = {"adapter_name": name, "save_embedding_layers": False}
+        return dict(get_peft_model_state_dict(self.peft, **options))
+
+    def _leave_copies(self, name: str, state: State) -> list[str]:
+        """Leave out copies of the base's embeddings, which PEFT may save; notes."""
+        notes, own = (
+            [],
+            {
+                key.replace(".base_layer.", "."): tensor
+                for key, tensor in self.peft.get_base_model().named_parameters()
+            },
         )
-
-    def _fitting(self, name: str, state: State, base: str) -> tuple[State, list[str]]:
-        """The tensors that belong to the adapter; anything else is refused.
-
-        PEFT may save the base's embeddings with an adapter: a copy is left out.
-        """
-        expected, notes = self._expected(name), []
-        own = {
-            key.replace(".base_layer.", "."): tensor
-            for key, tensor in self.peft.get_base_model().named_parameters()
-        }
-        for key in sorted(state.keys() - expected.keys()):
+        for key in sorted(state.keys() - self._tensors(name)):
             of_base = key.removeprefix(PREFIX).replace(".base_layer.", ".")
             if _same(own.get(of_base), state[key]):
-                state = {other: state[other] for other in state if other != key}
+                del state[key]
                 notes.append(f"{of_base}: a copy of the base's, unused")
-        refuse_differences(
-            {key: tensor.shape for key, tensor in state.items()},
-            {key: tensor.shape for key, tensor in expected.items()},
-            tensor=f"does not fit the base {base}: adapter tensor",
-            fix=f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
-            "merge adapter and base where they were trained, and give the result",
-        )
-        return state, notes
+        return notes
 
     def _check_effect(self, name: str, ids: torch.Tensor, replaced: bool) -> None:
         with self.using(None):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.adapter_config import prepared
-from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.locate import read_json
 from spark_audit.checkpoints.models import (
     BESIDE,
@@ -23,14 +24,16 @@ from spark_audit.checkpoints.models import (
     check_weights,
     empty,
     model_class,
+    offloaded,
     pick_device,
+    placed,
     quantised,
     read_architecture,
     rooms,
 )
-from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
+from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.checkpoints.weight_files import State, content_sha256
+from spark_audit.checkpoints.weight_files import State, check_finite, content_sha256
 from spark_audit.errors import CheckpointError
 from spark_audit.provenance import sha256_json
 
@@ -38,8 +41,6 @@ from spark_audit.provenance import sha256_json
 _SETS = ("target_modules", "modules_to_save")
 # What adapter_config.json holds besides what the adapter computes.
 _NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
-Attached = tuple[str | None, dict[str, Any] | None, torch.Tensor | None, list[str]]
-"""The adapter's name on the module, its configuration as attached, noise, notes."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,10 @@ class Checkpoint:
     base
         Path or ``hf:ORG/NAME`` of the base; for full weights only where a tokenizer
         may be.
-    stages
-        Names of all stages of the series that it is one of.
     loading, where
         How it is opened, and the path as it was typed.
-    trained_on
-        ``weights_sha256`` of the base that an adapter was trained on, where its maker
-        wrote it down.
-    noise_sha256
-        SHA-256 of the ``frozen_noise.safetensors`` that belongs to it, where its maker
-        wrote that down: without the file it is another model.
+    trained_on, noise_sha256
+        What :func:`~spark_audit.checkpoints.sidecar.written_down` found beside it.
     """
 
     config: dict[str, Any]
@@ -92,7 +87,6 @@ class Checkpoint:
     name: str = ""
     base: str | None = None
     notes: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()
     loading: Loading = Loading()
     format: str = ""
     source: str = ""
@@ -175,6 +169,30 @@ class Checkpoint:
         check_weights(model, state)
         return model
 
+    def load(self) -> Any:
+        """Its module with every number of its files, each of them finite."""
+        loading, architecture = self.loading, self.architecture
+        # Of what neither GPUs nor memory hold; removed with the module.
+        disk = mkdtemp(prefix="spark-audit-") if loading.device_map else None
+        dtype = loading.dtype
+        if dtype == "auto" and not quantised(architecture):
+            dtype = str(self.saved_dtype).removeprefix("torch.")
+        model = build(
+            architecture,
+            folder=self.place if self.whole else None,
+            state=None if self.whole else self.read(),
+            dtype=dtype,
+            use_safetensors=self.files[0].suffix == ".safetensors",
+            trust_remote_code=loading.trust_remote_code,
+            **placed(loading, pick_device(loading.device), folder=disk),
+        )
+        if disk is not None:
+            weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
+        check_finite({k: t for k, t in model.state_dict().items() if not t.is_meta})
+        if offloaded(model):
+            check_finite(self.read())
+        return model
+
     def check_room(self, parameters: int | None) -> str:
         """Where so many weights fit, in words; ``None``: as its files hold them.
 
@@ -222,24 +240,3 @@ class Checkpoint:
         quantisation = self.on.config.get("quantization_config")
         parts = {"adapter": adapter, "noise": noise, "weights": base}
         return own, sha256_json({**computed, **parts, "quantisation": quantisation})
-
-    def put_on(self, host: AdapterHost | None) -> Attached:
-        """Attach its adapter to a module of its base, and read its frozen noise.
-
-        Parameters
-        ----------
-        host
-            The module; on the meta device names and shapes must fit. ``None`` where no
-            module is built.
-        """
-        on = raw = noise = None
-        notes: list[str] = []
-        if host is not None:
-            shape = host.model.get_input_embeddings().weight.shape
-            noise = frozen_noise(self.folder, shape, sha256=self.noise_sha256)
-        if self.adapter:
-            raw, state, notes = prepared(self.config, self.read())
-            if host is not None:
-                on, more = host.attach(raw, state, base=self.on.source)
-                notes += more
-        return on, raw, noise, notes + ([] if noise is None else [NOISE_ADDED])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats import bare_weights, hf_folder, peft_adapter
@@ -52,15 +52,11 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
             raise _no_checkpoint(path, [*places])
         ((name, place),) = places.items()
         if name == SERIES:
-            stage, stages, notes = choose_stage(path, number)
+            stage, notes = choose_stage(path, number)
             made = read_headers(str(stage), loading)
-            return replace(
-                made,
-                source=printable(text) + (f"@{number}" if number else ""),
-                where=source,
-                stages=stages,
-                notes=(*notes, *made.notes),
-            )
+            shown_as = printable(text) + (f"@{number}" if number else "")
+            notes += made.notes
+            return replace(made, source=shown_as, where=source, notes=notes)
         if number is not None:
             what = f"is one checkpoint, not a series: @{number} does not apply"
             raise CheckpointError(what)
@@ -117,13 +113,13 @@ def formats_of(path: Path) -> dict[str, Path]:
     return {name: place for name, place in places.items() if place is not None}
 
 
-def series(source: str) -> tuple[Stage, ...]:
-    """The stages of a series in order; none when it is a single checkpoint."""
+def series(source: str) -> dict[Path, dict[str, Path]]:
+    """What :func:`stages_of` gives for a series; none for a single checkpoint."""
     if is_server(source):
-        return ()
+        return {}
     path = locate(split_stage(source)[0])
     if not is_series(path):
-        return ()
+        return {}
     with at(source):
         return stages_of(path)
 
@@ -253,27 +249,11 @@ def same_path(one: str, other: str) -> bool:
 
 # --- a series of tasks ----------------------------------------------------------------
 
-
-class Stage(NamedTuple):
-    """One stage of a series.
-
-    ``label`` is its folder's name, ``path`` its checkpoint, ``task`` the one before
-    correction (``PATH@K:task``).
-    """
-
-    label: str
-    path: Path
-    task: Path | None = None
-
-
 # How makers number the folders of their stages: TRACE `0`, `1`; O-LoRA and spark-train
 # `1-dbpedia`; `task_1`; MCITlib `Task1_llava_lora`; the Hugging Face trainer
 # `checkpoint-500`.
-_NUMBERED = (
-    re.compile(r"(\d+)"),
-    re.compile(r"(\d+)[-_].+"),
-    re.compile(r"(?i:task|stage|round)[-_]?(\d+)(?:[-_].*)?"),
-    re.compile(r"checkpoint-(\d+)"),
+_NUMBERED = re.compile(
+    r"((?i:task|stage|round)[-_]?(?=\d)|checkpoint-(?=\d+$)|)(\d+)([-_].*)?"
 )
 _PARTS = ("priv", "task", "adapter")
 _AS_LIST = "is a .txt file, which is read as a list of checkpoints"
@@ -290,8 +270,11 @@ def is_series(path: Path) -> bool:
     return any(_holds(folder / part) for folder in folders for part in ("", *_PARTS))
 
 
-def stages_of(path: Path) -> tuple[Stage, ...]:
-    """The stages in order.
+def stages_of(path: Path) -> dict[Path, dict[str, Path]]:
+    """The stages in order, each folder or file with the checkpoints in it.
+
+    Of a correction after each task they are ``priv`` and ``task``, of a folder without
+    parts the folder itself, by the name ``""``; the first is what the stage is.
 
     Raises
     ------
@@ -300,7 +283,7 @@ def stages_of(path: Path) -> tuple[Stage, ...]:
         one number, or numbering mixes two styles.
     """
     if path.is_file():
-        return _listed(path)
+        return {stage: _checkpoints(stage) for stage in _listed(path)}
     numbered = _numbered(_root(path))
     folders = [folder for _, folder in numbered]
     for place in (_root(path), *folders, *(f / n for f in folders for n in _PARTS)):
@@ -314,18 +297,11 @@ def stages_of(path: Path) -> tuple[Stage, ...]:
                 what = "two stages have one number"
             fix = "list the paths in a text file, one stage a line"
             raise CheckpointError(f"{what}: {folder.name}, {other.name}", fix=fix)
-    return tuple(_stage(folder) for _, folder in numbered)
+    return {folder: _checkpoints(folder) for folder in folders}
 
 
-def choose_stage(
-    path: Path, number: str | None
-) -> tuple[Path, tuple[str, ...], tuple[str, ...]]:
-    """One stage of a series: the last, or ``K``, or ``K:task``.
-
-    Returns
-    -------
-    tuple
-        Its path, the names of all stages, and notes.
+def choose_stage(path: Path, number: str | None) -> tuple[Path, tuple[str, ...]]:
+    """One stage of a series, and notes: the last, or ``K``, or ``K:task``.
 
     Raises
     ------
@@ -336,26 +312,24 @@ def choose_stage(
     """
     found = stages_of(path)
     number, _, part = (asked := number or str(len(found))).partition(":")
-    chosen = None
-    if int(number) <= len(found):
-        stage = found[int(number) - 1]
-        chosen = stage.task if part == "task" else stage.path
+    stage, held = dict(enumerate(found.items(), start=1)).get(int(number), (path, {}))
+    own = next(iter(held), "")
+    chosen = held.get(part or own)
     if chosen is None:
         what = f"has {len(found)} stages, and no checkpoint @{asked}"
         raise CheckpointError(what, fix=f"write @1 to @{len(found)}")
-    note = f"stage {number} of {len(found)}: {stage.label}"
-    if stage.task is not None:
+    note = f"stage {number} of {len(found)}: {stage.name}"
+    if "task" in held:
         note += f" ({chosen.name}/)"
     run = check_run(path)
     # A method that corrects after each task reads those settings.
     settings = run.get("settings")
     names = settings if isinstance(settings, dict) else {}
     corrects = any(str(name).startswith("ptpc.") for name in names)
-    if part != "task" and corrects and stage.path == stage.task:
+    if corrects and not part and own == "task":
         note += "; its method corrects each stage, this one was not yet"
     last = "priv" if corrects else "task"
-    notes = (note, *_progress(run, found, last=last))
-    return chosen, tuple(stage.label for stage in found), notes
+    return chosen, (note, *_progress(run, found, last=last))
 
 
 def _root(path: Path) -> Path:
@@ -363,7 +337,9 @@ def _root(path: Path) -> Path:
     return path / "stages" if (path / "stages").is_dir() else path
 
 
-def _progress(run: dict[str, Any], found: Sequence[Stage], *, last: str) -> list[str]:
+def _progress(
+    run: dict[str, Any], found: Mapping[Path, Mapping[str, Path]], *, last: str
+) -> list[str]:
     """That a run goes on, or was stopped, before its last task.
 
     Parameters
@@ -378,64 +354,62 @@ def _progress(run: dict[str, Any], found: Sequence[Stage], *, last: str) -> list
     """
     # By phase; a method may learn all tasks in one.
     seconds, tasks, status = (run.get(key) for key in ("seconds", "tasks", "status"))
-    there = {f"{stage.label}/{stage.path.name}" for stage in found}
+    there = {f"{stage.name}/{next(iter(held))}" for stage, held in found.items()}
     phases = seconds if status == "complete" and isinstance(seconds, dict) else ()
     for phase in phases:
         if phase.endswith(f"/{last}") and phase not in there:
             what = f"stage {shown(phase)} of the finished run is gone"
             fix = "copy the run folder again, or give the folder of one stage"
             raise CheckpointError(what, fix=fix)
-    done = sum(stage.path.name == last for stage in found)
+    done = sum(one.endswith(f"/{last}") for one in there)
     of = f"{done} of {len(tasks)}" if isinstance(tasks, list) else f"{done}"
     return [f"the run has not finished: {of} tasks"] if status == "running" else []
 
 
-def _numbered(root: Path) -> list[tuple[tuple[int, int], Path]]:
+def _numbered(root: Path) -> list[tuple[tuple[str, int], Path]]:
     """Numbered folders as ((style, number), folder), in order."""
-    found: dict[Path, tuple[int, int]] = {}
-    for style, pattern in enumerate(_NUMBERED):
-        for folder in root.iterdir():
-            if folder.is_dir() and (match := pattern.fullmatch(folder.name)):
-                found.setdefault(folder, (style, int(match[1])))
-    return sorted((number, folder) for folder, number in found.items())
+    found = [(_NUMBERED.fullmatch(folder.name), folder) for folder in root.iterdir()]
+    return sorted(
+        ((match[1].lower() or str(bool(match[3])), int(match[2])), folder)
+        for match, folder in found
+        if match and folder.is_dir()
+    )
 
 
 def _holds(folder: Path) -> bool:
     """Whether a folder is itself a checkpoint."""
-    if not folder.is_dir():
-        return False
-    return any((folder / name).exists() for name in CONFIGURATIONS) or any(
-        p.suffix in WEIGHT_SUFFIXES and not p.name.startswith(NO_WEIGHTS)
+    return folder.is_dir() and any(
+        p.name in CONFIGURATIONS
+        or (p.suffix in WEIGHT_SUFFIXES and not p.name.startswith(NO_WEIGHTS))
         for p in folder.iterdir()
     )
 
 
-def _stage(folder: Path) -> Stage:
-    held = [part for part in (*_PARTS, "") if _holds(folder / part)]
+def _checkpoints(stage: Path) -> dict[str, Path]:
+    """The checkpoints of a stage by the names of their folders in it."""
+    if stage.is_file():
+        return {"": stage}
+    held = {part: stage / part for part in (*_PARTS, "") if _holds(stage / part)}
     if not held:
-        what = f"stage folder {folder.name} holds no checkpoint"
+        what = f"stage folder {stage.name} holds no checkpoint"
         fix = "wait until its training is done, or move the folder away"
         raise CheckpointError(what, fix=fix)
-    task = folder / "task" if "task" in held else None
-    return Stage(folder.name, folder / held[0], task)
+    return held
 
 
-def _listed(path: Path) -> tuple[Stage, ...]:
+def _listed(path: Path) -> list[Path]:
     """A text file: one path a line, relative to the file; # begins a comment."""
     try:
         lines = read_regular(path, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{_AS_LIST}, and is no text", fix=_LIST) from error
-    found = []
+    found = {}
     for number, line in enumerate(lines, start=1):
-        text = line.partition("#")[0].strip()
-        if not text:
-            continue
-        stage = path.parent / Path(text).expanduser()
-        if not stage.exists() or stage.suffix == path.suffix:
-            what = f"{_AS_LIST}, and line {number} names no checkpoint that exists"
-            raise CheckpointError(what, fix=_LIST)
-        found.append(_stage(stage) if stage.is_dir() else Stage(text, stage))
+        if text := line.partition("#")[0].strip():
+            found[number] = stage = path.parent / Path(text).expanduser()
+            if not stage.exists() or stage.suffix == path.suffix:
+                what = f"{_AS_LIST}, and line {number} names no checkpoint that exists"
+                raise CheckpointError(what, fix=_LIST)
     if not found:
         raise CheckpointError(f"{_AS_LIST}, and holds no path", fix=_LIST)
-    return tuple(found)
+    return [*found.values()]

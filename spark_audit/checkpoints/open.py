@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
-from spark_audit.checkpoints.adapter_config import changes_base
+import torch
+
+from spark_audit.checkpoints.adapter_config import changes_base, prepared
 from spark_audit.checkpoints.adapters import AdapterHost
-from spark_audit.checkpoints.checkpoint import Attached, Checkpoint
+from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_all, same_path
 from spark_audit.checkpoints.loaded import Loaded, module_facts
 from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.models import (
-    build,
     head_rows,
     max_positions,
-    offloaded,
     pick_device,
-    placed,
     probe_ids,
     quantised,
 )
@@ -38,6 +34,7 @@ from spark_audit.checkpoints.quantise import (
 )
 from spark_audit.checkpoints.relearning import Relearning
 from spark_audit.checkpoints.server import served
+from spark_audit.checkpoints.sidecar import NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.specs import Loading, Spec, default_name
 from spark_audit.checkpoints.tokenizer import (
     Read,
@@ -46,7 +43,7 @@ from spark_audit.checkpoints.tokenizer import (
     tokenizer_of,
     usable_rows,
 )
-from spark_audit.checkpoints.weight_files import check_finite, check_stored
+from spark_audit.checkpoints.weight_files import check_stored
 from spark_audit.errors import InputError, at
 from spark_audit.names import BASE, RELEARN, CheckpointName
 
@@ -125,8 +122,6 @@ class Opening:
         adapters, full weights, each with what is made of it.
     items
         How each is put together, the base first where there is one.
-    relearning
-        As given.
     described
         What headers tell of each, in the order of ``groups``, without weights; of own
         code nothing, and no ``model_id`` where that is known after loading only.
@@ -157,12 +152,12 @@ class Opening:
     ) -> None:
         for kind in loading.quantize:
             check_kind(kind)
-        self._loading, self.relearning = loading, relearning
-        self._served, specs = served(specs, loading)
-        if relearning and self._served:
+        self._loading, self._relearning = loading, relearning
+        self._server, specs = served(specs, loading)
+        if relearning and self._server:
             raise InputError("does not go with a server", where="--relearn")
-        for server in self._served.values():
-            server.reach()
+        if self._server:
+            self._server.reach()
         self._host: AdapterHost | None = None
         self._tokenizers: dict[Path, Read] = {}
         with quiet():
@@ -182,12 +177,9 @@ class Opening:
         )
         for name, count in Counter(chain(*self.groups)).items():
             if count > 1:
-                raise InputError(
-                    f"the name {name!r} is that of what is made of a checkpoint",
-                    where="--ckpt",
-                    fix="name the checkpoint otherwise",
-                )
-
+                what = f"the name {name!r} is that of what is made of a checkpoint"
+                fix = "name the checkpoint otherwise"
+                raise InputError(what, where="--ckpt", fix=fix)
         self.places = {*self._tokenizers}
         for one in chain(self.items, (item.on for item in self.items)):
             self.places |= {one.folder, one.place, *one.files}
@@ -240,7 +232,7 @@ class Opening:
     def _kinds(self, item: Checkpoint) -> tuple[str, ...]:
         """How a checkpoint is opened: as it is (the empty name), rounded, relearned."""
         rounded = () if self._is_base(item) else self._loading.quantize
-        return ("", *rounded, *((RELEARN,) if self.relearning else ()))
+        return ("", *rounded, *((RELEARN,) if self._relearning else ()))
 
     def _described(self, items: list[Checkpoint]) -> Iterator[Loaded]:
         """Put a module and what is on it together without numbers, and describe them.
@@ -258,108 +250,100 @@ class Opening:
             return
         for item in items:
             with at(item.where):
-                item.put_on(None)
+                if item.adapter:
+                    prepared(item.config, item.read())
                 tokenizer_of(item, self._tokenizers)
 
     def _load(self, base: Checkpoint) -> AdapterHost:
         """A base's module, seen to work."""
-        loading, architecture = self._loading, base.architecture
-        device = pick_device(loading.device)
-        # Of what neither GPUs nor memory hold; removed with the module.
-        disk = mkdtemp(prefix="spark-audit-") if loading.device_map else None
-        dtype = loading.dtype
-        if dtype == "auto" and not quantised(architecture):
-            dtype = str(base.saved_dtype).removeprefix("torch.")
-        model = build(
-            architecture,
-            folder=base.place if base.whole else None,
-            state=None if base.whole else base.read(),
-            dtype=dtype,
-            use_safetensors=base.files[0].suffix == ".safetensors",
-            trust_remote_code=loading.trust_remote_code,
-            **placed(loading, device, folder=disk),
-        )
-        if disk is not None:
-            weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
-        check_finite({k: t for k, t in model.state_dict().items() if not t.is_meta})
-        if offloaded(model):
-            check_finite(base.read())
+        model = base.load()
         usable = usable_rows(tokenizer_of(base, self._tokenizers)[0], head_rows(model))
-        ids = probe_ids(usable, max_positions=max_positions(architecture))
-        return AdapterHost(model, ids=ids)
+        longest = max_positions(base.architecture)
+        return AdapterHost(model, ids=probe_ids(usable, max_positions=longest))
 
     def _on(self, host: AdapterHost, items: list[Checkpoint]) -> Iterator[Loaded]:
         """The checkpoints of a module, one after the other, also on the meta device."""
+        shape = host.model.get_input_embeddings().weight.shape
         for item in items:
             with quiet(), at(item.where):
-                attached = item.put_on(host)
+                noise = frozen_noise(item.folder, shape, sha256=item.noise_sha256)
+                on = host.attach(item) if item.adapter else None
             for kind in self._kinds(item):
                 with quiet(), at(item.where):
-                    loaded = self._open(host, item, attached, kind)
+                    loaded = self._open(host, item, on, noise, kind)
                 yield loaded
                 # Other weights are as large as the module: one copy at a time.
                 del loaded
 
     def _open(
-        self, host: AdapterHost, item: Checkpoint, attached: Attached, kind: str
+        self,
+        host: AdapterHost,
+        item: Checkpoint,
+        attached: tuple[str, dict[str, Any], list[str]] | None,
+        noise: torch.Tensor | None,
+        kind: str,
     ) -> Loaded:
         """A checkpoint on its module, as it is or with other weights (``kind``)."""
         base, model, meta = item.on, host.model, host.ids is None
-        (on, raw, noise, notes), after = attached, self.relearning
-        weights: Rounded | Callable[[], Rounded] | None = None
-        tokenizer, tokenizer_sha256, more = tokenizer_of(item, self._tokenizers)
+        on, raw, notes = attached or (None, None, [])
+        tokenizer, tokenizer_sha256, read = tokenizer_of(item, self._tokenizers)
         adapter = None if on is None else host.peft.peft_config[on]
-        facts = module_facts(model, tokenizer, adapter)
+        given = item.loading.tokenizer is not None
+        on_base = None if item.complete or given else base.source
+        facts = module_facts(model, tokenizer, adapter, base=on_base)
         attention = str(getattr(model.config, "_attn_implementation", "eager"))
-        notes = [*item.notes, *notes, *more]
+        notes = [*item.notes, *notes]
+        if noise is not None:
+            notes.append(NOISE_ADDED)
+            noise = noise.to(pick_device(self._loading.device))
+        notes += read
+        packed = quantised(base.architecture)
         if meta:
-            auto = quantised(base.architecture)
-            facts["dtype"] = "auto" if auto else item.loading.dtype
+            facts["dtype"] = "auto" if packed else item.loading.dtype
         else:
-            notes += [f"loaded as {facts['dtype']}, attention {attention}"]
+            notes.append(f"loaded as {facts['dtype']}, attention {attention}")
         notes += remarks(base.architecture, model, tokenizer, facts["usable"])
-        made: dict[str, str] = {}
-        if kind:
-            check_mergeable(adapter)
-            if kind == RELEARN and after is not None:
-                made, note = {"relearned": after.sha256}, after.note
-                longest = facts["max_positions"]
-                weights = None if meta else after.weights(model, on, tokenizer, longest)
-            else:
-                made, note = {"rounded": kind}, f"linear layers rounded to {kind}"
-                note += " by torchao"
-                weights = None if meta else rounded(model, on, kind)
-            notes.append(note)
-            on = None  # its adapter is merged: the module is used without any
-        device = pick_device(self._loading.device)
-        noise = None if noise is None else noise.to(device)
         computed = {"dtype": facts["dtype"], "attention": attention}
         computed["eos"] = repr(base.eos(model))
-        own, model_id = item.hashes(raw, **computed, **made)
+        weights: Rounded | Callable[[], Rounded] | None = None
+        if kind:
+            check_mergeable(adapter)
+            after = self._relearning if kind == RELEARN else None
+            if after is None:
+                computed["rounded"], note = kind, f"linear layers rounded to {kind}"
+                note += " by torchao"
+                weights = None if meta else rounded(model, on, kind)
+            else:
+                computed["relearned"], note = after.sha256, after.note
+                longest = facts["max_positions"]
+                weights = None if meta else after.weights(model, on, tokenizer, longest)
+            notes.append(note)
+            on = None  # its adapter is merged: the module is used without any
+        own, model_id = item.hashes(raw, **computed)
+        known = item.complete and not self._is_base(item)
         loaded = Loaded(
             name=_name(item, kind),
             source=item.source,
             format=item.format,
             base=None if item.complete else base.source,
-            base_sha256=base.sha256
-            if self._is_base(item) or not item.complete
-            else None,
+            base_sha256=None if known else base.sha256,
             model=model if on is None else host.peft,
             tokenizer=tokenizer,
             **facts,
-            device=device,
+            device=pick_device(self._loading.device),
             weights_sha256=own,
             tokenizer_sha256=tokenizer_sha256,
             model_id="" if facts["dtype"] == "auto" else model_id,
             # Packed weights are fewer numbers than the model has.
-            parameters=None if quantised(base.architecture) else host.parameters,
+            parameters=None if packed else host.parameters,
             notes=tuple(notes),
-            quantised_from=item.name if "rounded" in made else None,
-            relearned_from=item.name if "relearned" in made else None,
+            quantised_from=item.name if "rounded" in computed else None,
+            relearned_from=item.name if "relearned" in computed else None,
             activate=partial(host.using, on, noise=noise, weights=weights),
         )
-        server = self._served.get(item.name)
-        return loaded if server is None else server.stands_in(loaded)
+        if self._server and self._server.name == item.name:
+            return self._server.stands_in(loaded)
+        return loaded
 
 
 def _name(item: Checkpoint, kind: str) -> str:

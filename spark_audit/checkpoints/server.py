@@ -81,11 +81,14 @@ class Server:
         ``http://host:port/v1``, and what the server calls the model.
     table
         A table of the checkpoint's plain scores; ``None``: it is loaded here.
+    name
+        What reports call the checkpoint.
     """
 
     url: str
     model: str
     table: Path | None = None
+    name: str = ""
 
     def stands_in(self, here: Any) -> Any:
         """A ``Loaded`` that was opened here as what the server scores."""
@@ -234,15 +237,13 @@ NOTE = (
 )
 
 
-def served(
-    specs: Sequence[Spec], loading: Loading
-) -> tuple[dict[str, Server], list[Spec]]:
-    """Checkpoints that are behind a server, and all as they are opened here.
+def served(specs: Sequence[Spec], loading: Loading) -> tuple[Server | None, list[Spec]]:
+    """The server of the call, if there is one, and all specs as they are opened here.
 
     Returns
     -------
     tuple
-        The servers by name, and the specs: in a server's place what it serves.
+        The server, and the specs: in its place what it serves.
 
     Raises
     ------
@@ -254,7 +255,7 @@ def served(
         for flag, value in (("--model", loading.model), ("--agree", loading.agree)):
             if value is not None:
                 raise InputError("is for --ckpt http://HOST:PORT/v1", where=flag)
-        return {}, [*specs]
+        return None, [*specs]
     if any({*path} & {*"@?#"} for spec in there for path in spec.paths):
         fix = f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}"
         what = "an address with a password, a query or a fragment is not taken"
@@ -277,5 +278,5 @@ def served(
         what = "a table does not describe the model"
         raise InputError(what, where="--agree", fix=fix)
     here = Spec(spec.name, (str(loading.agree if table is None else loading.base),))
-    server = Server(spec.paths[0], loading.model, table)
-    return {spec.name: server}, [here if one is spec else one for one in specs]
+    server = Server(spec.paths[0], loading.model, table, spec.name)
+    return server, [here if one is spec else one for one in specs]
