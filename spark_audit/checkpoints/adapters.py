@@ -205,7 +205,8 @@ def _align(peft: Any) -> None:
     """Leave a prompt's virtual tokens out of the logits.
 
     PEFT puts them in front of the input, and its logits are longer by them; whoever
-    scores wants one row per token that was fed.
+    scores wants one row per token that was fed, or the positions in a tensor
+    ``logits_to_keep``.
     """
     inner = peft.forward
 
@@ -214,15 +215,11 @@ def _align(peft: Any) -> None:
         config, keep = peft.active_peft_config, kwargs.get("logits_to_keep")
         longer = str(config.peft_type.value) != "PREFIX_TUNING"
         n = int(config.num_virtual_tokens) if longer else 0
-        if n and isinstance(keep, torch.Tensor):
+        if n and keep is not None:
             # Positions that are counted from the end stay where they are.
-            kwargs["logits_to_keep"] = (
-                torch.nn.functional.pad(keep, (n, 0), value=False)
-                if keep.dtype == torch.bool
-                else torch.where(keep < 0, keep, keep + n)
-            )
+            kwargs["logits_to_keep"] = torch.where(keep < 0, keep, keep + n)
         output = inner(*args, **kwargs)
-        if n and not isinstance(keep, torch.Tensor) and not keep:
+        if n and keep is None:
             output.logits = output.logits[:, n:]
         return output
 

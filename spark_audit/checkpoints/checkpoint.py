@@ -23,7 +23,6 @@ from spark_audit.checkpoints.models import (
     check_quantised,
     check_weights,
     empty,
-    model_class,
     offloaded,
     pick_device,
     placed,
@@ -125,13 +124,16 @@ class Checkpoint:
         return content_sha256(self.files, self.config)
 
     @cached_property
+    def _architecture(self) -> tuple[Any, Any]:
+        trusted = self.loading.trust_remote_code
+        architecture, cls = read_architecture(self.place, self.config, trusted)
+        check_buffers(empty(architecture, cls))
+        return architecture, cls
+
+    @property
     def architecture(self) -> Any:
         """Transformers' configuration of full weights."""
-        trusted = self.loading.trust_remote_code
-        architecture = read_architecture(self.place, self.config, trusted)
-        if model_class(architecture) is not None:
-            check_buffers(architecture)
-        return architecture
+        return self._architecture[0]
 
     @cached_property
     def saved_dtype(self) -> torch.dtype:
@@ -153,25 +155,21 @@ class Checkpoint:
     def skeleton(self) -> Any:
         """Its module on the meta device, every tensor of its files in its place.
 
-        Quantised weights are other tensors than the module's, and are not compared;
-        own code does not run before it is loaded (``None``).
+        Quantised weights are other tensors than the module's, and are not compared.
         """
         state = {k: t.to("meta") for k, t in self.read().items()}
         check_layers(self.config, tensors=len(state))
-        architecture = self.architecture
+        architecture, cls = self._architecture
         if quantised(architecture):
             check_quantised(architecture, device=pick_device(self.loading.device))
-        if model_class(architecture) is None:
-            return None
-        if quantised(architecture):
-            return empty(architecture).eval()
-        model = build(architecture, state=state)
+            return empty(architecture, cls).eval()
+        model = build(architecture, cls, state=state)
         check_weights(model, state)
         return model
 
     def load(self) -> Any:
         """Its module with every number of its files, each of them finite."""
-        loading, architecture = self.loading, self.architecture
+        loading, (architecture, cls) = self.loading, self._architecture
         # Of what neither GPUs nor memory hold; removed with the module.
         disk = mkdtemp(prefix="spark-audit-") if loading.device_map else None
         dtype = loading.dtype
@@ -179,6 +177,7 @@ class Checkpoint:
             dtype = str(self.saved_dtype).removeprefix("torch.")
         model = build(
             architecture,
+            cls,
             folder=self.place if self.whole else None,
             state=None if self.whole else self.read(),
             dtype=dtype,
@@ -193,8 +192,8 @@ class Checkpoint:
             check_finite(self.read())
         return model
 
-    def check_room(self, parameters: int | None) -> str:
-        """Where so many weights fit, in words; ``None``: as its files hold them.
+    def check_room(self, parameters: int) -> str:
+        """Where so many weights fit, in words; quantised ones: as its files hold them.
 
         Raises
         ------
@@ -202,7 +201,7 @@ class Checkpoint:
             If they do not fit where they are to go, with what would.
         """
         dtype, need = self.loading.dtype, self.size
-        if parameters is not None and not quantised(self.architecture):
+        if not quantised(self.architecture):
             kind = self.saved_dtype if dtype == "auto" else getattr(torch, dtype)
             need = parameters * kind.itemsize
         free = rooms(pick_device(self.loading.device))

@@ -17,7 +17,7 @@ from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats import config_of
 from spark_audit.checkpoints.loaded import SIZES
 from spark_audit.checkpoints.locate import WORDS_BYTES, locate, read_json
-from spark_audit.checkpoints.models import empty, model_class, read_architecture
+from spark_audit.checkpoints.models import empty, read_architecture
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.tokenizer import vocabulary_of
@@ -81,10 +81,7 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
     notes += _check_tokens(content["tokenizer"].get("tokens") or [], words)
 
     def read() -> State:
-        architecture = read_architecture(folder, config, loading.trust_remote_code)
-        if model_class(architecture) is None:
-            raise CheckpointError("a GGUF file does not go with own code")
-        model = empty(architecture)
+        model = empty(*read_architecture(folder, config, loading.trust_remote_code))
         # Rounded to 1.6 bits, a file holds 20 times its size; output may be tied.
         own = sum(one.numel() for one in model.parameters())
         if sum(counts) > 2 * own:

@@ -49,25 +49,23 @@ def inspect_checkpoint(
     given = loading.base is not None
     opening = Opening([spec], replace(loading, include_base=given), numbers=False)
     made, base = opening.items[-1], opening.items[-1].on
-    one = opening.described[-1] if opening.described else None
+    one = opening.described[-1]
     facts = {"source": made.source, "format": made.format, **_headers(made)}
     facts["context"] = str(max_positions(base.architecture) or "not stated")
-    if one is None or one.parameters is None:
-        facts["weights checked"] = "no (own code or quantised)"
+    if one.parameters is None:
+        facts["weights checked"] = "no (quantised)"
     else:
         facts["architecture"] = one.architecture
         facts["parameters"] = f"{one.parameters:,}"
-    facts["memory"] = base.check_room(one and one.parameters)
-    notes = [*made.notes]
-    if one is not None:
-        notes = [*one.notes]
-        if NOISE_ADDED in notes:
-            facts["frozen noise"] = f"on input embeddings, {len(one.usable)} rows"
-        usable = f"{int(one.usable.sum())} tokens in {len(one.usable)} rows"
-        facts |= {"vocabulary": usable, "tokenizer_sha256": one.tokenizer_sha256}
-        if made.complete and loading.base and not same_path(loading.base, made.where):
-            with at(source):
-                notes += [NOT_VERIFIABLE, _compared(one, opening.described[0])]
+    facts["memory"] = base.check_room(one.parameters or 0)
+    notes = [*one.notes]
+    if NOISE_ADDED in notes:
+        facts["frozen noise"] = f"on input embeddings, {len(one.usable)} rows"
+    facts["vocabulary"] = f"{int(one.usable.sum())} tokens in {len(one.usable)} rows"
+    facts["tokenizer_sha256"] = one.tokenizer_sha256
+    if made.complete and loading.base and not same_path(loading.base, made.where):
+        with at(source):
+            notes += [NOT_VERIFIABLE, _compared(one, opening.described[0])]
     if not source.startswith(HUB) and (stages := series(source)):
         facts["stages"] = ", ".join(stage.name for stage in stages)
     facts |= {f"note {number}": note for number, note in enumerate(notes, start=1)}

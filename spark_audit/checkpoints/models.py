@@ -32,18 +32,21 @@ _POSITIONS = range(1 << 31)
 MOST_BUFFERS = 1 << 28
 
 
-def has_own_code(config: Any) -> bool:
-    """Whether a model brings its class, which runs only where that is trusted."""
-    return "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+def model_class(config: Any, folder: Path) -> Any:
+    """The class of a causal language model; ``None``: there is none.
 
-
-def model_class(config: Any) -> Any:
-    """Transformers' class of a configuration; ``None``: the model has its own code."""
+    A model's own code, in its folder, runs only where that is trusted: else a
+    configuration that names some is refused before.
+    """
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
     from transformers.models.auto import modeling_auto
 
+    own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
     mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
-    known = type(config) in mapping and not has_own_code(config)
-    return mapping[type(config)] if known else None
+    if own is not None:
+        with foreign("its own code cannot be loaded"):
+            return get_class_from_dynamic_module(own, folder, local_files_only=True)
+    return mapping[type(config)] if type(config) in mapping else None
 
 
 def quantised(config: Any) -> bool:
@@ -56,14 +59,16 @@ def max_positions(config: Any) -> int | None:
     return getattr(config.get_text_config(), "max_position_embeddings", None) or None
 
 
-def empty(config: Any) -> Any:
+def empty(config: Any, cls: Any) -> Any:
     """The module as the configuration has it, on the meta device."""
-    with torch.device("meta"):
-        return model_class(config)(copy.deepcopy(config))
+    with foreign("config.json describes no model"), torch.device("meta"):
+        return cls(copy.deepcopy(config))
 
 
-def read_architecture(folder: Path, content: Mapping[str, Any], trusted: bool) -> Any:
-    """Transformers' configuration of a folder, of a causal language model for sure.
+def read_architecture(
+    folder: Path, content: Mapping[str, Any], trusted: bool
+) -> tuple[Any, Any]:
+    """A folder's configuration, and its class: a causal language model for sure.
 
     Parameters
     ----------
@@ -96,11 +101,12 @@ def read_architecture(folder: Path, content: Mapping[str, Any], trusted: bool) -
     # By name: the mapping itself would import every model there is.
     known = (n if isinstance(n, list | tuple) else [n] for n in names.values())
     causal = not listed or {*chain.from_iterable(known)}.intersection(listed)
-    fits = has_own_code(config) or (model_class(config) is not None and causal)
-    if not fits or getattr(config, "is_encoder_decoder", False):
+    causal = causal or getattr(config, "auto_map", None)
+    cls = model_class(config, folder) if causal else None
+    if cls is None or getattr(config, "is_encoder_decoder", False):
         name = shown(listed[0]) if listed else type(config).__name__
         raise CheckpointError(f"{name} is not a causal language model (decoder only)")
-    return config
+    return config, cls
 
 
 def check_layers(config: Mapping[str, Any], *, tensors: int) -> None:
@@ -131,15 +137,13 @@ def check_weights(model: Any, state: Mapping[str, torch.Tensor]) -> None:
     check_floats({name: state[name] for name in floats})
 
 
-def check_buffers(config: Any) -> None:
+def check_buffers(model: Any) -> None:
     """Refuse a configuration that asks for much memory that no weights back.
 
-    Tables of positions are as long as the configuration says; on the meta device they
-    cost nothing.
+    Tables of positions are as long as the configuration says; on the meta device, as
+    the model is, they cost nothing.
     """
-    with foreign("config.json describes no model"):
-        buffers = [*empty(config).buffers()]
-    size = sum(b.numel() * b.element_size() for b in buffers)
+    size = sum(one.numel() * one.element_size() for one in model.buffers())
     if size > MOST_BUFFERS:
         what = f"config.json needs {size:.3g} bytes beside the weights"
         raise CheckpointError(what, fix=_ITS_OWN)
@@ -166,6 +170,7 @@ def check_quantised(config: Any, *, device: str) -> None:
 
 def build(
     config: Any,
+    cls: Any,
     *,
     folder: Path | None = None,
     state: Mapping[str, torch.Tensor] | None = None,
@@ -188,21 +193,13 @@ def build(
     CheckpointError
         With the name of the tensor that is missing, unexpected or of another shape.
     """
-    import transformers
-
-    auto: Any = transformers.AutoModelForCausalLM
-    own = model_class(config)
-    if own is None and folder is None:
-        what = "a weights file alone does not work with a model's own code"
-        raise CheckpointError(what, fix="give the folder that holds its code")
-    if own is not None:
-        sdpa = getattr(own, "_supports_sdpa", False)
-        options["attn_implementation"] = "sdpa" if sdpa else "eager"
+    sdpa = getattr(cls, "_supports_sdpa", False)
     with foreign("transformers cannot load it"):
-        model, info = (auto if folder else own).from_pretrained(
+        model, info = cls.from_pretrained(
             folder,
             state_dict=state,
             config=config,
+            attn_implementation="sdpa" if sdpa else "eager",
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             device_map=device_map,
             output_loading_info=True,
@@ -250,20 +247,6 @@ def refuse_differences(
         if wrong:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             raise CheckpointError(f"{tensor} {wrong[0]}{more}", fix=fix)
-
-
-def untied(model: Any) -> bool:
-    """Whether head and embeddings differ, though the configuration ties them.
-
-    A file of ``torch.save`` names a tied tensor twice; that is no difference.
-    """
-    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
-    if not tied or head is None or head.weight is embeddings.weight:
-        return False
-    one, other = head.weight, embeddings.weight
-    apart = one.is_meta or other.is_meta or one.device != other.device
-    return apart or not torch.equal(one, other)
 
 
 def probe_ids(usable: np.ndarray, *, max_positions: int | None) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.adapter_config import changes_base, prepared
+from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import read_all, same_path
@@ -123,8 +123,8 @@ class Opening:
     items
         How each is put together, the base first where there is one.
     described
-        What headers tell of each, in the order of ``groups``, without weights; of own
-        code nothing, and no ``model_id`` where that is known after loading only.
+        What headers tell of each, in the order of ``groups``, without weights; no
+        ``model_id`` where that is known after loading only.
     places
         Every file and folder that is read.
 
@@ -235,24 +235,13 @@ class Opening:
         return ("", *rounded, *((RELEARN,) if self._relearning else ()))
 
     def _described(self, items: list[Checkpoint]) -> Iterator[Loaded]:
-        """Put a module and what is on it together without numbers, and describe them.
-
-        Own code does not run before it is loaded: nothing is described.
-        """
+        """Put a module and what is on it together without numbers, and describe them."""
         base = items[0].on
         with at(base.where):
-            module = base.skeleton()
-            weights = [] if module is None else module.parameters()
-            base.check_room(sum(one.numel() for one in weights) or None)
-        if module is not None:
-            for one in self._on(AdapterHost(module), items):
-                yield one.without_weights()
-            return
-        for item in items:
-            with at(item.where):
-                if item.adapter:
-                    prepared(item.config, item.read())
-                tokenizer_of(item, self._tokenizers)
+            host = AdapterHost(base.skeleton())
+            base.check_room(host.parameters)
+        for one in self._on(host, items):
+            yield one.without_weights()
 
     def _load(self, base: Checkpoint) -> AdapterHost:
         """A base's module, seen to work."""
@@ -302,7 +291,7 @@ class Opening:
             facts["dtype"] = "auto" if packed else item.loading.dtype
         else:
             notes.append(f"loaded as {facts['dtype']}, attention {attention}")
-        notes += remarks(base.architecture, model, tokenizer, facts["usable"])
+        notes += remarks(base.architecture, tokenizer, facts["usable"])
         computed = {"dtype": facts["dtype"], "attention": attention}
         computed["eos"] = repr(base.eos(model))
         weights: Rounded | Callable[[], Rounded] | None = None

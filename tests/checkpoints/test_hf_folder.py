@@ -130,7 +130,6 @@ def test_tied_head_that_is_missing_both_ways(tmp_path):
     # Two different matrices although the configuration ties them.
     edited(file, lambda s: s.update({EMBEDDINGS: s["lm_head.weight"] * 2}))
     loaded = opened(tmp_path)
-    assert any("holds two different ones" in note for note in loaded.notes)
     edited(file, lambda s: [s.pop(k) for k in ("lm_head.weight", EMBEDDINGS)])
     refused(tmp_path, "tensor lm_head.weight is missing (and 1 more)")
 

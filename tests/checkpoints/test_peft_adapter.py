@@ -117,9 +117,7 @@ def test_other_types_say_what_peft_says(kind, tiny_base, tmp_path):
 
 
 @pytest.mark.parametrize("shift", [0, 3])
-def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
-    shift, tiny_base, tmp_path
-):
+def test_positions_keep_their_meaning_with_a_prompt(shift, tiny_base, tmp_path):
     import peft
 
     task: Any = "CAUSAL_LM"
@@ -127,11 +125,8 @@ def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
     folder = saved(tmp_path / "a", tiny_base, cls(task_type=task, num_virtual_tokens=3))
     loaded = opened(folder, base=tiny_base)
     ids = torch.tensor([[1, 47, 91, 223], [1, 80, 67, 0]])
-    mask = torch.tensor([[False, True, True, False], [True, False, True, False]])
     with loaded.active() as model:
         full = model(input_ids=ids, use_cache=False).logits
-        kept = model(input_ids=ids, use_cache=False, logits_to_keep=mask).logits
-        last = model(input_ids=ids, use_cache=False, logits_to_keep=2).logits
         some = model(
             input_ids=ids, use_cache=False, logits_to_keep=torch.tensor([0, 2])
         ).logits
@@ -140,8 +135,6 @@ def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
             input_ids=ids, use_cache=False, logits_to_keep=torch.tensor([-4, -1])
         ).logits
     assert full.shape == (2, 4, 300)
-    assert torch.allclose(kept.reshape(-1, 300), full[mask], rtol=0, atol=1e-5)
-    assert torch.allclose(last, full[:, -2:], rtol=0, atol=1e-5)
     assert torch.allclose(some, full[:, [0, 2]], rtol=0, atol=1e-5)
     assert torch.allclose(behind, full[:, [0, 3]], rtol=0, atol=1e-5)
 
