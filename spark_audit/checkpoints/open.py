@@ -235,7 +235,7 @@ class Opening:
         return ("", *rounded, *((RELEARN,) if self._relearning else ()))
 
     def _described(self, items: list[Checkpoint]) -> Iterator[Loaded]:
-        """Put a module and what is on it together without numbers, and describe them."""
+        """Put a module and what is on it together without numbers; describe them."""
         base = items[0].on
         with at(base.where):
             host = AdapterHost(base.skeleton())
