@@ -7,13 +7,12 @@ from typing import Any
 
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.detect import same_path, series
-from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.locate import HUB, printable
 from spark_audit.checkpoints.models import max_positions, pick_device, quantised
 from spark_audit.checkpoints.open import Opening
 from spark_audit.checkpoints.sidecar import NOISE_ADDED
 from spark_audit.checkpoints.specs import Loading, Spec
-from spark_audit.errors import CheckpointError, at, shown
+from spark_audit.errors import shown
 
 NOT_VERIFIABLE = "base not verifiable: full weights name no base"
 
@@ -29,9 +28,6 @@ def inspect_checkpoint(
     What is small is opened, on the CPU, as an audit opens it (``would load``: yes). Of
     what is larger headers are read, and an adapter's numbers: NaN in a base, or an
     adapter that changes nothing, show on opening only (yes, by its headers).
-
-    Full weights say nowhere which base they come from. Where one is given they are
-    compared with it: opening does not ask, an audit would be of two different models.
 
     Parameters
     ----------
@@ -64,8 +60,8 @@ def inspect_checkpoint(
     facts["vocabulary"] = f"{int(one.usable.sum())} tokens in {len(one.usable)} rows"
     facts["tokenizer_sha256"] = one.tokenizer_sha256
     if made.complete and loading.base and not same_path(loading.base, made.where):
-        with at(source):
-            notes += [NOT_VERIFIABLE, _compared(one, opening.described[0])]
+        fits = "architecture, vocabulary, tokenizer and sizes are those of "
+        notes += [NOT_VERIFIABLE, fits + opening.described[0].source]
     if not source.startswith(HUB) and (stages := series(source)):
         facts["stages"] = ", ".join(stage.name for stage in stages)
     facts |= {f"note {number}": note for number, note in enumerate(notes, start=1)}
@@ -98,35 +94,3 @@ def _headers(made: Checkpoint) -> dict[str, str]:
     names = [path.name for path in made.files]
     facts["files"] = f"{', '.join(names[:4])} ({made.size / 1e6:.1f} MB)"
     return facts
-
-
-def _compared(ours: Loaded, base: Loaded) -> str:
-    """Refuse full weights that do not fit the base that was given; else say so.
-
-    Whether they were trained from it is written down nowhere: what headers tell of
-    both is compared.
-
-    Raises
-    ------
-    CheckpointError
-        With what differs first, and in how much else.
-    """
-    here, there = (
-        {
-            "architecture": one.architecture,
-            "vocabulary": f"{len(one.usable)} rows",
-            "tokenizer": f"{len(one.tokenizer)} tokens, {one.tokenizer_sha256[:12]}",
-            **one.shape,
-        }
-        for one in (ours, base)
-    )
-    differs = [name for name in here | there if here.get(name) != there.get(name)]
-    if differs:
-        first, *others = differs
-        more = f" and {len(others)} facts more" if others else ""
-        both = f"{here.get(first)} here, {there.get(first)} in {base.source}"
-        raise CheckpointError(
-            f"was not trained from the base: {first} ({both}){more}",
-            fix="give the one that it was trained from by --base",
-        )
-    return f"architecture, vocabulary, tokenizer and sizes are those of {base.source}"

@@ -44,7 +44,7 @@ from spark_audit.checkpoints.tokenizer import (
     usable_rows,
 )
 from spark_audit.checkpoints.weight_files import check_stored
-from spark_audit.errors import InputError, at
+from spark_audit.errors import CheckpointError, InputError, at
 from spark_audit.names import BASE, RELEARN, CheckpointName
 
 
@@ -102,11 +102,44 @@ def open_checkpoint(
     return loaded
 
 
+def check_base(ours: Loaded, base: Loaded) -> None:
+    """Refuse a checkpoint that does not fit the base that was given.
+
+    Full weights say nowhere which base they come from, and an adapter may bring another
+    tokenizer: what headers tell of both is compared.
+
+    Raises
+    ------
+    CheckpointError
+        With what differs first, and in how much else.
+    """
+    here, there = (
+        {
+            "architecture": one.architecture,
+            "vocabulary": f"{len(one.usable)} rows",
+            "tokenizer": f"{len(one.tokenizer)} tokens, {one.tokenizer_sha256[:12]}",
+            **one.shape,
+        }
+        for one in (ours, base)
+    )
+    differs = [name for name in here | there if here.get(name) != there.get(name)]
+    if differs:
+        first, *others = differs
+        more = f" and {len(others)} facts more" if others else ""
+        both = f"{here.get(first)} here, {there.get(first)} in {base.source}"
+        raise CheckpointError(
+            f"does not fit the base: {first} ({both}){more}",
+            where=ours.source,
+            fix="give the one that it was trained from by --base",
+        )
+
+
 class Opening:
     """The checkpoints of a call, by the modules they share; one is loaded at a time.
 
     All are checked from their headers before the first is loaded. The base comes
-    first (with adapters, or with ``include_base`` when one is given), then its
+    first (with adapters, or with ``include_base`` when one is given: then what does not
+    fit it is refused, see :func:`check_base`), then its
     adapters, attached to one module and switched; then full weights, each released
     before the next is loaded: a checkpoint of another module than the current one
     cannot be activated any more. Adapters of another PEFT type, or that change the
@@ -166,6 +199,8 @@ class Opening:
             self.described = [
                 one for items in self._groups for one in self._described(items)
             ]
+            for one in self.described[1:] if loading.include_base else ():
+                check_base(one, self.described[0])
             # What takes longer, and still before hours of scoring: every number, once.
             for item in self.items if numbers else ():
                 if item.complete:

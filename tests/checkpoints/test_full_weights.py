@@ -80,7 +80,7 @@ def test_another_model_is_told_with_what_differs(
 ):
     folder = merged(None if size is None else make_tokenizer(size=size), kind, **config)
     problem = problem_of(folder, base=tiny_base)
-    assert "was not trained from the base: " in problem
+    assert "does not fit the base: " in problem
     assert told in problem
     assert "\n" not in problem
     if size is not None:
