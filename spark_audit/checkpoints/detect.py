@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,8 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
         places = formats_of(path)
         if len(places) != 1:
             raise _no_checkpoint(path, [*places])
-        ((name, place),) = places.items()
-        if name == SERIES:
+        ((name, (place, read)),) = places.items()
+        if read is None:
             stage, notes = choose_stage(path, number)
             made = read_headers(str(stage), loading)
             shown_as = printable(text) + (f"@{number}" if number else "")
@@ -62,7 +63,7 @@ def read_headers(source: str, loading: Loading) -> Checkpoint:
             raise CheckpointError(what)
         if place != path:
             check_inside(place)
-        made = READERS[name](place, loading)
+        made = read(place, loading)
         # The file of an adapter's folder is what the folder is.
         trained_on, noise_sha256 = written_down(made.folder, made.files)
     given: Any = {"loading": loading, "base": loading.base or made.base}
@@ -89,28 +90,24 @@ def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
     return CheckpointError(what, fix=fix)
 
 
-SERIES = "task-series"
-READERS: Mapping[str, Callable[[Path, Loading], Checkpoint]] = {
-    "bare-weights": bare_weights,
-    "gguf-file": gguf_file,
-    "hf-folder": hf_folder,
-    "peft-adapter": peft_adapter,
-}
-"""By the format's name: how a path of it is put together."""
+Reader = Callable[[Path, Loading], Checkpoint]
 
 
-def formats_of(path: Path) -> dict[str, Path]:
-    """The formats that a path is of, by its content, each with what is read for it."""
+def formats_of(path: Path) -> dict[str, tuple[Path, Reader | None]]:
+    """The formats that a path is of, by its content.
+
+    Each with what is read for it, and how that is put together; a series is not.
+    """
     model, adapter = ((path / name).exists() for name in CONFIGURATIONS)
-    full = weights_of(path) is not None
-    places = {
-        "bare-weights": lone_file(path, WEIGHT_SUFFIXES, CONFIGURATIONS),
-        "gguf-file": lone_file(path, (".gguf",), CONFIGURATIONS[:1]),
-        "hf-folder": path if model and (full or not adapter) else None,
-        "peft-adapter": path if adapter and not full else None,
-        SERIES: path if is_series(path) else None,
-    }
-    return {name: place for name, place in places.items() if place is not None}
+    full, file = weights_of(path) is not None, partial(lone_file, path)
+    table: tuple[tuple[str, Path | None, Reader | None], ...] = (
+        ("bare-weights", file(WEIGHT_SUFFIXES, CONFIGURATIONS), bare_weights),
+        ("gguf-file", file((".gguf",), CONFIGURATIONS[:1]), gguf_file),
+        ("hf-folder", path if model and (full or not adapter) else None, hf_folder),
+        ("peft-adapter", path if adapter and not full else None, peft_adapter),
+        ("task-series", path if is_series(path) else None, None),
+    )
+    return {name: (place, read) for name, place, read in table if place is not None}
 
 
 def series(source: str) -> dict[Path, dict[str, Path]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,10 +32,8 @@ from spark_audit.checkpoints.quantise import (
     check_mergeable,
     rounded,
 )
-from spark_audit.checkpoints.relearning import Relearning
-from spark_audit.checkpoints.server import served
 from spark_audit.checkpoints.sidecar import NOISE_ADDED, frozen_noise
-from spark_audit.checkpoints.specs import Loading, Spec, default_name
+from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
 from spark_audit.checkpoints.tokenizer import (
     Read,
     read_tokenizer,
@@ -46,6 +44,10 @@ from spark_audit.checkpoints.tokenizer import (
 from spark_audit.checkpoints.weight_files import check_stored
 from spark_audit.errors import CheckpointError, InputError, at
 from spark_audit.names import BASE, RELEARN, CheckpointName
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.relearning import Relearning
+    from spark_audit.checkpoints.server import Server
 
 
 def load_tokenizer(source: str | Path) -> Any:
@@ -186,11 +188,12 @@ class Opening:
         for kind in loading.quantize:
             check_kind(kind)
         self._loading, self._relearning = loading, relearning
-        self._server, specs = served(specs, loading)
-        if relearning and self._server:
-            raise InputError("does not go with a server", where="--relearn")
-        if self._server:
-            self._server.reach()
+        self._server: Server | None = None
+        paths = [path for spec in specs for path in spec.paths]
+        if loading.model or loading.agree or any(map(is_server, paths)):
+            from spark_audit.checkpoints.server import served
+
+            self._server, specs = served(specs, loading, relearn=bool(relearning))
         self._host: AdapterHost | None = None
         self._tokenizers: dict[Path, Read] = {}
         with quiet():

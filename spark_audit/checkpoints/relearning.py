@@ -74,15 +74,12 @@ class Relearning:
 
         @cache
         def made() -> Rounded:
-            return train(model, on, self.rows(tokenizer, longest), self)
+            most, end = min(longest or LONGEST, LONGEST), tokenizer.eos_token_id
+            own = [] if end is None else [end]
+            rows = [(ids + own)[:most] for ids in token_ids(tokenizer, self.texts)]
+            return train(model, on, rows, self)
 
         return made
-
-    def rows(self, tokenizer: Any, longest: int | None) -> list[list[int]]:
-        """Token ids of the rows, each with its end."""
-        most, end = min(longest or LONGEST, LONGEST), tokenizer.eos_token_id
-        own = [] if end is None else [end]
-        return [(ids + own)[:most] for ids in token_ids(tokenizer, self.texts)]
 
 
 def train(
