@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from spark_audit.checkpoints.checkpoint import Checkpoint, empty, read_architecture
-from spark_audit.checkpoints.formats import config_of
 from spark_audit.checkpoints.loaded import SIZES
-from spark_audit.checkpoints.locate import WORDS_BYTES, locate, read_json
+from spark_audit.checkpoints.locate import WORDS_BYTES, config_of, locate, read_json
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.tokenizer import vocabulary_of

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.detect import same_path, series
 from spark_audit.checkpoints.locate import HUB, printable
 from spark_audit.checkpoints.models import max_positions, pick_device, quantised
-from spark_audit.checkpoints.open import Opening
+from spark_audit.checkpoints.open import Opening, same_path
+from spark_audit.checkpoints.series import series
 from spark_audit.checkpoints.sidecar import NOISE_ADDED
 from spark_audit.checkpoints.specs import Loading, Spec
 from spark_audit.errors import shown

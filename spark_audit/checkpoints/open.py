@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ import torch
 from spark_audit.checkpoints.adapter_config import changes_base
 from spark_audit.checkpoints.adapters import AdapterHost
 from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.detect import read_all, same_path
+from spark_audit.checkpoints.formats import read_headers
 from spark_audit.checkpoints.loaded import Loaded, module_facts
 from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.models import (
@@ -32,7 +33,7 @@ from spark_audit.checkpoints.quantise import (
     check_mergeable,
     rounded,
 )
-from spark_audit.checkpoints.sidecar import NOISE_ADDED, frozen_noise
+from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
 from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
 from spark_audit.checkpoints.tokenizer import (
     Read,
@@ -43,7 +44,7 @@ from spark_audit.checkpoints.tokenizer import (
 )
 from spark_audit.checkpoints.weight_files import check_stored
 from spark_audit.errors import CheckpointError, InputError, at
-from spark_audit.names import BASE, RELEARN, CheckpointName
+from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.relearning import Relearning
@@ -197,7 +198,7 @@ class Opening:
         self._host: AdapterHost | None = None
         self._tokenizers: dict[Path, Read] = {}
         with quiet():
-            self.items = read_all(specs, loading)
+            self.items = _read_all(specs, loading)
             self._groups = self._by_module()
             self.described = [
                 one for items in self._groups for one in self._described(items)
@@ -260,12 +261,9 @@ class Opening:
 
     def _is_base(self, item: Checkpoint) -> bool:
         """Whether a checkpoint is the base of the call itself."""
-        first = self.items[0]
-        if item.name == BASE or item.adapter:
+        if item.adapter or item.base is None:
             return item.name == BASE
-        if first.name == BASE:
-            return item.files == first.files
-        return item.base is not None and same_path(item.base, item.where)
+        return item.name == BASE or same_path(item.base, item.where)
 
     def _kinds(self, item: Checkpoint) -> tuple[str, ...]:
         """How a checkpoint is opened: as it is (the empty name), rounded, relearned."""
@@ -375,3 +373,89 @@ class Opening:
 
 def _name(item: Checkpoint, kind: str) -> str:
     return str(CheckpointName(item.name, derived=kind))
+
+
+def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
+    """The checkpoints of a call, the base first where one is needed.
+
+    Raises
+    ------
+    CheckpointError
+        If an adapter's base is itself an adapter, or two adapters name different ones.
+    """
+    for spec in specs:
+        if spec.name == BASE:
+            loading = _with_base(spec, loading)
+    items = [
+        replace(read_headers(source, loading), name=name)
+        for spec in specs
+        if spec.name != BASE
+        for name, source in zip(
+            seeds_of(spec.name, len(spec.sources)), spec.sources, strict=True
+        )
+    ]
+    bases = [str(item.base) for item in items if not item.complete]
+    given = loading.base or next(iter(bases), None)
+    for other in bases:
+        if not same_path(str(given), other):
+            raise CheckpointError(
+                f"the adapters name different bases ({given}, {other})",
+                where="--ckpt",
+                fix="give --base if both are one model, else audit them separately",
+            )
+    if given is None or not (bases or loading.include_base):
+        return items
+    base = replace(read_headers(given, loading), name=BASE)
+    if base.adapter:
+        raise CheckpointError(
+            "the base is itself an adapter",
+            where=base.where,
+            fix="give the model it was trained on",
+        )
+    return [base, *(_put_on(base, item) for item in items)]
+
+
+def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
+    """An adapter on its base; full weights as they are.
+
+    Raises
+    ------
+    CheckpointError
+        If the base has frozen noise, or the adapter was trained on another one: shapes
+        do not tell, the adapter fits every model of that architecture.
+    """
+    if item.complete:
+        return item
+    with at(item.where):
+        if os.path.lexists(base.folder / NOISE):
+            raise CheckpointError(
+                f"the base has frozen noise of its own ({NOISE}): with an adapter on "
+                "it, neither says whether it holds",
+                fix="give the model without it as the base",
+            )
+        there = base.sha256
+        if item.trained_on not in (None, there):
+            both = f"{str(item.trained_on)[:16]}, not {there[:16]}"
+            raise CheckpointError(
+                f"was trained on another base ({both})",
+                fix="give the one it was trained on by --base",
+            )
+    return replace(item, host=base)
+
+
+def _with_base(spec: Spec, loading: Loading) -> Loading:
+    """``--ckpt base=MODEL`` says what ``--base MODEL`` says."""
+    if len(spec.paths) > 1:
+        raise InputError("the base is one model, not several", where="--ckpt base=")
+    if loading.base is not None and not same_path(loading.base, spec.sources[0]):
+        raise InputError(
+            f"the base is given twice: {loading.base} and {spec.sources[0]}",
+            where="--ckpt base=",
+            fix="give one of them",
+        )
+    return replace(loading, base=spec.sources[0], include_base=True)
+
+
+def same_path(one: str, other: str) -> bool:
+    """Whether two paths name one place."""
+    return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()

@@ -22,7 +22,6 @@ from spark_audit.checkpoints.locate import (
     read_json,
     walk,
 )
-from spark_audit.checkpoints.models import quantised
 from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.files import sha256_file
 from spark_audit.provenance import sha256_json
@@ -368,8 +367,8 @@ def remarks(config: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
     if padded := int((~usable).sum()):
         rows = f"{padded} of {len(usable)} rows of the head"
         notes.append(f"{rows} are no token: left out of softmax and ranks")
-    if quantised(config):
-        stored = config.quantization_config
+    stored = getattr(config, "quantization_config", None)
+    if stored:
         kind = stored.get("quant_method") if isinstance(stored, dict) else None
         notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
     return notes

@@ -14,22 +14,17 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside, read_json
+from spark_audit.checkpoints.locate import (
+    NO_WEIGHTS,
+    WEIGHT_SUFFIXES,
+    check_inside,
+    read_json,
+)
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import check_regular, sha256_file
 from spark_audit.provenance import sha256_json
 
-# What trainers save beside weights and what is none.
-NO_WEIGHTS = (
-    "optimizer",
-    "scheduler",
-    "training_args",
-    "rng_state",
-    "frozen_noise",
-    "state.safetensors",
-)
-CONFIGURATIONS = ("config.json", "adapter_config.json")
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
 FULL = ("model.safetensors", "pytorch_model.bin")

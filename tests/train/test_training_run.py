@@ -11,8 +11,8 @@ from peft import PeftModel
 from run_training import steps, train, write_stream
 from transformers import AutoModelForCausalLM
 
-from spark_audit.checkpoints.detect import series
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.series import series
 from spark_train.cli import run
 from spark_train.corpus import ORDERS, read_matrix
 from spark_train.methods import METHODS, groups
