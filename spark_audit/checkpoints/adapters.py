@@ -22,14 +22,17 @@ from spark_audit.checkpoints.adapter_config import (
 )
 from spark_audit.checkpoints.models import (
     check_probe,
+    head_rows,
     logits,
     materialise,
+    max_positions,
+    probe_ids,
     refuse_differences,
     release,
 )
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.quantise import Rounded, swapped
-from spark_audit.checkpoints.tokenizer import OTHER_BASE
+from spark_audit.checkpoints.tokenizer import OTHER_BASE, usable_rows
 from spark_audit.checkpoints.weight_files import State
 from spark_audit.errors import CheckpointError
 
@@ -46,15 +49,19 @@ class AdapterHost:
     ----------
     model
         The base, in evaluation mode.
-    ids
-        Shape ``(2, n)``: token ids on which the module is seen to work; ``None`` on the
+    tokenizer
+        The base's: on some of its tokens the module is seen to work; ``None`` on the
         meta device, where nothing can be computed.
     """
 
-    def __init__(self, model: Any, *, ids: torch.Tensor | None = None) -> None:
-        self.model, self.ids = model, ids
-        if ids is not None:
-            check_probe(plain := logits(model, ids))
+    def __init__(self, model: Any, tokenizer: Any = None) -> None:
+        self.model = model
+        self.ids: torch.Tensor | None = None
+        if tokenizer is not None:
+            usable = usable_rows(tokenizer, head_rows(model))
+            longest = max_positions(model.config)
+            self.ids = probe_ids(usable, max_positions=longest)
+            check_probe(plain := logits(model, self.ids))
             self._plain = plain
         self.peft: Any = None
         self.released = False
@@ -161,7 +168,7 @@ class AdapterHost:
         name: str | None,
         *,
         noise: torch.Tensor | None = None,
-        weights: Rounded | Callable[[], Rounded] | None = None,
+        weights: Callable[[], Rounded] | None = None,
     ) -> Iterator[None]:
         """Exactly this adapter on, or none: then ``model`` is as without any.
 
@@ -170,8 +177,8 @@ class AdapterHost:
         noise
             What is added to input embeddings.
         weights
-            What is in the place of the module's own, or what makes it, called with
-            all else as it will be.
+            What makes those in the place of the module's own, called with all else as
+            it will be.
         """
         if self.released:
             msg = "this checkpoint was released when the next one was loaded"
@@ -184,8 +191,7 @@ class AdapterHost:
             if noise is not None:
                 stack.enter_context(input_noise(self.model, noise))
             if weights is not None:
-                own = weights() if callable(weights) else weights
-                stack.enter_context(swapped(own))
+                stack.enter_context(swapped(weights()))
             yield
 
     def release(self) -> None:

@@ -309,11 +309,8 @@ def read_architecture(
     from transformers.models.auto import modeling_auto
 
     names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    listed = content.get("architectures") or []
-    if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
-        what = "config.json gives architectures that are no list of names"
-        raise CheckpointError(what)
     with foreign("config.json is not understood"):
+        listed = [*map(str, content.get("architectures") or ())]
         config: Any = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
         )

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,7 @@ from spark_audit.checkpoints.formats import read_headers
 from spark_audit.checkpoints.loaded import Loaded, module_facts
 from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.models import (
-    head_rows,
-    max_positions,
     pick_device,
-    probe_ids,
     quantised,
 )
 from spark_audit.checkpoints.offline import quiet
@@ -40,7 +37,6 @@ from spark_audit.checkpoints.tokenizer import (
     read_tokenizer,
     remarks,
     tokenizer_of,
-    usable_rows,
 )
 from spark_audit.checkpoints.weight_files import check_stored
 from spark_audit.errors import CheckpointError, InputError, at
@@ -231,9 +227,11 @@ class Opening:
     def open(self, group: int) -> Iterator[Loaded]:
         """Load a module, in place of the one before, and open what is on it."""
         items = self._groups[group]
+        base = items[0].on
         self.release()
-        with quiet(), at(items[0].on.where):
-            self._host = self._load(items[0].on)
+        with quiet(), at(base.where):
+            tokenizer, *_ = tokenizer_of(base, self._tokenizers)
+            self._host = AdapterHost(base.load(), tokenizer)
         yield from self._on(self._host, items)
 
     def release(self) -> None:
@@ -279,13 +277,6 @@ class Opening:
         for one in self._on(host, items):
             yield one.without_weights()
 
-    def _load(self, base: Checkpoint) -> AdapterHost:
-        """A base's module, seen to work."""
-        model = base.load()
-        usable = usable_rows(tokenizer_of(base, self._tokenizers)[0], head_rows(model))
-        longest = max_positions(base.architecture)
-        return AdapterHost(model, ids=probe_ids(usable, max_positions=longest))
-
     def _on(self, host: AdapterHost, items: list[Checkpoint]) -> Iterator[Loaded]:
         """The checkpoints of a module, one after the other, also on the meta device."""
         shape = host.model.get_input_embeddings().weight.shape
@@ -330,18 +321,19 @@ class Opening:
         notes += remarks(base.architecture, tokenizer, facts["usable"])
         computed = {"dtype": facts["dtype"], "attention": attention}
         computed["eos"] = repr(base.eos(model))
-        weights: Rounded | Callable[[], Rounded] | None = None
+        weights: Callable[[], Rounded] | None = None
         if kind:
-            check_mergeable(adapter)
+            check_mergeable(model, adapter)
             after = self._relearning if kind == RELEARN else None
             if after is None:
                 computed["rounded"], note = kind, f"linear layers rounded to {kind}"
                 note += " by torchao"
-                weights = None if meta else rounded(model, on, kind)
+                # Not before it is scored: what is in the store needs no weights.
+                weights = cache(partial(rounded, model, on, kind))
             else:
                 computed["relearned"], note = after.sha256, after.note
                 longest = facts["max_positions"]
-                weights = None if meta else after.weights(model, on, tokenizer, longest)
+                weights = after.weights(model, on, tokenizer, longest)
             notes.append(note)
             on = None  # its adapter is merged: the module is used without any
         own, model_id = item.hashes(raw, **computed)

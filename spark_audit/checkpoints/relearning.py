@@ -94,9 +94,9 @@ def train(
     Raises
     ------
     CheckpointError
-        If the model is quantised, has no linear layer, or its loss is not finite.
+        If its loss is not finite.
     """
-    layers = list(merged_weights(model, on, option="--relearn"))
+    layers = list(merged_weights(model, on))
     rng = torch.Generator().manual_seed(seed_for(how.seed, "relearn") % 2**63)
     low: list[tuple[torch.Tensor, torch.Tensor]] = []
     with ExitStack() as stack:
