@@ -274,11 +274,11 @@ def model_class(config: Any, folder: Path) -> Any:
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
     from transformers.models.auto import modeling_auto
 
-    own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
-    mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
-    if own is not None:
-        with foreign("its own code cannot be loaded"):
+    with foreign("its own code cannot be loaded"):
+        own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
+        if own is not None:
             return get_class_from_dynamic_module(own, folder, local_files_only=True)
+    mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     return mapping[type(config)] if type(config) in mapping else None
 
 
@@ -320,8 +320,8 @@ def read_architecture(
         raise CheckpointError(what, fix=ITS_OWN)
     # By name: the mapping itself would import every model there is.
     known = (n if isinstance(n, list | tuple) else [n] for n in names.values())
-    causal = not listed or {*chain.from_iterable(known)}.intersection(listed)
-    causal = causal or getattr(config, "auto_map", None)
+    own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    causal = own or not listed or {*chain.from_iterable(known)}.intersection(listed)
     cls = model_class(config, folder) if causal else None
     if cls is None or getattr(config, "is_encoder_decoder", False):
         name = shown(listed[0]) if listed else type(config).__name__

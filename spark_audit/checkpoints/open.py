@@ -216,8 +216,8 @@ class Opening:
                 fix = "name the checkpoint otherwise"
                 raise InputError(what, where="--ckpt", fix=fix)
         self.places = {*self._tokenizers}
-        for one in chain(self.items, (item.on for item in self.items)):
-            self.places |= {one.folder, one.place, *one.files}
+        for item in chain(self.items, (item.on for item in self.items)):
+            self.places |= {item.folder, item.place, *item.files}
 
     def each(self) -> Iterator[Loaded]:
         """Every checkpoint, one after the other, not in the order of the specs."""

@@ -207,13 +207,18 @@ def _listed(path: Path) -> list[Path]:
         lines = read_regular(path, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{_AS_LIST}, and is no text", fix=_LIST) from error
-    found = {}
+    found: list[Path] = []
     for number, line in enumerate(lines, start=1):
-        if text := line.partition("#")[0].strip():
-            found[number] = stage = path.parent / Path(text).expanduser()
-            if not stage.exists() or stage.suffix == path.suffix:
-                what = f"{_AS_LIST}, and line {number} names no checkpoint that exists"
-                raise CheckpointError(what, fix=_LIST)
+        if not (text := line.partition("#")[0].strip()):
+            continue
+        stage, what = path.parent / Path(text).expanduser(), ""
+        if not stage.exists() or stage.suffix == path.suffix:
+            what = "names no checkpoint that exists"
+        elif stage in found:
+            what = "names a checkpoint again"
+        if what:
+            raise CheckpointError(f"{_AS_LIST}, and line {number} {what}", fix=_LIST)
+        found.append(stage)
     if not found:
         raise CheckpointError(f"{_AS_LIST}, and holds no path", fix=_LIST)
-    return [*found.values()]
+    return found
