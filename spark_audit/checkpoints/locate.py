@@ -47,9 +47,7 @@ _READ_WHOLE = re.compile(
 _INNER = ("additional_chat_templates", "custom_generate")
 
 
-def locate(
-    source: str, *, revision: str | None = None, code: bool = False, hub: bool = True
-) -> Path:
+def locate(source: str, *, revision: str | None = None, code: bool = False) -> Path:
     """The local path of what was given; ``hf:ORG/NAME`` is fetched into the cache.
 
     Parameters
@@ -57,8 +55,6 @@ def locate(
     revision
         Branch, tag or commit of a model on the hub, where ``hf:ORG/NAME@REVISION``
         does not say its own.
-    hub
-        Whether the user wrote it: what a file names is never fetched.
 
     Raises
     ------
@@ -68,7 +64,7 @@ def locate(
     """
     if not source.strip():
         raise CheckpointError("no path was given", where="checkpoint", fix="give one")
-    if hub and source.startswith(HUB):
+    if source.startswith(HUB):
         with at(source):
             return _fetched(source, revision=revision, code=code)
     path = Path(os.path.expanduser(source))

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spark_audit.checkpoints.adapter_config import changes_base
-from spark_audit.checkpoints.adapters import AdapterHost
+from spark_audit.checkpoints.adapters import AdapterHost, changes_base
 from spark_audit.checkpoints.checkpoint import Checkpoint
 from spark_audit.checkpoints.formats import read_headers
 from spark_audit.checkpoints.loaded import Loaded, module_facts
