@@ -57,7 +57,7 @@ def load_tokenizer(source: str | Path) -> Any:
     with quiet():
         folder = locate(str(source))
         with at(str(source)):
-            return read_tokenizer(folder, trust_remote_code=False)[0]
+            return read_tokenizer(folder)[0]
 
 
 def open_checkpoint(
@@ -157,7 +157,7 @@ class Opening:
         What headers tell of each, in the order of ``groups``, without weights; no
         ``model_id`` where that is known after loading only.
     places
-        Every file and folder that is read.
+        Every file and folder that is read, but tokenizers that are given.
 
     Parameters
     ----------
@@ -191,7 +191,9 @@ class Opening:
 
             self._server, specs = served(specs, loading, relearn=bool(relearning))
         self._host: AdapterHost | None = None
-        self._tokenizers: dict[Path, Read] = {}
+        self._tokenizer: Callable[[Path], Read] = cache(
+            partial(read_tokenizer, trust_remote_code=loading.trust_remote_code)
+        )
         with quiet():
             self.items = _read_all(specs, loading)
             self._groups = self._by_module()
@@ -214,9 +216,11 @@ class Opening:
                 what = f"the name {name!r} is that of what is made of a checkpoint"
                 fix = "name the checkpoint otherwise"
                 raise InputError(what, where="--ckpt", fix=fix)
-        self.places = {*self._tokenizers}
-        for item in chain(self.items, (item.on for item in self.items)):
-            self.places |= {item.folder, item.place, *item.files}
+        self.places = {
+            place
+            for item in chain(self.items, (item.on for item in self.items))
+            for place in (item.folder, item.place, *item.files)
+        }
 
     def each(self) -> Iterator[Loaded]:
         """Every checkpoint, one after the other, not in the order of the specs."""
@@ -229,7 +233,7 @@ class Opening:
         base = items[0].on
         self.release()
         with quiet(), at(base.where):
-            tokenizer, *_ = tokenizer_of(base, self._tokenizers)
+            tokenizer, *_ = tokenizer_of(base, self._tokenizer)
             self._host = AdapterHost(base.load(), tokenizer)
         yield from self._on(self._host, items)
 
@@ -301,7 +305,7 @@ class Opening:
         """A checkpoint on its module, as it is or with other weights (``kind``)."""
         base, model, meta = item.on, host.model, host.ids is None
         on, raw, notes = attached or (None, None, [])
-        tokenizer, tokenizer_sha256, read = tokenizer_of(item, self._tokenizers)
+        tokenizer, tokenizer_sha256, read = tokenizer_of(item, self._tokenizer)
         adapter = None if on is None else host.peft.peft_config[on]
         given = item.loading.tokenizer is not None
         on_base = None if item.complete or given else base.source

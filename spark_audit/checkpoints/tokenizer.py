@@ -8,7 +8,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,7 @@ def has_vocabulary(folder: Path | None) -> bool:
     return folder is not None and any((folder / n).exists() for n in _VOCABULARIES)
 
 
-def tokenizer_of(item: Checkpoint, known: dict[Path, Read]) -> Read:
+def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
     """The tokenizer of a checkpoint, its hash, and notes.
 
     The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
@@ -85,22 +85,14 @@ def tokenizer_of(item: Checkpoint, known: dict[Path, Read]) -> Read:
 
     Parameters
     ----------
-    known
-        What was read before, by folder; it grows.
+    read
+        :func:`read_tokenizer`, or what remembers it.
 
     Raises
     ------
     CheckpointError
         If there is none, or it cannot be loaded.
     """
-
-    def read(folder: Path) -> Read:
-        if folder not in known:
-            trusted = item.loading.trust_remote_code
-            tokenizer, notes = read_tokenizer(folder, trust_remote_code=trusted)
-            known[folder] = tokenizer, tokenizer_sha256(tokenizer), notes
-        return known[folder]
-
     if item.loading.tokenizer is not None:
         tokenizer, sha256, notes = read(locate(item.loading.tokenizer))
         return tokenizer, sha256, ["tokenizer: from --tokenizer", *notes]
@@ -120,8 +112,8 @@ def tokenizer_of(item: Checkpoint, known: dict[Path, Read]) -> Read:
     )
 
 
-def read_tokenizer(folder: Path, *, trust_remote_code: bool) -> tuple[Any, list[str]]:
-    """Load a fast tokenizer from a local folder, with notes.
+def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
+    """Load a fast tokenizer from a local folder.
 
     It is what ``AutoTokenizer`` gives, as in training; but some of its classes rebuild
     the tokenizer and add tokens that tokenizer.json does not have (transformers 5 does
@@ -178,7 +170,7 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool) -> tuple[Any, list[
             fix="convert it (save_pretrained of its fast version writes "
             "tokenizer.json) and give that folder by --tokenizer",
         )
-    return tokenizer, notes
+    return tokenizer, tokenizer_sha256(tokenizer), notes
 
 
 def _unloadable(why: str) -> CheckpointError:
