@@ -430,16 +430,14 @@ class AdapterHost:
 
     def _leave_copies(self, name: str, state: State) -> list[str]:
         """Leave out copies of the base's embeddings, which PEFT may save; notes."""
-        notes, own = (
-            [],
-            {
-                key.replace(".base_layer.", "."): tensor
-                for key, tensor in self.peft.get_base_model().named_parameters()
-            },
-        )
+        base = dict(self.peft.get_base_model().named_parameters())
+        own, notes = {key.replace(".base_layer.", "."): base[key] for key in base}, []
         for key in sorted(state.keys() - self._tensors(name)):
             of_base = key.removeprefix(PREFIX).replace(".base_layer.", ".")
-            if _same(own.get(of_base), state[key]):
+            there = own.get(of_base)
+            if there is None or there.shape != state[key].shape:
+                continue
+            if there.is_meta or torch.equal(there, state[key].to(there)):
                 del state[key]
                 notes.append(f"{of_base}: a copy of the base's, unused")
         return notes
@@ -495,13 +493,6 @@ class AdapterHost:
         """Free the module, whoever still holds a checkpoint that was opened on it."""
         self.released = True
         release(self.model)
-
-
-def _same(base: torch.Tensor | None, tensor: torch.Tensor) -> bool:
-    """Whether a tensor is the base's; of one on the meta device, by its shape."""
-    if base is None or base.shape != tensor.shape:
-        return False
-    return base.is_meta or torch.equal(base, tensor.to(base))
 
 
 def _align(peft: Any) -> None:
