@@ -6,6 +6,7 @@ import contextlib
 import io
 import math
 import mmap
+import os
 import struct
 from collections import Counter
 from pathlib import Path
@@ -53,7 +54,8 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
         import gguf
     with foreign(_UNREADABLE):
         with open(file, "rb") as opened:
-            with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            size = min(file.stat().st_size, _HEADER_BYTES)
+            with mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
                 _check_header(data)
         reader: Any = gguf.GGUFReader(str(file))
         counts = [int(tensor.n_elements) for tensor in reader.tensors]
@@ -114,23 +116,17 @@ def _check_header(data: mmap.mmap) -> None:
 
     Raises
     ------
-    ValueError, struct.error
-        With a count or length that the file cannot hold.
+    ValueError, OverflowError, struct.error
+        With a count or length that the file cannot hold: there is nothing to read, or
+        to seek.
     """
-    at, end, left = 4, min(len(data), _HEADER_BYTES), ELEMENTS
-    if data[:4] != b"GGUF":
+    left = ELEMENTS
+    if data.read(4) != b"GGUF":
         raise ValueError("it does not begin with GGUF")
     order = "<" if struct.unpack_from("<I", data, 4)[0] & 0xFFFF else ">"
 
-    def skip(size: int) -> None:
-        nonlocal at
-        at += size
-        if at > end:
-            raise ValueError("a length or count in its header is beyond the file's end")
-
     def number(code: str, most: int = 1 << 64) -> int:
-        skip(size := struct.calcsize(code))
-        (found,) = struct.unpack_from(order + code, data, at - size)
+        (found,) = struct.unpack(order + code, data.read(struct.calcsize(code)))
         if found > most:
             what = "keys, tensors or elements: more than"
             raise ValueError(f"{found} {what} {most} are not read")
@@ -140,9 +136,9 @@ def _check_header(data: mmap.mmap) -> None:
         nonlocal left
         if kind == _STRING:
             for _ in range(count):
-                skip(number("Q"))
+                data.seek(number("Q"), os.SEEK_CUR)
         elif kind in _SCALARS:
-            skip(_SCALARS[kind] * count)
+            data.seek(_SCALARS[kind] * count, os.SEEK_CUR)
         elif kind == _ARRAY and not inner:
             kind, count = number("I"), number("Q", left)
             left -= count
@@ -154,7 +150,7 @@ def _check_header(data: mmap.mmap) -> None:
         raise ValueError("only versions 2 and 3 are known")
     number("Q", TENSORS)
     for _ in range(number("Q", KEYS)):
-        skip(number("Q"))
+        data.seek(number("Q"), os.SEEK_CUR)
         value(number("I"), 1, inner=False)
 
 
