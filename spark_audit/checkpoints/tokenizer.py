@@ -64,17 +64,15 @@ _TOKEN = frozenset(
 _VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
-def has_tokenizer(folder: Path | None) -> bool:
+def has_tokenizer(folder: Path) -> bool:
     """Whether a folder holds a whole tokenizer (a bare vocabulary is none)."""
-    return folder is not None and (
-        (folder / "tokenizer.json").exists()
-        or ((folder / "tokenizer_config.json").exists() and has_vocabulary(folder))
-    )
+    settings = (folder / "tokenizer_config.json").exists()
+    return (folder / "tokenizer.json").exists() or settings and has_vocabulary(folder)
 
 
-def has_vocabulary(folder: Path | None) -> bool:
+def has_vocabulary(folder: Path) -> bool:
     """Whether a folder holds vocabulary files, as TRACE saves them."""
-    return folder is not None and any((folder / n).exists() for n in _VOCABULARIES)
+    return any((folder / name).exists() for name in _VOCABULARIES)
 
 
 def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
@@ -155,8 +153,7 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
                 tokenizer = plain
                 notes = [f"tokenizer.json as it is: {kind} would change it"]
         if fast := getattr(tokenizer, "is_fast", False):
-            policy(tokenizer, bos=None)
-            # Some settings are looked at with the first text.
+            policy(tokenizer)  # some settings are looked at with the first text
             fed = tokenizer("a")["input_ids"]
             if None in tokenizer.convert_ids_to_tokens(fed):
                 raise ValueError("it adds ids that are no tokens")
@@ -331,7 +328,7 @@ def usable_rows(tokenizer: Any, rows: int, *, base: str | None = None) -> np.nda
     return np.isin(np.arange(rows), ids)
 
 
-def policy(tokenizer: Any, *, bos: int | None) -> str:
+def policy(tokenizer: Any, *, bos: int | None = None) -> str:
     """What ``tokenizer(text)`` adds to a text, in words.
 
     Parameters
