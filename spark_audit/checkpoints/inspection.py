@@ -91,6 +91,7 @@ def _headers(made: Checkpoint) -> dict[str, str]:
             facts["target_modules"] = ", ".join(sorted(map(shown, listed))[:8])
     if not made.complete and made.base is not None:
         facts["base"] = printable(made.base)
-    names = [path.name for path in made.files]
-    facts["files"] = f"{', '.join(names[:4])} ({made.size / 1e6:.1f} MB)"
+    names = ", ".join(path.name for path in made.files[:4])
+    size = sum(path.stat().st_size for path in made.files)
+    facts["files"] = f"{names} ({size / 1e6:.1f} MB)"
     return facts
