@@ -16,11 +16,11 @@ import torch
 
 from spark_audit.checkpoints.checkpoint import Checkpoint, empty, read_architecture
 from spark_audit.checkpoints.loaded import SIZES
-from spark_audit.checkpoints.locate import WORDS_BYTES, config_of, locate, read_json
+from spark_audit.checkpoints.locate import WORDS_BYTES, locate, read_json
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.tokenizer import vocabulary_of
-from spark_audit.checkpoints.weight_files import State, check_filled
+from spark_audit.checkpoints.weight_files import State, check_filled, config_of
 from spark_audit.errors import CheckpointError
 from spark_audit.files import check_regular
 

@@ -10,15 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spark_audit.checkpoints.offline import foreign, online
 from spark_audit.errors import CheckpointError, InputError, at, one_line, shown
 from spark_audit.files import SETTINGS_BYTES, lies_inside, parse_json, read_regular
 from spark_audit.terminal.suggestions import elsewhere, nearest
-
-if TYPE_CHECKING:
-    from spark_audit.checkpoints.specs import Loading
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 CONFIGURATIONS = ("config.json", "adapter_config.json")
@@ -197,21 +194,6 @@ def read_config(folder: Path, *, trusted: bool) -> dict[str, Any]:
             fix = f"remove {key} from config.json"
             raise CheckpointError(f"config.json {what} ({key})", fix=fix)
     return config
-
-
-def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
-    """The config.json that says what the weights belong to, its folder, a note."""
-    folder, note = file.parent, "architecture: config.json next to the file"
-    if not (folder / "config.json").exists():
-        if loading.base is None:
-            raise CheckpointError(
-                "full weights need a configuration, and there is no config.json next "
-                "to the file",
-                fix="give --base MODEL: only its architecture and tokenizer are used",
-            )
-        folder = loading.locate(loading.base)
-        note = f"architecture: {printable(loading.base)} (none of its weights)"
-    return read_config(folder, trusted=loading.trust_remote_code), folder, note
 
 
 def objects(value: Any) -> Iterator[dict[str, Any]]:

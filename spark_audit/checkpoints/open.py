@@ -362,7 +362,7 @@ class Opening:
             activate=partial(host.using, on, noise=noise, weights=weights),
         )
         if self._server and self._server.name == item.name:
-            return self._server.stands_in(loaded)
+            loaded = self._server.stands_in(loaded)
         return loaded
 
 

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +34,6 @@ from spark_audit.errors import (
 )
 from spark_audit.files import parse_json, sha256_file
 from spark_audit.provenance import sha256_json
-
-if TYPE_CHECKING:
-    from spark_audit.checkpoints.loaded import Loaded
 
 SECONDS = 600
 """In which a whole answer must be there."""
@@ -93,7 +90,7 @@ class Server:
     table: Path | None = None
     name: str = ""
 
-    def stands_in(self, here: Loaded) -> Loaded:
+    def stands_in(self, here: Any) -> Any:
         """A ``Loaded`` that was opened here as what the server scores."""
         identity = {"server": self.url, "model": self.model, "here": here.model_id}
         if self.table is not None:
