@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from spark_audit.checkpoints.adapter_config import changes_base
+from spark_audit.checkpoints.adapters import changes_base
 from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.detect import read_headers
+from spark_audit.checkpoints.formats import read_headers
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint

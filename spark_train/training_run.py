@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.detect import read_headers
+from spark_audit.checkpoints.formats import read_headers
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.offline import quiet
 from spark_audit.checkpoints.open import open_checkpoint

@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from spark_audit.checkpoints.inspection import Inspection, inspect_checkpoint
+from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import Opening, open_checkpoint
 from spark_audit.checkpoints.specs import Loading, Spec
-from spark_audit.errors import CheckpointError
+from spark_audit.errors import CheckpointError, SparkError
 
 IDS = torch.tensor([[1, 47, 91, 223, 80, 67, 79, 71, 280, 223]])
 
@@ -29,10 +29,19 @@ def opened(
 
 def inspected(
     source: Path | str, *, base: Path | str | None = None, **options: Any
-) -> Inspection:
+) -> dict[str, str]:
     """What is said of a checkpoint that is not opened."""
     base = None if base is None else str(base)
     return inspect_checkpoint(str(source), base=base, **options)
+
+
+def problem_of(source: Path | str, **options: Any) -> str:
+    """Why looking at a checkpoint fails; nothing where it does not."""
+    try:
+        inspected(source, **options)
+    except SparkError as error:
+        return str(error)
+    return ""
 
 
 def refused(source: Path | str, message: str, **options: Any) -> None:

@@ -1,38 +1,342 @@
-"""One base module and the adapters attached to it: put on strictly, switched, seen.
+"""Adapters: which of them are opened, O-LoRA's way of LoRA, one base and those on it.
 
-Nothing is merged: merging in half precision shifts logits, and a merged base could
-not be shared.
+Some of PEFT's types and fields open a second model or a file, import a package, or put
+a string of the file into a regular expression. So a type is listed here when its code
+was read (PEFT 0.21), with the fields that shape what it computes and a check for each;
+fields that matter before or during training only are left at PEFT's own values;
+whatever else is set is refused.
+
+On the base adapters are attached strictly, and switched. Nothing is merged: merging in
+half precision shifts logits, and a merged base could not be shared.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import regex
 import torch
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from spark_audit.checkpoints.adapter_config import (
-    NOT_TRAINED,
-    adapter_config,
-    changes_base,
-    resolve,
-)
 from spark_audit.checkpoints.models import (
     check_probe,
+    head_rows,
     logits,
     materialise,
+    max_positions,
+    probe_ids,
     refuse_differences,
     release,
 )
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.quantise import Rounded, swapped
-from spark_audit.checkpoints.weight_files import State
-from spark_audit.errors import CheckpointError
+from spark_audit.checkpoints.tokenizer import OTHER_BASE, usable_rows
+from spark_audit.checkpoints.weight_files import (
+    State,
+    check_filled,
+    check_finite,
+    check_floats,
+)
+from spark_audit.errors import CheckpointError, shown
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.checkpoint import Checkpoint
 
 PREFIX = "base_model.model."
-OTHER_BASE = "give the model that it was trained on by --base"
+LARGEST = 10**6
+_LAYERS = 1000
+_PATTERNS = 1024
+_LETTERS = 2000
+_SECONDS = 2.0
+_FAILURES = (TimeoutError, re.error, regex.error, RecursionError, OverflowError)
+# Words of PEFT's that are no regular expression.
+_ALL_LINEAR = "all-linear"
+# Initialisations that leave the base's weights as they are: every tensor is read from
+# the file, so they change nothing.
+LEAVES_BASE = ("gaussian", "orthogonal", "eva")
+NOT_TRAINED = "check that this is the folder that training saved last"
+_SAVED = "give the adapter_config.json that was saved with these weights"
+
+_STRICT = ConfigDict(strict=True, regex_engine="python-re")
+
+
+def _short(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    if sum(b - a for a, b in pairs) > _LAYERS:
+        raise ValueError("more layers than any model has")
+    return pairs
+
+
+_Count = Annotated[int, Field(ge=1, le=LARGEST)]
+_Scale = Annotated[float, Field(gt=0, le=LARGEST)]
+_Rate = Annotated[float, Field(ge=0, le=1)]
+_Share = Annotated[float, Field(gt=0, le=1)]
+_Index = Annotated[int, Field(ge=0, le=2**31)]
+_Layer = Annotated[int, Field(ge=0, le=_LAYERS)]
+_Name = Annotated[str, Field(pattern=r"\A[\w.-]{1,200}\Z")]
+_Key = Annotated[str, Field(pattern=r"\A\^?(\.\*)?[\w.\\-]{1,200}\$?\Z")]
+_Names = Annotated[list[_Name], Field(max_length=_LAYERS)]
+_Indices = Annotated[list[_Index], Field(max_length=_LAYERS)]
+_Tokens = Annotated[list[_Index], Field(max_length=LARGEST)]
+_Targets = Annotated[str, Field(min_length=1, max_length=_LETTERS)] | list[str]
+_Start = Annotated[
+    str,
+    Field(pattern=rf"\A({'|'.join(LEAVES_BASE)}|pissa(_niter_\d{{1,2}})?|olora)\Z"),
+]
+# Of forks there are tasks of other names; these are none of language modelling.
+_Task = Annotated[
+    str, Field(pattern=r"\A(?!(SEQ_CLS|TOKEN_CLS|QUESTION_ANS|FEATURE_EXTRACTION)\Z)")
+]
+_Few = Field(max_length=_PATTERNS)
+_Pair = Annotated[list[_Layer], Field(min_length=2, max_length=2)]
+
+_WITH_MODULES = ("LORA", "IA3", "LOHA", "LOKR", "VERA")
+OPENED = (*_WITH_MODULES, "OSF", "PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING")
+"""Types that are opened; with ``modules_to_save`` only the first ones are."""
+
+_OPENED_VALUES: tuple[tuple[Any, str], ...] = (
+    (_Targets, "target_modules exclude_modules feedforward_modules"),
+    (_Names, "modules_to_save target_parameters"),
+    (_Count, "r num_virtual_tokens token_dim num_attention_heads"),
+    (_Scale, "alpha lora_alpha d_initial"),
+    (_Rate, "lora_dropout rank_dropout module_dropout vera_dropout"),
+    (_Index, "projection_prng_key"),
+    (bool, "fan_in_fan_out use_rslora use_dora lora_bias ensure_weight_tying"),
+    (bool, "use_effective_conv2d decompose_both rank_dropout_scale"),
+    (bool, "save_projection"),
+    (bool | _Start, "init_lora_weights"),
+    (Literal["none", "all", "lora_only", "vera_only"], "bias"),
+    (Annotated[int, Field(ge=0, le=LARGEST)] | _Indices, "layers_to_transform"),
+    (_Name | _Names, "layers_pattern"),
+    (Annotated[dict[_Key, _Count | _Share], _Few], "rank_pattern"),
+    (Annotated[dict[_Key, _Scale], _Few], "alpha_pattern"),
+    (_Tokens | dict[_Name, _Tokens], "trainable_token_indices"),
+    (Annotated[list[_Pair], AfterValidator(_short)], "layer_replication"),
+    (Literal[-1] | _Count, "decompose_factor"),
+    (_Count | _Share, "effective_rank"),
+    (Literal[1], "num_transformer_submodules"),
+    (Annotated[int, Field(ge=1, le=_LAYERS)], "num_layers"),
+    (_Task, "task_type"),
+)
+FIELDS = {name: values for values, names in _OPENED_VALUES for name in names.split()}
+"""Field -> the values that are opened, as pydantic reads them."""
+
+# In turn: of forks and old versions; names, which nobody follows, and what loading
+# sets by itself; how training began, or an encoder that only training runs.
+WITHOUT_EFFECT = frozenset(
+    """
+    r_sum save_loranew
+    auto_mapping base_model_name_or_path inference_mode megatron_core peft_type
+    peft_version revision
+    encoder_dropout encoder_hidden_size encoder_num_layers
+    encoder_reparameterization_type eva_config init_ia3_weights init_weights
+    loftq_config prefix_projection prompt_tuning_init prompt_tuning_init_text
+    tokenizer_kwargs tokenizer_name_or_path
+    """.split()
+)
+
+
+def checked(name: str, value: object) -> Any:
+    """A value of a field of :data:`FIELDS`; one that is not opened is refused."""
+    try:
+        TypeAdapter(FIELDS[name], config=_STRICT).validate_python(value)
+    except ValidationError as error:
+        # A number may be said; anything else is somebody's text.
+        said = f" {value}" if type(value) in (int, float, bool) else ""
+        what = f"gives {name} a value{said} that is not opened"
+        raise CheckpointError(f"adapter_config.json {what}", fix=_SAVED) from error
+    return True if name == "init_lora_weights" and value in LEAVES_BASE else value
+
+
+def adapter_config(raw: Mapping[str, Any]) -> Any:
+    """PEFT's configuration object for the content of adapter_config.json.
+
+    Raises
+    ------
+    CheckpointError
+        For a type that is not opened, a task that is no causal language modelling, or a
+        field that is set and neither opened nor without effect.
+    """
+    import peft
+    import peft.mapping
+
+    types: Any = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING
+    kind, merge = str(raw.get("peft_type")), "merge it where it was trained, and give"
+    if kind not in OPENED:
+        raise CheckpointError(
+            f"adapters of the type {shown(kind)!r} are not opened (only "
+            f"{', '.join(OPENED)})",
+            fix=f"{merge} the merged folder",
+        )
+    cls = types[kind]
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    kept = {}
+    for name, value in raw.items():
+        if name in WITHOUT_EFFECT or value is None:
+            continue
+        without = name == "modules_to_save" and kind not in _WITH_MODULES
+        if name in defaults and name in FIELDS and not without:
+            kept[name] = checked(name, value)
+        elif value not in (False, "", [], {}, defaults.get(name)):
+            raise CheckpointError(
+                f"adapter_config.json sets {shown(name)}, which is not opened, or "
+                f"unknown to PEFT {peft.__version__}",
+                fix=f"{merge} the merged folder",
+            )
+    kept |= {"inference_mode": True, "task_type": "CAUSAL_LM"}
+    with foreign("adapter_config.json is refused by PEFT"):
+        return cls(**cls.check_kwargs(**kept))
+
+
+def prepared(
+    raw: dict[str, Any], state: State
+) -> tuple[dict[str, Any], State, list[str]]:
+    """Configuration and tensors as they are attached, with notes.
+
+    Raises
+    ------
+    CheckpointError
+        If a tensor is empty or holds other than floating-point numbers, the
+        configuration has a field that is not opened, or O-LoRA's parts do not fit;
+        also for NaN and for LoRA without effect.
+    """
+    check_floats(state)
+    adapter_config(raw)
+    raw, state, notes = fold_olora(raw, state)
+    check_filled(state)
+    check_finite(state)
+    of_b = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
+    parts = [state[key] for key in state if of_b.search(key)]
+    if parts and not any(map(torch.count_nonzero, parts)):
+        what = "every lora_B is zero: the adapter is untrained, and equals its base"
+        raise CheckpointError(what, fix=NOT_TRAINED)
+    if raw.get("peft_type") == "VERA" and raw.get("save_projection") is False:
+        notes.append(
+            "VeRA without its projections: they are drawn again from its key, which "
+            "another version of torch or PEFT may do otherwise"
+        )
+    return raw, state, notes
+
+
+def changes_base(raw: Mapping[str, Any]) -> bool:
+    """Whether attaching the adapter changes the base's own weights.
+
+    Such an adapter gets a base of its own, never the shared one.
+    """
+    start = raw.get("init_lora_weights", True)
+    replaced = isinstance(start, str) and start.lower() not in LEAVES_BASE
+    bias = raw.get("bias") not in (None, "none")
+    return replaced or bias or bool(raw.get("layer_replication"))
+
+
+def fold_olora(
+    raw: dict[str, Any], state: State
+) -> tuple[dict[str, Any], State, list[str]]:
+    """O-LoRA's adapters as plain LoRA: new parts joined to old ones, rank from shapes.
+
+    O-LoRA concatenates the low-rank parts of all tasks and keeps the configuration's
+    ``r`` and ``lora_alpha``; its scale is ``lora_alpha / r`` at any width. An adapter
+    of width m r is therefore loaded as rank m r with alpha m ``lora_alpha``. Parts that
+    were saved apart (``loranew_A``, ``loranew_B``) are added. O-LoRA, and TRACE's copy
+    of it, write the width of the joined parts down (``r_sum``): with another one, the
+    configuration is not that of these weights. Without one, whole multiples are taken
+    as O-LoRA's and a note says so; ``r = 1`` is not, for any width is a multiple of it.
+
+    Returns
+    -------
+    tuple
+        Configuration, tensors and notes; the given ones where nothing is to be done.
+    """
+    if str(raw.get("peft_type")) != "LORA":
+        return raw, state, []
+    folded, notes = dict(state), []
+    for key in (new := [key for key in state if ".loranew_" in key]):
+        old = key.replace(".loranew_", ".lora_")
+        parts = [folded[old]] if old in folded else []
+        with foreign(f"tensor {shown(key)} does not fit {shown(old)}"):
+            axis = 0 if ".loranew_A" in key else 1
+            folded[old] = torch.cat([*parts, folded.pop(key)], dim=axis)
+    if new:
+        notes = [f"O-LoRA: {len(new)} loranew tensors added to the earlier ones"]
+    rank, alpha = raw.get("r", 8), raw.get("lora_alpha", 8)
+    found, earlier = _widths(folded), _widths(state)
+    width = found.pop() if len(found) == 1 else 0
+    if width in (0, rank) or raw.get("rank_pattern"):
+        return raw, folded, notes
+    written, why = raw.get("r_sum"), "from its r_sum"
+    joined = [*earlier] == [written] and width - min(earlier) in (0, rank)
+    if written is None:
+        why = "only by its width, as it has no r_sum: if it is "
+        why += "not of O-LoRA, give its adapter_config.json"
+        joined = (rank or 0) > 1
+    if not joined or width % rank or alpha is None or raw.get("use_dora"):
+        raise CheckpointError(
+            f"lora_A has rank {width}, adapter_config.json says r={rank}",
+            fix=f"{_SAVED} (that of O-LoRA says r_sum, too)",
+        )
+    times = width // rank
+    # rsLoRA scales by the square root of the rank.
+    alpha *= math.sqrt(times) if raw.get("use_rslora") else times
+    alpha = int(alpha) if float(alpha).is_integer() else alpha
+    notes.append(
+        f"O-LoRA: rank {width} = {times} x {rank}, loaded with alpha {alpha} (the "
+        f"scale stays alpha/r of the configuration, {why})"
+    )
+    return {**raw, "r": width, "lora_alpha": alpha}, folded, notes
+
+
+def _widths(state: State) -> set[int]:
+    return {int(state[key].shape[0]) for key in state if key.endswith(".lora_A.weight")}
+
+
+def resolve(config: Any, modules: Sequence[str]) -> None:
+    """Put names of the base's modules where PEFT would match patterns of the file.
+
+    A regular expression can take longer than the universe lasts; matched here, under a
+    clock, PEFT sees none. Names that no module ends with are left out.
+
+    Raises
+    ------
+    CheckpointError
+        If an expression is malformed, takes too long, or matches nothing.
+    """
+    paths = [name.split(".") for name in modules]
+    known = {".".join(path[i:]) for path in paths for i in range(len(path))}
+    for field in ("target_modules", "exclude_modules", "feedforward_modules"):
+        value = getattr(config, field, None)
+        if isinstance(value, str) and value != _ALL_LINEAR:
+            setattr(config, field, _matched(value, modules, field=field))
+        elif value and not isinstance(value, str) and field != "feedforward_modules":
+            setattr(config, field, set(value) & known or set(list(value)[:1]))
+
+
+def _matched(pattern: str, modules: Sequence[str], *, field: str) -> set[str]:
+    what, end = "matches no module of the base", time.monotonic() + _SECONDS
+    try:
+        re.compile(pattern)  # PEFT's language: the other one has recursion
+        match = regex.compile(pattern).fullmatch
+        found = {
+            name
+            for name in modules
+            if match(name, timeout=max(end - time.monotonic(), 1e-3))
+        }
+        if found or field == "exclude_modules":
+            return found
+    except _FAILURES as error:
+        what = f"cannot be matched ({type(error).__name__})"
+    raise CheckpointError(
+        f"adapter_config.json: what {field} gives {what} ({shown(pattern)[:80]})",
+        fix="list the modules' names",
+    )
+
+
+# --- on a base ------------------------------------------------------------------------
 
 
 class AdapterHost:
@@ -42,15 +346,19 @@ class AdapterHost:
     ----------
     model
         The base, in evaluation mode.
-    ids
-        Shape ``(2, n)``: token ids on which the module is seen to work; ``None`` on the
+    tokenizer
+        The base's: on some of its tokens the module is seen to work; ``None`` on the
         meta device, where nothing can be computed.
     """
 
-    def __init__(self, model: Any, *, ids: torch.Tensor | None = None) -> None:
-        self.model, self.ids = model, ids
-        if ids is not None:
-            check_probe(plain := logits(model, ids))
+    def __init__(self, model: Any, tokenizer: Any = None) -> None:
+        self.model = model
+        self.ids: torch.Tensor | None = None
+        if tokenizer is not None:
+            usable = usable_rows(tokenizer, head_rows(model))
+            longest = max_positions(model.config)
+            self.ids = probe_ids(usable, max_positions=longest)
+            check_probe(plain := logits(model, self.ids))
             self._plain = plain
         self.peft: Any = None
         self.released = False
@@ -58,27 +366,20 @@ class AdapterHost:
         self.parameters = sum(one.numel() for one in model.parameters())
         self._modules = [name for name, _ in model.named_modules() if name]
 
-    def attach(
-        self, raw: dict[str, Any], state: State, *, base: str = "model"
-    ) -> tuple[str, list[str]]:
-        """Attach one adapter; return the name it is switched by, and notes.
+    def attach(self, item: Checkpoint) -> tuple[str, dict[str, Any], list[str]]:
+        """Attach an adapter; return its name here, its configuration, and notes.
 
-        Parameters
-        ----------
-        raw, state
-            Configuration and tensors, as ``prepared``. Where the adapter changes the
-            base's own weights, nothing else may use this host.
-        base
-            What errors call the base.
+        Where it changes the base's own weights, nothing else may use this host.
 
         Raises
         ------
         CheckpointError
-            If a tensor is missing, unexpected or of another shape, or the adapter
-            changes nothing.
+            As :func:`prepared`, if a tensor is missing, unexpected or of another shape,
+            or the adapter changes nothing.
         """
         from peft import PeftModelForCausalLM, set_peft_model_state_dict
 
+        raw, state, notes = prepared(item.config, item.read())
         # Of fixed width: no name is part of another's, nor of a module's.
         name = f"adapter{0 if self.peft is None else len(self.peft.peft_config):04d}"
         meta, replaced = self.ids is None, changes_base(raw)
@@ -86,8 +387,9 @@ class AdapterHost:
         start = {"init_lora_weights": True} if meta and replaced else {}
         config = adapter_config({**raw, **start})
         resolve(config, self._modules)
+        unfit = f"the adapter does not fit the base {item.on.source}"
         with (
-            foreign(f"the adapter does not fit the base {base}", fix=OTHER_BASE),
+            foreign(unfit, fix=OTHER_BASE),
             torch.random.fork_rng(devices=[]),
             torch.device("meta") if meta else contextlib.nullcontext(),
         ):
@@ -100,50 +402,45 @@ class AdapterHost:
             else:
                 self.peft.add_adapter(name, config, low_cpu_mem_usage=meta)
         self.peft.eval().requires_grad_(False)
-        state, notes = self._fitting(name, state, base)
+        notes += self._leave_copies(name, state)
+        refuse_differences(
+            {key: tensor.shape for key, tensor in state.items()},
+            {key: tensor.shape for key, tensor in self._tensors(name).items()},
+            tensor=f"does not fit the base {item.on.source}: adapter tensor",
+            fix=f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
+            "merge adapter and base where they were trained, and give the result",
+        )
         if self.ids is not None:
             materialise(self.peft, name)
             with foreign("PEFT cannot load the adapter"):
                 set_peft_model_state_dict(self.peft, state, adapter_name=name)
-            for key, tensor in self._expected(name).items():
+            for key, tensor in self._tensors(name).items():
                 if not torch.equal(tensor, state[key].to(tensor)):
                     what = f"adapter tensor {key} was not taken over by PEFT"
                     raise CheckpointError(what)
             self._check_effect(name, self.ids, replaced)
-        return name, notes
+        return name, raw, notes
 
-    def _expected(self, name: str) -> State:
+    def _tensors(self, name: str) -> State:
+        """What PEFT would save of an adapter."""
         from peft import get_peft_model_state_dict
 
-        return dict(
-            get_peft_model_state_dict(
-                self.peft, adapter_name=name, save_embedding_layers=False
-            )
-        )
+        options: Any = {"adapter_name": name, "save_embedding_layers": False}
+        return dict(get_peft_model_state_dict(self.peft, **options))
 
-    def _fitting(self, name: str, state: State, base: str) -> tuple[State, list[str]]:
-        """The tensors that belong to the adapter; anything else is refused.
-
-        PEFT may save the base's embeddings with an adapter: a copy is left out.
-        """
-        expected, notes = self._expected(name), []
-        own = {
-            key.replace(".base_layer.", "."): tensor
-            for key, tensor in self.peft.get_base_model().named_parameters()
-        }
-        for key in sorted(state.keys() - expected.keys()):
+    def _leave_copies(self, name: str, state: State) -> list[str]:
+        """Leave out copies of the base's embeddings, which PEFT may save; notes."""
+        base = dict(self.peft.get_base_model().named_parameters())
+        own, notes = {key.replace(".base_layer.", "."): base[key] for key in base}, []
+        for key in sorted(state.keys() - self._tensors(name)):
             of_base = key.removeprefix(PREFIX).replace(".base_layer.", ".")
-            if _same(own.get(of_base), state[key]):
-                state = {other: state[other] for other in state if other != key}
+            there = own.get(of_base)
+            if there is None or there.shape != state[key].shape:
+                continue
+            if there.is_meta or torch.equal(there, state[key].to(there)):
+                del state[key]
                 notes.append(f"{of_base}: a copy of the base's, unused")
-        refuse_differences(
-            {key: tensor.shape for key, tensor in state.items()},
-            {key: tensor.shape for key, tensor in expected.items()},
-            tensor=f"does not fit the base {base}: adapter tensor",
-            fix=f"{OTHER_BASE}, with the adapter_config.json of these weights, or "
-            "merge adapter and base where they were trained, and give the result",
-        )
-        return state, notes
+        return notes
 
     def _check_effect(self, name: str, ids: torch.Tensor, replaced: bool) -> None:
         with self.using(None):
@@ -166,7 +463,7 @@ class AdapterHost:
         name: str | None,
         *,
         noise: torch.Tensor | None = None,
-        weights: Rounded | Callable[[], Rounded] | None = None,
+        weights: Callable[[], Rounded] | None = None,
     ) -> Iterator[None]:
         """Exactly this adapter on, or none: then ``model`` is as without any.
 
@@ -175,8 +472,8 @@ class AdapterHost:
         noise
             What is added to input embeddings.
         weights
-            What is in the place of the module's own, or what makes it, called with
-            all else as it will be.
+            What makes those in the place of the module's own, called with all else as
+            it will be.
         """
         if self.released:
             msg = "this checkpoint was released when the next one was loaded"
@@ -189,8 +486,7 @@ class AdapterHost:
             if noise is not None:
                 stack.enter_context(input_noise(self.model, noise))
             if weights is not None:
-                own = weights() if callable(weights) else weights
-                stack.enter_context(swapped(own))
+                stack.enter_context(swapped(weights()))
             yield
 
     def release(self) -> None:
@@ -199,18 +495,12 @@ class AdapterHost:
         release(self.model)
 
 
-def _same(base: torch.Tensor | None, tensor: torch.Tensor) -> bool:
-    """Whether a tensor is the base's; of one on the meta device, by its shape."""
-    if base is None or base.shape != tensor.shape:
-        return False
-    return base.is_meta or torch.equal(base, tensor.to(base))
-
-
 def _align(peft: Any) -> None:
     """Leave a prompt's virtual tokens out of the logits.
 
     PEFT puts them in front of the input, and its logits are longer by them; whoever
-    scores wants one row per token that was fed.
+    scores wants one row per token that was fed, or the positions in a tensor
+    ``logits_to_keep``.
     """
     inner = peft.forward
 
@@ -219,15 +509,11 @@ def _align(peft: Any) -> None:
         config, keep = peft.active_peft_config, kwargs.get("logits_to_keep")
         longer = str(config.peft_type.value) != "PREFIX_TUNING"
         n = int(config.num_virtual_tokens) if longer else 0
-        if n and isinstance(keep, torch.Tensor):
+        if n and keep is not None:
             # Positions that are counted from the end stay where they are.
-            kwargs["logits_to_keep"] = (
-                torch.nn.functional.pad(keep, (n, 0), value=False)
-                if keep.dtype == torch.bool
-                else torch.where(keep < 0, keep, keep + n)
-            )
+            kwargs["logits_to_keep"] = torch.where(keep < 0, keep, keep + n)
         output = inner(*args, **kwargs)
-        if n and not isinstance(keep, torch.Tensor) and not keep:
+        if n and keep is None:
             output.logits = output.logits[:, n:]
         return output
 

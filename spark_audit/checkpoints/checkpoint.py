@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import re
+import shutil
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.adapter_config import prepared
-from spark_audit.checkpoints.adapters import AdapterHost
-from spark_audit.checkpoints.locate import read_json
+from spark_audit.checkpoints.locate import read_json, walk
 from spark_audit.checkpoints.models import (
     BESIDE,
-    build,
-    check_buffers,
-    check_layers,
-    check_quantised,
-    check_weights,
-    empty,
-    model_class,
+    ITS_OWN,
+    offloaded,
     pick_device,
+    placed,
     quantised,
-    read_architecture,
+    refuse_differences,
     rooms,
 )
-from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
+from spark_audit.checkpoints.offline import foreign
+from spark_audit.checkpoints.sidecar import NOISE
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.checkpoints.weight_files import State, content_sha256
-from spark_audit.errors import CheckpointError
+from spark_audit.checkpoints.weight_files import (
+    State,
+    check_finite,
+    check_floats,
+    content_sha256,
+)
+from spark_audit.errors import CheckpointError, shown
 from spark_audit.provenance import sha256_json
 
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+# How configurations call what each takes modules of its own.
+_COUNT = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$")
+MOST_LAYERS = 1000
+_POSITIONS = range(1 << 31)
+MOST_BUFFERS = 1 << 28
 # PEFT writes these in any order.
 _SETS = ("target_modules", "modules_to_save")
 # What adapter_config.json holds besides what the adapter computes.
 _NO_EFFECT = ("base_model_name_or_path", "revision", "peft_version", "inference_mode")
-Attached = tuple[str | None, dict[str, Any] | None, torch.Tensor | None, list[str]]
-"""The adapter's name on the module, its configuration as attached, noise, notes."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +78,10 @@ class Checkpoint:
     base
         Path or ``hf:ORG/NAME`` of the base; for full weights only where a tokenizer
         may be.
-    stages
-        Names of all stages of the series that it is one of.
     loading, where
         How it is opened, and the path as it was typed.
-    trained_on
-        ``weights_sha256`` of the base that an adapter was trained on, where its maker
-        wrote it down.
-    noise_sha256
-        SHA-256 of the ``frozen_noise.safetensors`` that belongs to it, where its maker
-        wrote that down: without the file it is another model.
+    trained_on, noise_sha256
+        What :func:`~spark_audit.checkpoints.sidecar.written_down` found beside it.
     """
 
     config: dict[str, Any]
@@ -92,7 +96,6 @@ class Checkpoint:
     name: str = ""
     base: str | None = None
     notes: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()
     loading: Loading = Loading()
     format: str = ""
     source: str = ""
@@ -131,13 +134,22 @@ class Checkpoint:
         return content_sha256(self.files, self.config)
 
     @cached_property
+    def _architecture(self) -> tuple[Any, Any]:
+        trusted = self.loading.trust_remote_code
+        architecture, cls = read_architecture(self.place, self.config, trusted)
+        # Tables of positions are as long as the configuration says: memory that no
+        # weights back. On the meta device they cost nothing.
+        tables = empty(architecture, cls).buffers()
+        size = sum(one.numel() * one.element_size() for one in tables)
+        if size > MOST_BUFFERS:
+            what = f"config.json needs {size:.3g} bytes beside the weights"
+            raise CheckpointError(what, fix=ITS_OWN)
+        return architecture, cls
+
+    @property
     def architecture(self) -> Any:
         """Transformers' configuration of full weights."""
-        trusted = self.loading.trust_remote_code
-        architecture = read_architecture(self.place, self.config, trusted)
-        if model_class(architecture) is not None:
-            check_buffers(architecture)
-        return architecture
+        return self._architecture[0]
 
     @cached_property
     def saved_dtype(self) -> torch.dtype:
@@ -159,24 +171,50 @@ class Checkpoint:
     def skeleton(self) -> Any:
         """Its module on the meta device, every tensor of its files in its place.
 
-        Quantised weights are other tensors than the module's, and are not compared;
-        own code does not run before it is loaded (``None``).
+        Quantised weights are other tensors than the module's, and are not compared.
         """
         state = {k: t.to("meta") for k, t in self.read().items()}
         check_layers(self.config, tensors=len(state))
-        architecture = self.architecture
+        architecture, cls = self._architecture
         if quantised(architecture):
             check_quantised(architecture, device=pick_device(self.loading.device))
-        if model_class(architecture) is None:
-            return None
-        if quantised(architecture):
-            return empty(architecture).eval()
-        model = build(architecture, state=state)
-        check_weights(model, state)
+            return empty(architecture, cls).eval()
+        model = build(architecture, cls, state=state)
+        # Other numbers, where the model has floating-point ones, a cast would hide.
+        front, own = f"{model.base_model_prefix}.", dict(model.named_parameters())
+        floats = [
+            n for n in state if n.endswith(".weight") or own.keys() & {n, front + n}
+        ]
+        check_floats({name: state[name] for name in floats})
         return model
 
-    def check_room(self, parameters: int | None) -> str:
-        """Where so many weights fit, in words; ``None``: as its files hold them.
+    def load(self) -> Any:
+        """Its module with every number of its files, each of them finite."""
+        loading, (architecture, cls) = self.loading, self._architecture
+        # Of what neither GPUs nor memory hold; removed with the module.
+        disk = mkdtemp(prefix="spark-audit-") if loading.device_map else None
+        dtype = loading.dtype
+        if dtype == "auto" and not quantised(architecture):
+            dtype = str(self.saved_dtype).removeprefix("torch.")
+        model = build(
+            architecture,
+            cls,
+            folder=self.place if self.whole else None,
+            state=None if self.whole else self.read(),
+            dtype=dtype,
+            use_safetensors=self.files[0].suffix == ".safetensors",
+            trust_remote_code=loading.trust_remote_code,
+            **placed(loading, pick_device(loading.device), folder=disk),
+        )
+        if disk is not None:
+            weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
+        check_finite({k: t for k, t in model.state_dict().items() if not t.is_meta})
+        if offloaded(model):
+            check_finite(self.read())
+        return model
+
+    def check_room(self, parameters: int) -> str:
+        """Where so many weights fit, in words; quantised ones: as its files hold them.
 
         Raises
         ------
@@ -184,7 +222,7 @@ class Checkpoint:
             If they do not fit where they are to go, with what would.
         """
         dtype, need = self.loading.dtype, self.size
-        if parameters is not None and not quantised(self.architecture):
+        if not quantised(self.architecture):
             kind = self.saved_dtype if dtype == "auto" else getattr(torch, dtype)
             need = parameters * kind.itemsize
         free = rooms(pick_device(self.loading.device))
@@ -223,23 +261,150 @@ class Checkpoint:
         parts = {"adapter": adapter, "noise": noise, "weights": base}
         return own, sha256_json({**computed, **parts, "quantisation": quantisation})
 
-    def put_on(self, host: AdapterHost | None) -> Attached:
-        """Attach its adapter to a module of its base, and read its frozen noise.
 
-        Parameters
-        ----------
-        host
-            The module; on the meta device names and shapes must fit. ``None`` where no
-            module is built.
-        """
-        on = raw = noise = None
-        notes: list[str] = []
-        if host is not None:
-            shape = host.model.get_input_embeddings().weight.shape
-            noise = frozen_noise(self.folder, shape, sha256=self.noise_sha256)
-        if self.adapter:
-            raw, state, notes = prepared(self.config, self.read())
-            if host is not None:
-                on, more = host.attach(raw, state, base=self.on.source)
-                notes += more
-        return on, raw, noise, notes + ([] if noise is None else [NOISE_ADDED])
+# --- transformers ---------------------------------------------------------------------
+
+
+def model_class(config: Any, folder: Path) -> Any:
+    """The class of a causal language model; ``None``: there is none.
+
+    A model's own code, in its folder, runs only where that is trusted: else a
+    configuration that names some is refused before.
+    """
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+    from transformers.models.auto import modeling_auto
+
+    with foreign("its own code cannot be loaded"):
+        own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
+        if own is not None:
+            return get_class_from_dynamic_module(own, folder, local_files_only=True)
+    mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    return mapping[type(config)] if type(config) in mapping else None
+
+
+def empty(config: Any, cls: Any) -> Any:
+    """The module as the configuration has it, on the meta device."""
+    with foreign("config.json describes no model"), torch.device("meta"):
+        return cls(copy.deepcopy(config))
+
+
+def read_architecture(
+    folder: Path, content: Mapping[str, Any], trusted: bool
+) -> tuple[Any, Any]:
+    """A folder's configuration, and its class: a causal language model for sure.
+
+    Parameters
+    ----------
+    content
+        The content of config.json.
+    trusted
+        Whether code that comes with it may run.
+
+    Raises
+    ------
+    CheckpointError
+        If it is another kind of model, by name, or unknown to transformers.
+    """
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    with foreign("config.json is not understood"):
+        listed = [*map(str, content.get("architectures") or ())]
+        config: Any = transformers.AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trusted
+        )
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and (type(limit) is not int or limit not in _POSITIONS):
+        what = "config.json says max_position_embeddings, but no length of a context"
+        raise CheckpointError(what, fix=ITS_OWN)
+    # By name: the mapping itself would import every model there is.
+    known = (n if isinstance(n, list | tuple) else [n] for n in names.values())
+    own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    causal = own or not listed or {*chain.from_iterable(known)}.intersection(listed)
+    cls = model_class(config, folder) if causal else None
+    if cls is None or getattr(config, "is_encoder_decoder", False):
+        name = shown(listed[0]) if listed else type(config).__name__
+        raise CheckpointError(f"{name} is not a causal language model (decoder only)")
+    return config, cls
+
+
+def check_layers(config: Mapping[str, Any], *, tensors: int) -> None:
+    """Refuse a configuration that asks for more layers than the weights can fill.
+
+    Each is some dozen Python objects before anything can be compared.
+    """
+    for key, value in walk(config):
+        most = min(tensors, MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
+        if _COUNT.search(key) and isinstance(value, int) and value > most:
+            what = f"config.json says {shown(key)} {str(value)[:20]}, the weights are"
+            raise CheckpointError(f"{what} {tensors} tensors", fix=ITS_OWN)
+
+
+def check_quantised(config: Any, *, device: str) -> None:
+    """Refuse weights that are stored in a way which cannot be read here.
+
+    Transformers passes over a method that it does not know, and takes the weights for
+    plain ones.
+    """
+    from transformers.quantizers import auto
+
+    quantizer: Any = auto.AutoHfQuantizer
+    said = config.quantization_config
+    with foreign("transformers cannot load it"):
+        if not quantizer.supports_quant_method(said):
+            what = "config.json names a quant_method that transformers does not know"
+            raise CheckpointError(what, fix="upgrade transformers")
+        quantizer.from_config(said, pre_quantized=True).validate_environment(
+            device_map=None if device == "cpu" else {"": device}, weights_only=True
+        )
+
+
+def build(
+    config: Any,
+    cls: Any,
+    *,
+    folder: Path | None = None,
+    state: Mapping[str, torch.Tensor] | None = None,
+    dtype: str = "auto",
+    device_map: Any = "meta",
+    **options: Any,
+) -> Any:
+    """Put weights into a module, every tensor of both in its place.
+
+    Parameters
+    ----------
+    folder, state
+        One of both: a folder that transformers reads, or the tensors themselves
+        (on the meta device for a check without weights).
+    device_map, options
+        Of ``from_pretrained``.
+
+    Raises
+    ------
+    CheckpointError
+        With the name of the tensor that is missing, unexpected or of another shape.
+    """
+    sdpa = getattr(cls, "_supports_sdpa", False)
+    with foreign("transformers cannot load it"):
+        model, info = cls.from_pretrained(
+            folder,
+            state_dict=state,
+            config=config,
+            attn_implementation="sdpa" if sdpa else "eager",
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            device_map=device_map,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            local_files_only=True,
+            weights_only=True,
+            **options,
+        )
+    theirs = dict.fromkeys(info["unexpected_keys"], torch.Size())
+    ours = dict.fromkeys(info["missing_keys"], torch.Size())
+    for name, there, here in info["mismatched_keys"]:
+        theirs[name], ours[name] = there, here
+    refuse_differences(theirs, ours)
+    for message in info["error_msgs"]:
+        raise CheckpointError(str(message).split("\n")[0])
+    return model.eval()

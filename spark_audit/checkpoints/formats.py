@@ -1,7 +1,6 @@
-"""Checkpoint formats, each read from headers: a model's folder, PEFT's, a weights file.
+"""What a path is, by its content, and how it is put together, by its headers.
 
-Weights are read later, with every check in one place. ``formats_of`` in
-:mod:`spark_audit.checkpoints.detect` says by content whether a path is of one.
+A model's folder, PEFT's, a weights file. Weights are read later.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -16,24 +16,111 @@ from typing import Any
 
 from spark_audit.checkpoints.adapters import PREFIX
 from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.gguf_file import gguf_file
 from spark_audit.checkpoints.locate import (
+    CONFIGURATIONS,
+    HUB,
+    WEIGHT_SUFFIXES,
     check_inside,
     printable,
     read_config,
     read_json,
+    readable,
     refuse_code,
 )
-from spark_audit.checkpoints.specs import Loading
+from spark_audit.checkpoints.series import choose_stage, is_series
+from spark_audit.checkpoints.sidecar import written_down
+from spark_audit.checkpoints.specs import Loading, exists, split_stage
 from spark_audit.checkpoints.weight_files import (
     ADAPTER,
     State,
     check_filled,
+    config_of,
+    lone_file,
     merged,
     only_tensors,
     read_tensors,
     weight_files,
+    weights_of,
 )
-from spark_audit.errors import CheckpointError, shown
+from spark_audit.errors import CheckpointError, at, shown
+from spark_audit.terminal.suggestions import instead
+
+
+def read_headers(source: str, loading: Loading) -> Checkpoint:
+    """Decide by content what a path is, and how it is put together.
+
+    Raises
+    ------
+    CheckpointError
+        If it is nothing that can be opened, with what is wrong.
+    """
+    text, number = split_stage(source)
+    path = loading.locate(text)
+    with at(source), readable():
+        places = formats_of(path)
+        if len(places) != 1:
+            raise _no_checkpoint(path, [*places])
+        ((name, (place, read)),) = places.items()
+        if read is None:
+            stage, notes = choose_stage(path, number)
+            made = read_headers(str(stage), loading)
+            shown_as = printable(text) + (f"@{number}" if number else "")
+            notes += made.notes
+            return replace(made, source=shown_as, where=source, notes=notes)
+        if number is not None:
+            what = f"is one checkpoint, not a series: @{number} does not apply"
+            raise CheckpointError(what)
+        if place != path:
+            check_inside(place)
+        made = read(place, loading)
+        # The file of an adapter's folder is what the folder is.
+        trained_on, noise_sha256 = written_down(made.folder, made.files)
+    given: Any = {"loading": loading, "base": loading.base or made.base}
+    given |= {"source": printable(source), "where": source, "format": name}
+    return replace(
+        made,
+        **given,
+        host=made.host and replace(made.host, **given),
+        trained_on=trained_on,
+        noise_sha256=noise_sha256,
+    )
+
+
+def _no_checkpoint(path: Path, formats: list[str]) -> CheckpointError:
+    what = f"reads as {' and as '.join(formats)}" if formats else "is no checkpoint"
+    children = sorted(path.iterdir()) if path.is_dir() else []
+    inside = [one.name for one in children if one.is_dir() and formats_of(one)]
+    if inside:
+        what += f" (these folders in it are: {', '.join(inside[:5])})"
+    otherwise = (
+        "give a folder with config.json or adapter_config.json, or a weights file"
+    )
+    fix = instead(path, wanted="checkpoint", otherwise=otherwise)
+    return CheckpointError(what, fix=fix)
+
+
+Reader = Callable[[Path, Loading], Checkpoint]
+
+
+def formats_of(path: Path) -> dict[str, tuple[Path, Reader | None]]:
+    """The formats that a path is of, by its content.
+
+    Each with what is read for it, and how that is put together; a series is not.
+    """
+    model, adapter = ((path / name).exists() for name in CONFIGURATIONS)
+    full, file = weights_of(path) is not None, partial(lone_file, path)
+    table: tuple[tuple[str, Path | None, Reader | None], ...] = (
+        ("bare-weights", file(WEIGHT_SUFFIXES, CONFIGURATIONS), bare_weights),
+        ("gguf-file", file((".gguf",), CONFIGURATIONS[:1]), gguf_file),
+        ("hf-folder", path if model and (full or not adapter) else None, hf_folder),
+        ("peft-adapter", path if adapter and not full else None, peft_adapter),
+        ("task-series", path if is_series(path) else None, None),
+    )
+    return {name: (place, read) for name, place, read in table if place is not None}
+
+
+# --- folders --------------------------------------------------------------------------
 
 _WRAPPED = ("module.", "_orig_mod.", "_module.", "base_model.model.")
 # What LLaVA and its descendants (MCITlib) train beside an adapter, and the modules
@@ -84,7 +171,14 @@ def peft_adapter(path: Path, loading: Loading) -> Checkpoint:
     if not isinstance(named, str | None):
         raise CheckpointError("base_model_name_or_path is no text")
     notes, theirs = _beside(path), PurePath(named or "").name
-    if named is not None and loading.base is None:
+    if loading.base is None:
+        # A path only: whoever made the adapter asks no host.
+        if named is None or named.startswith(HUB) or not exists(named):
+            what = "the adapter names no base"
+            if named is not None:
+                what = f"the adapter's base {shown(named)} is not here"
+            fix = f"give --base MODEL (a folder, or {HUB}ORG/NAME)"
+            raise CheckpointError(what, fix=fix)
         notes.append(f"base: {shown(theirs)}, as the adapter names it")
     elif named is not None and theirs != PurePath(str(loading.base)).name:
         ours = printable(str(loading.base))
@@ -216,21 +310,6 @@ def _read(file: Path) -> tuple[State, State, list[str]]:
     if not state.keys() <= {*full, *lora, *(k.removeprefix(PREFIX) for k in lora)}:
         notes.append("wrappers' names stripped from the tensors' names")
     return full, lora, notes
-
-
-def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
-    """The config.json that says what the weights belong to, its folder, a note."""
-    folder, note = file.parent, "architecture: config.json next to the file"
-    if not (folder / "config.json").exists():
-        if loading.base is None:
-            raise CheckpointError(
-                "full weights need a configuration, and there is no config.json next "
-                "to the file",
-                fix="give --base MODEL: only its architecture and tokenizer are used",
-            )
-        folder = loading.locate(loading.base)
-        note = f"architecture: {printable(loading.base)} (none of its weights)"
-    return read_config(folder, trusted=loading.trust_remote_code), folder, note
 
 
 def _lora_config(

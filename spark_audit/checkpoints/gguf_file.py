@@ -6,6 +6,7 @@ import contextlib
 import io
 import math
 import mmap
+import os
 import struct
 from collections import Counter
 from pathlib import Path
@@ -13,15 +14,13 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.checkpoint import Checkpoint
-from spark_audit.checkpoints.formats import config_of
+from spark_audit.checkpoints.checkpoint import Checkpoint, empty, read_architecture
 from spark_audit.checkpoints.loaded import SIZES
 from spark_audit.checkpoints.locate import WORDS_BYTES, locate, read_json
-from spark_audit.checkpoints.models import empty, model_class, read_architecture
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.checkpoints.tokenizer import vocabulary_of
-from spark_audit.checkpoints.weight_files import State, check_filled
+from spark_audit.checkpoints.weight_files import State, check_filled, config_of
 from spark_audit.errors import CheckpointError
 from spark_audit.files import check_regular
 
@@ -55,7 +54,8 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
         import gguf
     with foreign(_UNREADABLE):
         with open(file, "rb") as opened:
-            with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            size = min(file.stat().st_size, _HEADER_BYTES)
+            with mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
                 _check_header(data)
         reader: Any = gguf.GGUFReader(str(file))
         counts = [int(tensor.n_elements) for tensor in reader.tensors]
@@ -81,10 +81,7 @@ def gguf_file(file: Path, loading: Loading) -> Checkpoint:
     notes += _check_tokens(content["tokenizer"].get("tokens") or [], words)
 
     def read() -> State:
-        architecture = read_architecture(folder, config, loading.trust_remote_code)
-        if model_class(architecture) is None:
-            raise CheckpointError("a GGUF file does not go with own code")
-        model = empty(architecture)
+        model = empty(*read_architecture(folder, config, loading.trust_remote_code))
         # Rounded to 1.6 bits, a file holds 20 times its size; output may be tied.
         own = sum(one.numel() for one in model.parameters())
         if sum(counts) > 2 * own:
@@ -119,23 +116,17 @@ def _check_header(data: mmap.mmap) -> None:
 
     Raises
     ------
-    ValueError, struct.error
-        With a count or length that the file cannot hold.
+    ValueError, OverflowError, struct.error
+        With a count or length that the file cannot hold: there is nothing to read, or
+        to seek.
     """
-    at, end, left = 4, min(len(data), _HEADER_BYTES), ELEMENTS
-    if data[:4] != b"GGUF":
+    left = ELEMENTS
+    if data.read(4) != b"GGUF":
         raise ValueError("it does not begin with GGUF")
     order = "<" if struct.unpack_from("<I", data, 4)[0] & 0xFFFF else ">"
 
-    def skip(size: int) -> None:
-        nonlocal at
-        at += size
-        if at > end:
-            raise ValueError("a length or count in its header is beyond the file's end")
-
     def number(code: str, most: int = 1 << 64) -> int:
-        skip(size := struct.calcsize(code))
-        (found,) = struct.unpack_from(order + code, data, at - size)
+        (found,) = struct.unpack(order + code, data.read(struct.calcsize(code)))
         if found > most:
             what = "keys, tensors or elements: more than"
             raise ValueError(f"{found} {what} {most} are not read")
@@ -145,9 +136,9 @@ def _check_header(data: mmap.mmap) -> None:
         nonlocal left
         if kind == _STRING:
             for _ in range(count):
-                skip(number("Q"))
+                data.seek(number("Q"), os.SEEK_CUR)
         elif kind in _SCALARS:
-            skip(_SCALARS[kind] * count)
+            data.seek(_SCALARS[kind] * count, os.SEEK_CUR)
         elif kind == _ARRAY and not inner:
             kind, count = number("I"), number("Q", left)
             left -= count
@@ -159,7 +150,7 @@ def _check_header(data: mmap.mmap) -> None:
         raise ValueError("only versions 2 and 3 are known")
     number("Q", TENSORS)
     for _ in range(number("Q", KEYS)):
-        skip(number("Q"))
+        data.seek(number("Q"), os.SEEK_CUR)
         value(number("I"), 1, inner=False)
 
 

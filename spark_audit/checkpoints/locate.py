@@ -18,6 +18,16 @@ from spark_audit.files import SETTINGS_BYTES, lies_inside, parse_json, read_regu
 from spark_audit.terminal.suggestions import elsewhere, nearest
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+CONFIGURATIONS = ("config.json", "adapter_config.json")
+# What trainers save beside weights and what is none.
+NO_WEIGHTS = (
+    "optimizer",
+    "scheduler",
+    "training_args",
+    "rng_state",
+    "frozen_noise",
+    "state.safetensors",
+)
 
 HUB = "hf:"
 """What a model or data set on the hub is written with; anything else is a path."""
@@ -34,9 +44,7 @@ _READ_WHOLE = re.compile(
 _INNER = ("additional_chat_templates", "custom_generate")
 
 
-def locate(
-    source: str, *, revision: str | None = None, code: bool = False, hub: bool = True
-) -> Path:
+def locate(source: str, *, revision: str | None = None, code: bool = False) -> Path:
     """The local path of what was given; ``hf:ORG/NAME`` is fetched into the cache.
 
     Parameters
@@ -44,8 +52,6 @@ def locate(
     revision
         Branch, tag or commit of a model on the hub, where ``hf:ORG/NAME@REVISION``
         does not say its own.
-    hub
-        Whether the user wrote it: what a file names is never fetched.
 
     Raises
     ------
@@ -55,7 +61,7 @@ def locate(
     """
     if not source.strip():
         raise CheckpointError("no path was given", where="checkpoint", fix="give one")
-    if hub and source.startswith(HUB):
+    if source.startswith(HUB):
         with at(source):
             return _fetched(source, revision=revision, code=code)
     path = Path(os.path.expanduser(source))

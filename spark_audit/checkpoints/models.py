@@ -1,49 +1,23 @@
-"""Full weights into a module: strictly, silently, and seen to work on a probe."""
+"""A module in memory: what does not fit it, what it says on a probe, where it lies."""
 
 from __future__ import annotations
 
-import copy
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from spark_audit.checkpoints.locate import walk
 from spark_audit.checkpoints.offline import foreign
 from spark_audit.checkpoints.specs import Loading
-from spark_audit.checkpoints.weight_files import check_floats
 from spark_audit.errors import CheckpointError, InputError, shown
 from spark_audit.host_memory import free_bytes
 
 PROBE_LENGTH = 12
-_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
-# How configurations call what each takes modules of its own.
-_COUNT = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?(?:layers?|blocks|experts)$|layers$")
-_ITS_OWN = "give the config.json that was saved with these weights"
-MOST_LAYERS = 1000
-_POSITIONS = range(1 << 31)
-MOST_BUFFERS = 1 << 28
-
-
-def has_own_code(config: Any) -> bool:
-    """Whether a model brings its class, which runs only where that is trusted."""
-    return "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-
-
-def model_class(config: Any) -> Any:
-    """Transformers' class of a configuration; ``None``: the model has its own code."""
-    from transformers.models.auto import modeling_auto
-
-    mapping: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
-    known = type(config) in mapping and not has_own_code(config)
-    return mapping[type(config)] if known else None
+ITS_OWN = "give the config.json that was saved with these weights"
 
 
 def quantised(config: Any) -> bool:
@@ -56,177 +30,12 @@ def max_positions(config: Any) -> int | None:
     return getattr(config.get_text_config(), "max_position_embeddings", None) or None
 
 
-def empty(config: Any) -> Any:
-    """The module as the configuration has it, on the meta device."""
-    with torch.device("meta"):
-        return model_class(config)(copy.deepcopy(config))
-
-
-def read_architecture(folder: Path, content: Mapping[str, Any], trusted: bool) -> Any:
-    """Transformers' configuration of a folder, of a causal language model for sure.
-
-    Parameters
-    ----------
-    content
-        The content of config.json.
-    trusted
-        Whether code that comes with it may run.
-
-    Raises
-    ------
-    CheckpointError
-        If it is another kind of model, by name, or unknown to transformers.
-    """
-    import transformers
-    from transformers.models.auto import modeling_auto
-
-    names: Any = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    listed = content.get("architectures") or []
-    if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
-        what = "config.json gives architectures that are no list of names"
-        raise CheckpointError(what)
-    with foreign("config.json is not understood"):
-        config: Any = transformers.AutoConfig.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=trusted
-        )
-    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if limit is not None and (type(limit) is not int or limit not in _POSITIONS):
-        what = "config.json says max_position_embeddings, but no length of a context"
-        raise CheckpointError(what, fix=_ITS_OWN)
-    # By name: the mapping itself would import every model there is.
-    known = (n if isinstance(n, list | tuple) else [n] for n in names.values())
-    causal = not listed or {*chain.from_iterable(known)}.intersection(listed)
-    fits = has_own_code(config) or (model_class(config) is not None and causal)
-    if not fits or getattr(config, "is_encoder_decoder", False):
-        name = shown(listed[0]) if listed else type(config).__name__
-        raise CheckpointError(f"{name} is not a causal language model (decoder only)")
-    return config
-
-
-def check_layers(config: Mapping[str, Any], *, tensors: int) -> None:
-    """Refuse a configuration that asks for more layers than the weights can fill.
-
-    Each is some dozen Python objects before anything can be compared.
-    """
-    for key, value in walk(config):
-        most = min(tensors, MOST_LAYERS) if key in _LAYERS else MOST_LAYERS
-        if _COUNT.search(key) and isinstance(value, int) and value > most:
-            what = f"config.json says {shown(key)} {str(value)[:20]}, the weights are"
-            raise CheckpointError(f"{what} {tensors} tensors", fix=_ITS_OWN)
-
-
-def check_weights(model: Any, state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse other numbers where the model has floating-point ones.
-
-    Parameters
-    ----------
-    model
-        On the meta device.
-    state
-        What its files hold.
-    """
-    front = f"{model.base_model_prefix}."
-    own = {name for name, one in model.named_parameters() if one.is_floating_point()}
-    floats = [n for n in state if n.endswith(".weight") or own & {n, front + n}]
-    check_floats({name: state[name] for name in floats})
-
-
-def check_buffers(config: Any) -> None:
-    """Refuse a configuration that asks for much memory that no weights back.
-
-    Tables of positions are as long as the configuration says; on the meta device they
-    cost nothing.
-    """
-    with foreign("config.json describes no model"):
-        buffers = [*empty(config).buffers()]
-    size = sum(b.numel() * b.element_size() for b in buffers)
-    if size > MOST_BUFFERS:
-        what = f"config.json needs {size:.3g} bytes beside the weights"
-        raise CheckpointError(what, fix=_ITS_OWN)
-
-
-def check_quantised(config: Any, *, device: str) -> None:
-    """Refuse weights that are stored in a way which cannot be read here.
-
-    Transformers passes over a method that it does not know, and takes the weights for
-    plain ones.
-    """
-    from transformers.quantizers import auto
-
-    quantizer: Any = auto.AutoHfQuantizer
-    said = config.quantization_config
-    with foreign("transformers cannot load it"):
-        if not quantizer.supports_quant_method(said):
-            what = "config.json names a quant_method that transformers does not know"
-            raise CheckpointError(what, fix="upgrade transformers")
-        quantizer.from_config(said, pre_quantized=True).validate_environment(
-            device_map=None if device == "cpu" else {"": device}, weights_only=True
-        )
-
-
-def build(
-    config: Any,
-    *,
-    folder: Path | None = None,
-    state: Mapping[str, torch.Tensor] | None = None,
-    dtype: str = "auto",
-    device_map: Any = "meta",
-    **options: Any,
-) -> Any:
-    """Put weights into a module, every tensor of both in its place.
-
-    Parameters
-    ----------
-    folder, state
-        One of both: a folder that transformers reads, or the tensors themselves
-        (on the meta device for a check without weights).
-    device_map, options
-        Of ``from_pretrained``.
-
-    Raises
-    ------
-    CheckpointError
-        With the name of the tensor that is missing, unexpected or of another shape.
-    """
-    import transformers
-
-    auto: Any = transformers.AutoModelForCausalLM
-    own = model_class(config)
-    if own is None and folder is None:
-        what = "a weights file alone does not work with a model's own code"
-        raise CheckpointError(what, fix="give the folder that holds its code")
-    if own is not None:
-        sdpa = getattr(own, "_supports_sdpa", False)
-        options["attn_implementation"] = "sdpa" if sdpa else "eager"
-    with foreign("transformers cannot load it"):
-        model, info = (auto if folder else own).from_pretrained(
-            folder,
-            state_dict=state,
-            config=config,
-            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-            device_map=device_map,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            local_files_only=True,
-            weights_only=True,
-            **options,
-        )
-    theirs = dict.fromkeys(info["unexpected_keys"], torch.Size())
-    ours = dict.fromkeys(info["missing_keys"], torch.Size())
-    for name, there, here in info["mismatched_keys"]:
-        theirs[name], ours[name] = there, here
-    refuse_differences(theirs, ours)
-    for message in info["error_msgs"]:
-        raise CheckpointError(str(message).split("\n")[0])
-    return model.eval()
-
-
 def refuse_differences(
     theirs: Mapping[str, Sequence[int]],
     ours: Mapping[str, Sequence[int]],
     *,
     tensor: str = "tensor",
-    fix: str = f"{_ITS_OWN}, or save the whole model again",
+    fix: str = f"{ITS_OWN}, or save the whole model again",
 ) -> None:
     """Raise, naming the first tensor that does not fit and how many more do not.
 
@@ -250,20 +59,6 @@ def refuse_differences(
         if wrong:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             raise CheckpointError(f"{tensor} {wrong[0]}{more}", fix=fix)
-
-
-def untied(model: Any) -> bool:
-    """Whether head and embeddings differ, though the configuration ties them.
-
-    A file of ``torch.save`` names a tied tensor twice; that is no difference.
-    """
-    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
-    if not tied or head is None or head.weight is embeddings.weight:
-        return False
-    one, other = head.weight, embeddings.weight
-    apart = one.is_meta or other.is_meta or one.device != other.device
-    return apart or not torch.equal(one, other)
 
 
 def probe_ids(usable: np.ndarray, *, max_positions: int | None) -> torch.Tensor:

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-import weakref
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spark_audit.checkpoints.adapter_config import changes_base
-from spark_audit.checkpoints.adapters import AdapterHost
-from spark_audit.checkpoints.checkpoint import Attached, Checkpoint
-from spark_audit.checkpoints.detect import read_all, same_path
+import torch
+
+from spark_audit.checkpoints.adapters import AdapterHost, changes_base
+from spark_audit.checkpoints.checkpoint import Checkpoint
+from spark_audit.checkpoints.formats import read_headers
 from spark_audit.checkpoints.loaded import Loaded, module_facts
 from spark_audit.checkpoints.locate import locate
 from spark_audit.checkpoints.models import (
-    build,
-    head_rows,
-    max_positions,
-    offloaded,
     pick_device,
-    placed,
-    probe_ids,
     quantised,
 )
 from spark_audit.checkpoints.offline import quiet
@@ -36,19 +29,21 @@ from spark_audit.checkpoints.quantise import (
     check_mergeable,
     rounded,
 )
-from spark_audit.checkpoints.relearning import Relearning
-from spark_audit.checkpoints.server import served
-from spark_audit.checkpoints.specs import Loading, Spec, default_name
+from spark_audit.checkpoints.sidecar import NOISE, NOISE_ADDED, frozen_noise
+from spark_audit.checkpoints.specs import Loading, Spec, default_name, is_server
 from spark_audit.checkpoints.tokenizer import (
     Read,
     read_tokenizer,
     remarks,
     tokenizer_of,
-    usable_rows,
 )
-from spark_audit.checkpoints.weight_files import check_finite, check_stored
-from spark_audit.errors import InputError, at
-from spark_audit.names import BASE, RELEARN, CheckpointName
+from spark_audit.checkpoints.weight_files import check_stored
+from spark_audit.errors import CheckpointError, InputError, at
+from spark_audit.names import BASE, RELEARN, CheckpointName, seeds_of
+
+if TYPE_CHECKING:
+    from spark_audit.checkpoints.relearning import Relearning
+    from spark_audit.checkpoints.server import Server
 
 
 def load_tokenizer(source: str | Path) -> Any:
@@ -62,7 +57,7 @@ def load_tokenizer(source: str | Path) -> Any:
     with quiet():
         folder = locate(str(source))
         with at(str(source)):
-            return read_tokenizer(folder, trust_remote_code=False)[0]
+            return read_tokenizer(folder)[0]
 
 
 def open_checkpoint(
@@ -105,11 +100,44 @@ def open_checkpoint(
     return loaded
 
 
+def check_base(ours: Loaded, base: Loaded) -> None:
+    """Refuse a checkpoint that does not fit the base that was given.
+
+    Full weights say nowhere which base they come from, and an adapter may bring another
+    tokenizer: what headers tell of both is compared.
+
+    Raises
+    ------
+    CheckpointError
+        With what differs first, and in how much else.
+    """
+    here, there = (
+        {
+            "architecture": one.architecture,
+            "vocabulary": f"{len(one.usable)} rows",
+            "tokenizer": f"{len(one.tokenizer)} tokens, {one.tokenizer_sha256[:12]}",
+            **one.shape,
+        }
+        for one in (ours, base)
+    )
+    differs = [name for name in here | there if here.get(name) != there.get(name)]
+    if differs:
+        first, *others = differs
+        more = f" and {len(others)} facts more" if others else ""
+        both = f"{here.get(first)} here, {there.get(first)} in {base.source}"
+        raise CheckpointError(
+            f"does not fit the base: {first} ({both}){more}",
+            where=ours.source,
+            fix="give the one that it was trained from by --base",
+        )
+
+
 class Opening:
     """The checkpoints of a call, by the modules they share; one is loaded at a time.
 
     All are checked from their headers before the first is loaded. The base comes
-    first (with adapters, or with ``include_base`` when one is given), then its
+    first (with adapters, or with ``include_base`` when one is given: then what does not
+    fit it is refused, see :func:`check_base`), then its
     adapters, attached to one module and switched; then full weights, each released
     before the next is loaded: a checkpoint of another module than the current one
     cannot be activated any more. Adapters of another PEFT type, or that change the
@@ -125,13 +153,11 @@ class Opening:
         adapters, full weights, each with what is made of it.
     items
         How each is put together, the base first where there is one.
-    relearning
-        As given.
     described
-        What headers tell of each, in the order of ``groups``, without weights; of own
-        code nothing, and no ``model_id`` where that is known after loading only.
+        What headers tell of each, in the order of ``groups``, without weights; no
+        ``model_id`` where that is known after loading only.
     places
-        Every file and folder that is read.
+        Every file and folder that is read, but tokenizers that are given.
 
     Parameters
     ----------
@@ -157,20 +183,25 @@ class Opening:
     ) -> None:
         for kind in loading.quantize:
             check_kind(kind)
-        self._loading, self.relearning = loading, relearning
-        self._served, specs = served(specs, loading)
-        if relearning and self._served:
-            raise InputError("does not go with a server", where="--relearn")
-        for server in self._served.values():
-            server.reach()
+        self._loading, self._relearning = loading, relearning
+        self._server: Server | None = None
+        paths = [path for spec in specs for path in spec.paths]
+        if loading.model or loading.agree or any(map(is_server, paths)):
+            from spark_audit.checkpoints.server import served
+
+            self._server, specs = served(specs, loading, relearn=bool(relearning))
         self._host: AdapterHost | None = None
-        self._tokenizers: dict[Path, Read] = {}
+        self._tokenizer: Callable[[Path], Read] = cache(
+            partial(read_tokenizer, trust_remote_code=loading.trust_remote_code)
+        )
         with quiet():
-            self.items = read_all(specs, loading)
+            self.items = _read_all(specs, loading)
             self._groups = self._by_module()
             self.described = [
                 one for items in self._groups for one in self._described(items)
             ]
+            for one in self.described[1:] if loading.include_base else ():
+                check_base(one, self.described[0])
             # What takes longer, and still before hours of scoring: every number, once.
             for item in self.items if numbers else ():
                 if item.complete:
@@ -182,15 +213,14 @@ class Opening:
         )
         for name, count in Counter(chain(*self.groups)).items():
             if count > 1:
-                raise InputError(
-                    f"the name {name!r} is that of what is made of a checkpoint",
-                    where="--ckpt",
-                    fix="name the checkpoint otherwise",
-                )
-
-        self.places = {*self._tokenizers}
-        for one in chain(self.items, (item.on for item in self.items)):
-            self.places |= {one.folder, one.place, *one.files}
+                what = f"the name {name!r} is that of what is made of a checkpoint"
+                fix = "name the checkpoint otherwise"
+                raise InputError(what, where="--ckpt", fix=fix)
+        self.places = {
+            place
+            for item in chain(self.items, (item.on for item in self.items))
+            for place in (item.folder, item.place, *item.files)
+        }
 
     def each(self) -> Iterator[Loaded]:
         """Every checkpoint, one after the other, not in the order of the specs."""
@@ -200,9 +230,11 @@ class Opening:
     def open(self, group: int) -> Iterator[Loaded]:
         """Load a module, in place of the one before, and open what is on it."""
         items = self._groups[group]
+        base = items[0].on
         self.release()
-        with quiet(), at(items[0].on.where):
-            self._host = self._load(items[0].on)
+        with quiet(), at(base.where):
+            tokenizer, *_ = tokenizer_of(base, self._tokenizer)
+            self._host = AdapterHost(base.load(), tokenizer)
         yield from self._on(self._host, items)
 
     def release(self) -> None:
@@ -230,137 +262,195 @@ class Opening:
 
     def _is_base(self, item: Checkpoint) -> bool:
         """Whether a checkpoint is the base of the call itself."""
-        first = self.items[0]
-        if item.name == BASE or item.adapter:
+        if item.adapter or item.base is None:
             return item.name == BASE
-        if first.name == BASE:
-            return item.files == first.files
-        return item.base is not None and same_path(item.base, item.where)
+        return item.name == BASE or same_path(item.base, item.where)
 
     def _kinds(self, item: Checkpoint) -> tuple[str, ...]:
         """How a checkpoint is opened: as it is (the empty name), rounded, relearned."""
         rounded = () if self._is_base(item) else self._loading.quantize
-        return ("", *rounded, *((RELEARN,) if self.relearning else ()))
+        return ("", *rounded, *((RELEARN,) if self._relearning else ()))
 
     def _described(self, items: list[Checkpoint]) -> Iterator[Loaded]:
-        """Put a module and what is on it together without numbers, and describe them.
-
-        Own code does not run before it is loaded: nothing is described.
-        """
+        """Put a module and what is on it together without numbers; describe them."""
         base = items[0].on
         with at(base.where):
-            module = base.skeleton()
-            weights = [] if module is None else module.parameters()
-            base.check_room(sum(one.numel() for one in weights) or None)
-        if module is not None:
-            for one in self._on(AdapterHost(module), items):
-                yield one.without_weights()
-            return
-        for item in items:
-            with at(item.where):
-                item.put_on(None)
-                tokenizer_of(item, self._tokenizers)
-
-    def _load(self, base: Checkpoint) -> AdapterHost:
-        """A base's module, seen to work."""
-        loading, architecture = self._loading, base.architecture
-        device = pick_device(loading.device)
-        # Of what neither GPUs nor memory hold; removed with the module.
-        disk = mkdtemp(prefix="spark-audit-") if loading.device_map else None
-        dtype = loading.dtype
-        if dtype == "auto" and not quantised(architecture):
-            dtype = str(base.saved_dtype).removeprefix("torch.")
-        model = build(
-            architecture,
-            folder=base.place if base.whole else None,
-            state=None if base.whole else base.read(),
-            dtype=dtype,
-            use_safetensors=base.files[0].suffix == ".safetensors",
-            trust_remote_code=loading.trust_remote_code,
-            **placed(loading, device, folder=disk),
-        )
-        if disk is not None:
-            weakref.finalize(model, shutil.rmtree, disk, ignore_errors=True)
-        check_finite({k: t for k, t in model.state_dict().items() if not t.is_meta})
-        if offloaded(model):
-            check_finite(base.read())
-        usable = usable_rows(tokenizer_of(base, self._tokenizers)[0], head_rows(model))
-        ids = probe_ids(usable, max_positions=max_positions(architecture))
-        return AdapterHost(model, ids=ids)
+            host = AdapterHost(base.skeleton())
+            base.check_room(host.parameters)
+        for one in self._on(host, items):
+            yield one.without_weights()
 
     def _on(self, host: AdapterHost, items: list[Checkpoint]) -> Iterator[Loaded]:
         """The checkpoints of a module, one after the other, also on the meta device."""
+        shape = host.model.get_input_embeddings().weight.shape
         for item in items:
             with quiet(), at(item.where):
-                attached = item.put_on(host)
+                noise = frozen_noise(item.folder, shape, sha256=item.noise_sha256)
+                on = host.attach(item) if item.adapter else None
             for kind in self._kinds(item):
                 with quiet(), at(item.where):
-                    loaded = self._open(host, item, attached, kind)
+                    loaded = self._open(host, item, on, noise, kind)
                 yield loaded
                 # Other weights are as large as the module: one copy at a time.
                 del loaded
 
     def _open(
-        self, host: AdapterHost, item: Checkpoint, attached: Attached, kind: str
+        self,
+        host: AdapterHost,
+        item: Checkpoint,
+        attached: tuple[str, dict[str, Any], list[str]] | None,
+        noise: torch.Tensor | None,
+        kind: str,
     ) -> Loaded:
         """A checkpoint on its module, as it is or with other weights (``kind``)."""
         base, model, meta = item.on, host.model, host.ids is None
-        (on, raw, noise, notes), after = attached, self.relearning
-        weights: Rounded | Callable[[], Rounded] | None = None
-        tokenizer, tokenizer_sha256, more = tokenizer_of(item, self._tokenizers)
+        on, raw, notes = attached or (None, None, [])
+        tokenizer, tokenizer_sha256, read = tokenizer_of(item, self._tokenizer)
         adapter = None if on is None else host.peft.peft_config[on]
-        facts = module_facts(model, tokenizer, adapter)
+        given = item.loading.tokenizer is not None
+        on_base = None if item.complete or given else base.source
+        facts = module_facts(model, tokenizer, adapter, base=on_base)
         attention = str(getattr(model.config, "_attn_implementation", "eager"))
-        notes = [*item.notes, *notes, *more]
+        notes = [*item.notes, *notes]
+        if noise is not None:
+            notes.append(NOISE_ADDED)
+            noise = noise.to(pick_device(self._loading.device))
+        notes += read
+        packed = quantised(base.architecture)
         if meta:
-            auto = quantised(base.architecture)
-            facts["dtype"] = "auto" if auto else item.loading.dtype
+            facts["dtype"] = "auto" if packed else item.loading.dtype
         else:
-            notes += [f"loaded as {facts['dtype']}, attention {attention}"]
-        notes += remarks(base.architecture, model, tokenizer, facts["usable"])
-        made: dict[str, str] = {}
-        if kind:
-            check_mergeable(adapter)
-            if kind == RELEARN and after is not None:
-                made, note = {"relearned": after.sha256}, after.note
-                longest = facts["max_positions"]
-                weights = None if meta else after.weights(model, on, tokenizer, longest)
-            else:
-                made, note = {"rounded": kind}, f"linear layers rounded to {kind}"
-                note += " by torchao"
-                weights = None if meta else rounded(model, on, kind)
-            notes.append(note)
-            on = None  # its adapter is merged: the module is used without any
-        device = pick_device(self._loading.device)
-        noise = None if noise is None else noise.to(device)
+            notes.append(f"loaded as {facts['dtype']}, attention {attention}")
+        notes += remarks(base.architecture, tokenizer, facts["usable"])
         computed = {"dtype": facts["dtype"], "attention": attention}
         computed["eos"] = repr(base.eos(model))
-        own, model_id = item.hashes(raw, **computed, **made)
+        weights: Callable[[], Rounded] | None = None
+        if kind:
+            check_mergeable(model, adapter)
+            after = self._relearning if kind == RELEARN else None
+            if after is None:
+                computed["rounded"], note = kind, f"linear layers rounded to {kind}"
+                note += " by torchao"
+                # Not before it is scored: what is in the store needs no weights.
+                weights = cache(partial(rounded, model, on, kind))
+            else:
+                computed["relearned"], note = after.sha256, after.note
+                longest = facts["max_positions"]
+                weights = after.weights(model, on, tokenizer, longest)
+            notes.append(note)
+            on = None  # its adapter is merged: the module is used without any
+        own, model_id = item.hashes(raw, **computed)
+        known = item.complete and not self._is_base(item)
         loaded = Loaded(
             name=_name(item, kind),
             source=item.source,
             format=item.format,
             base=None if item.complete else base.source,
-            base_sha256=base.sha256
-            if self._is_base(item) or not item.complete
-            else None,
+            base_sha256=None if known else base.sha256,
             model=model if on is None else host.peft,
             tokenizer=tokenizer,
             **facts,
-            device=device,
+            device=pick_device(self._loading.device),
             weights_sha256=own,
             tokenizer_sha256=tokenizer_sha256,
             model_id="" if facts["dtype"] == "auto" else model_id,
             # Packed weights are fewer numbers than the model has.
-            parameters=None if quantised(base.architecture) else host.parameters,
+            parameters=None if packed else host.parameters,
             notes=tuple(notes),
-            quantised_from=item.name if "rounded" in made else None,
-            relearned_from=item.name if "relearned" in made else None,
+            quantised_from=item.name if "rounded" in computed else None,
+            relearned_from=item.name if "relearned" in computed else None,
             activate=partial(host.using, on, noise=noise, weights=weights),
         )
-        server = self._served.get(item.name)
-        return loaded if server is None else server.stands_in(loaded)
+        if self._server and self._server.name == item.name:
+            loaded = self._server.stands_in(loaded)
+        return loaded
 
 
 def _name(item: Checkpoint, kind: str) -> str:
     return str(CheckpointName(item.name, derived=kind))
+
+
+def _read_all(specs: Sequence[Spec], loading: Loading) -> list[Checkpoint]:
+    """The checkpoints of a call, the base first where one is needed.
+
+    Raises
+    ------
+    CheckpointError
+        If an adapter's base is itself an adapter, or two adapters name different ones.
+    """
+    for spec in specs:
+        if spec.name == BASE:
+            loading = _with_base(spec, loading)
+    items = [
+        replace(read_headers(source, loading), name=name)
+        for spec in specs
+        if spec.name != BASE
+        for name, source in zip(
+            seeds_of(spec.name, len(spec.sources)), spec.sources, strict=True
+        )
+    ]
+    bases = [str(item.base) for item in items if not item.complete]
+    given = loading.base or next(iter(bases), None)
+    for other in bases:
+        if not same_path(str(given), other):
+            raise CheckpointError(
+                f"the adapters name different bases ({given}, {other})",
+                where="--ckpt",
+                fix="give --base if both are one model, else audit them separately",
+            )
+    if given is None or not (bases or loading.include_base):
+        return items
+    base = replace(read_headers(given, loading), name=BASE)
+    if base.adapter:
+        raise CheckpointError(
+            "the base is itself an adapter",
+            where=base.where,
+            fix="give the model it was trained on",
+        )
+    return [base, *(_put_on(base, item) for item in items)]
+
+
+def _put_on(base: Checkpoint, item: Checkpoint) -> Checkpoint:
+    """An adapter on its base; full weights as they are.
+
+    Raises
+    ------
+    CheckpointError
+        If the base has frozen noise, or the adapter was trained on another one: shapes
+        do not tell, the adapter fits every model of that architecture.
+    """
+    if item.complete:
+        return item
+    with at(item.where):
+        if os.path.lexists(base.folder / NOISE):
+            raise CheckpointError(
+                f"the base has frozen noise of its own ({NOISE}): with an adapter on "
+                "it, neither says whether it holds",
+                fix="give the model without it as the base",
+            )
+        there = base.sha256
+        if item.trained_on not in (None, there):
+            both = f"{str(item.trained_on)[:16]}, not {there[:16]}"
+            raise CheckpointError(
+                f"was trained on another base ({both})",
+                fix="give the one it was trained on by --base",
+            )
+    return replace(item, host=base)
+
+
+def _with_base(spec: Spec, loading: Loading) -> Loading:
+    """``--ckpt base=MODEL`` says what ``--base MODEL`` says."""
+    if len(spec.paths) > 1:
+        raise InputError("the base is one model, not several", where="--ckpt base=")
+    if loading.base is not None and not same_path(loading.base, spec.sources[0]):
+        raise InputError(
+            f"the base is given twice: {loading.base} and {spec.sources[0]}",
+            where="--ckpt base=",
+            fix="give one of them",
+        )
+    return replace(loading, base=spec.sources[0], include_base=True)
+
+
+def same_path(one: str, other: str) -> bool:
+    """Whether two paths name one place."""
+    return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()

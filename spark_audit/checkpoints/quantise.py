@@ -47,14 +47,9 @@ def rounded(model: Any, on: str | None, kind: str) -> Rounded:
 
     Output head and embeddings stay as they are, as is usual. A LoRA adapter is merged
     first: a quantised model is shipped merged.
-
-    Raises
-    ------
-    CheckpointError
-        If the model is quantised already, or has no linear layer.
     """
     found = []
-    for module, turned, weight in merged_weights(model, on, option="--quantize"):
+    for module, turned, weight in merged_weights(model, on):
         value = _round(weight.T if turned else weight, kind)
         value = (value.T if turned else value).to(module.weight)
         found.append((module.weight, value.contiguous()))
@@ -62,21 +57,14 @@ def rounded(model: Any, on: str | None, kind: str) -> Rounded:
 
 
 def merged_weights(
-    model: Any, on: str | None, *, option: str
+    model: Any, on: str | None
 ) -> Iterator[tuple[Any, bool, torch.Tensor]]:
     """Every linear layer but the output head, with its adapter's share merged in.
 
     Yields the module, whether its weight is ``(in, out)`` as GPT-2 holds it and not
     ``(out, in)``, and its weight with that of the LoRA adapter ``on``, in float32.
-
-    Raises
-    ------
-    CheckpointError
-        If the model is quantised already, or has no linear layer; ``option`` asked.
     """
-    if getattr(model.config, "quantization_config", None) is not None:
-        raise CheckpointError("is quantised already", fix=f"leave {option} out")
-    layers, head = 0, model.get_output_embeddings()
+    head = model.get_output_embeddings()
     for name, module in model.named_modules():
         turned = type(module).__name__ == "Conv1D"
         linear = turned or isinstance(module, torch.nn.Linear)
@@ -86,10 +74,7 @@ def merged_weights(
         outer = model.get_submodule(name.removesuffix(".base_layer"))
         if on in getattr(outer, "lora_A", {}):
             weight = weight + outer.get_delta_weight(on).detach().float()
-        layers += 1
         yield module, turned, weight
-    if not layers:
-        raise CheckpointError("has no linear layer", fix=f"leave {option} out")
 
 
 @contextlib.contextmanager
@@ -105,8 +90,17 @@ def swapped(weights: Rounded) -> Iterator[None]:
             parameter.data = before
 
 
-def check_mergeable(config: Any) -> None:
-    """Refuse an adapter that cannot be merged; ``None`` is none."""
+def check_mergeable(model: Any, config: Any) -> None:
+    """Refuse a quantised model, and an adapter that cannot be merged (``None``: none).
+
+    Raises
+    ------
+    CheckpointError
+        With what stands in the way; it shows on the meta device, too.
+    """
+    if getattr(model.config, "quantization_config", None) is not None:
+        fix = "leave --quantize and --relearn out"
+        raise CheckpointError("is quantised already", fix=fix)
     if config is None:
         return
     kind = str(getattr(config.peft_type, "value", config.peft_type))

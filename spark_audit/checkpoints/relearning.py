@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from spark_audit.checkpoints.quantise import Rounded, merged_weights, swapped
 from spark_audit.data.encoding import token_ids
@@ -74,15 +75,12 @@ class Relearning:
 
         @cache
         def made() -> Rounded:
-            return train(model, on, self.rows(tokenizer, longest), self)
+            most, end = min(longest or LONGEST, LONGEST), tokenizer.eos_token_id
+            own = [] if end is None else [end]
+            rows = [(ids + own)[:most] for ids in token_ids(tokenizer, self.texts)]
+            return train(model, on, rows, self)
 
         return made
-
-    def rows(self, tokenizer: Any, longest: int | None) -> list[list[int]]:
-        """Token ids of the rows, each with its end."""
-        most, end = min(longest or LONGEST, LONGEST), tokenizer.eos_token_id
-        own = [] if end is None else [end]
-        return [(ids + own)[:most] for ids in token_ids(tokenizer, self.texts)]
 
 
 def train(
@@ -97,9 +95,9 @@ def train(
     Raises
     ------
     CheckpointError
-        If the model is quantised, has no linear layer, or its loss is not finite.
+        If its loss is not finite.
     """
-    layers = list(merged_weights(model, on, option="--relearn"))
+    layers = list(merged_weights(model, on))
     rng = torch.Generator().manual_seed(seed_for(how.seed, "relearn") % 2**63)
     low: list[tuple[torch.Tensor, torch.Tensor]] = []
     with ExitStack() as stack:
@@ -145,13 +143,10 @@ def _descend(
     passes = -(-how.steps * size // len(rows))
     order = np.concatenate([draw.permutation(len(rows)) for _ in range(passes)])
     for step in range(how.steps):
-        chosen = [rows[i] for i in order[step * size : (step + 1) * size]]
-        ids = torch.zeros((size, max(map(len, chosen))), dtype=torch.long)
-        real = torch.zeros_like(ids)
-        for i, row in enumerate(chosen):
-            ids[i, : len(row)] = torch.tensor(row)
-            real[i, : len(row)] = 1
-        ids, real = ids.to(weights[0].device), real.to(weights[0].device)
+        asked = order[step * size : (step + 1) * size]
+        chosen = [torch.tensor(rows[i], device=weights[0].device) for i in asked]
+        ids = pad_sequence(chosen, batch_first=True)
+        real = pad_sequence([*map(torch.ones_like, chosen)], batch_first=True)
         logits = model(input_ids=ids, attention_mask=real, use_cache=False).logits
         told = real[:, 1:].bool()
         loss = torch.nn.functional.cross_entropy(
@@ -160,10 +155,9 @@ def _descend(
         if not math.isfinite(value := float(loss.detach())):
             what = f"gives a loss of {value} in training, step {step + 1}"
             raise CheckpointError(what, fix="give a smaller --relearn-lr")
-        for weight, slope in zip(
-            weights, torch.autograd.grad(loss, weights, allow_unused=True), strict=True
-        ):
-            weight.grad = slope  # none: a layer that these rows do not pass through
+        optimizer.zero_grad()
+        # Of these alone; a layer that the rows do not pass through has none.
+        torch.autograd.backward(loss, inputs=weights)
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         falling.step()

@@ -81,11 +81,14 @@ class Server:
         ``http://host:port/v1``, and what the server calls the model.
     table
         A table of the checkpoint's plain scores; ``None``: it is loaded here.
+    name
+        What reports call the checkpoint.
     """
 
     url: str
     model: str
     table: Path | None = None
+    name: str = ""
 
     def stands_in(self, here: Any) -> Any:
         """A ``Loaded`` that was opened here as what the server scores."""
@@ -235,47 +238,44 @@ NOTE = (
 
 
 def served(
-    specs: Sequence[Spec], loading: Loading
-) -> tuple[dict[str, Server], list[Spec]]:
-    """Checkpoints that are behind a server, and all as they are opened here.
-
-    Returns
-    -------
-    tuple
-        The servers by name, and the specs: in a server's place what it serves.
+    specs: Sequence[Spec], loading: Loading, *, relearn: bool
+) -> tuple[Server, list[Spec]]:
+    """The server of a call, reached, and all specs: in its place what it serves.
 
     Raises
     ------
     InputError
         If the flags do not say what is served and what it must agree with.
+    CheckpointError
+        If the server cannot be reached.
     """
     there = [spec for spec in specs if any(map(is_server, spec.paths))]
+    paths = [path for spec in there for path in spec.paths]
     if not there:
-        for flag, value in (("--model", loading.model), ("--agree", loading.agree)):
-            if value is not None:
-                raise InputError("is for --ckpt http://HOST:PORT/v1", where=flag)
-        return {}, [*specs]
-    if any({*path} & {*"@?#"} for spec in there for path in spec.paths):
+        flag = "--agree" if loading.model is None else "--model"
+        raise InputError("is for --ckpt http://HOST:PORT/v1", where=flag)
+    if any({*path} & {*"@?#"} for path in paths):
         fix = f"give --ckpt http://HOST:PORT/v1, and a key by the variable {KEY}"
         what = "an address with a password, a query or a fragment is not taken"
         raise InputError(what, where="--ckpt", fix=fix)
-    spec, *others = there
+    if len(paths) > 1:
+        fix = "audit one at a time, and compare the reports"
+        raise InputError("one served checkpoint at most", where="--ckpt", fix=fix)
     if loading.model is None or loading.agree is None:
         what = "is read as a server's address, which is believed only where it agrees"
         fix = "give --model NAME, and --agree PATH: the same checkpoint here, or a "
         fix += f"table of its plain scores; {_ADDRESS}"
-        raise InputError(what, where=f"--ckpt {spec.paths[0]}", fix=fix)
-    if others or len(spec.paths) > 1:
-        fix = "audit one at a time, and compare the reports"
-        raise InputError("one served checkpoint at most", where="--ckpt", fix=fix)
-    if loading.quantize:
-        raise InputError("does not go with a server", where="--quantize")
-    agree = Path(loading.agree).expanduser()
+        raise InputError(what, where=f"--ckpt {paths[0]}", fix=fix)
+    if loading.quantize or relearn:
+        flag = "--quantize" if loading.quantize else "--relearn"
+        raise InputError("does not go with a server", where=flag)
+    agree, (spec,) = Path(loading.agree).expanduser(), there
     table = agree if agree.suffix == ".parquet" else None
     if table is not None and loading.base is None:
         fix = "give --base MODEL, whose tokenizer and configuration are read"
         what = "a table does not describe the model"
         raise InputError(what, where="--agree", fix=fix)
     here = Spec(spec.name, (str(loading.agree if table is None else loading.base),))
-    server = Server(spec.paths[0], loading.model, table)
-    return {spec.name: server}, [here if one is spec else one for one in specs]
+    server = Server(paths[0], loading.model, table, spec.name)
+    server.reach()
+    return server, [here if one is spec else one for one in specs]

@@ -23,8 +23,8 @@ from spark_audit.files import DAMAGED, fault, intact, read_regular, sha256_file
 NOISE = "frozen_noise.safetensors"
 """Beside a checkpoint: what is added to its input embeddings, one row a token."""
 NOISE_ADDED = "the frozen noise next to it is added to input embeddings"
-# As spark-train calls them.
-_TOLD, _RELEARNED = "trained_on.json", "relearn.json"
+# As spark-train calls it.
+_TOLD = "trained_on.json"
 
 
 def check_whole(folder: Path) -> dict[str, Any]:
@@ -74,15 +74,10 @@ def written_down(folder: Path, files: Iterable[Path]) -> tuple[str | None, str |
     """
     told = check_whole(folder)
     noise, base = told.get("noise_sha256"), told.get("base_sha256")
-    if noise is not None and not isinstance(noise, str):
-        raise CheckpointError(f"{_TOLD} holds a noise_sha256 that is no hash")
     for path in files:
         if noise is None and path.suffix == ".safetensors":
             with safetensors_file(path) as file:
                 noise = (file.metadata() or {}).get("noise_sha256")
-    if not isinstance(base, str) and (folder / _RELEARNED).exists():
-        checkpoint = read_json(folder / _RELEARNED).get("checkpoint")
-        base = checkpoint.get("base_sha256") if isinstance(checkpoint, dict) else None
     return base if isinstance(base, str) else None, noise
 
 

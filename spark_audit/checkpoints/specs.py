@@ -214,7 +214,6 @@ def _draft(text: str) -> Spec:
         (not all(parts), "is empty", "give a path"),
         (page, "is a web page", f"write a model on the hub as {HUB}ORG/NAME"),
         (listed and not name, "a list of seeds has no name", "write NAME=[PATH,PATH]"),
-        (len({*parts}) < len(parts), "a path is listed twice", "list each once"),
         (len({*stages}) > 1, apart, "give every path the same @K, or none"),
     ):
         if wrong:

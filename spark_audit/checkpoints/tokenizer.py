@@ -8,7 +8,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from spark_audit.checkpoints.locate import (
     read_json,
     walk,
 )
-from spark_audit.checkpoints.models import quantised, untied
 from spark_audit.errors import CheckpointError, panicked, shown
 from spark_audit.files import sha256_file
 from spark_audit.provenance import sha256_json
@@ -37,6 +36,7 @@ _ADDED = 64
 _MOST_IDS = 1 << 24
 _GIVE = "give the tokenizer that the model was trained with by --tokenizer"
 # What a library's error quotes can be a token, which may be text of the data.
+OTHER_BASE = "give the model that it was trained on by --base"
 _QUOTED = re.compile(r"""([`'"]).*(?:\1|$)""", re.DOTALL)
 _ENDLESS = re.compile(r"[*+]|\{\d*,\}")
 _TRY_BYTES = 1 << 31
@@ -64,20 +64,18 @@ _TOKEN = frozenset(
 _VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
-def has_tokenizer(folder: Path | None) -> bool:
+def has_tokenizer(folder: Path) -> bool:
     """Whether a folder holds a whole tokenizer (a bare vocabulary is none)."""
-    return folder is not None and (
-        (folder / "tokenizer.json").exists()
-        or ((folder / "tokenizer_config.json").exists() and has_vocabulary(folder))
-    )
+    settings = (folder / "tokenizer_config.json").exists()
+    return (folder / "tokenizer.json").exists() or settings and has_vocabulary(folder)
 
 
-def has_vocabulary(folder: Path | None) -> bool:
+def has_vocabulary(folder: Path) -> bool:
     """Whether a folder holds vocabulary files, as TRACE saves them."""
-    return folder is not None and any((folder / n).exists() for n in _VOCABULARIES)
+    return any((folder / name).exists() for name in _VOCABULARIES)
 
 
-def tokenizer_of(item: Checkpoint, known: dict[Path, Read]) -> Read:
+def tokenizer_of(item: Checkpoint, read: Callable[[Path], Read]) -> Read:
     """The tokenizer of a checkpoint, its hash, and notes.
 
     The checkpoint's own comes first, then the base's; a bare vocabulary, as TRACE
@@ -85,22 +83,14 @@ def tokenizer_of(item: Checkpoint, known: dict[Path, Read]) -> Read:
 
     Parameters
     ----------
-    known
-        What was read before, by folder; it grows.
+    read
+        :func:`read_tokenizer`, or what remembers it.
 
     Raises
     ------
     CheckpointError
         If there is none, or it cannot be loaded.
     """
-
-    def read(folder: Path) -> Read:
-        if folder not in known:
-            trusted = item.loading.trust_remote_code
-            tokenizer, notes = read_tokenizer(folder, trust_remote_code=trusted)
-            known[folder] = tokenizer, tokenizer_sha256(tokenizer), notes
-        return known[folder]
-
     if item.loading.tokenizer is not None:
         tokenizer, sha256, notes = read(locate(item.loading.tokenizer))
         return tokenizer, sha256, ["tokenizer: from --tokenizer", *notes]
@@ -120,8 +110,8 @@ def tokenizer_of(item: Checkpoint, known: dict[Path, Read]) -> Read:
     )
 
 
-def read_tokenizer(folder: Path, *, trust_remote_code: bool) -> tuple[Any, list[str]]:
-    """Load a fast tokenizer from a local folder, with notes.
+def read_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Read:
+    """Load a fast tokenizer from a local folder.
 
     It is what ``AutoTokenizer`` gives, as in training; but some of its classes rebuild
     the tokenizer and add tokens that tokenizer.json does not have (transformers 5 does
@@ -163,8 +153,7 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool) -> tuple[Any, list[
                 tokenizer = plain
                 notes = [f"tokenizer.json as it is: {kind} would change it"]
         if fast := getattr(tokenizer, "is_fast", False):
-            policy(tokenizer, bos=None)
-            # Some settings are looked at with the first text.
+            policy(tokenizer)  # some settings are looked at with the first text
             fed = tokenizer("a")["input_ids"]
             if None in tokenizer.convert_ids_to_tokens(fed):
                 raise ValueError("it adds ids that are no tokens")
@@ -178,7 +167,7 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool) -> tuple[Any, list[
             fix="convert it (save_pretrained of its fast version writes "
             "tokenizer.json) and give that folder by --tokenizer",
         )
-    return tokenizer, notes
+    return tokenizer, tokenizer_sha256(tokenizer), notes
 
 
 def _unloadable(why: str) -> CheckpointError:
@@ -314,8 +303,13 @@ def tokenizer_sha256(tokenizer: Any) -> str:
     return sha256_json(content)
 
 
-def usable_rows(tokenizer: Any, rows: int) -> np.ndarray:
+def usable_rows(tokenizer: Any, rows: int, *, base: str | None = None) -> np.ndarray:
     """Shape ``(rows,)`` bool: rows of the output head that are a token.
+
+    Parameters
+    ----------
+    base
+        Whose head it is, where the tokenizer came with an adapter.
 
     Raises
     ------
@@ -325,13 +319,16 @@ def usable_rows(tokenizer: Any, rows: int) -> np.ndarray:
     ids = np.fromiter(set(tokenizer.get_vocab().values()), dtype=np.int64)
     if not len(ids):
         raise CheckpointError("the tokenizer's vocabulary is empty")
+    fix = _GIVE
     if ids.max() >= rows:
         what = f"the tokenizer has ids up to {ids.max()}, the model's head only {rows}"
-        raise CheckpointError(f"{what} rows", fix=_GIVE)
+        if base is not None:
+            what, fix = f"does not fit the base {base}: {what}", OTHER_BASE
+        raise CheckpointError(f"{what} rows", fix=fix)
     return np.isin(np.arange(rows), ids)
 
 
-def policy(tokenizer: Any, *, bos: int | None) -> str:
+def policy(tokenizer: Any, *, bos: int | None = None) -> str:
     """What ``tokenizer(text)`` adds to a text, in words.
 
     Parameters
@@ -352,20 +349,15 @@ def policy(tokenizer: Any, *, bos: int | None) -> str:
     return text
 
 
-def remarks(config: Any, model: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
+def remarks(config: Any, tokenizer: Any, usable: np.ndarray) -> list[str]:
     """Notes on vocabulary and weights."""
     bos = getattr(config.get_text_config(), "bos_token_id", None)
     notes = [policy(tokenizer, bos=bos)]
     if padded := int((~usable).sum()):
         rows = f"{padded} of {len(usable)} rows of the head"
         notes.append(f"{rows} are no token: left out of softmax and ranks")
-    if untied(model):
-        notes.append(
-            "the configuration ties head and embeddings, the file holds two "
-            "different ones: used as they are"
-        )
-    if quantised(config):
-        stored = config.quantization_config
+    stored = getattr(config, "quantization_config", None)
+    if stored:
         kind = stored.get("quant_method") if isinstance(stored, dict) else None
         notes.append(f"quantised weights ({shown(kind or 'unnamed method')})")
     return notes

@@ -14,22 +14,20 @@ from typing import Any
 
 import torch
 
-from spark_audit.checkpoints.locate import WEIGHT_SUFFIXES, check_inside, read_json
+from spark_audit.checkpoints.locate import (
+    NO_WEIGHTS,
+    WEIGHT_SUFFIXES,
+    check_inside,
+    printable,
+    read_config,
+    read_json,
+)
 from spark_audit.checkpoints.offline import foreign
+from spark_audit.checkpoints.specs import Loading
 from spark_audit.errors import CheckpointError, shown
 from spark_audit.files import check_regular, sha256_file
 from spark_audit.provenance import sha256_json
 
-# What trainers save beside weights and what is none.
-NO_WEIGHTS = (
-    "optimizer",
-    "scheduler",
-    "training_args",
-    "rng_state",
-    "frozen_noise",
-    "state.safetensors",
-)
-CONFIGURATIONS = ("config.json", "adapter_config.json")
 # Keys that differ between two savings of the same weights.
 _VOLATILE = ("_name_or_path", "transformers_version")
 FULL = ("model.safetensors", "pytorch_model.bin")
@@ -75,6 +73,21 @@ def weight_files(folder: Path, names: Sequence[str] = FULL) -> tuple[Path, ...]:
             what = f"{file.name}, which {path.name} names, is missing"
             raise CheckpointError(what, fix=AGAIN)
     return files
+
+
+def config_of(file: Path, loading: Loading) -> tuple[dict[str, Any], Path, str]:
+    """The config.json that says what the weights belong to, its folder, a note."""
+    folder, note = file.parent, "architecture: config.json next to the file"
+    if not (folder / "config.json").exists():
+        if loading.base is None:
+            raise CheckpointError(
+                "full weights need a configuration, and there is no config.json next "
+                "to the file",
+                fix="give --base MODEL: only its architecture and tokenizer are used",
+            )
+        folder = loading.locate(loading.base)
+        note = f"architecture: {printable(loading.base)} (none of its weights)"
+    return read_config(folder, trusted=loading.trust_remote_code), folder, note
 
 
 def read_tensors(path: Path) -> Any:

@@ -16,7 +16,6 @@ from cyclopts import App, Parameter
 
 from spark_audit.checkpoints.specs import Loading
 from spark_audit.cli import ALL, PROGRAM, report_commands
-from spark_audit.errors import CheckpointError
 from spark_audit.terminal.commands import add, program
 from spark_audit.terminal.console import run_command, show_facts
 from spark_audit.terminal.flags import HOW, Json, Quiet, Seed, Verbose, hidden
@@ -186,22 +185,7 @@ def inspect(
     """
     from spark_audit.checkpoints.inspection import inspect_checkpoint
 
-    seen = inspect_checkpoint(ckpt, loading, base=base)
-    facts: dict[str, Any] = {
-        "source": seen.source,
-        "format": seen.format or "unknown",
-        **seen.facts,
-    }
-    if seen.stages:
-        facts["stages"] = ", ".join(seen.stages)
-    for number, note in enumerate(seen.notes, start=1):
-        facts[f"note {number}"] = note
-    # Of what is large headers are read: NaN, or no effect, shows on opening only.
-    would = "yes" if seen.opened else "yes, by its headers"
-    facts["would load"] = "no" if seen.problems else would
-    show_facts(facts, as_json=json)
-    if seen.problems:
-        raise CheckpointError("; ".join(seen.problems))
+    show_facts(inspect_checkpoint(ckpt, loading, base=base), as_json=json)
 
 
 def demo(

@@ -273,7 +273,7 @@ def unchanged(request: Request) -> Path | None:
 
 def inputs_of(request: Request, opening: Opening) -> States | None:
     """What a report comes of, as it is now; ``None`` where files do not show all."""
-    if not _lasting(request) or not opening.described:
+    if not _lasting(request):
         return None
     loading = request.loading
     named = [

@@ -124,11 +124,7 @@ class Job:
         loading, after = loading_of(request), relearning_of(request, manifest)
         opening = Opening(order.specs, loading, relearning=after)
         if manifest is None:
-            # Own code is known after it is loaded only.
-            first = next(iter(opening.described or opening.each()))
-            manifest = original(manifest_for(first, request))
-            del first
-            opening.release()
+            manifest = original(manifest_for(opening.described[0], request))
             folder = report_folder(manifest, order, request)
             if after := relearning_of(request, manifest):
                 opening = Opening(order.specs, loading, relearning=after)

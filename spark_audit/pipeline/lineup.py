@@ -109,7 +109,7 @@ def lineup(specs: Sequence[Spec], audits: Iterable[Audit]) -> Lineup:
     A list of paths is a series where only audits of series are asked for, unless each
     of them is a series itself; else it is replicates, each of which may be a series.
     """
-    from spark_audit.checkpoints.detect import expand, series
+    from spark_audit.checkpoints.series import expand, series
     from spark_audit.checkpoints.specs import Spec
 
     wanted = [audit.of_series for audit in audits]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from gguf_files import number, string, written
-from refusals import inspected, opened, refused, said
+from refusals import opened, problem_of, refused, said
 from tiny_models import make_model
 
 gguf: Any = pytest.importorskip("gguf", reason="the extra `gguf`")
@@ -46,7 +46,7 @@ def test_a_file_says_what_its_numbers_say(
     )
     assert any("lost digits" in n for n in loaded.notes) == (kind[0] == "Q")
     assert (said(loaded) - said(base_model)).abs().max() > 0 or kind == "F32"
-    assert inspected(file, base=tiny_base).problems == ()
+    assert not problem_of(file, base=tiny_base)
 
 
 def test_what_does_not_belong_to_the_base_is_refused(
@@ -84,16 +84,21 @@ def tensor(
 
 
 HUGE = (1 << 60) + 1
-BEYOND, UNREADABLE = "is beyond the file's end", "is no GGUF file that can be read"
+UNREADABLE = "is no GGUF file that can be read"
 HEADERS = {
     "numbers": (0, 1, array(0, HUGE), "more than"),
-    "numbers beyond the file": (0, 1, array(11, 5000), BEYOND),
+    "numbers beyond the file": (0, 1, array(11, 5000), UNREADABLE),
     "strings": (0, 1, array(8, HUGE), "more than"),
-    "strings beyond the file": (0, 1, array(8, 2000), BEYOND),
+    "strings beyond the file": (0, 1, array(8, 2000), UNREADABLE),
     "arrays in arrays": (0, 1, array(9, 3), "or nested"),
     "a type that is none": (0, 1, array(77, 3), "of type 77 are unknown"),
-    "a long string": (0, 1, string(b"a") + number(8, "I") + string(b"", HUGE), BEYOND),
-    "a long key": (0, 1, string(b"a", HUGE), BEYOND),
+    "a long string": (
+        0,
+        1,
+        string(b"a") + number(8, "I") + string(b"", HUGE),
+        UNREADABLE,
+    ),
+    "a long key": (0, 1, string(b"a", HUGE), UNREADABLE),
     "keys": (0, HUGE, b"", "more than 4096"),
     "many tensors": (HUGE, 0, b"", "more than 32768"),
     "many axes": (1, 0, string(b"t") + number(1 << 31, "I"), UNREADABLE),

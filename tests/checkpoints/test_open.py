@@ -21,16 +21,17 @@ NAN, INF = float("nan"), float("inf")
 @pytest.fixture
 def loads(monkeypatch):
     """The folders that transformers was asked to load, in order."""
-    from transformers import AutoModelForCausalLM
+    from transformers import PreTrainedModel
 
     asked: list[str] = []
-    original = AutoModelForCausalLM.from_pretrained
+    original: Any = PreTrainedModel.from_pretrained.__func__  # type: ignore[attr-defined]
 
-    def counted(folder: Any, *args: Any, **options: Any) -> Any:
-        asked.append(Path(folder).name)
-        return original(folder, *args, **options)
+    def counted(cls: Any, folder: Any, *args: Any, **options: Any) -> Any:
+        if folder is not None:
+            asked.append(Path(folder).name)
+        return original(cls, folder, *args, **options)
 
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", counted)
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(counted))
     return asked
 
 

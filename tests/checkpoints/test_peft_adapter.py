@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from refusals import change, edited, inspected, opened, reference_of, refused, said
+from refusals import change, edited, opened, problem_of, reference_of, refused, said
 from safetensors.torch import load_file, save_file
 from tiny_models import make_model, make_tokenizer, save_model
 
@@ -60,7 +60,7 @@ def test_lora_says_what_peft_says(lora, tiny_base, make_adapter, tmp_path):
     assert torch.allclose(said(loaded), said(reference), rtol=0, atol=1e-6)
     assert loaded.format == "peft-adapter"
     assert loaded.base == "tiny-base"
-    assert inspected(folder).problems == ()
+    assert not problem_of(folder)
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,11 @@ def test_other_types_say_what_peft_says(kind, tiny_base, tmp_path):
     assert loaded.max_positions == 256 - virtual
     drawn_again = [note for note in loaded.notes if "drawn again" in note]
     assert len(drawn_again) == (kind == "VERA_BARE")
-    assert inspected(folder).problems == ()
+    assert not problem_of(folder)
 
 
 @pytest.mark.parametrize("shift", [0, 3])
-def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
-    shift, tiny_base, tmp_path
-):
+def test_positions_keep_their_meaning_with_a_prompt(shift, tiny_base, tmp_path):
     import peft
 
     task: Any = "CAUSAL_LM"
@@ -127,11 +125,8 @@ def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
     folder = saved(tmp_path / "a", tiny_base, cls(task_type=task, num_virtual_tokens=3))
     loaded = opened(folder, base=tiny_base)
     ids = torch.tensor([[1, 47, 91, 223], [1, 80, 67, 0]])
-    mask = torch.tensor([[False, True, True, False], [True, False, True, False]])
     with loaded.active() as model:
         full = model(input_ids=ids, use_cache=False).logits
-        kept = model(input_ids=ids, use_cache=False, logits_to_keep=mask).logits
-        last = model(input_ids=ids, use_cache=False, logits_to_keep=2).logits
         some = model(
             input_ids=ids, use_cache=False, logits_to_keep=torch.tensor([0, 2])
         ).logits
@@ -140,8 +135,6 @@ def test_a_mask_of_positions_keeps_its_meaning_with_a_prompt(
             input_ids=ids, use_cache=False, logits_to_keep=torch.tensor([-4, -1])
         ).logits
     assert full.shape == (2, 4, 300)
-    assert torch.allclose(kept.reshape(-1, 300), full[mask], rtol=0, atol=1e-5)
-    assert torch.allclose(last, full[:, -2:], rtol=0, atol=1e-5)
     assert torch.allclose(some, full[:, [0, 2]], rtol=0, atol=1e-5)
     assert torch.allclose(behind, full[:, [0, 3]], rtol=0, atol=1e-5)
 
@@ -212,7 +205,7 @@ def test_wrong_tensors_are_refused_by_name(tiny_base, make_adapter, copied, tmp_
         folder = copied(good, str(number))
         edited(folder / "adapter_model.safetensors", spoil)
         refused(folder, message, base=tiny_base)
-        assert message in inspected(folder).problems[0]
+        assert message in problem_of(folder)
     folder = copied(good, "nan")
     edited(
         folder / "adapter_model.safetensors",
@@ -284,7 +277,7 @@ def test_o_lora_is_loaded_with_its_scale(tiny_base, make_adapter, tmp_path):
         change(apart / "adapter_config.json", r_sum=r_sum)
         loaded = opened(apart, base=tiny_base)
         assert torch.allclose(said(loaded), expected, rtol=0, atol=1e-6)
-        assert inspected(apart).problems == ()
+        assert not problem_of(apart)
 
     # Its files are pickles.
     (joined / "adapter_model.safetensors").unlink()
@@ -400,16 +393,8 @@ def test_the_checkpoints_own_tokenizer_is_used(
     assert "tokenizer: from --tokenizer" in given.notes
 
 
-@pytest.mark.parametrize(
-    ("name", "wrap"),
-    [
-        ("trained_on.json", lambda sha256: {"base_sha256": sha256}),
-        ("relearn.json", lambda sha256: {"checkpoint": {"base_sha256": sha256}}),
-    ],
-    ids=["trained_on", "relearn"],
-)
 def test_an_adapter_is_only_opened_on_the_base_it_was_trained_on(
-    name, wrap, make_adapter, tiny_base, copied, tmp_path
+    make_adapter, tiny_base, copied, tmp_path
 ):
     adapter = make_adapter(tmp_path / "adapter")
     other = copied(tiny_base, "tiny-base")
@@ -417,7 +402,8 @@ def test_an_adapter_is_only_opened_on_the_base_it_was_trained_on(
     bases = (str(tiny_base), str(other))
     mine, theirs = (opened(b).weights_sha256 for b in bases)
     opened(adapter, base=other)  # nobody knows
-    (adapter / name).write_text(json.dumps(wrap(mine)))
+    told = adapter / "trained_on.json"
+    told.write_text(json.dumps({"base_sha256": mine}))
     found = opened(adapter)
     assert found.base_sha256 == mine
     message = (
@@ -427,9 +413,9 @@ def test_an_adapter_is_only_opened_on_the_base_it_was_trained_on(
     with pytest.raises(CheckpointError) as caught:
         opened(adapter, base=other)
     assert str(caught.value) == message
-    assert inspected(adapter, base=other).problems == (message,)
-    assert inspected(adapter).problems == ()
+    assert problem_of(adapter, base=other) == message
+    assert not problem_of(adapter)
     # A record that says nothing of a base is none.
-    for told in (wrap(3), {"checkpoint": []}):
-        (adapter / name).write_text(json.dumps(told))
-        assert inspected(adapter, base=other).problems == ()
+    for nothing in ({"base_sha256": 3}, {}):
+        told.write_text(json.dumps(nothing))
+        assert not problem_of(adapter, base=other)

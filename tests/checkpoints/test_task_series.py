@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from refusals import each, inspected, opened, reference_of, refused, said
+from refusals import each, inspected, opened, problem_of, reference_of, refused, said
 from tiny_models import make_model, make_tokenizer
 
-from spark_audit.checkpoints.detect import expand, series
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.series import expand, series
 from spark_audit.checkpoints.specs import Spec
 from spark_audit.errors import CheckpointError
 
 
 def labels(path: Path) -> list[str]:
-    return [stage.label for stage in series(str(path))]
+    return [stage.name for stage in series(str(path))]
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,8 @@ def test_a_training_run_of_spark_train(layout, tiny_base, adapters):
     )  # The second stage's correction was not done yet.
     (run / "run.json").write_text("{}")
     stages = series(str(run))
-    assert [s.label for s in stages] == ["1-fomc", "2-yelp"]
-    assert [s.path.name for s in stages] == ["priv", "task"]
+    assert [stage.name for stage in stages] == ["1-fomc", "2-yelp"]
+    assert [*map(list, stages.values())] == [["priv", "task"], ["task"]]
     for source, adapter, note in (
         (f"{run}@1", adapters[1], "stage 1 of 2: 1-fomc (priv/)"),
         (f"{run}@1:task", adapters[0], "stage 1 of 2: 1-fomc (task/)"),
@@ -119,8 +119,7 @@ def test_a_training_run_of_spark_train(layout, tiny_base, adapters):
         truth = said(reference_of(tiny_base, adapter))
         assert torch.allclose(said(loaded), truth, rtol=0, atol=1e-6)
         assert loaded.notes[0] == note
-    found = inspected(run, base=tiny_base)
-    assert (found.stages, found.problems) == (("1-fomc", "2-yelp"), ())
+    assert inspected(run, base=tiny_base)["stages"] == "1-fomc, 2-yelp"
 
 
 def test_a_run_that_has_not_finished_says_so(layout, tiny_base):
@@ -145,7 +144,7 @@ def test_a_run_that_has_not_finished_says_so(layout, tiny_base):
     assert notes(status="running", kind="other") == []
     for text in ("", "\xff", "[" * 10**5):
         (run / "run.json").write_text(text, encoding="latin-1")
-        (problem,) = inspected(run, base=tiny_base).problems
+        problem = problem_of(run, base=tiny_base)
         assert f"{run / 'run.json'}: is damaged" in problem
     (run / "run.json").write_text("[1]")
     loaded = opened(run, base=tiny_base)
@@ -198,9 +197,9 @@ def test_stages_trained_on_another_base_are_refused(layout, tiny_base, copied):
     message = f"was trained on another base ({mine[:16]}, not {theirs[:16]})"
     for source in (str(run), f"{run}@1"):
         refused(source, message, base=other)
-        (problem,) = inspected(source, base=other).problems
+        problem = problem_of(source, base=other)
         assert message in problem
-        assert inspected(source, base=tiny_base).problems == ()
+        assert not problem_of(source, base=tiny_base)
         opened(source, base=tiny_base)
     specs = expand(Spec("x", (str(run),)))
     with pytest.raises(CheckpointError, match="was trained on another base"):
@@ -250,5 +249,5 @@ def test_a_checkpoint_with_checkpoints_inside_is_itself_one(
 ):
     folder = copied(tiny_base)
     shutil.copytree(adapters[0], folder / "checkpoint-10")
-    assert series(str(folder)) == ()
+    assert series(str(folder)) == {}
     assert opened(folder).format == "hf-folder"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from refusals import opened
+from refusals import opened, problem_of
 from tiny_models import make_model, make_tokenizer, save_model
 
 from spark_audit.checkpoints.open import load_tokenizer
@@ -134,3 +134,18 @@ def test_a_slow_tokenizer_is_refused(tiny_base, monkeypatch):
     )
     with pytest.raises(CheckpointError, match="is a slow tokenizer without character"):
         opened(tiny_base)
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        (280, "does not fit the base: tokenizer (280 tokens, "),
+        (310, "does not fit the base tiny-base: the tokenizer has ids up to 309"),
+    ],
+)
+def test_an_adapter_with_another_tokenizer_does_not_fit_the_base(
+    size, told, make_adapter, tiny_base, tmp_path
+):
+    folder = make_adapter(tmp_path / "a")
+    make_tokenizer(size=size).save_pretrained(folder)
+    assert told in problem_of(folder, base=tiny_base)

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from refusals import each
+from refusals import each, inspected, problem_of
 from run_training import relearn, train, write_stream
 from safetensors.torch import load_file, save_file
 from tiny_models import make_model, save_model
 from transformers import AutoModelForCausalLM
 
 from spark_audit.checkpoints.adapters import input_noise
-from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.loaded import Loaded
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.checkpoints.specs import parse_specs
@@ -237,9 +236,8 @@ def test_a_file_that_is_not_the_one_is_refused(made, tied, tmp_path):
             opened(folder, tied)
         assert said in str(raised.value)
         assert "\n" not in str(raised.value)
-        problems = inspect_checkpoint(str(folder), base=str(tied)).problems
-        assert problems == (str(raised.value),)
-    facts = inspect_checkpoint(str(adapter), base=str(tied)).facts
+        assert problem_of(folder, base=tied) == str(raised.value)
+    facts = inspected(adapter, base=tied)
     assert facts["frozen noise"] == "on input embeddings, 300 rows"
 
 
@@ -251,8 +249,7 @@ def test_the_adapter_s_file_alone_is_refused_without_its_noise(made, tied, tmp_p
     (folder / NOISE).unlink()
     with pytest.raises(CheckpointError, match="is missing"):
         opened(file, tied)
-    (problem,) = inspect_checkpoint(str(file), base=str(tied)).problems
-    assert "is missing" in problem
+    assert "is missing" in problem_of(file, base=tied)
     # Nor do the two files that PEFT knows of pass for the whole.
     (folder / "trained_on.json").unlink()
     for source in (file, folder):
@@ -286,8 +283,7 @@ def test_full_weights_keep_it_and_are_no_base(start, made, tied, data, tmp_path)
     (plain / NOISE).unlink()
     with pytest.raises(CheckpointError, match="the base has frozen noise of its own"):
         opened(plain, full)
-    (problem,) = inspect_checkpoint(str(plain), base=str(full)).problems
-    assert "the base has frozen noise of its own" in problem
+    assert "the base has frozen noise of its own" in problem_of(plain, base=full)
     # What relearning leaves of full weights says that it belongs to them.
     out = tmp_path / "out"
     relearn(ckpt=str(full), base=None, data=[data], output=out, steps=1, lr=1e-9)

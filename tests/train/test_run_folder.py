@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import problem_of
 from run_training import Killed, left, train, write_stream
 from tiny_models import make_model, save_model
 
-from spark_audit.checkpoints.inspection import inspect_checkpoint
 from spark_audit.checkpoints.open import open_checkpoint
 from spark_audit.errors import CheckpointError, InputError, OutputError, SparkError
 from spark_train.distributed import Processes
@@ -260,7 +260,7 @@ def test_damage_is_found_on_resume_and_on_audit_by_the_file_s_name(
 ):
     run = Path(shutil.copytree(request.getfixturevalue(which), tmp_path / "run"))
     source = f"{run}@1:task" if "/task/" in name else f"{run}@1"
-    assert inspect_checkpoint(source, base=str(tiny_base)).problems == ()
+    assert not problem_of(source, base=tiny_base)
     (run / name).write_bytes(damaged((run / name).read_bytes(), how))
     before = left(run)
     with pytest.raises((CheckpointError, OutputError)) as caught:
@@ -270,11 +270,7 @@ def test_damage_is_found_on_resume_and_on_audit_by_the_file_s_name(
         sources.append(str((run / name).parent))
     for said in (
         str(caught.value),
-        *(
-            p
-            for s in sources
-            for p in inspect_checkpoint(s, base=str(tiny_base)).problems
-        ),
+        *(problem_of(one, base=tiny_base) for one in sources),
     ):
         assert Path(name).name in said
         assert "\n" not in said

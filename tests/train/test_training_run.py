@@ -11,8 +11,8 @@ from peft import PeftModel
 from run_training import steps, train, write_stream
 from transformers import AutoModelForCausalLM
 
-from spark_audit.checkpoints.detect import series
 from spark_audit.checkpoints.open import open_checkpoint
+from spark_audit.checkpoints.series import series
 from spark_train.cli import run
 from spark_train.corpus import ORDERS, read_matrix
 from spark_train.methods import METHODS, groups
@@ -146,7 +146,9 @@ def test_a_method_leaves_a_whole_run_folder(method, runs, tiny_base):
 def opens_alike(folder: Path, base: Path) -> None:
     """Adapters open in the audit as in stock PEFT, and each phase changes something."""
     stages = series(str(folder))
-    assert [s.label for s in stages] == sorted(p.name for p in folder.glob("stages/*"))
+    assert [one.name for one in stages] == sorted(
+        path.name for path in folder.glob("stages/*")
+    )
     ids = torch.arange(5, 29)[None]
     model = AutoModelForCausalLM.from_pretrained(base).eval()
     with torch.no_grad():
@@ -172,16 +174,15 @@ def opens_alike(folder: Path, base: Path) -> None:
     beside = json.loads((paths[-1] / "trained_on.json").read_text())
     assert beside["base_sha256"] == open_checkpoint(str(base)).weights_sha256
 
-    last = stages[-1]
-    for source, path in ((str(folder), last.path), (f"{folder}@1:task", paths[-1])):
-        if source.endswith("task"):
-            path = folder / "stages" / stages[0].label / "task"
+    last = next(iter([*stages.values()][-1].values()))
+    first = next(iter(stages)) / "task"
+    for source, path in ((str(folder), last), (f"{folder}@1:task", first)):
         loaded = open_checkpoint(source, device="cpu")
         assert loaded.base == base.name
         with torch.no_grad():
             ours = loaded.model(input_ids=ids).logits
         torch.testing.assert_close(ours, seen[path], atol=1e-5, rtol=1e-5)
-    assert last.path == paths[-1 if len(paths) == len(stages) else -2]
+    assert last == paths[-1 if len(paths) == len(stages) else -2]
 
 
 # --- variants -------------------------------------------------------------------------

@@ -167,7 +167,7 @@ class Driver:
         """How many tasks share what a module's checkpoints lack."""
         job, names = self._job, self._job.opening.groups[group]
         known = [one for one in job.opening.described if one.name in names]
-        if not all(one.model_id for one in known) or len(known) < len(names):
+        if not all(one.model_id for one in known):
             return slots
         tokens = sum(
             item.tokens
