@@ -138,13 +138,8 @@ class Rank(Audit):
             rows, lambda place: (*place[:3], "control") if place[3] == "pii" else None
         )
         rows += _memory_rows(evidence)
-        ties = _ties(evidence)
-        return AuditResult(
-            rows=rows,
-            contrasts=contrasts,
-            findings=[*_findings(rows, contrasts), *_tie_findings(ties)],
-            tables={"rank_ties": ties},
-        )
+        findings = [*_findings(rows, contrasts), *_tie_findings(evidence)]
+        return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
 
 
 PER_TOKEN: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -193,38 +188,14 @@ def _medians(cells: Iterable[Cells], context: Context) -> Iterator[Row]:
                 yield Rank.row(found, name, metric, of, group=group.name)
 
 
-def _ties(evidence: Evidence) -> list[dict[str, Any]]:
-    """Top-1 by tie rule: strict-greater, expected under a random order, pessimistic."""
+def _tie_findings(evidence: Evidence) -> list[Finding]:
+    """Checkpoints of which some Top-1 rests on ties that are won."""
     train = evidence.units.loc[evidence.units["split"] == "train", "set"]
-    records: list[dict[str, Any]] = []
-    for i, name in enumerate(evidence.checkpoints):
-        for of in train.unique():
-            at = train.index[train == of]
-            low, ties = (evidence.values[value][i][at] for value in ("rank", "ties"))
-            if np.isnan(low).all():
-                continue
-            first = low == 1
-            records.append(
-                {
-                    "checkpoint": name,
-                    "of": of,
-                    "tokens": len(at),
-                    "tied": int((ties > 0).sum()),
-                    "top1_strict": float(first.mean()),
-                    "top1_expected": float((first / (ties + 1)).mean()),
-                    "top1_if_ties_lose": float((first & (ties == 0)).mean()),
-                }
-            )
-    return records
-
-
-def _tie_findings(ties: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    names = dict.fromkeys(
-        record["checkpoint"]
-        for record in ties
-        if record["top1_strict"] - record["top1_if_ties_lose"] > TIES_MATTER
-    )
-    return [Finding.not_tested("rank", "rank.ties", names=[*names])] if names else []
+    won = (evidence.values["rank"] == 1) & (evidence.values["ties"] > 0)
+    shares = pd.DataFrame(won[:, train.index].T).groupby(train.to_numpy()).mean()
+    most = dict(zip(evidence.checkpoints, shares.max(), strict=True))
+    names = [name for name, share in most.items() if share > TIES_MATTER]
+    return [Finding.not_tested("rank", "rank.ties", names=names)] if names else []
 
 
 def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Finding]:

@@ -98,7 +98,7 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(report, tmp_path):
     records: dict[str, list[dict[str, object]]] = {
         "accuracy_matrix": [matrix],
         "matched_sensitivity": [{"variant": "v", "checkpoint": "x", "change": 0.5}],
-        "extract_counts": [{"checkpoint": "x", "rows": "test", "of": "t1"}],
+        "extract_prompts": [{"checkpoint": "x", "rows": "test", "of": "t1"}],
     }
     given = {"contrasts": [*report.contrasts, of_task], "tables": records}
     write_report(report.model_copy(update=given), tmp_path, formats=["csv"])

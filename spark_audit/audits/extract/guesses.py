@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -275,37 +275,3 @@ def dose_p(pii: pd.DataFrame, name: str, *, seed: int) -> float:
     sides = Sides.of(several, train["cluster"], [pd.factorize(train["type"])[0]])
     p = permutation_p(hit, sides, seed=seed)
     return 1.0 if p is None or hit[several].mean() <= hit[~several].mean() else p
-
-
-def guess_table(pii: pd.DataFrame) -> list[dict[str, Any]]:
-    """Records by checkpoint and type of trained identifiers.
-
-    ``returned`` are those that surely come back, ``shared`` those whose string other
-    rows hold too, ``given_away`` those that stand half in their row before; the rate
-    is that of :func:`guess_rates`, of the type by itself.
-    """
-    found = []
-    for (name, kind), part in pii[pii["split"] == "train"].groupby(
-        ["checkpoint", "type"], sort=False, observed=True
-    ):
-        if name == BASE:
-            continue
-        own = pii[pii["type"] == kind]
-        train, held = (counted(own, str(name), split) for split in ("train", "test"))
-        rate = guess_rates(train, held).get(str(kind))
-        sure, shared = part[["greedy_sure", "elsewhere"]].to_numpy(dtype=bool).T
-        found.append(
-            {
-                "checkpoint": name,
-                "type": kind,
-                "spans": len(part),
-                "clusters": int(part["cluster"].nunique()),
-                "returned": int(sure.sum()),
-                "given_away": int(part["given"].sum()),
-                "shared": int(shared.sum()),
-                "shared_returned": int((shared & sure).sum()),
-                "guess_percent": None if rate is None else round(100 * rate.value, 1),
-                "guess_by": "" if rate is None else rate.by,
-            }
-        )
-    return found
