@@ -200,7 +200,7 @@ def test_canaries_alone_are_no_identifiers_to_extract(make_case):
     only = make_case(sources=4, tests=2)
     result = extract(tables(only, a=everything), everyone)
     assert {r.status for r in result.rows} == {"not_estimable"}
-    assert "extract.canaries" in {finding.says for finding in result.findings}
+    assert "extract.canaries_chance" in {finding.says for finding in result.findings}
 
 
 def test_without_test_rows_the_base_is_the_null(make_case):
