@@ -263,13 +263,6 @@ def test_a_difference_to_the_held_out_is_read_with_its_sign(plant):
         others=by_split(0.0, 1.5),
     )
     result = canary(tables, planted.manifest)
-    shares = {
-        r["checkpoint"]: r["trained_ahead"]
-        for r in result.tables["canary_streisand"]
-        if r["part"] == "full"
-    }
-    assert shares["ahead"] > 0.9
-    assert max(shares["pushed"], shares["others"]) < 0.25
     assert {*claims(result, "ahead")} == {"memory"}
     assert {*claims(result, "pushed")} == {"nothing_shown", "betrays"}
     # Behind strings of their kind, yet as chance has it.
@@ -496,9 +489,8 @@ def test_where_all_are_tied_nothing_is_resolvable(plant):
     for record in result.tables["canary_by_dose"]:
         if record["checkpoint"] == "flat":
             assert record["tied"] == record["canaries"]
-            assert record["top1_hits"] == pytest.approx(20 / 64)
             assert record["status"] == "not_resolvable"
-            for of in ("top1_p", "top10_p", "p_remembered", "p_suppressed"):
+            for of in ("p_remembered", "p_suppressed"):
                 assert record[of] is None
     flat_bounds = [
         r for r in result.tables["canary_epsilon"] if r["checkpoint"] == "flat"

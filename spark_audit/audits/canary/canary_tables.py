@@ -1,4 +1,4 @@
-"""Tables of the canary audit: doses, held-out canaries, bounds of epsilon.
+"""Tables of the canary audit: doses, and bounds of epsilon.
 
 Lower bounds of epsilon come from two kinds of guesses: which of its candidates a
 planted canary is, and which of a pair of canaries was planted. The second is a game of
@@ -10,13 +10,12 @@ the rank of a canary that is not in the data is uniform, whichever rows it stand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy
 
 from spark_audit import sentences
 from spark_audit.audits.canary.rank_tests import (
@@ -24,7 +23,6 @@ from spark_audit.audits.canary.rank_tests import (
     Judged,
     by_part,
     held_out,
-    hits_of,
     p_by_chance,
     resolved,
     tied,
@@ -48,86 +46,41 @@ KS = (1, 10)
 """Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
 
 
-def _tabled(
-    frame: pd.DataFrame, records: Callable[[pd.DataFrame], Iterable[Record]]
-) -> list[Record]:
-    """The records of each checkpoint and part."""
-    return [
-        {"checkpoint": name, "part": part, **record}
-        for name, part, chosen in by_part(frame)
-        for record in records(chosen)
-    ]
-
-
-def _by_dose(whole: pd.DataFrame) -> Iterator[Record]:
+def dose_table(frame: pd.DataFrame) -> list[Record]:
     """Each dose compared with chance; dose 0 are the held-out canaries."""
-    doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)
-    for dose, chosen in whole.groupby(doses):
-        size = int(chosen["n_candidates"].iloc[0])
-        most = float(np.log2(size))
-        n = np.ones(len(chosen))
-        mean = ratio_estimate(chosen["exposure"], n, bounds=(0.0, most))
-        low, high = null_mean(chosen["n_candidates"].to_numpy()).band(LEVEL)
-        record: Record = {
-            "dose": int(dose),
-            "held_out": bool(chosen["held_out"].iloc[0]),
-            "canaries": len(chosen),
-            "tied": tied(chosen),
-            # Of one canary it would be the score of a string, and tell it.
-            "nll_mean": float(chosen["nll_mean"].mean()) if len(chosen) > 1 else None,
-            "rank_mean": float(chosen["mid"].mean()),
-            "exposure_mean": float(chosen["exposure"].mean()),
-            "exposure_low": mean.low,
-            "exposure_high": mean.high,
-            "exposure_most": most,
-            "chance_exposure": null_moments(size).exposure_mean,
-            "chance_exposure_low": low,
-            "chance_exposure_high": high,
-            "p_remembered": p_by_chance(chosen, "exposure"),
-            "p_suppressed": p_by_chance(chosen, "lower_tail"),
-        }
-        for k in (k for k in KS if k < size):
-            hits = hits_of(chosen, k=k)
-            record[f"top{k}_hits"] = hits.hits
-            record[f"top{k}_low"], record[f"top{k}_high"] = hits.low, hits.high
-            record[f"top{k}_p"] = hits.p
-        record["status"] = "ok"
-        if not resolved(chosen).any():
+    found: list[Record] = []
+    for name, part, whole in by_part(frame):
+        doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)
+        for dose, chosen in whole.groupby(doses):
+            size, n = int(chosen["n_candidates"].iloc[0]), len(chosen)
+            bounds = (0.0, float(np.log2(size)))
+            mean = ratio_estimate(chosen["exposure"], np.ones(n), bounds=bounds)
+            low, high = null_mean(chosen["n_candidates"].to_numpy()).band(LEVEL)
             # Where nothing is ranked there is no test.
-            tests = [k for k in record if k.startswith("p_") or k.endswith("_p")]
-            record |= {**dict.fromkeys(tests), "status": "not_resolvable"}
-        yield record
-
-
-def _streisand(whole: pd.DataFrame) -> Iterator[Record]:
-    """True canaries against strings of the same formats that were never trained on.
-
-    Two-sided: standing far behind is a signal too. ``p`` compares trained with
-    held-out canaries (Mann-Whitney), ``p_suppressed`` trained ones with chance;
-    ``trained_ahead`` is the share of such pairs whose trained canary ranks ahead.
-    """
-    ours, never = trained(whole), held_out(whole)
-    if not len(ours):
-        return
-    size = int(ours["n_candidates"].iloc[0])
-    ahead = p = None
-    if pairs := len(ours) * len(never):
-        test = scipy.stats.mannwhitneyu(ours["mid"], never["mid"])
-        # Ranks that are all alike say nothing apart; SciPy from 1.18 gives NaN.
-        alike = pd.concat([ours["mid"], never["mid"]]).nunique() == 1
-        ahead, p = float(1 - test.statistic / pairs), float(test.pvalue)
-        p = 1.0 if alike else p
-    yield {
-        "trained": len(ours),
-        "held_out": len(never),
-        "rank_mean_trained": float(ours["mid"].mean()),
-        "rank_mean_held_out": float(never["mid"].mean()) if len(never) else None,
-        "chance_rank": (size + 1) / 2,
-        "lower_tail_exposure": float(ours["lower_tail"].mean()),
-        "p_suppressed": p_by_chance(ours, "lower_tail"),
-        "trained_ahead": ahead,
-        "p": p,
-    }
+            able = bool(resolved(chosen).any())
+            record = {
+                "checkpoint": name,
+                "part": part,
+                "dose": int(dose),
+                "held_out": bool(chosen["held_out"].iloc[0]),
+                "canaries": n,
+                "tied": tied(chosen),
+                # Of one canary it would be the score of a string, and tell it.
+                "nll_mean": float(chosen["nll_mean"].mean()) if n > 1 else None,
+                "rank_mean": float(chosen["mid"].mean()),
+                "exposure_mean": float(chosen["exposure"].mean()),
+                "exposure_low": mean.low,
+                "exposure_high": mean.high,
+                "exposure_most": bounds[1],
+                "chance_exposure": null_moments(size).exposure_mean,
+                "chance_exposure_low": low,
+                "chance_exposure_high": high,
+                "p_remembered": p_by_chance(chosen, "exposure") if able else None,
+                "p_suppressed": p_by_chance(chosen, "lower_tail") if able else None,
+                "status": "ok" if able else "not_resolvable",
+            }
+            found.append(record)
+    return found
 
 
 # --- bounds of epsilon ----------------------------------------------------------------
@@ -293,8 +246,7 @@ def tables_of(frame: pd.DataFrame, judged: Judged) -> dict[str, list[Record]]:
     # Without a uniform draw bounds of epsilon have no ground.
     drawn = frame if judged.uniform else frame[:0]
     return {
-        "canary_by_dose": _tabled(frame, _by_dose),
-        "canary_streisand": _tabled(frame, _streisand),
+        "canary_by_dose": dose_table(frame),
         "canary_epsilon": epsilon_table(drawn, judged),
         "canary_one_run": one_run_table(drawn, judged),
     }

@@ -87,7 +87,7 @@ class CanaryRank(Audit):
     nothing = NONE
     unscored = UNSCORED
     chance = True
-    public = ("canary_streisand", "canary_epsilon", "canary_one_run")
+    public = ("canary_epsilon", "canary_one_run")
     covers = ("exposure_mean", "n")
     memory = True
     unit = "bits"

@@ -9,11 +9,11 @@ against the attacker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -103,13 +103,11 @@ def by_part(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
                 yield str(name), part, chosen
 
 
-def changes(
-    frame: pd.DataFrame, base: pd.DataFrame, column: str
-) -> tuple[np.ndarray, list[str]]:
-    """Per-canary difference of a column, of canaries that both have."""
-    ours, theirs = (f.set_index("canary_id")[column] for f in (frame, base))
-    both = [name for name in ours.index if name in theirs.index]
-    return (ours[both] - theirs[both]).to_numpy(np.float64), both
+def changes(frame: pd.DataFrame, base: pd.DataFrame) -> np.ndarray:
+    """Per-canary change of exposure, of canaries that both have."""
+    ours, theirs = (f.set_index("canary_id")["exposure"] for f in (frame, base))
+    both = ours.index[ours.index.isin(theirs.index)]
+    return (ours[both] - theirs[both]).to_numpy(np.float64)
 
 
 def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
@@ -140,7 +138,7 @@ def p_by_chance(frame: pd.DataFrame, column: str) -> float:
 
 def p_risen(frame: pd.DataFrame, base: pd.DataFrame) -> float:
     """Wilcoxon's one-sided p value that exposure rose since the base model."""
-    change, _ = changes(frame, base, "exposure")
+    change = changes(frame, base)
     if not change.any():
         return 1.0
     return float(scipy.stats.wilcoxon(change, alternative="greater").pvalue)
@@ -170,15 +168,13 @@ class Tested:
         return {metric: row, "p": self.p, "over": self.over}
 
 
-def adjusted(tests: list[Tested]) -> list[Tested]:
+T = TypeVar("T", bound=Tested)
+
+
+def adjusted(tests: Sequence[T]) -> list[T]:
     """The tests with Holm's correction, in their order."""
     ps = holm([test.p for test in tests]).tolist()
     return [replace(t, p=p, over=len(ps)) for t, p in zip(tests, ps, strict=True)]
-
-
-def by_p(tests: list[Tested]) -> list[Tested]:
-    """The tests with Holm's correction, smallest p value first."""
-    return sorted(adjusted(tests), key=attrgetter("p"))
 
 
 def tests_of(
@@ -192,7 +188,7 @@ def tests_of(
 
 
 def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
-    """Tests that ranks are uniform, over all parts by Holm.
+    """Tests that ranks are uniform, over all parts by Holm, smallest p value first.
 
     Parts in which nothing is ranked (:func:`unresolved`) are not tested.
     """
@@ -202,7 +198,8 @@ def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
         return uniformity_p(*columns, ties=chosen["ties"].to_numpy())
 
     lost, tests = unresolved(frame), tests_of(frame, "mid", p)
-    return by_p([one for one in tests if (one.checkpoint, one.part) not in lost])
+    known = [one for one in tests if (one.checkpoint, one.part) not in lost]
+    return sorted(adjusted(known), key=attrgetter("p"))
 
 
 def kinds_moved(frame: pd.DataFrame) -> dict[str, set[str]]:
@@ -240,7 +237,8 @@ def control_tests(frame: pd.DataFrame, *, uniform_base: bool) -> list[Tested]:
             return p_by_chance(chosen, "exposure")
         return p_risen(chosen, before)
 
-    return by_p(tests_of(most[most["checkpoint"] != BASE], "exposure", p))
+    tests = tests_of(most[most["checkpoint"] != BASE], "exposure", p)
+    return sorted(adjusted(tests), key=attrgetter("p"))
 
 
 def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
@@ -261,12 +259,12 @@ def risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
     """Of the one-sided signed-rank test of the canaries that stand in most rows."""
     most = parts[parts["dose"] == parts["dose"].max()]
     ours, base = (most[most["checkpoint"] == one] for one in (name, BASE))
-    change, both = changes(ours, base, "exposure")
-    found = ratio_estimate(change, np.ones(len(both)))
+    change = changes(ours, base)
+    found, n = ratio_estimate(change, np.ones(len(change))), len(change)
     if not found.se:
         return []
     # Against Student's t its efficiency is 3 / pi; one-sided is half of two sides.
-    se, n = found.se * np.sqrt(np.pi / 3), len(both)
+    se = found.se * np.sqrt(np.pi / 3)
     least, over = 2.0 ** (1 - n), best.over / 2
     return [Power(test="sign-flip", se=se, df=n - 1, n=n, least_p=least, over=over)]
 
