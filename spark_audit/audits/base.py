@@ -42,6 +42,14 @@ Baseline: TypeAlias = str | Mapping[str, str] | None
 """What checkpoints are compared with: one name, or one for each."""
 
 
+def scored(
+    tables: Tables, wanted: Pass | None = None
+) -> Iterable[tuple[str, TokenTable]]:
+    """Checkpoints with their scores of one pass, by default the plain one."""
+    one = wanted or Pass()
+    return ((name, passes[one]) for name, passes in tables.items() if one in passes)
+
+
 @dataclass(frozen=True)
 class Metric:
     """What is known of one metric: whatever estimates, reads or shows it asks here.

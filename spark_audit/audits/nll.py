@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.ratio_rows import (
     beside_base,
     cells_of_units,
@@ -84,10 +84,9 @@ class NLL(Audit):
         scale = units["den"].to_numpy() / places.sizes
 
         def measured() -> Measured:
-            for name, passes in tables.items():
-                if (table := passes.get(Pass())) is not None:
-                    nll = table.columns["nll"][places.of(table)].astype(np.float64)
-                    yield name, {"num": places.summed(nll) * scale}
+            for name, table in scored(tables):
+                nll = table.columns["nll"][places.of(table)].astype(np.float64)
+                yield name, {"num": places.summed(nll) * scale}
 
         return Evidence.of(units, measured())
 

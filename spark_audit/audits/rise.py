@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
 from spark_audit.audits.canary.rank_tests import COLLAPSED, resolved
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.ratio_rows import (
@@ -139,11 +139,9 @@ class Twins(Audit):
         )
 
         def measured() -> Measured:
-            for name, passes in tables.items():
-                table = passes.get(CANDIDATES)
-                if table is None or any(
-                    key not in table for one in every for key in twin_keys(one)
-                ):
+            keys = [key for one in every for key in twin_keys(one)]
+            for name, table in scored(tables, CANDIDATES):
+                if not all(key in table for key in keys):
                     continue
                 ranks = [candidate_rank(_nll(table, x), x.true_index) for x in every]
                 rank, ties = np.array(ranks, np.float64).reshape(-1, 2).T

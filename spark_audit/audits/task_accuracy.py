@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.manifest.sequences import labels_key, task_labels
@@ -132,9 +132,7 @@ class Utility(Audit):
         units = units.assign(scorer=scorer, place=units["task"].map(place))
 
         def measured() -> Measured:
-            for name, passes in tables.items():
-                if (table := passes.get(wanted)) is None:
-                    continue
+            for name, table in scored(tables, wanted):
                 correct, empty = np.full(len(units), -1.0), np.zeros(len(units))
                 for i, example in enumerate(asked):
                     if scorer == "likelihood":

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.identifier_facts import (
     TOLD_APART,
     comparable,
@@ -117,9 +117,8 @@ class Rank(Audit):
         tokens = ranges.loc[ranges.index.repeat(sizes), FACTS]
 
         def measured() -> Measured:
-            for name, passes in tables.items():
-                table = passes.get(Pass())
-                if table is None or "rank_lo" not in table.columns:
+            for name, table in scored(tables):
+                if "rank_lo" not in table.columns:
                     continue
                 spans = (table.span(*at) for at in places.itertuples(index=False))
                 rows = np.concatenate([np.arange(s.start, s.stop) for s in spans])

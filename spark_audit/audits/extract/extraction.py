@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract.extraction_findings import (
     NOTHING,
     contrast_findings,
@@ -52,7 +52,7 @@ from spark_audit.audits.ratio_rows import (
     ratio_figures,
 )
 from spark_audit.manifest.prompts import asked_key, asked_keys, asked_place
-from spark_audit.manifest.schema import Manifest, ManifestSpan, TokenRange
+from spark_audit.manifest.schema import Manifest, TokenRange
 from spark_audit.names import BASE
 from spark_audit.results import AuditResult, Claim, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
@@ -131,45 +131,31 @@ class Extraction(Audit):
     ) -> Evidence:
         asked = listed(self.prompts)
         keys = set(asked_keys(manifest, asked))
-        spans = []
+        spans: list[Asked] = []
         for example, span, tokens in spans_of(manifest):
-            # Prompts and their keys, the true prefix first.
             each = {prompt: asked_key(prompt, span, example.id) for prompt in asked}
             prompts = {prompt: key for prompt, key in each.items() if key in keys}
-            spans.append((example, span, tokens, {FULL: example.id, **prompts}))
+            text = example.text[span.start : span.end]
+            spans.append(Asked(text, span.type, tokens, {FULL: example.id, **prompts}))
         units = pd.DataFrame.from_records(
             {**known, "prompt": prompt, "span": number}
             for number, known in enumerate(_known(manifest))
-            for prompt in spans[number][-1]
+            for prompt in spans[number].prompts
         )
 
         def measured() -> Measured:
-            for name, passes in tables.items():
-                table = passes.get(Pass())
-                if table is None or "rank_lo" not in table.columns:
+            for name, table in scored(tables):
+                if "rank_lo" not in table.columns:
                     continue
-                others = passes.get(PROMPTED)
-                rows = [
-                    scores
-                    for example, span, tokens, prompts in spans
-                    for scores in _asked(
-                        span, tokens, prompts, table, others, example.text
-                    )
-                ]
+                others, nucleus = map(tables[name].get, (PROMPTED, NUCLEUS))
+                rows = [row for one in spans for row in _scores(one, table, others)]
                 values = dict(zip(VALUES, np.array(rows, float).T, strict=True))
-                if self.top_p:
-                    behind = [(tokens, prompts) for *_, tokens, prompts in spans]
-                    values |= _top_p(behind, passes.get(NUCLEUS))
-                yield name, values
+                yield name, values | (_top_p(spans, nucleus) if self.top_p else {})
 
         split = {example.id: example.split for example in manifest.examples}
         trained = {p for p, _, key in map(asked_place, keys) if split[key] == "train"}
-        facts_of = {
-            "asked": asked,
-            "trained": sorted(trained),
-            "checkpoints": [*tables],
-        }
-        return Evidence.of(units, measured(), facts_of)
+        facts = {"asked": asked, "trained": sorted(trained), "checkpoints": [*tables]}
+        return Evidence.of(units, measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         whole = dict.fromkeys(("n_tokens", "parts", "parts_right"), np.int64)
@@ -343,59 +329,55 @@ def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:
         }
 
 
-def _scores(table: TokenTable, rows: slice) -> tuple[float, ...]:
-    """:data:`VALUES` of a span, without those of its parts."""
-    nll, rank, ties, mass = (
-        table.columns[name][rows] for name in ("nll", "rank_lo", "ties", "top40_logp")
-    )
-    first = bool((rank == 1).all())
-    return (
-        len(nll),
-        first,
-        first and not ties.any(),
+class Asked(NamedTuple):
+    """An identifier: its text, type and tokens; prompts and keys, true prefix first."""
+
+    text: str
+    type: str
+    tokens: TokenRange
+    prompts: Mapping[str, str]
+
+
+def _scores(
+    one: Asked, table: TokenTable, others: TokenTable | None
+) -> Iterator[tuple[float, ...]]:
+    """:data:`VALUES` of an identifier behind each prompt; NaN if it was not scored."""
+    places = {FULL: (table, table.span(one.prompts[FULL], *one.tokens))}
+    for prompt, key in one.prompts.items():
+        if prompt != FULL and others is not None and key in others:
+            places[prompt] = (others, others.rows(key))
+    known = graded(places, one.text, one.type)
+    for prompt in one.prompts:
+        if prompt not in places:
+            yield (np.nan,) * len(VALUES)
+            continue
+        scores, rows = places[prompt]
+        nll, rank, ties, mass = (
+            scores.columns[name][rows]
+            for name in ("nll", "rank_lo", "ties", "top40_logp")
+        )
+        first = bool((rank == 1).all())
         # Rounding may leave a certain token's NLL a hair below 0.
-        min(0.0, -float(nll.sum(dtype=np.float64))),
-        float(top_k_logp(nll, rank, mass, k=40).sum()),
-    )
+        logp = min(0.0, -float(nll.sum(dtype=np.float64)))
+        top40 = float(top_k_logp(nll, rank, mass, k=40).sum())
+        sure = first and not ties.any()
+        yield len(nll), first, sure, logp, top40, *known[prompt]
 
 
-def _top_p(
-    spans: Sequence[tuple[TokenRange, Mapping[str, str]]], table: TokenTable | None
-) -> dict[str, Any]:
+def _top_p(spans: Sequence[Asked], table: TokenTable | None) -> dict[str, Any]:
     """``logp_*`` of top-p sampling behind true prefixes; NaN behind other prompts."""
     columns: dict[str, Any] = {f"logp_{of}": [] for of in NUCLEI}
-    for (tokens, prompts), of in product(spans, NUCLEI):
+    for one, of in product(spans, NUCLEI):
         logp = np.nan
         if table is not None:
-            rows = table.span(prompts[FULL], *tokens)
+            rows = table.span(one.prompts[FULL], *one.tokens)
             nll, rank, size, mass = (
                 table.columns[name][rows]
                 for name in ("nll", "rank_lo", f"{of}_size", f"{of}_logp")
             )
             logp = top_k_logp(nll, rank, mass, k=size).sum()
-        columns[f"logp_{of}"] += [logp, *[np.nan] * (len(prompts) - 1)]
+        columns[f"logp_{of}"] += [logp, *[np.nan] * (len(one.prompts) - 1)]
     return columns
-
-
-def _asked(
-    span: ManifestSpan,
-    tokens: TokenRange,
-    prompts: Mapping[str, str],
-    table: TokenTable,
-    others: TokenTable | None,
-    text: str,
-) -> Iterator[tuple[float, ...]]:
-    """:data:`VALUES` of a span behind each prompt; NaN if it was not scored."""
-    places = {FULL: (table, table.span(prompts[FULL], *tokens))}
-    for prompt, key in prompts.items():
-        if prompt != FULL and others is not None and key in others:
-            places[prompt] = (others, others.rows(key))
-    known = graded(places, text[span.start : span.end], span.type)
-    for prompt in prompts:
-        if prompt in places:
-            yield *_scores(*places[prompt]), *known[prompt]
-        else:
-            yield (np.nan,) * len(VALUES)
 
 
 # --- canaries that come back word for word --------------------------------------------

@@ -41,15 +41,12 @@ LEVEL = 0.05
 WHOLE, GRADED = "identifiers", ("digits", "local parts")
 WITHIN = (1, 10, 100)
 """Numbers of draws that the table counts."""
-_ALONE = "no trained row contains a NAME together with {} of {}"
-NOT_ASKED = {
-    "association": _ALONE.format("an identifier", "another type"),
-    "association2": _ALONE.format("two identifiers", "other types"),
-    "association3": _ALONE.format("three identifiers", "other types"),
-    "cue": "no other row of the same task provides a context for a trained identifier",
-}
-"""Why a prompt asked for no identifier of a trained row."""
-NONE_TRAINED = "there is no trained identifier except canaries"
+NOT_ASKED = "no identifier of a trained row fits this prompt"
+NOT_SCORED = "the texts of this prompt were not scored"
+NOT_COMPARED = (
+    "not estimable: too few comparable identifiers were held out, or there is no base "
+    "model on the same rows"
+)
 
 
 def listed(prompts: str) -> list[str]:
@@ -169,7 +166,7 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
                 tested = (prompt, of) != (FULL, WHOLE) and name != BASE
                 if of == WHOLE:
                     record |= _whole(spans.train, full[name].frame, cue=cue)
-                record["note"] = "" if apart else _no_difference(spans)
+                record["note"] = "" if apart else NOT_COMPARED
                 record["p"] = p if tested else None
                 records.append(record)
     names = [*full]
@@ -179,17 +176,6 @@ def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
         clear = (record["low"] or 0.0) > 0 and adjusted.get(i, 1.0) < LEVEL
         record["shown"] = clear if i in adjusted else None
     return records
-
-
-def _no_difference(spans: Spans) -> str:
-    if spans.test.empty and spans.base is None:
-        return (
-            "not estimable: no held-out identifier was prompted for, and there is no "
-            "base model"
-        )
-    if not spans.test.empty and spans.comparable[0].empty:
-        return "not estimable: held-out identifiers are of other types or forms"
-    return "not estimable: there are too few rows, or the rows differ"
 
 
 def _counts(name: str, spans: Spans) -> dict[str, Any]:
@@ -224,15 +210,13 @@ def not_asked(
 ) -> list[dict[str, Any]]:
     """A record, with the reason, for each prompt that asked for nothing."""
     done = {(record["checkpoint"], record["prompt"]) for record in records}
+    empty = dict.fromkeys(records[0] if records else ())
     return [
-        dict.fromkeys(records[0] if records else ())
-        | {"checkpoint": name, "prompt": prompt, "of": WHOLE, "spans": 0, "clusters": 0}
-        | {
-            "note": "not estimable: the texts of this prompt were not scored"
-            if prompt in facts["trained"]
-            else f"not estimable: {NOT_ASKED.get(prompt, NONE_TRAINED)}"
-        }
+        {**empty, "checkpoint": name, "prompt": prompt, "of": WHOLE}
+        | {"spans": 0, "clusters": 0}
+        | {"note": f"not estimable: {NOT_SCORED if scored else NOT_ASKED}"}
         for name in facts["checkpoints"]
         for prompt in facts["asked"]
         if (name, prompt) not in done
+        for scored in [prompt in facts["trained"]]
     ]
