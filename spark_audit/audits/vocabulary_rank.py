@@ -197,40 +197,32 @@ def _tie_findings(evidence: Evidence) -> list[Finding]:
     return [Finding.not_tested("rank", "rank.ties", names=names)] if names else []
 
 
-def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Finding]:
-    pooled = {
-        (row.checkpoint, row.metric, row.of): row
-        for row in rows
-        if row.group == "pooled"
-    }
-    known = {place: row for place, row in pooled.items() if row.value is not None}
-    findings = []
+def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> Iterator[Finding]:
+    pooled = [row for row in rows if row.group == "pooled"]
+    notes = {(row.checkpoint, row.metric, row.of): row.note for row in pooled}
+    known = {(r.checkpoint, r.metric, r.of): r for r in pooled if r.value is not None}
     for name in dict.fromkeys(row.checkpoint for row in rows):
         # Where no identifier has a control, all annotated ones are spoken of.
         of = "pii" if (name, "top1_rate", "pii") in known else "pii_all"
-        if (top := known.get((name, "top1_rate", of))) is None:
-            top = pooled.get((name, "top1_rate", of))
-            reason = NO_SPANS if top is None else top.note
-            where: dict[str, Any] = {"audit": "rank", "checkpoint": name}
-            where["facts"] = {"reason": reason}
-            findings.append(Finding.on(top, "not_tested", "rank.missing", **where))
+        place = name, "top1_rate", of
+        if place not in known:
+            lost = {"checkpoint": name, "reason": notes.get(place, NO_SPANS)}
+            yield Finding.not_tested("rank", "rank.missing", **lost)
             continue
-        base = None if name == BASE else known.get((BASE, "top1_rate", of))
-        facts, says = {"top1": top, "base": base}, "rank.top1_all"
+        base = None if name == BASE else known.get((BASE, *place[1:]))
+        facts, says = {"top1": known[place], "base": base}, "rank.top1_all"
         if of == "pii":
-            facts["median"] = pooled.get((name, "rank_median", of))
+            facts["median"] = known.get((name, "rank_median", of))
             facts["memory"] = known.get((name, "top1_memory", "pii_all"))
             says = "rank.top1"
-        findings.append(Finding.on(top, "moved", says, facts=facts))
+        yield Finding.on(known[place], "moved", says, facts=facts)
     changes = {
         (row.checkpoint, row.baseline, row.of): row
         for row in contrasts
         if (row.group, row.metric) == ("pooled", "log2_rank_mean")
     }
-    for (name, baseline, of), row in changes.items():
+    for (*pair, of), row in changes.items():
         if of == "pii":
-            control = changes.get((name, baseline, "control"))
+            facts = {"change": row, "control": changes.get((*pair, "control"))}
             says = f"rank.change_{row.direction(up='away', down='towards')}"
-            told = {"change": row, "control": control}
-            findings.append(Finding.on(row, "moved", says, facts=told))
-    return findings
+            yield Finding.on(row, "moved", says, facts=facts)

@@ -12,7 +12,6 @@ import pytest
 from audited import canary, claims, evidence, plan, said, the_one
 
 from spark_audit.audits.canary.canary_tables import one_run_table
-from spark_audit.audits.canary.exposure import canary_frame
 from spark_audit.audits.canary.rank_tests import COLLAPSED, Judged, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal
@@ -368,7 +367,7 @@ def test_epsilon_from_the_coins_of_one_run(plant):
 
 
 def frame_of(tables: Any, manifest: Any) -> Any:
-    return ranked(canary_frame(evidence("canary", tables, manifest)))
+    return ranked(evidence("canary", tables, manifest).frame())
 
 
 def test_guesses_do_not_know_how_the_coins_fell(plant):

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from audited import rank
 
 from spark_audit.scoring.table import Pass, TokenTable

@@ -359,17 +359,12 @@ def _signed_rank_p(row: Contrast, frame: pd.DataFrame) -> float | None:
     return sign_flip(scipy.stats.rankdata(np.abs(moved)) * np.sign(moved), seed=0)
 
 
-def rankable(evidence: pd.DataFrame) -> list[Guard]:
+def rankable(units: pd.DataFrame) -> list[Guard]:
     """A warning where parts of canaries have no candidates."""
-    if evidence.empty:
-        return []
-    first = evidence[evidence["checkpoint"] == evidence["checkpoint"].iloc[0]]
-    whole = first[first["kind"] != "context"]
-    lost = int((whole["kind"] == "unrankable").sum())
-    if not lost:
-        return []
-    counts = {"lost": lost, "parts": len(whole)}
-    return [guard("canaries rankable", "canaries_rankable", counts)]
+    counts = units["kind"].value_counts()
+    lost = int(counts.get("unrankable", 0))
+    told = {"lost": lost, "parts": lost + int(counts.get("canary", 0))}
+    return [guard("canaries rankable", "canaries_rankable", told)] if lost else []
 
 
 def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:

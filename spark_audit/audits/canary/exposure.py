@@ -132,19 +132,17 @@ class CanaryRank(Audit):
         return Evidence.of(units, measured(), {"kept_contexts": kept})
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        names, every = list(evidence.checkpoints), canary_frame(evidence)
-        guards = canary_findings.rankable(every)
+        names, units = list(evidence.checkpoints), evidence.units
+        every = evidence.frame().astype({"rank": np.int64, "ties": np.int64})
+        guards = canary_findings.rankable(units)
         if (kept := evidence.facts["kept_contexts"]) is not None:
             guards.append(guard("canary contexts", "canary_contexts", {"kept": kept}))
         frame = ranked(every)
         ours = trained(frame)
         if ours.empty:
-            kinds = set(every["kind"])
-            reason = NONE if every.empty else UNRANKED
-            if "canary" in kinds:
+            reason = UNSCORED if (units["kind"] == "canary").any() else UNRANKED
+            if len(frame):
                 reason = "no canary of a trained row can be ranked"
-            elif "unscored" in kinds:
-                reason = UNSCORED
             unknown = "canary", "canary.not_estimable"
             return AuditResult(
                 rows=self.missing(names, reason),
@@ -185,20 +183,6 @@ def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
         row: canary_key(canary.canary_id, canary.part, row)
         for row in (rows if paper else rows[:1])
     }
-
-
-def canary_frame(evidence: Evidence) -> pd.DataFrame:
-    """One row per checkpoint and unit; canaries without ranks are ``unscored``."""
-    parts = []
-    for name in evidence.checkpoints:
-        part = evidence.whole(name)
-        lost = part["rank"].isna()
-        unscored = lost & (part["kind"] == "canary")
-        part.loc[unscored, "kind"] = "unscored"
-        part = part[~(lost & (part["kind"] == "context"))]
-        parts.append(part.fillna({"rank": 0, "ties": 0}))
-    frame = pd.concat(parts, ignore_index=True)
-    return frame.astype({"rank": np.int64, "ties": np.int64})
 
 
 def _units(canary: ManifestCanary, keys: dict[str, str]) -> Iterator[dict[str, Any]]:

@@ -268,32 +268,24 @@ def _tries(estimate: Estimate) -> Estimate:
     """An estimate of log10 tries as tries, none of them above :data:`MOST`."""
     if estimate.value is None:
         return estimate
-    value, low, high = (
-        None if end is None else 10.0**end
-        for end in (estimate.value, estimate.low, estimate.high)
-    )
-    assert value is not None
-    # The bound stays a true lower limit, but never an upper one; without an interval
-    # all resamples agree, and lie beyond it too.
-    low = value if low is None and value > MOST else low
-    lower = None if low is None else min(low, MOST)
-    upper = None if high is None or high > MOST else high
-    made = replace(
-        estimate,
-        value=min(value, MOST),
-        low=lower,
-        high=upper,
-        parity_low=lower,
-        parity_high=upper,
-        interval=estimate.interval if lower is None else "percentile",
-    )
+    value, high = 10.0**estimate.value, 10.0 ** (estimate.high or 0.0)
+    limits: dict[str, Any] = {"low": None, "high": None}
+    if estimate.low is not None:
+        limits = {"low": min(10.0**estimate.low, MOST), "high": high}
+    elif value > MOST:
+        # Without an interval all resamples agree, and lie beyond the bound too.
+        limits["low"] = MOST
+    # The bound stays a true lower limit, but never an upper one.
+    note = ""
+    if max(value, high) > MOST:
+        limits["high"], note = None, f"no upper limit: it is more than {MOST:.0e}"
     if value > MOST:
-        return made.noting(
-            f"more than {MOST:.0e}: the value is that bound, with no upper limit"
-        )
-    if high is not None and high > MOST:
-        return made.noting(f"no upper limit: it is more than {MOST:.0e}")
-    return made
+        note = f"more than {MOST:.0e}: the value is that bound, with no upper limit"
+    limits |= {f"parity_{end}": limit for end, limit in limits.items()}
+    if limits["low"] is not None:
+        limits["interval"] = "percentile"
+    made = replace(estimate, value=min(value, MOST), **limits)
+    return made.noting(note) if note else made
 
 
 def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:

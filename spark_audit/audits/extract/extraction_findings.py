@@ -264,21 +264,17 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
 
 def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Finding]:
     """What is said of every checkpoint."""
-    known = {(r.checkpoint, r.group, r.metric, r.of): r for r in rows}
+    pooled = {(r.checkpoint, r.metric, r.of): r for r in rows if r.group == "pooled"}
     found = []
     for name, spans in Spans.by_checkpoint(pii).items():
-        where: dict[str, Any] = {"audit": "extract", "checkpoint": name}
-        train = spans.train
-        row = known.get((name, "pooled", "greedy_rate", ""))
-        if row is None or (row.value is None and not train["greedy"].any()):
-            reason = {"reason": NOTHING if row is None else row.note}
-            says = "extract.missing"
-            found.append(Finding.on(row, "not_tested", says, facts=reason, **where))
+        row = pooled.get((name, "greedy_rate", ""))
+        if row is None or (row.value is None and not spans.train["greedy"].any()):
+            lost = {"checkpoint": name, "reason": NOTHING if row is None else row.note}
+            found.append(Finding.not_tested("extract", "extract.missing", **lost))
             continue
-        back = returned(train)
+        back = returned(spans.train)
         facts: dict[str, Fact] = {"rate": row, "back": back}
-        for of in ("t1", "top40"):
-            facts[of] = known[name, "pooled", "n50_median", of]
+        facts |= {of: pooled[name, "n50_median", of] for of in ("t1", "top40")}
         if back.tied and not back.count:
             says = "extract.counts_tied"
             options: Any = {"status": "not_resolvable", "facts": facts}
@@ -286,17 +282,15 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
         else:
             compared = _compared(pii, spans, row, seed=seed)
             # What the comparison detects is claimed once, by its own sentence.
-            lost = compared.claim == "not_tested" and not back.count
-            nothing = compared.claim == "nothing_shown" or lost
+            lost_alone = compared.claim == "not_tested" and not back.count
+            nothing = compared.claim == "nothing_shown" or lost_alone
             claim: Claim = "nothing_shown" if nothing else "moved"
-            found.append(
-                Finding.on(row, claim, "extract.counts", status="ok", facts=facts)
-            )
-            found.append(compared)
-        if (apart := back.tied / len(train)) > TIES_MATTER:
+            count = Finding.on(row, claim, "extract.counts", status="ok", facts=facts)
+            found += [count, compared]
+        if (apart := back.tied / back.of) > TIES_MATTER:
             ties = _figure(name, "ties", row.clusters, value=apart)
-            where |= {"says": "extract.ties", "facts": {"ties": ties}}
-            found.append(Finding(claim="not_tested", **where))
+            where = {"checkpoint": name, "ties": ties}
+            found.append(Finding.not_tested("extract", "extract.ties", **where))
     return found
 
 
