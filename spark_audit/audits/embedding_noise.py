@@ -184,6 +184,7 @@ class Noise(Audit):
         draws = frame.groupby(["checkpoint", "sigma"], sort=False).agg(
             relative=("relative", "first"), draws=("draw", "nunique")
         )
+        tables: dict[str, Any] = {"noise_draws": draws.reset_index().to_dict("records")}
         findings = [one for name in names for one in _findings(name, rows)]
         findings += _contrast_findings(contrasts)
         if BASE not in names:
@@ -195,7 +196,7 @@ class Noise(Audit):
             contrasts=contrasts,
             guards=_guards(draws),
             findings=findings,
-            tables={"noise_draws": draws.reset_index().to_dict("records")},
+            tables=tables,
         )
 
     @property
@@ -259,7 +260,7 @@ def _sums(
     codes, labels = pd.factorize(frame["cluster"], sort=True)
     scales = frame.assign(code=codes).groupby(["checkpoint", "sigma"], sort=False)
     return Group(group, np.arange(len(frame)), codes, len(labels)), {
-        (name, metric, f"{sigma:g}"): one
+        (str(name), metric, f"{sigma:g}"): one
         for (name, sigma), part in scales
         for metric, one in _estimands(part, len(labels)).items()
     }

@@ -417,7 +417,7 @@ def gain_of(name: str, series: Series, *, without: Collection[str]) -> Gain | No
     last, reach = _contrast(sides, sums[-1], before)
     best, _ = _contrast(sides, seen, before)
     gain, _ = _contrast(sides, seen, sums[-1])
-    band = {"null": 0.0, "null_low": -reach, "null_high": reach}
+    band: dict[str, Any] = {"null": 0.0, "null_low": -reach, "null_high": reach}
     rows = (
         Stages.row(best.difference, name, "memory_by_series", **band),
         Stages.row(last.difference, name, "memory_by_last", **band),

@@ -206,8 +206,8 @@ def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> Iterator[Fi
         of = "pii" if (name, "top1_rate", "pii") in known else "pii_all"
         place = name, "top1_rate", of
         if place not in known:
-            lost = {"checkpoint": name, "reason": notes.get(place, NO_SPANS)}
-            yield Finding.not_tested("rank", "rank.missing", **lost)
+            missing, reason = ("rank", "rank.missing"), notes.get(place, NO_SPANS)
+            yield Finding.not_tested(*missing, checkpoint=name, reason=reason)
             continue
         base = None if name == BASE else known.get((BASE, *place[1:]))
         facts, says = {"top1": known[place], "base": base}, "rank.top1_all"
@@ -221,8 +221,8 @@ def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> Iterator[Fi
         for row in contrasts
         if (row.group, row.metric) == ("pooled", "log2_rank_mean")
     }
-    for (*pair, of), row in changes.items():
+    for (name, baseline, of), row in changes.items():
         if of == "pii":
-            facts = {"change": row, "control": changes.get((*pair, "control"))}
+            facts = {"change": row, "control": changes.get((name, baseline, "control"))}
             says = f"rank.change_{row.direction(up='away', down='towards')}"
             yield Finding.on(row, "moved", says, facts=facts)

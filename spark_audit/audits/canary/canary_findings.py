@@ -235,7 +235,7 @@ def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
         power = Power(
             test="t",
             se=spread * np.sqrt(1 / n + 1 / m),
-            least_p=min(1.0, 2 / scipy.special.comb(n + m, n)),
+            least_p=min(1.0, 2 / float(scipy.special.comb(n + m, n))),
             most=(size - 1) / 2,
         )
         test = scipy.stats.mannwhitneyu(ours, never)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Annotated, Any, NamedTuple
 
@@ -444,6 +445,7 @@ def _canary_p(
         nulls = [held] if held[2] else []
         nulls += [first] if first[2] and (first[0] or not held[2]) else []
         tables = ([[sure, n - sure], [hits, m - hits]] for hits, _, m in nulls)
-        ps = [scipy.stats.fisher_exact(t, alternative="greater").pvalue for t in tables]
+        more = partial(scipy.stats.fisher_exact, alternative="greater")
+        ps = [float(more(np.array(table)).pvalue) for table in tables]
         found += [min(1.0, len(ours) * max(ps))] if ps else []
     return min(found, default=None)

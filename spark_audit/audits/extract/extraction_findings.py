@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -269,8 +269,9 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
     for name, spans in Spans.by_checkpoint(pii).items():
         row = pooled.get((name, "greedy_rate", ""))
         if row is None or (row.value is None and not spans.train["greedy"].any()):
-            lost = {"checkpoint": name, "reason": NOTHING if row is None else row.note}
-            found.append(Finding.not_tested("extract", "extract.missing", **lost))
+            reason = NOTHING if row is None else row.note
+            missing = partial(Finding.not_tested, "extract", "extract.missing")
+            found.append(missing(checkpoint=name, reason=reason))
             continue
         back = returned(spans.train)
         facts: dict[str, Fact] = {"rate": row, "back": back}
@@ -289,8 +290,8 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
             found += [count, compared]
         if (apart := back.tied / back.of) > TIES_MATTER:
             ties = _figure(name, "ties", row.clusters, value=apart)
-            where = {"checkpoint": name, "ties": ties}
-            found.append(Finding.not_tested("extract", "extract.ties", **where))
+            told = partial(Finding.not_tested, "extract", "extract.ties")
+            found.append(told(checkpoint=name, ties=ties))
     return found
 
 
