@@ -24,7 +24,7 @@ import pandas as pd
 import scipy
 
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
-from spark_audit.audits.canary.rank_tests import COLLAPSED, resolved
+from spark_audit.audits.canary.rank_tests import TIED, resolved
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.ratio_rows import (
     beside_base,
@@ -299,7 +299,6 @@ def _beyond_rows(name: str, frame: pd.DataFrame) -> Iterator[Row]:
 
 CONTROL = 5
 """Clusters never trained on that a comparison needs; fewer show nothing."""
-TIED = f"nearly all strings are tied: {COLLAPSED}"
 LEVEL = 0.05
 FINEST = 1e-4
 """The smallest p of a test by 9,999 random draws."""

@@ -415,9 +415,6 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
     for record in records:
         if name in public:
             yield record
-        elif name == "canary_by_dose":
-            few = (record.get("canaries") or 0) < FEWEST
-            yield record | {"nll_mean": None} if few else record
         else:
             yield from _record(name, record, size)
 

@@ -12,7 +12,7 @@ import pytest
 from audited import canary, claims, evidence, plan, said, the_one
 
 from spark_audit.audits.canary.canary_tables import one_run_table
-from spark_audit.audits.canary.rank_tests import COLLAPSED, Judged, ranked
+from spark_audit.audits.canary.rank_tests import TIED, Judged, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import canary_key
@@ -478,11 +478,11 @@ def test_where_all_are_tied_nothing_is_resolvable(plant):
             row = figure(result, "flat", metric, of=of)
             assert row.value == pytest.approx(value)
             assert row.status == "not_resolvable"
-            assert COLLAPSED in row.note
+            assert TIED in row.note
     assert figure(result, "flat", "nll").status == "ok"
     (line,) = (f for f in result.findings if f.checkpoint == "flat")
     assert (line.claim, line.status) == ("not_tested", "not_resolvable")
-    assert COLLAPSED in line.sentence
+    assert TIED in line.sentence
     against = change(result, "loud", "exposure_mean")
     assert against.status == "not_resolvable"
     for record in result.tables["canary_by_dose"]:

@@ -227,12 +227,6 @@ def test_tables_that_no_audit_leaves(table, record, message, report, tmp_path):
     (tmp_path / "report.json").write_text(json.dumps(told))
     with pytest.raises(InputError, match=message):
         read_report(tmp_path)
-    if table == "canary_by_dose":  # as an unknown number of canaries: withheld
-        record |= {"dose": 1, "nll_mean": 1.25}
-        told["tables"] = {table: [record]}
-        (tmp_path / "report.json").write_text(json.dumps(told))
-        write_report(read_report(tmp_path), tmp_path, formats=["csv"])
-        assert "1.25" not in (tmp_path / "tables" / f"{table}.csv").read_text()
 
 
 def test_what_is_of_nothing_says_why_where_figures_of_few_are_withheld(report):

@@ -15,6 +15,7 @@ import scipy
 from spark_audit.audits.base import guard
 from spark_audit.audits.canary.rank_tests import (
     LEVEL,
+    TIED,
     Judged,
     Tested,
     adjusted,
@@ -89,11 +90,10 @@ def findings(judged: Judged, tables: Tables, rows: Iterable[Row]) -> list[Findin
 
 def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Finding]:
     ours = trained(judged.frame[judged.frame["checkpoint"] == name])
-    if gone := [part for one, part in judged.tied if one == name]:
-        reasons = list(dict.fromkeys(judged.tied[name, part] for part in gone))
+    if gone := [part for part in RANKED if (name, part) in judged.tied]:
         says: Status = "not_resolvable"
         lost: dict[str, Any] = {"checkpoint": name, "status": says, "parts": gone}
-        yield Finding.not_tested("canary", f"canary.{says}", **lost, reasons=reasons)
+        yield Finding.not_tested("canary", f"canary.{says}", **lost, reason=TIED)
         ours = ours[~ours["part"].isin(gone)]
         if ours.empty:
             return

@@ -30,7 +30,7 @@ from spark_audit.audits.canary.rank_tests import (
 )
 from spark_audit.data.canaries import FORMATS
 from spark_audit.names import BASE
-from spark_audit.stats.chance_ranks import null_mean, null_moments
+from spark_audit.stats.chance_ranks import null_mean
 from spark_audit.stats.epsilon import (
     GuessBound,
     candidate_guess_bound,
@@ -65,14 +65,10 @@ def dose_table(frame: pd.DataFrame) -> list[Record]:
                 "held_out": bool(chosen["held_out"].iloc[0]),
                 "canaries": n,
                 "tied": tied(chosen),
-                # Of one canary it would be the score of a string, and tell it.
-                "nll_mean": float(chosen["nll_mean"].mean()) if n > 1 else None,
-                "rank_mean": float(chosen["mid"].mean()),
                 "exposure_mean": float(chosen["exposure"].mean()),
                 "exposure_low": mean.low,
                 "exposure_high": mean.high,
                 "exposure_most": bounds[1],
-                "chance_exposure": null_moments(size).exposure_mean,
                 "chance_exposure_low": low,
                 "chance_exposure_high": high,
                 "p_remembered": p_by_chance(chosen, "exposure") if able else None,

@@ -22,6 +22,7 @@ from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.canary import canary_findings
 from spark_audit.audits.canary.canary_tables import tables_of
 from spark_audit.audits.canary.rank_tests import (
+    TIED,
     Judged,
     hits_of,
     ranked,
@@ -87,7 +88,7 @@ class CanaryRank(Audit):
     nothing = NONE
     unscored = UNSCORED
     chance = True
-    public = ("canary_epsilon", "canary_one_run")
+    public = ("canary_by_dose", "canary_epsilon", "canary_one_run")
     covers = ("exposure_mean", "n")
     memory = True
     unit = "bits"
@@ -311,8 +312,8 @@ def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
     def unranked(row: Row) -> str | None:
         part = row.of.partition("/")[0]
         sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
-        why = (judged.tied.get((name, part)) for name in sides)
-        return None if row.metric == "nll" else next(filter(None, why), None)
+        lost = any((name, part) in judged.tied for name in sides)
+        return TIED if lost and row.metric != "nll" else None
 
     rows = marked(rows, "insensitive", uncontrolled)
     return marked(rows, "not_resolvable", unranked)

@@ -36,7 +36,10 @@ from spark_audit.stats.chance_ranks import (
 from spark_audit.stats.intervals import ratio_estimate
 
 MOST_TIED = 0.9
-COLLAPSED = "the model collapsed, or its logits have too little precision"
+TIED = (
+    "nearly all candidates are tied: the model collapsed, or its logits have too little "
+    "precision"
+)
 
 
 def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
@@ -58,19 +61,14 @@ def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
     )
 
 
-def unresolved(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Checkpoint and part of which nothing can be ranked -> why.
+def unresolved(frame: pd.DataFrame) -> set[tuple[str, str]]:
+    """Checkpoint and part of which nothing can be ranked.
 
     So it is where none of the canaries is :func:`resolved`: one that is might be the
     one that was remembered.
     """
-    found = {}
-    for name, part, chosen in by_part(frame):
-        if not resolved(chosen).any():
-            whole = (chosen["ties"] == chosen["n_candidates"] - 1).all()
-            which = "all" if whole else "nearly all"
-            found[name, part] = f"{which} candidates are tied: {COLLAPSED}"
-    return found
+    parts = by_part(frame)
+    return {(name, part) for name, part, few in parts if not resolved(few).any()}
 
 
 def resolved(frame: pd.DataFrame) -> pd.Series[bool]:
@@ -278,7 +276,7 @@ class Judged:
     base, control
         Tests of the base's ranks, and of the canaries that stand in most rows.
     tied
-        Checkpoint and part of which nothing can be ranked -> why.
+        Checkpoint and part of which nothing can be ranked.
     kinds
         Where the held-out canaries of a checkpoint left chance.
     """
@@ -286,7 +284,7 @@ class Judged:
     frame: pd.DataFrame
     base: list[Tested]
     control: list[Tested]
-    tied: dict[tuple[str, str], str]
+    tied: set[tuple[str, str]]
     kinds: dict[str, set[str]]
 
     @classmethod
