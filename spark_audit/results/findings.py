@@ -342,11 +342,7 @@ class AuditResult:
     evidence: Evidence | None = None
 
     def __repr__(self) -> str:
-        lists = ("rows", "contrasts", "guards", "findings")
-        held = [f"{name}={len(getattr(self, name))}" for name in lists]
-        evidence = "None" if self.evidence is None else f"{len(self.evidence)} rows"
-        told = ", ".join([*held, f"tables={list(self.tables)}", f"evidence={evidence}"])
-        return f"AuditResult({told})"
+        return f"AuditResult({len(self.rows)} rows, {len(self.findings)} findings)"
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """The rows as a frame, a figure a line.

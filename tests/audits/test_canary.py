@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from audited import canary, claims, evidence, plan, said, the_one
 
-from spark_audit.audits.canary.canary_tables import one_run_table
-from spark_audit.audits.canary.rank_tests import TIED, Judged, ranked
+from spark_audit.audits.canary.rank_tests import TIED, Judged, one_run_table, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import canary_key

@@ -20,13 +20,13 @@ import pandas as pd
 from spark_audit import sentences
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.canary import canary_findings
-from spark_audit.audits.canary.canary_tables import tables_of
 from spark_audit.audits.canary.rank_tests import (
     TIED,
     Judged,
     hits_of,
     ranked,
     resolved,
+    tables_of,
     tied,
     trained,
 )
