@@ -27,7 +27,7 @@ from spark_audit.audits.base import (
     with_base,
 )
 from spark_audit.audits.ratio_rows import Group, Key, beside_base, figures, marked
-from spark_audit.audits.spans import Places
+from spark_audit.audits.spans import summed
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY, BASE
@@ -125,13 +125,13 @@ class Noise(Audit):
         sets, passes = [*_token_sets(manifest)], self._passes()
         if not sets:
             return Evidence()
-        places = Places([one.id for one, *_ in sets], [tokens for *_, tokens in sets])
+        tokens = [(example.id, tokens) for example, _, tokens in sets]
         facts = pd.DataFrame(
             {
                 "kind": [kind for _, kind, _ in sets],
                 "task": [example.task for example, *_ in sets],
                 "cluster": [example.cluster for example, *_ in sets],
-                "n": places.sizes,
+                "n": [len(each) for _, each in tokens],
             }
         )
         units = pd.concat(
@@ -143,12 +143,12 @@ class Noise(Audit):
             for name, scored in tables.items():
                 if Pass() not in scored or not any(one in scored for one in passes):
                     continue
-                clean = _summed(places, scored[Pass()])
+                clean = _summed(scored[Pass()], tokens)
                 values = np.full((3, len(passes), len(sets)), np.nan)
                 for i, wanted in enumerate(passes):
                     if (table := scored.get(wanted)) is not None:
-                        relative = table.columns["relative"][places.first(table)]
-                        values[:, i] = clean, _summed(places, table), relative
+                        values[:2, i] = clean, _summed(table, tokens)
+                        values[2, i] = table.columns["relative"][0]
                 names = ("clean", "noisy", "relative")
                 yield name, dict(zip(names, values.reshape(3, -1), strict=True))
 
@@ -218,10 +218,9 @@ def _token_sets(
             yield example, "low", np.asarray(example.low)
 
 
-def _summed(places: Places, table: TokenTable) -> np.ndarray:
+def _summed(table: TokenTable, sets: Sequence[tuple[str, np.ndarray]]) -> np.ndarray:
     """Summed probability of each set."""
-    nll = table.columns["nll"][places.of(table)].astype(np.float64)
-    return places.summed(np.exp(-nll))
+    return summed(table, sets, np.exp(-table.columns["nll"].astype(np.float64)))
 
 
 def _change(sums: np.ndarray) -> np.ndarray:
