@@ -226,18 +226,17 @@ def paired(ours: pd.Series, base: pd.Series, spans: pd.Series) -> Apart | None:
 
 def against_base(
     spans: Spans, base: Spans, *, seed: int
-) -> tuple[Apart | None, float | None] | None:
+) -> tuple[Apart | None, float | None]:
     """Difference from the base on the same train rows, and its p.
 
     Hits of the checkpoint are those that are sure, of the base those that ties may win:
-    neither side's ties make a finding. ``None`` where the rows are not the same.
+    neither side's ties make a finding.
     """
     hits = spans.hits
     own, others = (one.train.groupby("cluster") for one in (spans, base))
     ours, theirs = own[hits.sure].sum(), others[hits.won].sum()
-    if not ours.index.equals(theirs.index):
-        return None
-    apart = paired(ours, theirs, own[hits.trials].sum())
+    same = ours.index.equals(theirs.index)
+    apart = paired(ours, theirs, own[hits.trials].sum()) if same else None
     if apart is None:
         return None, None
     # An interval of few events is too narrow by itself: the exact test must agree.
@@ -253,8 +252,7 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
     """
     base = spans.base
     if spans.test.empty:
-        compared = against_base(spans, base, seed=seed) if base else None
-        return compared or (None, None)
+        return against_base(spans, base, seed=seed) if base else (None, None)
     apart = minus(spans.apart, base.apart) if base else spans.apart
     if apart is None:
         return None, None
@@ -405,10 +403,7 @@ def _against_base(
     """
     name = row.checkpoint
     facts |= {"against": "base", "past_base": False}
-    compared = against_base(*pair, seed=seed)
-    if compared is None:
-        return _finding(row, "not_tested", "other_rows", facts)
-    apart, p = compared
+    apart, p = against_base(*pair, seed=seed)
     if counted(pii, name)["hit"].any() if apart is None else apart.low > 0:
         guess, grows = beyond_guessing(pii, name), dose_p(pii, name, seed=seed)
         p = min(1.0, 2 * min(guess.p, grows))
