@@ -69,6 +69,8 @@ class Metric:
         those that get a row with the reason where nothing was scored.
     null, note
         Chance value, and what stands with every figure.
+    alone, heavy
+        Whether it has no contrasts; whether its percentile interval never decides.
     glance, headline
         Variants among the figures that are shown first (:data:`ANY`: the one that the
         verdict rests on), and those that sentences on several seeds are of.
@@ -87,6 +89,8 @@ class Metric:
     variants: tuple[str, ...] = ("",)
     null: float | None = None
     note: str = ""
+    alone: bool = False
+    heavy: bool = False
     hidden: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     glance: tuple[str, ...] = ()

@@ -47,8 +47,8 @@ from spark_audit.stats.intervals import Estimand, left_out
 
 SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
 METRICS = (
-    Metric("dp_pii", "%", variants=(ANY,)),
-    Metric("dp_nonpii", "%", variants=(ANY,)),
+    Metric("dp_pii", "%", variants=(ANY,), alone=True),
+    Metric("dp_nonpii", "%", variants=(ANY,), alone=True),
     Metric("gap", "points", learned=1, variants=(ANY,), headline=("0.1",)),
 )
 WIPED_OUT = -99.0
@@ -166,7 +166,6 @@ class Noise(Audit):
                 metrics=METRICS,
                 pairs=with_base(names, context.baselines),
                 flipped=_pseudo_values,
-                alone=("dp_pii", "dp_nonpii"),
             )
             rows += more[0]
             contrasts += more[1]

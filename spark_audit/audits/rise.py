@@ -74,6 +74,7 @@ METRICS = (
         "rise",
         "bits",
         null=0.0,
+        alone=True,  # against a baseline it is the difference of exposures
         panel="rises",
         counted=(TRAINED,),
         glance=(TRAINED,),
@@ -251,8 +252,6 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
         context,
         audit="twins",
         metrics=metrics,
-        # The rise against a baseline is the difference of exposures.
-        alone=("rise",),
     )
     # The null of a rise is 0, that of ranks the base's figure.
     rows = [
