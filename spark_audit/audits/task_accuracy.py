@@ -191,20 +191,15 @@ def _label_facts(
     manifest: Manifest, tasks: Sequence[str], scorer: str
 ) -> dict[str, Any]:
     """Tasks with labels that the scorer cannot tell apart; rows that were not asked."""
-    labels = task_labels(manifest)
+    known = task_labels(manifest) if scorer == "normalised" else {}
     clash = [
         task
         for task in tasks
-        if scorer == "normalised"
-        and len({normalised(s) for s in labels.get(task, ())})
-        < len({stripped(s) for s in labels.get(task, ())})
+        if len({*map(normalised, known.get(task, ()))})
+        < len({*map(stripped, known.get(task, ()))})
     ]
-    blank = sum(
-        example.split == "test"
-        and example.task in tasks
-        and not example.response.strip()
-        for example in manifest.examples
-    )
+    rows = (row for row in manifest.examples if row.split == "test")
+    blank = sum(row.task in tasks and not row.response.strip() for row in rows)
     return {"clash": clash, "blank": blank}
 
 

@@ -35,7 +35,6 @@ from spark_audit.data.canaries import RANKED
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Row, Status
 from spark_audit.results.findings import Power
-from spark_audit.stats.bootstrap import sign_flip
 from spark_audit.stats.chance_ranks import null_mean, null_moments
 from spark_audit.stats.intervals import ratio_estimate
 
@@ -322,41 +321,20 @@ def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
 
 def contrast_findings(contrasts: Sequence[Contrast], judged: Judged) -> list[Finding]:
     """How exposure of whole canaries changed against each baseline."""
-    if "full" not in judged.sensitive:
-        return []
     made = []
-    for row in contrasts:
-        if (row.metric, row.of) != ("exposure_mean", "full"):
-            continue
-        if row.status == "not_resolvable":
+    for row in contrasts if "full" in judged.sensitive else ():
+        place = row.metric, row.of
+        if place != ("exposure_mean", "full") or row.status == "not_resolvable":
             continue
         facts: dict[str, Any] = {"baseline": row.baseline, "change": row}
         claim: Claim = "nothing_shown"
-        if row.value is None or row.low is None or row.high is None:
+        says = "no_change"
+        if row.value is None or row.ends is None:
             says, facts["reason"] = "change_unknown", row.note
-        else:
-            facts["p"] = _signed_rank_p(row, trained(judged.frame))
-            says = "no_change"
-            if row.moved:
-                claim, says = "moved", "rose" if row.value > 0 else "fell"
+        elif row.moved:
+            claim, says = "moved", "rose" if row.value > 0 else "fell"
         made.append(Finding.on(row, claim, f"canary.{says}", facts=facts))
     return made
-
-
-def _signed_rank_p(row: Contrast, frame: pd.DataFrame) -> float | None:
-    """Wilcoxon's two-sided p that exposure changed; none where no canary's did."""
-    part = frame[frame["part"] == row.of]
-    ours, base = (
-        part[part["checkpoint"] == one] for one in (row.checkpoint, row.baseline)
-    )
-    change = changes(ours, base)
-    if not change.any():
-        return None
-    if len(change) > 13:
-        return float(scipy.stats.wilcoxon(change).pvalue)
-    # SciPy takes seconds for all signs of tied ranks.
-    moved = change[change != 0]
-    return sign_flip(scipy.stats.rankdata(np.abs(moved)) * np.sign(moved), seed=0)
 
 
 def rankable(units: pd.DataFrame) -> list[Guard]:
