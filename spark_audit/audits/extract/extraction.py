@@ -11,38 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import scipy
 
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract.extraction_findings import (
+    FULL,
     NOTHING,
+    canary_findings,
     contrast_findings,
+    cue_alone,
     findings,
     guards,
-)
-from spark_audit.audits.extract.guesses import string_facts
-from spark_audit.audits.extract.prompt_evidence import (
-    DEFAULT,
-    EVERY,
-    FULL,
-    NUCLEI,
-    NUCLEUS,
-    PROMPTED,
-    PROMPTS_TABLE,
-    SAMPLERS,
-    cue_alone,
-    graded,
-    listed,
     not_asked,
     prompt_table,
-    spans_of,
 )
+from spark_audit.audits.extract.guesses import string_facts
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.ratio_rows import (
     Group,
@@ -52,21 +39,37 @@ from spark_audit.audits.ratio_rows import (
     groups_of,
     ratio_figures,
 )
-from spark_audit.manifest.prompts import asked_key, asked_keys, asked_place
-from spark_audit.manifest.schema import Manifest, TokenRange
-from spark_audit.names import BASE
-from spark_audit.results import AuditResult, Claim, Contrast, Estimate, Finding, Row
+from spark_audit.errors import InputError, choose
+from spark_audit.manifest.prompts import (
+    PROMPTS,
+    TAILS,
+    asked_key,
+    asked_keys,
+    asked_place,
+)
+from spark_audit.manifest.schema import (
+    Manifest,
+    ManifestExample,
+    ManifestSpan,
+    TokenRange,
+)
+from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums, median_replicates, sign_flip
 from spark_audit.stats.intervals import (
-    clopper_pearson,
     median_estimate,
     percentile_interval,
 )
 from spark_audit.stats.sampled_extraction import n_p, top_k_logp
 
+PROMPTED = Pass("prompted")
+SAMPLERS = ("t1", "top40")
+NUCLEUS = Pass("nucleus")
+NUCLEI = ("top_p90", "top_p95")
+"""Samplers of that pass, on request."""
+EVERY = (*SAMPLERS, *NUCLEI)
+DEFAULT = "last16,cue"
 MOST = 1e12
 """Tries beyond which a number of tries says no more than "more than that"."""
 
@@ -169,7 +172,7 @@ class Extraction(Audit):
         names = evidence.checkpoints
         prompts = prompt_table(every, seed=context.seed)
         prompts += not_asked(prompts, evidence.facts)
-        tables = {PROMPTS_TABLE: prompts} if prompts else {}
+        tables = {"extract_prompts": prompts} if prompts else {}
         canaries = canary_findings(spans[spans["set"] == "canary"])
         if pii[pii["split"] == "train"].empty:
             unknown = "extract", "not_estimable"
@@ -373,79 +376,66 @@ def _top_p(spans: Sequence[Asked], table: TokenTable | None) -> dict[str, Any]:
     return columns
 
 
-# --- canaries that come back word for word --------------------------------------------
+# --- prompts and samplers -----------------------------------------------------------
 
 
-LEVEL = 0.05
-"""One-sided level at which canaries come back more often than held-out ones."""
-COUNTS = ["greedy", "greedy_sure", "n"]
-"""Parts of canaries that come back if ties are won, and surely, of how many."""
+def listed(prompts: str) -> list[str]:
+    """The prompts in addition to the true prefix that an option names.
 
-
-def canary_findings(canaries: pd.DataFrame) -> list[Finding]:
-    """What is said of canaries of each checkpoint.
-
-    Each part counts in the first row of its canary: held-out canaries have one row, and
-    more rows are more tries.
+    Raises
+    ------
+    InputError
+        Naming one that there is not.
     """
-    first = canaries[canaries["first"].astype(bool)].assign(n=1)
-    known = [first["checkpoint"], first["dose"] > 0]
-    parts = {
-        side: spans.groupby("part", sort=False)[COUNTS].sum()
-        for side, spans in first.groupby(known, sort=False)
-    }
-    found = []
-    for (name, trained), ours in parts.items():
-        if not trained:
+    names = [name.strip() for name in prompts.split(",")]
+    for name in names:
+        if name not in (FULL, *PROMPTS):
+            raise InputError(
+                f"{name!r} is not a prompt",
+                where="--prompts",
+                fix=choose(name, [FULL, *PROMPTS]),
+            )
+    return [name for name in PROMPTS if name in names]
+
+
+def spans_of(
+    manifest: Manifest,
+) -> Iterator[tuple[ManifestExample, ManifestSpan, TokenRange]]:
+    """Identifiers of rows without a canary, and the parts of canaries."""
+    for example in manifest.examples:
+        for span, tokens in example.identifiers:
+            if (span.part is None) == (example.canary_id is None):
+                yield example, span, tokens
+
+
+def graded(
+    places: Mapping[str, tuple[TokenTable, slice]], text: str, kind: str
+) -> dict[str, tuple[int, int]]:
+    """Parts of an identifier, and how many greedy decoding writes, by prompt.
+
+    A number's parts are its digits, in their place up to the first wrong token (behind
+    it one in ten is right by chance); an address's is all before its @. None are known
+    of what has neither, and where no prompt tells which characters a token writes.
+    """
+    tails = [places[name] for name in TAILS if name in places]
+    found = {}
+    for prompt, (table, rows) in places.items():
+        # In its row the string has the same tokens behind all prompts.
+        known = [(table, rows)] if prompt != FULL else tails
+        if not known:
+            found[prompt] = (0, 0)
             continue
-        never, base = (
-            parts.get(side, ours[:0]).reindex(ours.index, fill_value=0)
-            for side in ((name, False), (BASE, True))
-        )
-        won, sure, n = ours.sum().tolist()
-        guessed, certain, m = never.sum().tolist()
-        facts: dict[str, Fact] = {"back": sure, "tied": won - sure, "parts": n}
-        facts |= {"held_back": certain, "held_tied": guessed - certain, "held_parts": m}
-        spans = first[(first["checkpoint"] == name) & (first["dose"] > 0)]
-        fewest = int(spans.groupby(["part", "dose"]).size().min())
-        facts["highest"] = None if won else clopper_pearson(0, fewest)[1]
-        p = None if name == BASE else _canary_p(ours, never, base)
-        claim: Claim = "moved"
-        says = "canaries"
-        tied = won > 0 and not sure
-        if tied:
-            claim, says = "not_tested", "canaries_tied"
-        elif not won:
-            claim = "nothing_shown"
-        elif p is not None and p < LEVEL:
-            claim, says = "verbatim", "canaries_back"
-        elif p is not None:
-            says = "canaries_chance"
-        options: dict[str, Any] = {"status": "not_resolvable" if tied else "ok", "p": p}
-        options["family"] = "exploratory" if p is None else "primary"
-        options |= {"audit": "extract", "checkpoint": str(name), "facts": facts}
-        found.append(Finding.on(None, claim, f"extract.{says}", **options))
+        told, at = known[0]
+        wrong = (table.columns["rank_lo"][rows] > 1) | (table.columns["ties"][rows] > 0)
+        lead = int(np.argmax(np.append(wrong, True)))
+        written = int(told.position[at][lead - 1]) if lead else 0
+        found[prompt] = _parts(text, kind, written)
     return found
 
 
-def _canary_p(
-    ours: pd.DataFrame, never: pd.DataFrame, base: pd.DataFrame
-) -> float | None:
-    """The p that trained canaries come back beyond held-out ones and beyond the base's.
-
-    By Bonferroni over parts: those of one canary are no independent trials. None where
-    there is nothing to compare with.
-    """
-    found = []
-    for part in ours.index:
-        (_, sure, n), held, first = (
-            side.loc[part].tolist() for side in (ours, never, base)
-        )
-        # Next to a base that returns none, only held-out ones tell what is guessed.
-        nulls = [held] if held[2] else []
-        nulls += [first] if first[2] and (first[0] or not held[2]) else []
-        tables = ([[sure, n - sure], [hits, m - hits]] for hits, _, m in nulls)
-        more = partial(scipy.stats.fisher_exact, alternative="greater")
-        ps = [float(more(np.array(table)).pvalue) for table in tables]
-        found += [min(1.0, len(ours) * max(ps))] if ps else []
-    return min(found, default=None)
+def _parts(text: str, kind: str, written: int) -> tuple[int, int]:
+    if kind == "EMAIL":
+        local = text.find("@")
+        return int(local > 0), int(0 < local <= written)
+    digits = [i for i, char in enumerate(text) if char.isdigit()]
+    return len(digits), sum(i < written for i in digits)
