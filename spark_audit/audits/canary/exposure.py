@@ -233,15 +233,12 @@ def canary_figures(
     metrics = [
         replace(each, bounds=tops.get(each.name, each.bounds)) for each in METRICS
     ]
-    ofs = [once["part"], often["part"] + "/annotation"]
-    frame = pd.concat([once, often], ignore_index=True)
-    credits = {
-        metric: top_k_credit(frame["rank"], k=k, ties=frame["ties"])
-        for metric, k in TOP.items()
-    }
-    frame = frame.assign(
-        of=pd.concat(ofs, ignore_index=True), cluster=frame["canary_id"], **credits
-    )
+    every = [once.assign(of=once["part"])]
+    every.append(often.assign(of=often["part"] + "/annotation"))
+    frame = pd.concat(every, ignore_index=True)
+    frame["cluster"] = frame["canary_id"]
+    for metric, k in TOP.items():
+        frame[metric] = top_k_credit(frame["rank"], k=k, ties=frame["ties"])
     columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
     columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
     rows, contrasts = ratio_figures(
