@@ -104,12 +104,6 @@ class Metric:
         """Least and largest value."""
         return self.bounds or ((0.0, 1.0) if self.rate else (-math.inf, math.inf))
 
-    @property
-    def range_of_change(self) -> tuple[float, float]:
-        """Least and largest difference of two values."""
-        low, high = self.range
-        return low - high, high - low
-
 
 @dataclass(frozen=True)
 class Context:

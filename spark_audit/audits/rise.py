@@ -218,11 +218,12 @@ def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
         exposure=exposure_bits(rank, evidence["n_candidates"].to_numpy(), ties=ties),
         top1=top_k_credit(rank, k=1, ties=ties),
     )
-    base = frame[frame["checkpoint"] == BASE].set_index("twins_id")["exposure"]
-    if base.empty:
+    of_base = frame["checkpoint"] == BASE
+    if not of_base.any():
         return frame
-    before = base.loc[frame["twins_id"]].to_numpy()
-    return frame.assign(rise=frame["exposure"].to_numpy() - before)
+    base = frame[of_base].set_index("twins_id")["exposure"]
+    rise = frame["exposure"] - base.loc[frame["twins_id"]].to_numpy()
+    return frame.assign(rise=rise.where(~of_base))
 
 
 def groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -242,11 +243,9 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
         for one in METRICS
     ]
     columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
+    columns |= {"rise": "rise"} if "rise" in frame else {}
     cells = frame.assign(of=frame["side"])
     cells = cells.sort_values("of", ascending=False, kind="stable")
-    if "rise" in frame:
-        columns["rise"] = "rise"
-        cells["rise"] = cells["rise"].where(cells["checkpoint"] != BASE)
     rows, contrasts = ratio_figures(
         (cells_of_frame(*group, columns) for group in groups(cells)),
         context,

@@ -139,8 +139,9 @@ def _over_sources(
 
 def _clipped(estimate: Estimate, row: Row) -> Estimate:
     """The estimate within what a figure can be, averaged logarithms as numbers."""
-    metric = metric_of(row.audit, row.metric)
-    limits = metric.range_of_change if isinstance(row, Contrast) else metric.range
+    limits = low, high = metric_of(row.audit, row.metric).range
+    if isinstance(row, Contrast):
+        limits = low - high, high - low
     # A smallest effect in logarithms is none in tries.
     changes: dict[str, Any] = {"mde": None if row.unit == LOG else estimate.mde}
     for key in ("value", "low", "high"):
