@@ -103,10 +103,7 @@ class Utility(Audit):
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Test rows of the order's tasks without a canary that have a response."""
-        asked, _ = asked_rows(
-            manifest, tasks_in_order(manifest, self.order), self.scorer
-        )
-        ids = sorted(example.id for example in asked)
+        ids = sorted(example.id for example in self._asked(manifest)[1])
         if not ids:
             return {}
         if self.scorer == "likelihood":
@@ -117,8 +114,8 @@ class Utility(Audit):
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
         """One unit per question; per task without one a unit with the ``reason``."""
-        tasks, scorer = tasks_in_order(manifest, self.order), self.scorer
-        asked, reasons = asked_rows(manifest, tasks, scorer)
+        tasks, asked, reasons = self._asked(manifest)
+        scorer = self.scorer
         place = {task: i for i, task in enumerate(tasks)}
         chance, labels = _chance(asked, scorer), task_labels(manifest)
         wanted = Pass("candidates" if scorer == "likelihood" else "generate")
@@ -181,10 +178,33 @@ class Utility(Audit):
 
     def why_nothing(self, manifest: Manifest) -> str:
         """Why no task has a question."""
-        reasons = asked_rows(
-            manifest, tasks_in_order(manifest, self.order), self.scorer
-        )[1]
+        reasons = self._asked(manifest)[2]
         return "; ".join(f"{task} {text}" for task, text in reasons.items())
+
+    def _asked(
+        self, manifest: Manifest
+    ) -> tuple[list[str], list[ManifestExample], dict[str, str]]:
+        """The tasks in order, the rows that are asked, and why a task has none."""
+        tasks = tasks_in_order(manifest, self.order)
+        labels = task_labels(manifest) if self.scorer == "likelihood" else None
+        asked, reasons = list[ManifestExample](), dict[str, str]()
+        for task in tasks:
+            known = None if labels is None else labels.get(task, [""])
+            if known is not None and not all(label.strip() for label in known):
+                reasons[task] = NO_LABELS
+                continue
+            rows = [
+                row
+                for row in manifest.examples
+                if (row.task, row.split) == (task, "test")
+                and row.canary_id is None
+                and row.response.strip()
+                and row.response_token > 0
+            ]
+            asked += rows
+            if not rows:
+                reasons[task] = NO_ROWS
+        return tasks, asked, reasons
 
 
 def _label_facts(
@@ -264,31 +284,6 @@ def places_of_tasks(
         if len(own) > 1
         for name in own
     }
-
-
-def asked_rows(
-    manifest: Manifest, tasks: Sequence[str], scorer: str
-) -> tuple[list[ManifestExample], dict[str, str]]:
-    """The rows that are asked, and why a task has none."""
-    labels = task_labels(manifest) if scorer == "likelihood" else None
-    found, reasons = [], {}
-    for task in tasks:
-        if labels is not None and not all(s.strip() for s in labels.get(task, [""])):
-            reasons[task] = NO_LABELS
-            continue
-        rows = [
-            example
-            for example in manifest.examples
-            if example.task == task
-            and example.split == "test"
-            and example.canary_id is None
-            and example.response.strip()
-            and example.response_token > 0
-        ]
-        found += rows
-        if not rows:
-            reasons[task] = NO_ROWS
-    return found, reasons
 
 
 def _likeliest(
