@@ -156,23 +156,19 @@ class CanaryRank(Audit):
         in_contexts = trained(ranked(every, "context"))
         rows, contrasts = canary_figures(ours, in_contexts, judged, context)
         tables = tables_of(frame, judged)
-        unscored = [name for name in names if name not in {*ours["checkpoint"]}]
+        findings = canary_findings.findings(judged, tables, rows)
         for name in names:
-            reason = UNSCORED if name in unscored else UNRANKED
+            reason = UNRANKED
+            if name not in {*ours["checkpoint"]}:
+                lost, reason = ("canary", "canary.unscored"), UNSCORED
+                lacking = Finding.not_tested(*lost, checkpoint=name, reason=reason)
+                findings.append(lacking)
             rows += self.missing([name], reason, beside=rows)
-        lacking: dict[str, Any] = {"says": "canary.unscored", "reason": UNSCORED}
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
             guards=[*canary_findings.guards(judged, every), *guards],
-            findings=[
-                *canary_findings.findings(judged, tables, rows),
-                *(
-                    Finding.not_tested("canary", checkpoint=name, **lacking)
-                    for name in unscored
-                ),
-                *canary_findings.contrast_findings(contrasts, judged),
-            ],
+            findings=findings + canary_findings.contrast_findings(contrasts, judged),
             tables={name: table for name, table in tables.items() if table},
         )
 
@@ -279,13 +275,14 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         if not annotation:
             change |= {"low": hits.low, "high": hits.high}
             change["interval"], notes = "clopper-pearson", []
+    elif row.metric == "rank_mean":
+        band = null_mean([size] * n, of="rank").band(row.level)
+        mde = chance_mde(able, n_candidates=size).ranks
+        change = {"null": null_moments(size).rank_mean, "mde": mde}
     else:
-        moments, shift = null_moments(size), chance_mde(able, n_candidates=size)
         band = null_mean([size] * n).band(row.level)
-        change = {"null": moments.exposure_mean, "mde": shift.bits}
-        if row.metric == "rank_mean":
-            band = null_mean([size] * n, of="rank").band(row.level)
-            change = {"null": moments.rank_mean, "mde": shift.ranks}
+        mde = chance_mde(able, n_candidates=size).bits
+        change = {"null": null_moments(size).exposure_mean, "mde": mde}
     change["null_low"], change["null_high"] = band
     if annotation:
         notes.append(ONE_RANK)
