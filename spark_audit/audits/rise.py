@@ -125,7 +125,10 @@ class Twins(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        every = manifest.twins
+        every, facts = manifest.twins, identifier_facts(manifest)
+        # The stratum of an identifier is that in the first of its contexts.
+        firsts = [one.contexts[0] for one in every]
+        places = [(at.example, at.char_start, at.char_end) for at in firsts]
         units = pd.DataFrame(
             {
                 "twins_id": [one.id for one in every],
@@ -135,7 +138,7 @@ class Twins(Audit):
                 "contexts": [len(one.contexts) for one in every],
                 "n_candidates": [len(one.candidates) for one in every],
                 "injected": [_injected(manifest, one) for one in every],
-                "stratum": _strata(manifest),
+                "stratum": [facts[place].stratum for place in places],
             }
         )
 
@@ -181,13 +184,6 @@ def _injected(manifest: Manifest, one: ManifestTwins) -> bool:
     rows = (manifest.by_id[context.example] for context in one.contexts)
     spans = [s for row in rows for s in row.spans if s.type == one.type]
     return bool(spans) and all(span.origin == "injected" for span in spans)
-
-
-def _strata(manifest: Manifest) -> list[int]:
-    """The stratum of each identifier, in the first of its contexts."""
-    facts = identifier_facts(manifest)
-    firsts = (one.contexts[0] for one in manifest.twins)
-    return [facts[at.example, at.char_start, at.char_end].stratum for at in firsts]
 
 
 def _nll(table: TokenTable, one: ManifestTwins) -> np.ndarray:
