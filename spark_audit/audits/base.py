@@ -42,6 +42,14 @@ Baseline: TypeAlias = str | Mapping[str, str] | None
 """What checkpoints are compared with: one name, or one for each."""
 
 
+def scored(
+    tables: Tables, wanted: Pass | None = None
+) -> Iterable[tuple[str, TokenTable]]:
+    """Checkpoints with their scores of one pass, by default the plain one."""
+    one = wanted or Pass()
+    return ((name, passes[one]) for name, passes in tables.items() if one in passes)
+
+
 @dataclass(frozen=True)
 class Metric:
     """What is known of one metric: whatever estimates, reads or shows it asks here.
@@ -61,6 +69,8 @@ class Metric:
         those that get a row with the reason where nothing was scored.
     null, note
         Chance value, and what stands with every figure.
+    alone, heavy
+        Whether it has no contrasts; whether its percentile interval never decides.
     glance, headline
         Variants among the figures that are shown first (:data:`ANY`: the one that the
         verdict rests on), and those that sentences on several seeds are of.
@@ -79,6 +89,8 @@ class Metric:
     variants: tuple[str, ...] = ("",)
     null: float | None = None
     note: str = ""
+    alone: bool = False
+    heavy: bool = False
     hidden: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     glance: tuple[str, ...] = ()
@@ -91,12 +103,6 @@ class Metric:
     def range(self) -> tuple[float, float]:
         """Least and largest value."""
         return self.bounds or ((0.0, 1.0) if self.rate else (-math.inf, math.inf))
-
-    @property
-    def range_of_change(self) -> tuple[float, float]:
-        """Least and largest difference of two values."""
-        low, high = self.range
-        return low - high, high - low
 
 
 @dataclass(frozen=True)

@@ -138,22 +138,17 @@ def without_void(findings: Iterable[Finding], guards: Iterable[Guard]) -> list[F
 
     They keep their figures, and are no detections.
     """
-    guards = list(guards)
-    return [_unless_void(one, guards) for one in findings]
-
-
-def _unless_void(finding: Finding, guards: Sequence[Guard]) -> Finding:
-    tested = finding.family == "primary" and finding.alone == "nothing_shown"
-    if not tested and SEVERITY[finding.alone] < DETECTED:
-        return finding
-    if finding.status == "invalid":
-        return finding
-    for guard in faults(guards, finding.checkpoint):
-        if {finding.audit, ANY} & {*REMAINS[guard.name].get(finding.alone, ())}:
-            continue
-        void = {"status": "invalid", "voided_by": guard.name}
-        return finding.model_copy(update=void)
-    return finding
+    guards, made = list(guards), []
+    for one in findings:
+        tested = one.family == "primary" and one.alone == "nothing_shown"
+        claims = tested or SEVERITY[one.alone] >= DETECTED
+        for guard in faults(guards, one.checkpoint) if claims else ():
+            remains = REMAINS[guard.name].get(one.alone, ())
+            if one.status != "invalid" and not {one.audit, ANY} & {*remains}:
+                void = {"status": "invalid", "voided_by": guard.name}
+                one = one.model_copy(update=void)
+        made.append(one)
+    return made
 
 
 def _entry(name: str) -> str:

@@ -8,7 +8,7 @@ its sign (SPARK prints the absolute value).
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,11 +27,19 @@ from spark_audit.audits.base import (
     with_base,
 )
 from spark_audit.audits.ratio_rows import Group, Key, beside_base, figures, marked
-from spark_audit.audits.spans import Places
+from spark_audit.audits.spans import summed
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.names import ANY, BASE
-from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Guard, Row
+from spark_audit.results import (
+    AuditResult,
+    Contrast,
+    Estimate,
+    Finding,
+    Guard,
+    Row,
+    grouped,
+)
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums
@@ -39,8 +47,8 @@ from spark_audit.stats.intervals import Estimand, left_out
 
 SIGMAS, DRAWS = "0.01,0.05,0.1,0.5", 3
 METRICS = (
-    Metric("dp_pii", "%", variants=(ANY,)),
-    Metric("dp_nonpii", "%", variants=(ANY,)),
+    Metric("dp_pii", "%", variants=(ANY,), alone=True),
+    Metric("dp_nonpii", "%", variants=(ANY,), alone=True),
     Metric("gap", "points", learned=1, variants=(ANY,), headline=("0.1",)),
 )
 WIPED_OUT = -99.0
@@ -117,13 +125,13 @@ class Noise(Audit):
         sets, passes = [*_token_sets(manifest)], self._passes()
         if not sets:
             return Evidence()
-        places = Places([one.id for one, *_ in sets], [tokens for *_, tokens in sets])
+        tokens = [(example.id, tokens) for example, _, tokens in sets]
         facts = pd.DataFrame(
             {
                 "kind": [kind for _, kind, _ in sets],
                 "task": [example.task for example, *_ in sets],
                 "cluster": [example.cluster for example, *_ in sets],
-                "n": places.sizes,
+                "n": [len(each) for _, each in tokens],
             }
         )
         units = pd.concat(
@@ -135,33 +143,29 @@ class Noise(Audit):
             for name, scored in tables.items():
                 if Pass() not in scored or not any(one in scored for one in passes):
                     continue
-                clean = _summed(places, scored[Pass()])
+                clean = _summed(scored[Pass()], tokens)
                 values = np.full((3, len(passes), len(sets)), np.nan)
                 for i, wanted in enumerate(passes):
                     if (table := scored.get(wanted)) is not None:
-                        relative = table.columns["relative"][places.first(table)]
-                        values[:, i] = clean, _summed(places, table), relative
+                        values[:2, i] = clean, _summed(table, tokens)
+                        values[2, i] = table.columns["relative"][0]
                 names = ("clean", "noisy", "relative")
                 yield name, dict(zip(names, values.reshape(3, -1), strict=True))
 
         return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        rows: list[Row] = []
-        contrasts: list[Contrast] = []
-        tasks, names = evidence.units["task"], evidence.checkpoints
-        groups = {"pooled": np.ones(len(tasks), bool)}
-        groups |= {f"task:{x}": (tasks == x).to_numpy() for x in sorted(set(tasks))}
-        pairs = with_base(names, context.baselines)
-        for group, chosen in groups.items():
+        rows, contrasts = list[Row](), list[Contrast]()
+        frame, names = evidence.frame(), evidence.checkpoints
+        tasks = frame.groupby("task")
+        for group, part in [("pooled", frame), *((f"task:{k}", p) for k, p in tasks)]:
             more = figures(
-                *_sums(evidence, chosen, group),
+                *_sums(part, group),
                 context,
                 audit="noise",
                 metrics=METRICS,
-                pairs=pairs,
+                pairs=with_base(names, context.baselines),
                 flipped=_pseudo_values,
-                alone=("dp_pii", "dp_nonpii"),
             )
             rows += more[0]
             contrasts += more[1]
@@ -176,7 +180,10 @@ class Noise(Audit):
         rows, contrasts = (
             marked(side, "insensitive", blind) for side in (rows, contrasts)
         )
-        draws = _draws_table(evidence)
+        draws = frame.groupby(["checkpoint", "sigma"], sort=False).agg(
+            relative=("relative", "first"), draws=("draw", "nunique")
+        )
+        tables: dict[str, Any] = {"noise_draws": draws.reset_index().to_dict("records")}
         findings = [one for name in names for one in _findings(name, rows)]
         findings += _contrast_findings(contrasts)
         if BASE not in names:
@@ -188,7 +195,7 @@ class Noise(Audit):
             contrasts=contrasts,
             guards=_guards(draws),
             findings=findings,
-            tables={"noise_draws": draws},
+            tables=tables,
         )
 
     @property
@@ -210,10 +217,9 @@ def _token_sets(
             yield example, "low", np.asarray(example.low)
 
 
-def _summed(places: Places, table: TokenTable) -> np.ndarray:
+def _summed(table: TokenTable, sets: Sequence[tuple[str, np.ndarray]]) -> np.ndarray:
     """Summed probability of each set."""
-    nll = table.columns["nll"][places.of(table)].astype(np.float64)
-    return places.summed(np.exp(-nll))
+    return summed(table, sets, np.exp(-table.columns["nll"].astype(np.float64)))
 
 
 def _change(sums: np.ndarray) -> np.ndarray:
@@ -246,16 +252,14 @@ def _estimands(part: pd.DataFrame, size: int) -> dict[str, Estimand | Estimate]:
 
 
 def _sums(
-    evidence: Evidence, chosen: np.ndarray, group: str
+    frame: pd.DataFrame, group: str
 ) -> tuple[Group, dict[Key, Estimand | Estimate]]:
     """What the figures of some units rest on."""
-    noisy = evidence.values["noisy"][:, chosen]
-    clusters = evidence.units["cluster"][chosen].where(~np.isnan(noisy).all(axis=0))
-    codes, labels = pd.factorize(clusters, sort=True)
-    return Group(group, np.flatnonzero(chosen), codes, len(labels)), {
-        (name, metric, f"{sigma:g}"): one
-        for name in evidence.checkpoints
-        for sigma, part in _by_scale(evidence.whole(name)[chosen].assign(code=codes))
+    codes, labels = pd.factorize(frame["cluster"], sort=True)
+    scales = frame.assign(code=codes).groupby(["checkpoint", "sigma"], sort=False)
+    return Group(group, np.arange(len(frame)), codes, len(labels)), {
+        (str(name), metric, f"{sigma:g}"): one
+        for (name, sigma), part in scales
         for metric, one in _estimands(part, len(labels)).items()
     }
 
@@ -286,30 +290,9 @@ def _blind(wiped: Mapping[tuple[str, str, str], int], row: Row) -> str | None:
     return "; ".join(filter(None, (INSENSITIVE, row.note)))
 
 
-def _by_scale(units: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
-    """The scored units of one checkpoint by scale, in their order."""
-    scored = units.dropna(subset="noisy")
-    for sigma in scored["sigma"].unique().tolist():
-        yield sigma, scored[scored["sigma"] == sigma]
-
-
-def _draws_table(evidence: Evidence) -> list[dict[str, Any]]:
-    """How strong the noise was, beside the embeddings, and in how many draws."""
-    return [
-        {
-            "checkpoint": name,
-            "sigma": sigma,
-            "relative": float(part["relative"].iloc[0]),
-            "draws": part["draw"].nunique(),
-        }
-        for name in evidence.checkpoints
-        for sigma, part in _by_scale(evidence.whole(name))
-    ]
-
-
-def _guards(draws: Sequence[Mapping[str, Any]]) -> list[Guard]:
+def _guards(draws: pd.DataFrame) -> list[Guard]:
     """Whether the same sigma is the same disturbance for all checkpoints."""
-    relative = pd.DataFrame.from_records(list(draws)).groupby("sigma")["relative"]
+    relative = draws["relative"].groupby("sigma")
     worst = float((relative.max() / relative.min()).max())
     if worst <= SAME_SIZE:
         return []
@@ -335,11 +318,9 @@ def _findings(name: str, rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _contrast_findings(contrasts: Sequence[Contrast]) -> Iterator[Finding]:
-    changes: dict[tuple[str, str], list[Contrast]] = defaultdict(list)
-    for row in contrasts:
-        if row.group == "pooled":
-            changes[row.checkpoint, row.baseline].append(row)
-    for (name, baseline), rows in changes.items():
+    pooled = (row for row in contrasts if row.group == "pooled")
+    pairs = grouped(pooled, lambda row: (row.checkpoint, row.baseline))
+    for (name, baseline), rows in pairs.items():
         facts: dict[str, Any] = {"baseline": baseline, "changes": rows}
         where: dict[str, Any] = {"audit": "noise", "checkpoint": name}
         yield Finding.on(None, "moved", "noise.changes", facts=facts, **where)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.ratio_rows import (
     beside_base,
     cells_of_units,
     groups_of,
     ratio_figures,
 )
-from spark_audit.audits.spans import Places
+from spark_audit.audits.spans import summed
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.results import AuditResult, Contrast, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
@@ -69,7 +69,8 @@ class NLL(Audit):
         sets = list(_sets(manifest))
         if not sets:
             return Evidence()
-        places = Places([one.id for one, *_ in sets], [tokens for *_, tokens in sets])
+        tokens = [(example.id, tokens) for example, *_, tokens in sets]
+        sizes = [len(each) for _, each in tokens]
         copies = Counter(key for _, of, key, _ in sets if of == "canary")
         units = pd.DataFrame.from_records(
             [
@@ -77,17 +78,16 @@ class NLL(Audit):
                 (of, example.split, "", "", f"canary {key}", 1 / copies[key])
                 if of == "canary"
                 else (of, example.split, example.task, key, example.cluster, n)
-                for (example, of, key, _), n in zip(sets, places.sizes, strict=True)
+                for (example, of, key, _), n in zip(sets, sizes, strict=True)
             ],
             columns=["of", "split", "task", "type", "cluster", "den"],
         ).astype({"den": np.float64})
-        scale = units["den"].to_numpy() / places.sizes
+        scale = units["den"].to_numpy() / sizes
 
         def measured() -> Measured:
-            for name, passes in tables.items():
-                if (table := passes.get(Pass())) is not None:
-                    nll = table.columns["nll"][places.of(table)].astype(np.float64)
-                    yield name, {"num": places.summed(nll) * scale}
+            for name, table in scored(tables):
+                nll = summed(table, tokens, table.columns["nll"])
+                yield name, {"num": nll * scale}
 
         return Evidence.of(units, measured())
 

@@ -167,8 +167,6 @@ def figures(
     metrics: Iterable[Metric],
     pairs: Iterable[tuple[str, str]] | None = None,
     flipped: Callable[[Estimand], np.ndarray] = sums_apart,
-    heavy: Collection[str] = (),
-    alone: Collection[str] = (),
 ) -> tuple[list[Row], list[Contrast]]:
     """Rows, and contrasts with baselines paired by cluster, of one group.
 
@@ -180,8 +178,6 @@ def figures(
         Checkpoints with what they are compared with; by default their baselines.
     flipped
         What each cluster adds to a difference, whose signs the test flips.
-    heavy, alone
-        Metrics whose percentile intervals never decide, and those without contrasts.
 
     Notes
     -----
@@ -197,7 +193,7 @@ def figures(
         return names
 
     def decided(estimate: Estimate, key: Key) -> Estimate:
-        return estimate.decided(paper=context.paper and key[1] not in heavy)
+        return estimate.decided(paper=context.paper and not known[key[1]].heavy)
 
     rows = []
     for key, one in estimates_of(sums, drawn).items():
@@ -211,7 +207,7 @@ def figures(
         (key, (other, *key[1:]))
         for key in sums
         for name, other in pairs
-        if name == key[0] and key[1] not in alone and (other, *key[1:]) in sums
+        if name == key[0] and (other, *key[1:]) in sums and not known[key[1]].alone
     ]
     apart = {both: _apart(*(sums[key] for key in both)) for both in others}
     known_apart = {k: one for k, one in apart.items() if isinstance(one, Estimand)}

@@ -23,8 +23,8 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
-from spark_audit.audits.canary.rank_tests import COLLAPSED, resolved
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
+from spark_audit.audits.canary.rank_tests import TIED, resolved
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.ratio_rows import (
     beside_base,
@@ -74,6 +74,7 @@ METRICS = (
         "rise",
         "bits",
         null=0.0,
+        alone=True,  # against a baseline it is the difference of exposures
         panel="rises",
         counted=(TRAINED,),
         glance=(TRAINED,),
@@ -124,7 +125,10 @@ class Twins(Audit):
     def evidence(
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
-        every = manifest.twins
+        every, facts = manifest.twins, identifier_facts(manifest)
+        # The stratum of an identifier is that in the first of its contexts.
+        firsts = [one.contexts[0] for one in every]
+        places = [(at.example, at.char_start, at.char_end) for at in firsts]
         units = pd.DataFrame(
             {
                 "twins_id": [one.id for one in every],
@@ -134,16 +138,14 @@ class Twins(Audit):
                 "contexts": [len(one.contexts) for one in every],
                 "n_candidates": [len(one.candidates) for one in every],
                 "injected": [_injected(manifest, one) for one in every],
-                "stratum": _strata(manifest),
+                "stratum": [facts[place].stratum for place in places],
             }
         )
 
         def measured() -> Measured:
-            for name, passes in tables.items():
-                table = passes.get(CANDIDATES)
-                if table is None or any(
-                    key not in table for one in every for key in twin_keys(one)
-                ):
+            keys = [key for one in every for key in twin_keys(one)]
+            for name, table in scored(tables, CANDIDATES):
+                if not all(key in table for key in keys):
                     continue
                 ranks = [candidate_rank(_nll(table, x), x.true_index) for x in every]
                 rank, ties = np.array(ranks, np.float64).reshape(-1, 2).T
@@ -184,13 +186,6 @@ def _injected(manifest: Manifest, one: ManifestTwins) -> bool:
     return bool(spans) and all(span.origin == "injected" for span in spans)
 
 
-def _strata(manifest: Manifest) -> list[int]:
-    """The stratum of each identifier, in the first of its contexts."""
-    facts = identifier_facts(manifest)
-    firsts = (one.contexts[0] for one in manifest.twins)
-    return [facts[at.example, at.char_start, at.char_end].stratum for at in firsts]
-
-
 def _nll(table: TokenTable, one: ManifestTwins) -> np.ndarray:
     """Mean NLL of each string over contexts; in each all have as many tokens."""
     held = [table.columns["nll_mean"][table.rows(key)] for key in twin_keys(one)]
@@ -219,11 +214,12 @@ def ranked(evidence: pd.DataFrame) -> pd.DataFrame:
         exposure=exposure_bits(rank, evidence["n_candidates"].to_numpy(), ties=ties),
         top1=top_k_credit(rank, k=1, ties=ties),
     )
-    base = frame[frame["checkpoint"] == BASE].set_index("twins_id")["exposure"]
-    if base.empty:
+    of_base = frame["checkpoint"] == BASE
+    if not of_base.any():
         return frame
-    before = base.loc[frame["twins_id"]].to_numpy()
-    return frame.assign(rise=frame["exposure"].to_numpy() - before)
+    base = frame[of_base].set_index("twins_id")["exposure"]
+    rise = frame["exposure"] - base.loc[frame["twins_id"]].to_numpy()
+    return frame.assign(rise=rise.where(~of_base))
 
 
 def groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -243,18 +239,14 @@ def figures(frame: pd.DataFrame, context: Context) -> tuple[list[Row], list[Cont
         for one in METRICS
     ]
     columns = {"exposure_mean": "exposure", "top1_rate": "top1"}
+    columns |= {"rise": "rise"} if "rise" in frame else {}
     cells = frame.assign(of=frame["side"])
     cells = cells.sort_values("of", ascending=False, kind="stable")
-    if "rise" in frame:
-        columns["rise"] = "rise"
-        cells["rise"] = cells["rise"].where(cells["checkpoint"] != BASE)
     rows, contrasts = ratio_figures(
         (cells_of_frame(*group, columns) for group in groups(cells)),
         context,
         audit="twins",
         metrics=metrics,
-        # The rise against a baseline is the difference of exposures.
-        alone=("rise",),
     )
     # The null of a rise is 0, that of ranks the base's figure.
     rows = [
@@ -301,7 +293,6 @@ def _beyond_rows(name: str, frame: pd.DataFrame) -> Iterator[Row]:
 
 CONTROL = 5
 """Clusters never trained on that a comparison needs; fewer show nothing."""
-TIED = f"nearly all strings are tied: {COLLAPSED}"
 LEVEL = 0.05
 FINEST = 1e-4
 """The smallest p of a test by 9,999 random draws."""
@@ -315,38 +306,30 @@ class Test:
     ----------
     row
         The figure that a claim rests on.
-    p_rise, p_beyond
-        Two-sided: of no rise since the base, and of no difference from the rise of
-        identifiers never trained on; ``None`` where there is nothing to hold against.
-    way
-        1, -1: both point up, down; 0: they do not agree, or there is no figure.
-    p_kind
-        Where nobody was held out: of what a kind that was learned could not give
-        (:func:`_beyond_the_kind`); else ``None``.
     apart
         The row of what it has beyond those never trained on, where there are any.
-    power
-        What the smallest effect follows from that all of these tests detect.
+    way
+        1, -1: both point up, down; 0: they do not agree.
     groups
         Clusters of trained identifiers, and of those never trained on.
+    ps
+        Two-sided p of the tests that there are: of no ``rise`` since the base; of none
+        ``beyond`` that of identifiers never trained on; and where there are none of
+        these, of what a ``kind`` that was learned could not give
+        (:func:`_beyond_the_kind`).
+    power
+        What the smallest effect follows from that all of these tests detect.
+    p
+        Of the conjunction, as each of the tests must hold, corrected over groups.
     """
 
     row: Row
-    p_rise: float | None
-    p_beyond: float | None
+    apart: Row | None
     way: int
     groups: tuple[int, int]
-    p_kind: float | None = None
-    apart: Row | None = None
-    power: tuple[Power, ...] = ()
-    p: float = 1.0
-
-    @property
-    def both(self) -> float:
-        """P of the conjunction: each of them must hold."""
-        ps = (self.p_rise, self.p_beyond, self.p_kind)
-        found = [p for p in ps if p is not None]
-        return max(found, default=1.0) if self.way else 1.0
+    ps: dict[str, float]
+    power: list[Power]
+    p: float
 
 
 def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Finding]:
@@ -368,9 +351,9 @@ def findings(frame: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Fin
             trained = (own["side"] == TRAINED).any()
             found.append(absent(f"twins.no_{'control' if trained else 'trained'}"))
             continue
-        ps = holm([test.both for test in tests]).tolist()
+        ps = holm([test.p for test in tests]).tolist()
         tests = [replace(test, p=p) for test, p in zip(tests, ps, strict=True)]
-        found.append(_verdict(tests, _still(tests[0].row, own, len(tests))))
+        found.append(_verdict(tests, own))
     return found
 
 
@@ -417,30 +400,29 @@ def _tests(own: pd.DataFrame, rows: Sequence[Row], seed: int) -> Iterator[Test]:
     ours, others = own[own["side"] == TRAINED], held_out(own)
     doses = list(by_dose(ours))
     for group, part in [("pooled", ours), *(doses[-1:] if len(doses) > 1 else ())]:
-        held = {(r.metric, r.of): r for r in rows if r.group == group}
+        known = [row for row in rows if row.group == group and row.value is not None]
+        held = {(row.metric, row.of): row for row in known}
         rise, apart = held.get(("rise", TRAINED)), held.get(("beyond", compared(own)))
-        row = apart if rise is None or rise.value is None else rise
-        if row is None or row.value is None:
+        if (row := rise or apart) is None:
             continue
-        p_rise = p_beyond = None
-        ways = {int(np.sign(row.value))}
-        power: list[Power] = []
-        if row is rise:
-            p_rise, flip = _flipped(part, seed)
-            power += flip
-        if apart is not None and apart.value is not None:
-            p_beyond, dealt, _ = _dealt(part, others, seed) or (None, [], 0.0)
-            power += dealt
-            ways.add(int(np.sign(apart.value)))
+        ps, power = dict[str, float](), list[Power]()
+        if rise is not None:
+            ps["rise"], power = _flipped(part, seed)
+        if apart is not None and (dealt := _dealt(part, others, seed)) is not None:
+            power += dealt[1]
+            if dealt[0] is not None:
+                ps["beyond"] = dealt[0]
+        ways = {int(np.sign(one.value or 0.0)) for one in (row, apart or row)}
         way = ways.pop() if len(ways) == 1 else 0
-        p_kind = None
-        if p_beyond is None:
+        if "beyond" not in ps:
             lowest = doses[0][1] if group != "pooled" else None
-            p_kind, kind = _beyond_the_kind(part, lowest, seed=seed)
-            p_kind = p_kind if way > 0 else None
+            p, kind = _beyond_the_kind(part, lowest, seed=seed)
             power += kind
+            if way > 0:
+                ps["kind"] = p
         sizes = (part["cluster"].nunique(), others["cluster"].nunique())
-        yield Test(row, p_rise, p_beyond, way, sizes, p_kind, apart, tuple(power))
+        both = max(ps.values(), default=1.0) if way else 1.0
+        yield Test(row, apart, way, sizes, ps, power, both)
 
 
 def _flipped(part: pd.DataFrame, seed: int) -> tuple[float, list[Power]]:
@@ -510,56 +492,55 @@ def _beyond_the_kind(
     return min(1.0, len(ps) * min(ps)), told
 
 
-def _verdict(tests: Sequence[Test], still: dict[str, Any]) -> Finding:
+def _verdict(tests: Sequence[Test], own: pd.DataFrame) -> Finding:
     best, whole = min(tests, key=lambda test: test.p), tests[0]
     detected = best.p <= LEVEL and best.way and side_of(best.row) == best.way
     clearest = best if detected else whole
+    left_out = own[(own["side"] == NEVER) & (own["stratum"] < 0)]
     facts: dict[str, Any] = {"ahead": clearest.row, "ahead_all": whole.row}
     facts["trained"], facts["never"] = clearest.groups
+    facts["left_out"] = left_out["cluster"].nunique()
+    rose = whole.ps.get("rise", 1.0) <= LEVEL
     claim: Claim = "nothing_shown"
-    says = "still" if still else "nothing"
+    says = "nothing"
     if detected and best.way > 0:
         claim = says = "memory"
         # Of a rise only this part is no kind that was learned. Of few clusters
         # its interval may hold 0 where the test, by permutations, does not.
-        held = best.p_beyond is not None and best.row is not best.apart
+        held = "beyond" in best.ps and best.row is not best.apart
         facts["beyond"] = best.apart if held else None
         facts["beyond_clear"] = bool(best.apart and side_of(best.apart) == best.way)
     elif detected:
         claim, says = "moved", "fell"
-        if best.p_beyond is not None:
+        if "beyond" in best.ps:
             claim = says = "betrays"
-    elif (whole.p_rise or 1.0) <= LEVEL and whole.p_kind is not None:
+    elif rose and "kind" in whole.ps:
         claim = says = "confounded"
-    elif (whole.p_rise or 1.0) <= LEVEL and whole.p_beyond is not None:
+    elif rose and "beyond" in whole.ps:
         claim, says = "formats" if (whole.row.value or 0.0) > 0 else "moved", "kind"
     power = [
         each.model_copy(update={"over": each.over * len(tests)})
         for each in clearest.power
     ]
-    options: dict[str, Any] = {"power": power, "facts": facts}
-    if still:
-        facts["clusters"] = still["power"][0].n
-        options |= still
-    options |= {"p": best.p, "family": "primary"}
+    options: dict[str, Any] = {"p": best.p, "family": "primary"}
+    # A mean of 0 without an interval may be two that cancel.
+    ours = own[own["side"] == TRAINED]
+    if whole.row.metric == "rise" and whole.row.value == 0 and not ours["rise"].any():
+        says, power = "still", [_hits_power(*whole.groups, over=len(tests))]
+        facts["clusters"], options["unit"] = whole.groups[0], "clusters"
+    options |= {"power": power, "facts": facts}
     return Finding.on(clearest.row, claim, f"twins.{says}", **options)
 
 
-def _still(row: Row, own: pd.DataFrame, over: float) -> dict[str, Any]:
-    """The figures of a finding where no rank moved, as of a copy of the base.
+def _hits_power(n: int, m: int, *, over: float) -> Power:
+    """What the smallest effect follows from where no rank moved, as of a copy.
 
     Without a spread there is no smallest effect in bits, but one in clusters: how many
-    must go ahead, all others standing still, for both tests to find them. Fisher's test
-    stands for the permutations.
+    of ``n`` must go ahead, all others and ``m`` never trained on standing still, for
+    both tests to find them. Fisher's test stands for the permutations.
     """
-    ours, others = own[own["side"] == TRAINED], held_out(own)
-    # A mean of 0 without an interval may be two that cancel.
-    if row.value != 0 or row.metric != "rise" or ours["rise"].any():
-        return {}
-    n, m = ours["cluster"].nunique(), others["cluster"].nunique()
     few = range(1, min(n, 60) + 1)
     tables = [np.array([[k, n - k], [0, m]]) for k in few]
     apart = [float(scipy.stats.fisher_exact(one).pvalue) for one in tables]
     ps = [max(2.0 ** (1 - k), FINEST, p) for k, p in zip(few, apart, strict=True)]
-    power = Power(test="hits", n=n, most=n, ps=ps, over=over)
-    return {"unit": "clusters", "power": [power]}
+    return Power(test="hits", n=n, most=n, ps=ps, over=over)

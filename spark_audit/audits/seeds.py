@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -80,27 +79,24 @@ def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
     columns: dict[str, Any] = {
         key: getattr(first, key) for key in ("audit", "metric", "of", "group", "unit")
     }
-    columns |= {"checkpoint": name, "family": "exploratory"}
-    tested: dict[str, Any] = {}
+    columns["checkpoint"], tested = name, dict[str, Any]()
     if isinstance(first, Contrast):
         columns["baseline"] = entry_of(first.baseline)
-        tested["p"] = _t_p(members)
+        # Of the t test of its null over seeds.
+        apart = [(row.value or 0.0) - (row.null or 0.0) for row in members]
+        if np.ptp(apart):
+            tested["p"] = float(scipy.stats.ttest_1samp(apart, 0).pvalue)
     of_estimate: Callable[..., R] = type(first).of_estimate
-    row_of = partial(of_estimate, **columns)
     if lost := [row for row in members if row.value is None]:
-        if own is not None:
-            return []
         reason = f"{len(lost)} of {len(members)} replicates: {lost[0].note}"
-        return [row_of(Estimate.missing(reason), over="both")]
-    shared: dict[str, Any] = {
-        side: _mean(getattr(row, side) for row in members)
-        for side in ("null", "null_low", "null_high")
-    }
-    shared["status"] = max((row.status for row in members), key=WORST.index)
+        missing = Estimate.missing(reason)
+        return [] if own else [of_estimate(missing, **columns, over="both")]
+    for side in ("null", "null_low", "null_high"):
+        columns[side] = _mean(getattr(row, side) for row in members)
+    columns["status"] = max((row.status for row in members), key=WORST.index)
     bounds_met = dict.fromkeys(row.note for row in members if "that bound" in row.note)
-    shared["note"] = "; ".join(bounds_met)
-    log = first.unit == LOG
-    scale: Callable[[float], float] = np.log10 if log else float
+    columns["note"] = "; ".join(bounds_met)
+    scale: Callable[[float], float] = np.log10 if first.unit == LOG else float
     sources = _over_sources(members, own, scale)
     values = [scale(row.value) for row in members if row.value is not None]
     seeds = replace(ratio_estimate(values, np.ones(len(values))), value=sources.value)
@@ -109,20 +105,14 @@ def _entry(name: str, members: Sequence[R], own: R | None) -> list[R]:
     if own is not None:
         del over["sources"]
     return [
-        row_of(
+        of_estimate(
             _clipped(estimate, first),
+            **columns,
             over=kind,
-            **shared,
             **(tested if kind == "seeds" else {}),
         )
         for kind, estimate in over.items()
     ]
-
-
-def _t_p(rows: Sequence[Row]) -> float | None:
-    """P of the t test of a contrast's null over seeds."""
-    apart = [(row.value or 0.0) - (row.null or 0.0) for row in rows]
-    return float(scipy.stats.ttest_1samp(apart, 0).pvalue) if np.ptp(apart) else None
 
 
 def _over_sources(
@@ -149,8 +139,9 @@ def _over_sources(
 
 def _clipped(estimate: Estimate, row: Row) -> Estimate:
     """The estimate within what a figure can be, averaged logarithms as numbers."""
-    metric = metric_of(row.audit, row.metric)
-    limits = metric.range_of_change if isinstance(row, Contrast) else metric.range
+    limits = low, high = metric_of(row.audit, row.metric).range
+    if isinstance(row, Contrast):
+        limits = low - high, high - low
     # A smallest effect in logarithms is none in tries.
     changes: dict[str, Any] = {"mde": None if row.unit == LOG else estimate.mde}
     for key in ("value", "low", "high"):
@@ -162,27 +153,18 @@ def _clipped(estimate: Estimate, row: Row) -> Estimate:
 
 def _quadrature(sources: Estimate, seeds: Estimate) -> Estimate:
     """Both intervals' half-widths together; a side that one lacks stays open."""
-
-    def both(side: str, centre: float) -> float | None:
+    value, ends = sources.value or 0.0, dict[str, Any]()
+    # Of two effects to be seen the errors add up as the half-widths do.
+    for side, at, sign in (("low", value, -1), ("high", value, 1), ("mde", 0.0, 1)):
         one, other = getattr(sources, side), getattr(seeds, side)
-        if one is None or other is None:
-            return None
-        return float(np.hypot(one - centre, other - centre))
-
-    value = sources.value or 0.0
-    below, above = both("low", value), both("high", value)
-    if below is None and above is None:
+        known = one is not None and other is not None
+        ends[side] = (
+            at + sign * float(np.hypot(one - at, other - at)) if known else None
+        )
+    if ends["low"] is None and ends["high"] is None:
         none: dict[str, Any] = {"low": None, "high": None, "interval": "none"}
         return replace(sources, **none, note="no interval over both")
-    return replace(
-        sources,
-        low=None if below is None else value - below,
-        high=None if above is None else value + above,
-        interval="jackknife-t",
-        # Of two effects to be seen the errors add up as the half-widths do.
-        mde=both("mde", 0.0),
-        note=QUADRATURE,
-    )
+    return replace(sources, **ends, interval="jackknife-t", note=QUADRATURE)
 
 
 def _mean(

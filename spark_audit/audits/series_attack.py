@@ -28,7 +28,7 @@ import pandas as pd
 
 from spark_audit import sentences
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
-from spark_audit.audits.canary.canary_tables import coin_figures
+from spark_audit.audits.canary.rank_tests import coin_figures
 from spark_audit.audits.mia.estimates import Group, Known
 from spark_audit.audits.mia.scores import NO_ROWS, reference_table, scored_text
 from spark_audit.audits.mia.texts import best_guess, without_model

@@ -23,7 +23,7 @@ import scipy
 from spark_audit.audits.base import Tables, guard
 from spark_audit.audits.claims import ALARM, BASE_READ, BROKEN, HELD_OUT_BACK
 from spark_audit.audits.identifier_facts import string_of
-from spark_audit.audits.spans import REPRODUCED, Places
+from spark_audit.audits.spans import REPRODUCED
 from spark_audit.data.occurrences import doses
 from spark_audit.manifest.schema import (
     Manifest,
@@ -117,10 +117,8 @@ def _tested(
     units = _units(manifest)
     base = tables.get(BASE, {}).get(Pass())
     given: set[str] = set()
-    layout: _Layout | None = None
     if base is not None:
-        layout = _Layout(base, manifest, units)
-        spans = layout.scored(base, None).spans
+        spans = _scored(base, None, manifest, units).spans
         given = set(spans["key"][spans["won"].astype(bool)])
         yield BASE_READ, BASE, _base_gives(spans)
     for name, place in names.items():
@@ -132,9 +130,7 @@ def _tested(
             continue
         if table is None:
             continue
-        if layout is None or not layout.fits(table):
-            layout = _Layout(table, manifest, units)
-        scored = layout.scored(table, base)
+        scored = _scored(table, base, manifest, units)
         if scored.apart <= REPRODUCED:
             yield BASE_READ, name, {"same": "scores"}
             continue
@@ -185,77 +181,46 @@ def _unguessable(before: str, text: str) -> bool:
     return named and not any(w in local for w in _WORD.findall(before.lower()))
 
 
-class _Layout:
-    """Where identifiers and other text stand in tables over the same texts."""
-
-    def __init__(self, table: TokenTable, manifest: Manifest, units: Units) -> None:
-        examples = [row for row in manifest.examples if row.id in table]
-        self.keys, self.count = [row.id for row in examples], len(table.ids)
-        positions = [table.position[table.rows(key)] for key in self.keys]
-        self.places = Places(self.keys, positions)
-        ends = np.cumsum([0, *self.places.sizes])
-        self.reference = np.zeros(ends[-1])
-        self.low, self.text = np.zeros(ends[-1], dtype=bool), np.full(ends[-1], -1)
-        spans: list[tuple[object, ...]] = []
-        texts: list[tuple[object, ...]] = []
-        tokens: list[np.ndarray] = []
-        for row, at, where in zip(examples, ends[:-1], positions, strict=True):
-            whole = slice(at, at + len(where))
-            self.reference[whole] = row.unll[where] / 1e6
-            self.low[whole] = np.isin(where, row.low)
-            other = np.ones(len(where), dtype=bool)
-            for span, inside, *known in units.get(row.id, ()):
-                start, end = np.searchsorted(where, inside).tolist()
-                other[start:end] = False
-                tokens.append(np.arange(at + start, at + end))
-                facts = (row.split, row.cluster, span.type, *known, end - start)
-                spans.append((f"{span.start}:{row.id}", *facts))
-            if row.canary_id is None and other.any():
-                self.text[whole][other] = len(texts)
-                texts.append((row.split, row.cluster, row.task, int(other.sum())))
-        known_of = "key split cluster type trained secret n_tokens".split()
-        self.spans = pd.DataFrame(spans, columns=known_of)
-        self.texts = pd.DataFrame(texts, columns="split cluster type n_tokens".split())
-        self.tokens = np.concatenate([np.zeros(0, np.int64), *tokens])
-        self.first = np.cumsum([0, *map(len, tokens[:-1])])[: len(spans)]
-
-    def fits(self, table: TokenTable) -> bool:
-        """Whether a table scores the same texts."""
-        return len(table.ids) == self.count and all(key in table for key in self.keys)
-
-    def scored(self, table: TokenTable, base: TokenTable | None) -> _Scored:
-        """The scores of one checkpoint; without a base next to the manifest's own."""
-        rows, theirs = self.places.of(table), self.reference
-        nll = table.columns["nll"][rows].astype(np.float64)
-        first = sure = np.zeros(len(rows), dtype=bool)
+def _scored(
+    table: TokenTable, base: TokenTable | None, manifest: Manifest, units: Units
+) -> _Scored:
+    """The scores of one checkpoint; without a base next to the manifest's own."""
+    spans, texts = list[tuple[object, ...]](), list[tuple[object, ...]]()
+    low, apart = np.zeros(3), -math.inf
+    for row in manifest.examples:
+        if row.id not in table:
+            continue
+        rows = table.rows(row.id)
+        where, nll = table.position[rows], table.columns["nll"][rows].astype(np.float64)
+        theirs = row.unll[where] / 1e6
+        if base is not None and row.id in base:
+            theirs = base.columns["nll"][base.rows(row.id)].astype(np.float64)
+        first = sure = np.zeros(len(where), dtype=bool)
         if "rank_lo" in table.columns:
             first = table.columns["rank_lo"][rows] == 1
             sure = first & (table.columns["ties"][rows] == 0)
-        if base is not None:
-            theirs, at = theirs.copy(), 0
-            for key, size in zip(self.keys, self.places.sizes, strict=True):
-                if key in base:
-                    theirs[at : at + size] = base.columns["nll"][base.rows(key)]
-                at += size
-        change, low, plain = nll - theirs, self.low.any(), self.text >= 0
-        moved = np.bincount(self.text[plain], change[plain], minlength=len(self.texts))
-        return _Scored(
-            self.spans.assign(
-                change=self._each(np.add, change),
-                sure=self._each(np.logical_and, sure),
-                won=self._each(np.logical_and, first),
-            ),
-            self.texts.assign(change=moved),
-            float(nll[self.low].mean()) if low else math.nan,
-            float(theirs[self.low].mean()) if low else math.nan,
-            float(np.abs(change).max(initial=0.0)) if len(table) else math.inf,
-        )
-
-    def _each(self, reduce: np.ufunc, values: np.ndarray) -> np.ndarray:
-        """Values of every identifier's tokens, reduced."""
-        if not len(self.first):
-            return values[:0]
-        return np.asarray(reduce.reduceat(values[self.tokens], self.first))
+        change, plain = nll - theirs, np.isin(where, row.low)
+        apart = max(apart, float(np.abs(change).max(initial=0.0)))
+        low += nll[plain].sum(), theirs[plain].sum(), plain.sum()
+        other = np.ones(len(where), dtype=bool)
+        for span, inside, *known in units.get(row.id, ()):
+            at = slice(*np.searchsorted(where, inside).tolist())
+            other[at] = False
+            facts = (row.split, row.cluster, span.type, *known, at.stop - at.start)
+            found = change[at].sum(), sure[at].all(), first[at].all()
+            spans.append((f"{span.start}:{row.id}", *facts, *found))
+        if row.canary_id is None and other.any():
+            sums = int(other.sum()), change[other].sum()
+            texts.append((row.split, row.cluster, row.task, *sums))
+    own, of_base = low[:2] / low[2] if low[2] else (math.nan, math.nan)
+    columns = "key split cluster type trained secret n_tokens change sure won".split()
+    return _Scored(
+        pd.DataFrame(spans, columns=columns),
+        pd.DataFrame(texts, columns="split cluster type n_tokens change".split()),
+        float(own),
+        float(of_base),
+        math.inf if apart < 0 else apart,
+    )
 
 
 # --- tests ----------------------------------------------------------------------------

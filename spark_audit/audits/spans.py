@@ -75,42 +75,16 @@ class Sums:
         return float(self(np.full(len(at), example), at, np.ones_like(at)).sum())
 
 
-class Places:
-    """Rows of score tables that hold given tokens of given examples.
+def summed(
+    table: TokenTable, sets: Iterable[tuple[str, np.ndarray]], values: np.ndarray
+) -> np.ndarray:
+    """Sums of what each scored token has over sets of tokens, each of one example."""
 
-    Where a token stands within its example is looked up in the first table; another
-    order of examples, or of their tokens, is found out.
-    """
+    def values_of(key: str, tokens: np.ndarray) -> np.ndarray:
+        rows = table.rows(key)
+        return np.asarray(values[rows][table.position[rows].searchsorted(tokens)])
 
-    def __init__(self, keys: Sequence[str], tokens: Sequence[np.ndarray]) -> None:
-        self._keys, self._tokens = keys, tokens
-        self.sizes = np.array([len(each) for each in tokens], np.int64)
-        self._positions = np.concatenate([np.zeros(0, np.int64), *tokens])
-        self._first = np.cumsum([0, *self.sizes[:-1]])
-        self._within: np.ndarray | None = None
-
-    def of(self, table: TokenTable) -> np.ndarray:
-        """Rows of all tokens, one set after the other."""
-        wholes = [table.rows(key) for key in self._keys]
-        starts = np.repeat(np.array([w.start for w in wholes], np.int64), self.sizes)
-        if self._within is not None:
-            rows = starts + self._within
-            if rows.max(initial=-1) < len(table) and np.array_equal(
-                table.position[rows], self._positions
-            ):
-                return np.asarray(rows)
-        each = zip(wholes, self._tokens, strict=True)
-        within = [table.position[whole].searchsorted(tokens) for whole, tokens in each]
-        self._within = np.concatenate([np.zeros(0, np.int64), *within])
-        return np.asarray(starts + self._within)
-
-    def first(self, table: TokenTable) -> np.ndarray:
-        """The row of each set's first token."""
-        return np.asarray(self.of(table)[self._first])
-
-    def summed(self, values: np.ndarray) -> np.ndarray:
-        """Sums over each set of values as :meth:`of` orders them."""
-        return np.asarray(np.add.reduceat(values, self._first))
+    return np.array([values_of(*each).sum(dtype=np.float64) for each in sets])
 
 
 def audited_spans(

@@ -9,9 +9,9 @@ and corrected over all stages and tasks of a report.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ from spark_audit.audits.task_accuracy import UNORDERED, check_order, places_of_t
 from spark_audit.data.occurrences import standing
 from spark_audit.manifest.schema import Manifest
 from spark_audit.names import ANY, CheckpointName
-from spark_audit.results import AuditResult, Claim, Estimate, Finding, Guard, Row
+from spark_audit.results import AuditResult, Claim, Finding, Guard, Row
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.stats.bootstrap import holm_by_key
@@ -93,29 +93,31 @@ class Stages(Audit):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, findings and guards of every series, and the state of each task."""
-        found, every = Found(), all_series(evidence)
+        every = all_series(evidence)
+        cells = judged([c for name, one in every.items() for c in cells_of(name, one)])
+        rows = [cell.row("memory") for cell in cells]
+        # Nothing stands before the first stage but the reference.
+        rows += [cell.row("step") for cell in cells if cell.task and cell.stage > 1]
+        findings, guards, gains = list[Finding](), list[Guard](), dict[str, Gain]()
         for name, series in every.items():
-            for task, stage, cell in cells_of(series):
-                found.cells[name, task, stage] = cell
-        found.conclude()
-        whole = {n: BySeries.of(s, without=found.apart(n)) for n, s in every.items()}
-        at_once = {name: one for name, one in whole.items() if one is not None}
-        names = list(dict.fromkeys(key[0] for key in found.cells))
-        rows = [row for key, cell in found.cells.items() for row in _rows(key, cell)]
-        by_place = {(r.checkpoint, r.metric, r.of, r.group): r for r in rows}
-        findings, guards = [], []
-        for name in names:
-            findings += [
-                remembered(name, found, by_place),
-                likelier(name, found, by_place),
-            ]
-            guards += guards_of(name, found)
-        findings += by_series(at_once, rows)
+            own = [cell for cell in cells if cell.series == name]
+            findings += [remembered(name, own, cells), likelier(name, own, cells)]
+            early = [cell for cell in own if cell.task and cell.stage < cell.place]
+            apart = sorted({c.task for c in early if c.p is not None and c.p < LEVEL})
+            if tested := sum(cell.p is not None for cell in early):
+                facts: dict[str, Any] = {"figures": tested, "tasks": apart}
+                passed = None if apart else True
+                what = "tasks not yet trained on", "early_tasks", facts
+                guards.append(guard(*what, passed=passed, checkpoint=name))
+            if (gain := gain_of(name, series, without=apart)) is not None:
+                gains[name] = gain
+        rows += [row for gain in gains.values() for row in gain.rows]
+        ordered = sorted((c for c in cells if c.task), key=lambda cell: cell.stage)
         return AuditResult(
             rows=rows,
             guards=guards,
-            findings=findings,
-            tables={"stages_states": [_record(key, found) for key in found.states]},
+            findings=[*findings, *gain_findings(gains)],
+            tables={"stages_states": [_record(cell) for cell in ordered]},
         )
 
 
@@ -156,168 +158,6 @@ def _holders(manifest: Manifest) -> dict[str, set[str]]:
     return found
 
 
-# --- findings, rows, and a table ------------------------------------------------------
-
-
-Told: TypeAlias = "Mapping[tuple[str, str, str, str], Row]"
-
-
-def _when(states: Mapping[int, State], place: int) -> tuple[str, list[str]]:
-    """From when to when a task's identifiers were remembered: a key, and stages."""
-    held = [stage for stage, state in states.items() if state == "remembered"]
-    last = max(states)
-    every = [stage for stage in states if held[0] <= stage <= held[-1]]
-    if held[-1] == last and held == every:
-        return ("own", []) if held[0] == place else ("from", [str(held[0])])
-    if held == every and len(held) > 1:
-        key, stages = "range", [str(held[0]), str(held[-1])]
-    else:
-        key, stages = "at", [str(stage) for stage in held]
-    if held[-1] == last:
-        return key, stages
-    lost = [s for s, state in states.items() if s > held[-1] and state == "forgotten"]
-    if lost:
-        return f"{key}_forgotten", [*stages, str(lost[0])]
-    end = next(stage for stage in states if stage > held[-1])
-    return f"{key}_ended", [*stages, str(end)]
-
-
-def remembered(name: str, series: Found, rows: Told) -> Finding:
-    """What is remembered of a series from when to when."""
-    cells = series.of(name)
-    tested = [k for k in cells if series.states[k] != "not yet trained"]
-    estimable = [key for key in tested if series.states[key] != "not estimable"]
-    if not estimable:
-        notes = [c.own.difference.note for c in cells.values()]
-        reasons = list(dict.fromkeys(filter(None, notes)))
-        return Finding.not_tested(
-            "stages", "stages.missing", checkpoint=name, reasons=reasons
-        )
-    by_task: dict[str, dict[int, State]] = defaultdict(dict)
-    for _, task, stage in tested:
-        by_task[task][stage] = series.states[name, task, stage]
-    whens: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for task, states in by_task.items():
-        if "remembered" in states.values():
-            place = cells[name, task, max(states)].place
-            key, stages = _when(states, place)
-            whens[key, *stages].append(task)
-    if not whens:
-        row = rows[name, "memory", str(max(key[2] for key in estimable)), "pooled"]
-        return Finding.on(row, "nothing_shown", "stages.nothing", facts={"memory": row})
-    shown = [key for key in estimable if series.states[key] == "remembered"]
-    # The latest stage is what is left now; of its tasks the one remembered most.
-    best = min(shown, key=lambda k: (-k[2], cells[k].own.difference.value or 0.0))
-    row = rows[name, "memory", str(best[2]), f"task:{best[1]}"]
-    facts: dict[str, Any] = {
-        "tasks": list(whens.values()),
-        "periods": [list(when) for when in whens],
-    }
-    facts |= {"memory": row, "task": best[1], "stage": best[2]}
-    facts |= {"p": series.late[best], "tests": len(series.late)}
-    return Finding.on(
-        row, "moved", "stages.remembered", facts=facts, p_adjusted=series.late[best]
-    )
-
-
-def likelier(name: str, series: Found, rows: Told) -> Finding:
-    """Whether a later stage made identifiers of an earlier task likelier again."""
-    cells = series.of(name)
-    steps = {key: p for key, p in series.steps.items() if key[0] == name}
-    if not steps:
-        ordered = any(cell.place for cell in cells.values())
-        reason = "no task can be followed beyond its stage" if ordered else UNORDERED
-        return Finding.not_tested(
-            "stages", "stages.no_steps", checkpoint=name, reason=reason
-        )
-    again = [key for key in steps if key in series.again]
-    best = min(again or steps, key=lambda key: cells[key].step.difference.value or 0.0)
-    row = rows[name, "step", str(best[2]), f"task:{best[1]}"]
-    facts: dict[str, Any] = {"step": row, "task": best[1], "stage": best[2]}
-    facts |= {"p": steps[best], "tests": len(series.steps)}
-    facts["tasks"] = [task for _, task, _ in again]
-    facts["stages"] = [str(stage) for _, _, stage in again]
-    says = "stages.again" if again else "stages.not_again"
-    claim: Claim = "moved" if again else "nothing_shown"
-    return Finding.on(row, claim, says, facts=facts, p_adjusted=steps[best])
-
-
-def guards_of(name: str, series: Found) -> list[Guard]:
-    """The contrast where nothing can be remembered: before a task was trained on."""
-    early = [k for k, c in series.of(name).items() if k[2] < c.place]
-    tested = [key for key in early if key in series.early]
-    if not tested:
-        return []
-    apart = sorted(series.apart(name))
-    facts: dict[str, Any] = {"figures": len(tested), "tasks": apart}
-    passed = None if apart else True
-    name_of = "tasks not yet trained on"
-    return [guard(name_of, "early_tasks", facts, passed=passed, checkpoint=name)]
-
-
-def by_series(found: Mapping[str, BySeries], rows: list[Row]) -> list[Finding]:
-    """Whether all stages at once show more memory than the last one; adds the rows."""
-    adjusted = holm_by_key({name: one.gain.t_p() for name, one in found.items()})
-    findings = []
-    for name, one in found.items():
-        band: dict[str, Any] = {"null_low": -one.reach, "null_high": one.reach}
-        made = (one.best, "by_series", band), (one.last, "by_last", band)
-        shown = [
-            Stages.row(own.difference, name, f"memory_{metric}", null=0.0, **more)
-            for own, metric, more in (*made, (one.gain, "gain", {}))
-        ]
-        rows += shown
-        facts: dict[str, Any] = {"series": shown[0], "last": shown[1], "gain": shown[2]}
-        if name not in adjusted:
-            continue
-        p, gain, best = adjusted[name], facts["gain"], facts["series"]
-        found_by = claim_of(best) == "memory"
-        adds = p < LEVEL and gain.value < 0 and found_by
-        facts |= {"p": p, "tests": len(adjusted)}
-        says = "stages.series_adds" if adds else "stages.series_adds_nothing"
-        claim: Claim = "moved" if adds else "nothing_shown"
-        findings.append(Finding.on(gain, claim, says, facts=facts, p_adjusted=p))
-    return findings
-
-
-FEWEST_TOLD = 3
-"""Clusters of a figure whose p is told."""
-
-
-def _rows(key: Key, cell: Cell) -> list[Row]:
-    name, task, stage = key
-
-    def row(metric: str, estimate: Estimate, reach: float) -> Row:
-        band = {"null": 0.0, "null_low": -reach, "null_high": reach}
-        group = f"task:{task}" if task else "pooled"
-        return Stages.row(estimate, name, metric, str(stage), group=group, **band)
-
-    made = [row("memory", cell.own.difference, cell.reach)]
-    # Nothing stands before the first stage but the reference.
-    if task and stage > 1:
-        made.append(row("step", cell.step.difference, cell.gap))
-    return made
-
-
-def _record(key: Key, found: Found) -> dict[str, Any]:
-    """A line of the table: all but the figures, which are rows."""
-    cell = found.cells[key]
-    clusters = cell.own.difference.clusters
-    ps = ((found.late | found.early).get(key), found.steps.get(key))
-    shown = [p if clusters >= FEWEST_TOLD else None for p in ps]
-    return {
-        "checkpoint": key[0],
-        "task": key[1],
-        "stage": key[2],
-        "trained_at": cell.place or None,
-        "state": found.states[key],
-        "p_adjusted": shown[0],
-        "likelier_again": key in found.again,
-        "step_p_adjusted": shown[1],
-        "clusters": clusters,
-    }
-
-
 # --- memory of each task after each stage ---------------------------------------------
 
 
@@ -330,100 +170,107 @@ State = Literal[
     "confounded",
     "not estimable",
 ]
-Key: TypeAlias = tuple[str, str, int]
-"""Series, task (empty: all of them) and stage."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
-    """One task after one stage: memory, and its change by the stage.
+    """One task (empty: all of them) of a series after one stage.
 
-    ``place`` is the stage that trained the task, 0 if unknown. ``p`` and ``step_p`` are
-    two-sided, of no difference beyond what the sides were apart before (``reach``,
-    ``gap``, nats); ``since`` is p of no rise since the stage at which the task was
-    remembered most, over all stages that could have been that.
+    Attributes
+    ----------
+    place
+        Stage that trained the task, 0 if unknown.
+    own, step
+        Memory, and its change by the stage.
+    reach, gap
+        What the two sides were apart before, nats: less is no evidence.
+    since
+        P of no rise since the stage at which the task was remembered most, over all
+        stages that could have been that.
+    p, step_p
+        Two-sided, of no memory and of no change of it, each adjusted over the tasks of
+        a report (:func:`judged`). None: not tested.
+    again
+        Whether the stage, a later one than its own, made the task's likelier again.
     """
 
+    series: str
+    task: str
+    stage: int
+    place: int
     own: Memory
     step: Memory
-    place: int
     reach: float = 0.0
     gap: float = 0.0
     since: float = 1.0
+    p: float | None = None
+    step_p: float | None = None
+    state: State = "not estimable"
+    again: bool = False
 
-    @property
-    def p(self) -> float | None:
-        """Of no memory."""
-        return self.own.t_p(null=self.reach)
-
-    @property
-    def step_p(self) -> float | None:
-        """Of no change of it by the stage."""
-        return self.step.t_p(null=self.gap)
-
-    @property
-    def likelier(self) -> bool:
-        """Whether the stage made trained ones likelier, by themselves and beyond."""
-        fell = self.step.trained.high
-        return fell is not None and fell < 0 and (self.step.difference.value or 0) < 0
-
-
-@dataclass
-class Found:
-    """All cells of a report, with what holds once all of them count.
-
-    ``early`` and ``late`` are p of no memory before a task was trained on and since,
-    ``risen`` of no rise since its lowest, ``steps`` of no change by a later stage, each
-    adjusted over its own kind; ``again`` holds what a later stage made likelier again.
-    """
-
-    cells: dict[Key, Cell] = field(default_factory=dict)
-    early: dict[Key, float] = field(default_factory=dict)
-    late: dict[Key, float] = field(default_factory=dict)
-    risen: dict[Key, float] = field(default_factory=dict)
-    steps: dict[Key, float] = field(default_factory=dict)
-    states: dict[Key, State] = field(default_factory=dict)
-    again: set[Key] = field(default_factory=set)
-
-    def of(self, series: str) -> dict[Key, Cell]:
-        """Cells of a series' single tasks."""
-        return {k: c for k, c in self.cells.items() if k[0] == series and k[1]}
-
-    def apart(self, series: str) -> set[str]:
-        """Tasks of a series whose sides differed before they were trained on."""
-        return {k[1] for k, p in self.early.items() if k[0] == series and p < LEVEL}
-
-    def conclude(self) -> None:
-        """Correct over all single tasks, and name each one's state."""
-        single = {k: cell for k, cell in self.cells.items() if k[1]}
-        late = {k: cell for k, cell in single.items() if k[2] >= cell.place}
-        self.late = holm_by_key({k: cell.p for k, cell in late.items()})
-        self.early = holm_by_key({k: c.p for k, c in single.items() if k not in late})
-        self.risen = holm_by_key({k: cell.since for k, cell in late.items()})
-        self.steps = holm_by_key(
-            {k: c.step_p for k, c in late.items() if 0 < c.place < k[2]}
+    def row(self, metric: Literal["memory", "step"]) -> Row:
+        """A figure of it."""
+        found, reach = self.own, self.reach
+        if metric == "step":
+            found, reach = self.step, self.gap
+        band = {"null": 0.0, "null_low": -reach, "null_high": reach}
+        group, of = f"task:{self.task}" if self.task else "pooled", str(self.stage)
+        return Stages.row(
+            found.difference, self.series, metric, of, group=group, **band
         )
-        apart = {k[:2] for k, p in self.early.items() if p < LEVEL}
-        seen: set[tuple[str, str]] = set()
-        for key in sorted(single, key=lambda key: key[2]):
-            cell, who = single[key], key[:2]
-            self.states[key] = state = self._state(key, cell, who in apart, who in seen)
-            if state == "remembered":
-                seen.add(who)
-            if self.steps.get(key, 1.0) < LEVEL and who not in apart and cell.likelier:
-                self.again.add(key)
 
-    def _state(self, key: Key, cell: Cell, apart: bool, before: bool) -> State:
-        p, value = self.late.get(key), cell.own.difference.value
-        if key[2] < cell.place:
-            return "not yet trained"
-        if p is None or value is None:
-            return "not estimable"
-        if apart:
-            return "confounded"
-        if p < LEVEL:
-            return "remembered" if value < 0 else "less likely"
-        return "forgotten" if before and self.risen[key] < LEVEL else "not shown"
+
+def judged(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells with p adjusted over all single tasks, and each one's state.
+
+    What was before a task was trained on is corrected apart from what is since, and so
+    are rises since the lowest, and steps by later stages.
+    """
+    single = [cell for cell in cells if cell.task]
+    early = [cell for cell in single if cell.stage < cell.place]
+    late = [cell for cell in single if cell.stage >= cell.place]
+    followed = [cell for cell in late if 0 < cell.place < cell.stage]
+    ps = {
+        cell: p
+        for part in (early, late)
+        for cell, p in holm_by_key({c: c.own.t_p(null=c.reach) for c in part}).items()
+    }
+    risen = holm_by_key({cell: cell.since for cell in late})
+    steps = holm_by_key({cell: cell.step.t_p(null=cell.gap) for cell in followed})
+    apart = {(c.series, c.task) for c in early if ps.get(c, 1.0) < LEVEL}
+    seen: set[tuple[str, str]] = set()
+    found: dict[Cell, Cell] = {}
+    for cell in sorted(single, key=lambda cell: cell.stage):
+        who, p, value = (
+            (cell.series, cell.task),
+            ps.get(cell),
+            cell.own.difference.value,
+        )
+        state: State = "not shown"
+        if cell.stage < cell.place:
+            state = "not yet trained"
+        elif p is None or value is None:
+            state = "not estimable"
+        elif who in apart:
+            state = "confounded"
+        elif p < LEVEL:
+            state = "remembered" if value < 0 else "less likely"
+        elif who in seen and risen[cell] < LEVEL:
+            state = "forgotten"
+        if state == "remembered":
+            seen.add(who)
+        # Likelier by themselves, and beyond those never trained on.
+        fell = cell.step.trained.high
+        fell_beyond = (cell.step.difference.value or 0) < 0
+        again = fell is not None and fell < 0 and fell_beyond and who not in apart
+        found[cell] = replace(
+            cell,
+            p=p,
+            step_p=steps.get(cell),
+            state=state,
+            again=again and steps.get(cell, 1.0) < LEVEL,
+        )
+    return [found.get(cell, cell) for cell in cells]
 
 
 @dataclass(frozen=True)
@@ -456,59 +303,21 @@ def all_series(evidence: Evidence) -> dict[str, Series]:
     return series
 
 
-def cells_of(series: Series) -> Iterator[tuple[str, int, Cell]]:
-    """Task (empty: all that were trained on) and stage, with its cell."""
+def cells_of(name: str, series: Series) -> Iterator[Cell]:
+    """Every task stage after stage, and all that were trained on so far."""
     spans = series.spans
     usable = _usable(spans)
-    tasks, places = (spans[name].to_numpy() for name in ("task", "place"))
+    tasks, places = (spans[column].to_numpy() for column in ("task", "place"))
     for task in sorted(set(tasks)):
         chosen = usable & (tasks == task)
         held = {stage: sums[chosen] for stage, sums in series.nll.items()}
-        place = int(places[tasks == task][0])
-        yield from ((task, *each) for each in _course(spans[chosen], held, place))
+        head = name, task, int(places[tasks == task][0])
+        yield from _course(*head, spans[chosen], held)
     for stage, sums in series.nll.items():
         chosen = usable & (places <= stage)
         own, before = spans[chosen], spans["ref_sum"].to_numpy()[chosen]
         moved, apart = _contrast(_sides(own), sums[chosen], before)
-        yield "", stage, Cell(moved, Memory.missing("only per task"), 0, apart)
-
-
-@dataclass(frozen=True)
-class BySeries:
-    """Memory of all tasks by every stage at once, by the last one, and the gain.
-
-    Who has every stage sees an identifier at the stage that knew it best since its own
-    task; held-out identifiers of the task take the best of the same stages.
-    """
-
-    best: Memory
-    last: Memory
-    gain: Memory
-    reach: float
-
-    @classmethod
-    def of(cls, series: Series, *, without: Collection[str] = ()) -> BySeries | None:
-        """``None`` where no task has a place, or there is a single stage.
-
-        Parameters
-        ----------
-        without
-            Tasks whose sides differed before they were trained on.
-        """
-        spans, stages = series.spans, np.array([*series.nll])[:, None]
-        trained = (spans["place"] > 0) & ~spans["task"].isin([*without])
-        chosen = _usable(spans) & trained.to_numpy()
-        own = spans[chosen]
-        if len(stages) < 2 or own.empty:
-            return None
-        # More stages have seen the tasks that came first: each is compared by itself.
-        strata = own.assign(stratum=own.groupby(["task", "stratum"]).ngroup())
-        sides, before = _sides(strata), own["ref_sum"].to_numpy()
-        sums = np.stack([nll[chosen] for nll in series.nll.values()])
-        seen = np.where(stages >= own["place"].to_numpy(), sums, np.inf).min(axis=0)
-        last, reach = _contrast(sides, sums[-1], before)
-        best, _ = _contrast(sides, seen, before)
-        return cls(best, last, _contrast(sides, seen, sums[-1])[0], reach)
+        yield Cell(name, "", stage, 0, moved, Memory.missing("only per task"), apart)
 
 
 def _usable(spans: pd.DataFrame) -> np.ndarray:
@@ -541,8 +350,8 @@ def _contrast(
 
 
 def _course(
-    spans: pd.DataFrame, nll: Mapping[int, np.ndarray], place: int
-) -> Iterator[tuple[int, Cell]]:
+    name: str, task: str, place: int, spans: pd.DataFrame, nll: Mapping[int, np.ndarray]
+) -> Iterator[Cell]:
     """A task's cells, stage after stage."""
     sides, reference = _sides(spans), spans["ref_sum"].to_numpy()
     least: dict[int, float] = {}
@@ -562,7 +371,156 @@ def _course(
             p = rose.t_p()
             if p is not None and (rose.difference.value or 0.0) > 0:
                 since = min(1.0, len(least) * p)
-        yield stage, Cell(own, step, place, reach, gap, since)
+        yield Cell(name, task, stage, place, own, step, reach, gap, since)
         held = unequal(own.difference)
         if own.difference.value is not None and stage >= place:
             least[stage] = own.difference.value
+
+
+# --- memory by all stages at once -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What all stages at once show beyond the last one.
+
+    ``rows`` are memory by the series, by its last stage, and the gain; ``p`` is
+    two-sided, of no gain.
+    """
+
+    rows: tuple[Row, Row, Row]
+    p: float | None
+
+
+def gain_of(name: str, series: Series, *, without: Collection[str]) -> Gain | None:
+    """The gain over all tasks; ``None`` if none has a place, or of a single stage.
+
+    Who has every stage sees an identifier at the stage that knew it best since its own
+    task; held-out identifiers of the task take the best of the same stages.
+
+    Parameters
+    ----------
+    without
+        Tasks whose sides differed before they were trained on.
+    """
+    spans, stages = series.spans, np.array([*series.nll])[:, None]
+    trained = (spans["place"] > 0) & ~spans["task"].isin([*without])
+    chosen = _usable(spans) & trained.to_numpy()
+    own = spans[chosen]
+    if len(stages) < 2 or own.empty:
+        return None
+    # More stages have seen the tasks that came first: each is compared by itself.
+    strata = own.assign(stratum=own.groupby(["task", "stratum"]).ngroup())
+    sides, before = _sides(strata), own["ref_sum"].to_numpy()
+    sums = np.stack([nll[chosen] for nll in series.nll.values()])
+    seen = np.where(stages >= own["place"].to_numpy(), sums, np.inf).min(axis=0)
+    last, reach = _contrast(sides, sums[-1], before)
+    best, _ = _contrast(sides, seen, before)
+    gain, _ = _contrast(sides, seen, sums[-1])
+    band: dict[str, Any] = {"null": 0.0, "null_low": -reach, "null_high": reach}
+    rows = (
+        Stages.row(best.difference, name, "memory_by_series", **band),
+        Stages.row(last.difference, name, "memory_by_last", **band),
+        Stages.row(gain.difference, name, "memory_gain", null=0.0),
+    )
+    return Gain(rows, gain.t_p())
+
+
+def gain_findings(gains: Mapping[str, Gain]) -> Iterator[Finding]:
+    """Whether all stages at once show more memory than the last one."""
+    adjusted = holm_by_key({name: one.p for name, one in gains.items()})
+    for name, p in adjusted.items():
+        best, last, gain = gains[name].rows
+        shown = claim_of(best) == "memory"
+        adds = p < LEVEL and (gain.value or 0.0) < 0 and shown
+        facts: dict[str, Any] = {"series": best, "last": last, "gain": gain}
+        facts |= {"p": p, "tests": len(adjusted)}
+        says = "stages.series_adds" if adds else "stages.series_adds_nothing"
+        claim: Claim = "moved" if adds else "nothing_shown"
+        yield Finding.on(gain, claim, says, facts=facts, p_adjusted=p)
+
+
+# --- findings and a table -------------------------------------------------------------
+
+
+def remembered(name: str, own: Sequence[Cell], every: Sequence[Cell]) -> Finding:
+    """What is remembered of a series and when; ``every`` cell of the report counts."""
+    single = [cell for cell in own if cell.task]
+    tested = [cell for cell in single if cell.state != "not yet trained"]
+    estimable = [cell for cell in tested if cell.state != "not estimable"]
+    if not estimable:
+        notes = [cell.own.difference.note for cell in single]
+        reasons = list(dict.fromkeys(filter(None, notes)))
+        missing = "stages", "stages.missing"
+        return Finding.not_tested(*missing, checkpoint=name, reasons=reasons)
+    shown = [cell for cell in estimable if cell.state == "remembered"]
+    if not shown:
+        last = max(cell.stage for cell in estimable)
+        whole = next(cell for cell in own if not cell.task and cell.stage == last)
+        row = whole.row("memory")
+        return Finding.on(row, "nothing_shown", "stages.nothing", facts={"memory": row})
+    periods: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for task in dict.fromkeys(cell.task for cell in shown):
+        at = [cell.stage for cell in shown if cell.task == task]
+        lost = [c.stage for c in tested if (c.task, c.state) == (task, "forgotten")]
+        lost = [stage for stage in lost if stage > at[-1]]
+        periods["".join(map(str, lost[:1])), *map(str, at)].append(task)
+    # The latest stage is what is left now; of its tasks the one remembered most.
+    best = min(shown, key=lambda c: (-c.stage, c.own.difference.value or 0.0))
+    row = best.row("memory")
+    facts: dict[str, Any] = {
+        "tasks": [*periods.values()],
+        "periods": [list(period) for period in periods],
+        "memory": row,
+        "task": best.task,
+        "stage": best.stage,
+        "p": best.p,
+        "tests": sum(c.p is not None for c in every if c.stage >= c.place),
+    }
+    return Finding.on(row, "moved", "stages.remembered", facts=facts, p_adjusted=best.p)
+
+
+def likelier(name: str, own: Sequence[Cell], every: Sequence[Cell]) -> Finding:
+    """Whether a later stage made identifiers of an earlier task likelier again."""
+    steps = [cell for cell in own if cell.step_p is not None]
+    if not steps:
+        ordered = any(cell.place for cell in own)
+        reason = "no task can be followed beyond its stage" if ordered else UNORDERED
+        missing = "stages", "stages.no_steps"
+        return Finding.not_tested(*missing, checkpoint=name, reason=reason)
+    again = [cell for cell in steps if cell.again]
+    best = min(again or steps, key=lambda cell: cell.step.difference.value or 0.0)
+    row = best.row("step")
+    facts: dict[str, Any] = {
+        "step": row,
+        "task": best.task,
+        "stage": best.stage,
+        "p": best.step_p,
+        "tests": sum(cell.step_p is not None for cell in every),
+        "tasks": [cell.task for cell in again],
+        "stages": [str(cell.stage) for cell in again],
+    }
+    says = "stages.again" if again else "stages.not_again"
+    claim: Claim = "moved" if again else "nothing_shown"
+    return Finding.on(row, claim, says, facts=facts, p_adjusted=best.step_p)
+
+
+FEWEST_TOLD = 3
+"""Clusters of a figure whose p is told."""
+
+
+def _record(cell: Cell) -> dict[str, Any]:
+    """A line of the table: all but the figures, which are rows."""
+    clusters = cell.own.difference.clusters
+    told = clusters >= FEWEST_TOLD
+    return {
+        "checkpoint": cell.series,
+        "task": cell.task,
+        "stage": cell.stage,
+        "trained_at": cell.place or None,
+        "state": cell.state,
+        "p_adjusted": cell.p if told else None,
+        "likelier_again": cell.again,
+        "step_p_adjusted": cell.step_p if told else None,
+        "clusters": clusters,
+    }

@@ -8,15 +8,15 @@ stage ``t`` was trained on the ``t``-th task of the order.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard, scored
 from spark_audit.errors import InputError, choose
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.manifest.sequences import labels_key, task_labels
@@ -103,10 +103,7 @@ class Utility(Audit):
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """Test rows of the order's tasks without a canary that have a response."""
-        asked, _ = asked_rows(
-            manifest, tasks_in_order(manifest, self.order), self.scorer
-        )
-        ids = sorted(example.id for example in asked)
+        ids = sorted(example.id for example in self._asked(manifest)[1])
         if not ids:
             return {}
         if self.scorer == "likelihood":
@@ -117,8 +114,8 @@ class Utility(Audit):
         self, tables: Tables, manifest: Manifest, context: Context
     ) -> Evidence:
         """One unit per question; per task without one a unit with the ``reason``."""
-        tasks, scorer = tasks_in_order(manifest, self.order), self.scorer
-        asked, reasons = asked_rows(manifest, tasks, scorer)
+        tasks, asked, reasons = self._asked(manifest)
+        scorer = self.scorer
         place = {task: i for i, task in enumerate(tasks)}
         chance, labels = _chance(asked, scorer), task_labels(manifest)
         wanted = Pass("candidates" if scorer == "likelihood" else "generate")
@@ -132,9 +129,7 @@ class Utility(Audit):
         units = units.assign(scorer=scorer, place=units["task"].map(place))
 
         def measured() -> Measured:
-            for name, passes in tables.items():
-                if (table := passes.get(wanted)) is None:
-                    continue
+            for name, table in scored(tables, wanted):
                 correct, empty = np.full(len(units), -1.0), np.zeros(len(units))
                 for i, example in enumerate(asked):
                     if scorer == "likelihood":
@@ -155,66 +150,76 @@ class Utility(Audit):
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         """Rows, contrasts and findings; names are those of series."""
-        facts, units = evidence.facts, evidence.units
-        order = ",".join(facts["order"])
-        common: dict[str, Any] = {
-            "guards": _label_guards(facts),
-            "settings": {"order": order, "scorer": facts["scorer"]},
-        }
-        if not (evidence.values["correct"] >= 0).any():
-            reasons = dict(zip(units["task"], units["reason"], strict=True))
-            tasks = [f"{task} {reason}" for task, reason in reasons.items()]
-            unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
-            return AuditResult(findings=[unknown], **common)
         every = dict(all_series(evidence))
-        draws = _Draws(context)
-        rows: list[Row] = []
-        contrasts: list[Contrast] = []
-        matrices: list[dict[str, Any]] = []
+        draws = _drawer(context)
+        rows, contrasts = list[Row](), list[Contrast]()
         for name, series in every.items():
-            rows += _rows(name, series, draws)
-            matrices += _matrix_records(name, series)
-        for name, series in every.items():
-            if (other := context.baselines.get(name)) in every:
-                contrasts += _contrasts((name, other), series, every[other], draws)
+            rows += _rows(name, series, draws, paper=context.paper)
+        for names in context.baselines.items():
+            if {*names} <= {*every}:
+                contrasts += _contrasts(names, every, draws, context)
+        findings = [finding(name, series, rows) for name, series in every.items()]
+        findings += [contrast_finding(row) for row in contrasts if row.metric == "last"]
+        if not every:
+            units = evidence.units[["task", "reason"]].itertuples(index=False)
+            tasks = list(dict.fromkeys(f"{task} {reason}" for task, reason in units))
+            unknown = Finding.not_tested("utility", "utility.nothing", tasks=tasks)
+            findings = [unknown]
+        matrices = [r for item in every.items() for r in _matrix_records(*item)]
+        facts = evidence.facts
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
-            findings=[
-                *(finding(name, series, rows) for name, series in every.items()),
-                *(contrast_finding(row) for row in contrasts if row.metric == "last"),
-            ],
-            tables={"accuracy_matrix": matrices},
-            guards=[*common["guards"], *_empty_guards(evidence)],
-            settings=common["settings"],
+            findings=findings,
+            tables={"accuracy_matrix": matrices} if matrices else {},
+            guards=list(_guards(evidence)),
+            settings={"order": ",".join(facts["order"]), "scorer": facts["scorer"]},
         )
 
     def why_nothing(self, manifest: Manifest) -> str:
         """Why no task has a question."""
-        reasons = asked_rows(
-            manifest, tasks_in_order(manifest, self.order), self.scorer
-        )[1]
+        reasons = self._asked(manifest)[2]
         return "; ".join(f"{task} {text}" for task, text in reasons.items())
+
+    def _asked(
+        self, manifest: Manifest
+    ) -> tuple[list[str], list[ManifestExample], dict[str, str]]:
+        """The tasks in order, the rows that are asked, and why a task has none."""
+        tasks = tasks_in_order(manifest, self.order)
+        labels = task_labels(manifest) if self.scorer == "likelihood" else None
+        asked, reasons = list[ManifestExample](), dict[str, str]()
+        for task in tasks:
+            known = None if labels is None else labels.get(task, [""])
+            if known is not None and not all(label.strip() for label in known):
+                reasons[task] = NO_LABELS
+                continue
+            rows = [
+                row
+                for row in manifest.examples
+                if (row.task, row.split) == (task, "test")
+                and row.canary_id is None
+                and row.response.strip()
+                and row.response_token > 0
+            ]
+            asked += rows
+            if not rows:
+                reasons[task] = NO_ROWS
+        return tasks, asked, reasons
 
 
 def _label_facts(
     manifest: Manifest, tasks: Sequence[str], scorer: str
 ) -> dict[str, Any]:
     """Tasks with labels that the scorer cannot tell apart; rows that were not asked."""
-    labels = task_labels(manifest)
+    known = task_labels(manifest) if scorer == "normalised" else {}
     clash = [
         task
         for task in tasks
-        if scorer == "normalised"
-        and len({normalised(s) for s in labels.get(task, ())})
-        < len({stripped(s) for s in labels.get(task, ())})
+        if len({*map(normalised, known.get(task, ()))})
+        < len({*map(stripped, known.get(task, ()))})
     ]
-    blank = sum(
-        example.split == "test"
-        and example.task in tasks
-        and not example.response.strip()
-        for example in manifest.examples
-    )
+    rows = (row for row in manifest.examples if row.split == "test")
+    blank = sum(row.task in tasks and not row.response.strip() for row in rows)
     return {"clash": clash, "blank": blank}
 
 
@@ -281,31 +286,6 @@ def places_of_tasks(
     }
 
 
-def asked_rows(
-    manifest: Manifest, tasks: Sequence[str], scorer: str
-) -> tuple[list[ManifestExample], dict[str, str]]:
-    """The rows that are asked, and why a task has none."""
-    labels = task_labels(manifest) if scorer == "likelihood" else None
-    found, reasons = [], {}
-    for task in tasks:
-        if labels is not None and not all(s.strip() for s in labels.get(task, [""])):
-            reasons[task] = NO_LABELS
-            continue
-        rows = [
-            example
-            for example in manifest.examples
-            if example.task == task
-            and example.split == "test"
-            and example.canary_id is None
-            and example.response.strip()
-            and example.response_token > 0
-        ]
-        found += rows
-        if not rows:
-            reasons[task] = NO_ROWS
-    return found, reasons
-
-
 def _likeliest(
     table: TokenTable, example: ManifestExample, labels: Sequence[str]
 ) -> bool:
@@ -357,33 +337,28 @@ class Series:
 
     def answers(self, keep: Collection[str] | None = None) -> Answers:
         """Sums by cluster, over some of the examples."""
-        chosen = np.ones(len(self.rows), dtype=bool)
+        rows, correct = self.rows, self.correct
         if keep is not None:
-            chosen = self.rows["example"].isin(keep).to_numpy()
+            chosen = rows["example"].isin(keep).to_numpy()
+            rows, correct = rows[chosen], correct[chosen]
         return Answers.of_rows(
-            self.correct[chosen],
-            self.tasks.index.get_indexer(pd.Index(self.rows["task"][chosen])),
-            self.rows["code"].to_numpy()[chosen],
+            correct,
+            self.tasks.index.get_indexer(pd.Index(rows["task"])),
+            rows["code"].to_numpy(),
             n_tasks=len(self.tasks),
             n_clusters=self.n_clusters,
         )
 
-    @property
-    def unasked(self) -> list[str]:
-        """Tasks without a question, with the reason."""
-        reasons = self.tasks["reason"][self.tasks["reason"] != ""]
-        return [f"{task} {reason}" for task, reason in reasons.items()]
-
     def reason(self, metric: str) -> str | None:
         """Why a figure over tasks and stages has no value."""
-        if self.unasked:
-            return "; ".join(self.unasked)
-        if metric != "last" and self.stages != list(range(1, len(self.stages) + 1)):
-            if len(self.stages) > 1:
-                listed = ", ".join(map(str, self.stages))
-                return f"only the stages {listed} were scored"
-        shape = {"stages": len(self.stages), "tasks": len(self.tasks)}
-        return reason_against(metric, **shape)
+        unasked = self.tasks["reason"][self.tasks["reason"] != ""]
+        if len(unasked):
+            return "; ".join(f"{task} {reason}" for task, reason in unasked.items())
+        stages = len(self.stages)
+        gaps = self.stages != list(range(1, stages + 1))
+        if metric != "last" and stages > 1 and gaps:
+            return f"only the stages {', '.join(map(str, self.stages))} were scored"
+        return reason_against(metric, stages=stages, tasks=len(self.tasks))
 
 
 def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
@@ -411,32 +386,23 @@ def all_series(evidence: Evidence) -> Iterator[tuple[str, Series]]:
 
 def finding(name: str, series: Series, rows: Sequence[Row]) -> Finding:
     """How good a series' answers are after its last stage, and what was forgotten."""
-    by_metric = {
-        row.metric: row
-        for row in rows
-        if row.checkpoint == name and row.group == "pooled"
-    }
+    pooled = (r for r in rows if (r.checkpoint, r.group) == (name, "pooled"))
+    by_metric = {row.metric: row for row in pooled}
     last, bwt = by_metric["last"], by_metric["bwt"]
     if last.value is None:
         facts: dict[str, Any] = {"reason": last.note}
         return Finding.on(last, "not_tested", "utility.missing", facts=facts)
     side = None if last.null is None else side_of(last, last.null)
     against = {None: "unknown", -1: "worse", 0: "not_shown", 1: "known"}
+    ways = {None: "no_interval", 0: "not_detected", -1: "forgotten", 1: "gained"}
     facts = {
         "accuracy": last,
         "tasks": len(series.tasks),
         "against_null": against[side],
         "transfer": bwt,
-        "transfer_is": _transfer(bwt),
+        "transfer_is": "missing" if bwt.value is None else ways[side_of(bwt)],
     }
     return Finding.on(last, "moved", "utility.accuracy", facts=facts)
-
-
-def _transfer(row: Row) -> str:
-    if row.value is None:
-        return "missing"
-    ways = {None: "no_interval", 0: "not_detected", -1: "forgotten", 1: "gained"}
-    return ways[side_of(row)]
 
 
 def contrast_finding(row: Contrast) -> Finding:
@@ -445,57 +411,59 @@ def contrast_finding(row: Contrast) -> Finding:
     return Finding.on(row, "moved", says, facts={"change": row})
 
 
-class _Draws:
-    """Resampled sums, over the same questions in the same resamples for all series."""
+Drawer: TypeAlias = Callable[..., np.ndarray]
+"""Resampled sums of one series' answers, or of two."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        options = {"replicates": context.replicates, "seed": context.seed}
-        self._weights = cache(lambda codes: draw_in_strata(np.array(codes), **options))
 
-    def __call__(self, *sides: Answers) -> np.ndarray:
+def _drawer(context: Context) -> Drawer:
+    """Over the same questions in the same resamples for all series."""
+    options = {"replicates": context.replicates, "seed": context.seed}
+    weights = cache(lambda codes: draw_in_strata(np.array(codes), **options))
+
+    def drawn(*sides: Answers) -> np.ndarray:
         sums = np.concatenate([side.sums for side in sides], axis=1)
-        return weighted_sums(self._weights(tuple(sides[0].strata())), sums)
+        return weighted_sums(weights(tuple(sides[0].strata())), sums)
+
+    return drawn
 
 
-def _rows(name: str, series: Series, draws: _Draws) -> Iterator[Row]:
-    answers, paper = series.answers(), draws.context.paper
-    drawn = draws(answers)
-    row = partial(Row.of_estimate, audit="utility", checkpoint=name)
+def _rows(name: str, series: Series, draws: Drawer, *, paper: bool) -> Iterator[Row]:
+    answers = series.answers()
+    drawn, tasks = draws(answers), series.tasks
     for metric in (each.name for each in METRICS if "" in each.variants):
         null: float | None = 0.0 if metric == "bwt" else None
         if (reason := series.reason(metric)) is not None:
-            yield row(Estimate.missing(reason), metric=metric, null=null)
-            continue
-        estimate = with_mde(accuracy_estimate(answers, metric, drawn=drawn))
-        if metric in LEVELS:
-            chances = series.tasks["chance"].to_numpy(np.float64)
-            null = float(task_weights(metric, len(series.tasks)) @ chances)
-        if metric == "forgetting" and estimate.value is not None:
-            estimate = estimate.noting(BIASED)
-        yield row(estimate.decided(paper=paper), metric=metric, null=null)
+            estimate = Estimate.missing(reason)
+        else:
+            estimate = with_mde(accuracy_estimate(answers, metric, drawn=drawn))
+            if metric in LEVELS:
+                chances = tasks["chance"].to_numpy(np.float64)
+                null = float(task_weights(metric, len(tasks)) @ chances)
+            if metric == "forgetting" and estimate.value is not None:
+                estimate = estimate.noting(BIASED)
+        yield Utility.row(estimate.decided(paper=paper), name, metric, null=null)
     rates = matrix_of(drawn, answers.shape)
     for t, stage in enumerate(series.stages):
-        for i, (task, asked) in enumerate(series.tasks.iterrows()):
-            columns = {"metric": "accuracy", "of": str(stage), "group": f"task:{task}"}
-            if asked["reason"]:
-                lost = Estimate.missing(f"{task} {asked['reason']}")
-                yield row(lost, null=None, **columns)
-                continue
-            counts = answers.correct[:, t, i], answers.trials[:, i]
-            rate = with_mde(rate_estimate(*counts, replicates=rates[:, t, i]))
-            chance = float(asked["chance"])
-            yield row(rate.decided(paper=paper), null=chance, **columns)
+        for i, (task, asked) in enumerate(tasks.iterrows()):
+            estimate, null = Estimate.missing(f"{task} {asked['reason']}"), None
+            if not asked["reason"]:
+                counts = answers.correct[:, t, i], answers.trials[:, i]
+                found = rate_estimate(*counts, replicates=rates[:, t, i])
+                estimate = with_mde(found).decided(paper=paper)
+                null = float(asked["chance"])
+            place: dict[str, Any] = {"group": f"task:{task}", "null": null}
+            yield Utility.row(estimate, name, "accuracy", str(stage), **place)
 
 
 def _contrasts(
-    names: tuple[str, str], ours: Series, theirs: Series, draws: _Draws
+    names: tuple[str, str], every: Mapping[str, Series], draws: Drawer, context: Context
 ) -> Iterator[Contrast]:
     """Last, Avg and BWT minus the baseline's, over the questions that both answered."""
-    columns: dict[str, Any] = dict(zip(("checkpoint", "baseline"), names, strict=True))
+    ours, theirs = (every[name] for name in names)
     shared = set(ours.rows["example"]) & set(theirs.rows["example"])
     same = ours.tasks[["scorer"]].equals(theirs.tasks[["scorer"]])
     sides = ours.answers(shared), theirs.answers(shared)
+    columns: dict[str, Any] = dict(zip(("checkpoint", "baseline"), names, strict=True))
     for metric in COMPARED:
         reason = ours.reason(metric) or theirs.reason(metric)
         if not same:
@@ -506,9 +474,8 @@ def _contrasts(
             estimate = accuracy_difference(*sides, metric, drawn=draws(*sides))
         else:
             estimate = Estimate.missing(reason)
-        known = estimate.value is not None
-        p = _p(*sides, metric, draws.context.seed) if known else None
-        shown = with_mde(estimate, null=0.0).decided(paper=draws.context.paper)
+        p = None if estimate.value is None else _p(*sides, metric, context.seed)
+        shown = with_mde(estimate, null=0.0).decided(paper=context.paper)
         figure = {"audit": "utility", "metric": metric, "null": 0.0, "p": p}
         yield Contrast.of_estimate(shown, **figure, **columns)
 
@@ -523,41 +490,31 @@ def _p(ours: Answers, theirs: Answers, metric: str, seed: int) -> float | None:
 
 def _matrix_records(name: str, series: Series) -> Iterator[dict[str, Any]]:
     """The matrix R: a record a stage, a field a task."""
-    matrix = series.answers().matrix()
-    tasks, asked = series.tasks.index, (series.tasks["reason"] == "").to_numpy()
-    for t, stage in enumerate(series.stages):
-        record: dict[str, Any] = {"checkpoint": name, "stage": stage}
+    tasks, asked = series.tasks.index, series.tasks["reason"] == ""
+    for t, shares in enumerate(series.answers().matrix()):
+        record: dict[str, Any] = {"checkpoint": name, "stage": series.stages[t]}
         if len(series.stages) == len(tasks):
             record["after"] = tasks[t]
-        shares = [
-            float(share) if known else None
-            for share, known in zip(matrix[t], asked, strict=True)
-        ]
-        yield record | dict(zip(tasks, shares, strict=True))
+        known = zip(tasks, shares.tolist(), asked, strict=True)
+        yield record | {task: share if one else None for task, share, one in known}
 
 
-def _label_guards(facts: Mapping[str, Any]) -> list[Guard]:
-    """What the scorer cannot tell apart, rows not asked, an order not given."""
-    found = []
+def _guards(evidence: Evidence) -> Iterator[Guard]:
+    """What the scorer cannot tell apart, rows not asked, an order that was not given.
+
+    And checkpoints (stages of a series) that mostly answered nothing.
+    """
+    facts = evidence.facts
     for name, says, told in (
         ("distinct labels", "distinct_labels", {"tasks": facts["clash"]}),
         ("responses", "responses", {"rows": facts["blank"]}),
         ("order of tasks", "order", {"tasks": facts["order"] * facts["assumed"]}),
     ):
         if any(told.values()):
-            found.append(guard(name, says, told))
-    return found
-
-
-def _empty_guards(evidence: Evidence) -> list[Guard]:
-    """Checkpoints (stages of a series) that mostly answered nothing."""
-    made = []
-    for i, name in enumerate(evidence.checkpoints):
-        asked = evidence.values["correct"][i] >= 0
-        empty, answers = int(evidence.values["empty"][i][asked].sum()), int(asked.sum())
-        if 2 * empty > answers:
-            counts = {"empty": empty, "answers": answers}
-            made.append(
-                guard("empty answers", "empty_answers", counts, checkpoint=name)
-            )
-    return made
+            yield guard(name, says, told)
+    columns = (evidence.values[name] for name in ("correct", "empty"))
+    for name, correct, empty in zip(evidence.checkpoints, *columns, strict=True):
+        asked = correct >= 0
+        counts = {"empty": int(empty[asked].sum()), "answers": int(asked.sum())}
+        if 2 * counts["empty"] > counts["answers"]:
+            yield guard("empty answers", "empty_answers", counts, checkpoint=name)

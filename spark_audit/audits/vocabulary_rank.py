@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.identifier_facts import (
     TOLD_APART,
     comparable,
@@ -117,9 +117,8 @@ class Rank(Audit):
         tokens = ranges.loc[ranges.index.repeat(sizes), FACTS]
 
         def measured() -> Measured:
-            for name, passes in tables.items():
-                table = passes.get(Pass())
-                if table is None or "rank_lo" not in table.columns:
+            for name, table in scored(tables):
+                if "rank_lo" not in table.columns:
                     continue
                 spans = (table.span(*at) for at in places.itertuples(index=False))
                 rows = np.concatenate([np.arange(s.start, s.stop) for s in spans])
@@ -138,13 +137,8 @@ class Rank(Audit):
             rows, lambda place: (*place[:3], "control") if place[3] == "pii" else None
         )
         rows += _memory_rows(evidence)
-        ties = _ties(evidence)
-        return AuditResult(
-            rows=rows,
-            contrasts=contrasts,
-            findings=[*_findings(rows, contrasts), *_tie_findings(ties)],
-            tables={"rank_ties": ties},
-        )
+        findings = [*_findings(rows, contrasts), *_tie_findings(evidence)]
+        return AuditResult(rows=rows, contrasts=contrasts, findings=findings)
 
 
 PER_TOKEN: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -193,65 +187,35 @@ def _medians(cells: Iterable[Cells], context: Context) -> Iterator[Row]:
                 yield Rank.row(found, name, metric, of, group=group.name)
 
 
-def _ties(evidence: Evidence) -> list[dict[str, Any]]:
-    """Top-1 by tie rule: strict-greater, expected under a random order, pessimistic."""
+def _tie_findings(evidence: Evidence) -> list[Finding]:
+    """Checkpoints of which some Top-1 rests on ties that are won."""
     train = evidence.units.loc[evidence.units["split"] == "train", "set"]
-    records: list[dict[str, Any]] = []
-    for i, name in enumerate(evidence.checkpoints):
-        for of in train.unique():
-            at = train.index[train == of]
-            low, ties = (evidence.values[value][i][at] for value in ("rank", "ties"))
-            if np.isnan(low).all():
-                continue
-            first = low == 1
-            records.append(
-                {
-                    "checkpoint": name,
-                    "of": of,
-                    "tokens": len(at),
-                    "tied": int((ties > 0).sum()),
-                    "top1_strict": float(first.mean()),
-                    "top1_expected": float((first / (ties + 1)).mean()),
-                    "top1_if_ties_lose": float((first & (ties == 0)).mean()),
-                }
-            )
-    return records
+    won = (evidence.values["rank"] == 1) & (evidence.values["ties"] > 0)
+    shares = pd.DataFrame(won[:, train.index].T).groupby(train.to_numpy()).mean()
+    most = dict(zip(evidence.checkpoints, shares.max(), strict=True))
+    names = [name for name, share in most.items() if share > TIES_MATTER]
+    return [Finding.not_tested("rank", "rank.ties", names=names)] if names else []
 
 
-def _tie_findings(ties: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    names = dict.fromkeys(
-        record["checkpoint"]
-        for record in ties
-        if record["top1_strict"] - record["top1_if_ties_lose"] > TIES_MATTER
-    )
-    return [Finding.not_tested("rank", "rank.ties", names=[*names])] if names else []
-
-
-def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Finding]:
-    pooled = {
-        (row.checkpoint, row.metric, row.of): row
-        for row in rows
-        if row.group == "pooled"
-    }
-    known = {place: row for place, row in pooled.items() if row.value is not None}
-    findings = []
+def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> Iterator[Finding]:
+    pooled = [row for row in rows if row.group == "pooled"]
+    notes = {(row.checkpoint, row.metric, row.of): row.note for row in pooled}
+    known = {(r.checkpoint, r.metric, r.of): r for r in pooled if r.value is not None}
     for name in dict.fromkeys(row.checkpoint for row in rows):
         # Where no identifier has a control, all annotated ones are spoken of.
         of = "pii" if (name, "top1_rate", "pii") in known else "pii_all"
-        if (top := known.get((name, "top1_rate", of))) is None:
-            top = pooled.get((name, "top1_rate", of))
-            reason = NO_SPANS if top is None else top.note
-            where: dict[str, Any] = {"audit": "rank", "checkpoint": name}
-            where["facts"] = {"reason": reason}
-            findings.append(Finding.on(top, "not_tested", "rank.missing", **where))
+        place = name, "top1_rate", of
+        if place not in known:
+            missing, reason = ("rank", "rank.missing"), notes.get(place, NO_SPANS)
+            yield Finding.not_tested(*missing, checkpoint=name, reason=reason)
             continue
-        base = None if name == BASE else known.get((BASE, "top1_rate", of))
-        facts, says = {"top1": top, "base": base}, "rank.top1_all"
+        base = None if name == BASE else known.get((BASE, *place[1:]))
+        facts, says = {"top1": known[place], "base": base}, "rank.top1_all"
         if of == "pii":
-            facts["median"] = pooled.get((name, "rank_median", of))
+            facts["median"] = known.get((name, "rank_median", of))
             facts["memory"] = known.get((name, "top1_memory", "pii_all"))
             says = "rank.top1"
-        findings.append(Finding.on(top, "moved", says, facts=facts))
+        yield Finding.on(known[place], "moved", says, facts=facts)
     changes = {
         (row.checkpoint, row.baseline, row.of): row
         for row in contrasts
@@ -259,8 +223,6 @@ def _findings(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> list[Findin
     }
     for (name, baseline, of), row in changes.items():
         if of == "pii":
-            control = changes.get((name, baseline, "control"))
+            facts = {"change": row, "control": changes.get((name, baseline, "control"))}
             says = f"rank.change_{row.direction(up='away', down='towards')}"
-            told = {"change": row, "control": control}
-            findings.append(Finding.on(row, "moved", says, facts=told))
-    return findings
+            yield Finding.on(row, "moved", says, facts=facts)

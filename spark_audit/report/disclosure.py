@@ -49,8 +49,8 @@ PLACES = ("nats", "caliper_nats", "sigma", "relative", "rank", "fpr")
 SIZES = ("clusters", "spans", "pairs", "draws", "tokens", "n")
 DIFFERENCES = ("AUC", "points", "clusters")
 """Units of what a finding claims beyond its row: none is a score of a text."""
-EXTRACTED = ("extract_counts", "extract_prompts")
-"""Tables of how many identifiers come back; the second's floats are points."""
+EXTRACTED = "extract_prompts"
+"""The table of how many identifiers come back; its floats are points."""
 NEEDED = ("mia_roc",)
 """Tables whose records say nothing without a figure."""
 
@@ -415,9 +415,6 @@ def _table(name: str, records: list[Record], report: Report) -> Iterator[Record]
     for record in records:
         if name in public:
             yield record
-        elif name == "canary_by_dose":
-            few = (record.get("canaries") or 0) < FEWEST
-            yield record | {"nll_mean": None} if few else record
         else:
             yield from _record(name, record, size)
 
@@ -440,13 +437,13 @@ def _record(name: str, record: Record, clusters: int) -> Iterator[Record]:
         if name not in NEEDED:
             yield record | dict.fromkeys(figures) | {"note": WITHHELD}
         return
-    step = step_above(APART / size) * (100 if name == EXTRACTED[1] else 1)
+    step = step_above(APART / size) * (100 if name == EXTRACTED else 1)
     found = record | {
         key: rounded(record[key], step)
         for key in figures
         if isinstance(record[key], float)
     }
-    if name in EXTRACTED:
+    if name == EXTRACTED:
         counts = [key for key in figures if isinstance(record[key], int)]
         found |= {k: round(rounded(record[k], count_step(size, size))) for k in counts}
     found |= {k: count_of(record[k], size) for k in ("tokens", "n") if k in record}

@@ -255,7 +255,8 @@ def _groups(
 
 def _texts(manifest: Manifest, extracted: Evidence) -> list[str]:
     """The identifiers that were asked for, by their numbers in the evidence."""
-    from spark_audit.audits.extract.prompt_evidence import FULL, spans_of
+    from spark_audit.audits.extract.extraction import spans_of
+    from spark_audit.audits.extract.extraction_findings import FULL
 
     units = extracted.units[extracted.units["prompt"] == FULL].sort_values("span")
     spans = [(row, span) for row, span, _ in spans_of(manifest)]

@@ -13,8 +13,6 @@ from spark_audit.results.report import Report as Report
 from spark_audit.results.rows import Contrast as Contrast
 from spark_audit.results.rows import Estimate as Estimate
 from spark_audit.results.rows import Family as Family
-from spark_audit.results.rows import Interval as Interval
-from spark_audit.results.rows import Over as Over
 from spark_audit.results.rows import Row as Row
 from spark_audit.results.rows import Status as Status
 from spark_audit.results.rows import grouped as grouped

@@ -12,7 +12,7 @@ from spark_audit import sentences
 from spark_audit.results.rows import (
     Contrast,
     Count,
-    Family,
+    Figure,
     Number,
     Probability,
     Row,
@@ -158,7 +158,7 @@ class Power(Strict):
     )
 
 
-class Finding(Rendered):
+class Finding(Rendered, Figure):
     """What is claimed, of which checkpoint, on what figure.
 
     ``severity`` follows from ``claim``. The figures are those that it claims: of the
@@ -168,8 +168,8 @@ class Finding(Rendered):
     is void, and no detection.
     """
 
-    audit: Text = Field(description="Audit that claims it.")
     checkpoint: Text = Field(default="", description="Of whom; empty: of all of them.")
+    metric: Text = Field(default="", description="What was measured; empty: nothing.")
     claim: Claim = Field(description="What is claimed.")
     alone: Claim = Field(
         default="nothing_shown",
@@ -177,24 +177,6 @@ class Finding(Rendered):
     )
     severity: int = Field(
         default=0, ge=0, le=6, description="How much it matters; detections from 3 on."
-    )
-    status: Status = Field(default="ok", description="Status of the figure.")
-    metric: Text = Field(
-        default="", description="Metric of the figure; empty: of none."
-    )
-    of: Text = Field(default="", description="Variant of the metric.")
-    group: Text = Field(default="pooled", description="Part that the figure is of.")
-    unit: Text = Field(
-        default="", description="Unit of value, limits, null and mde; empty: of none."
-    )
-    value: Number = measured("The figure that is claimed.")
-    low: Number = measured("Lower limit of its interval.")
-    high: Number = measured("Upper limit of its interval.")
-    null: Number = measured("Value of no effect.")
-    mde: Number = measured(
-        "Smallest effect that would have been detected with 80% power: where `power` "
-        "is known at 0.05 divided by the primary tests of the report (Holm's first "
-        "step), null if none can be; else by one two-sided test at 5%."
     )
     power: list[Power] = Field(
         default=[], description="The tests that a claim needs, to work `mde` out."
@@ -208,11 +190,6 @@ class Finding(Rendered):
         default=None,
         description="p, a probability: of a primary finding corrected (Holm) over all "
         "of them, of others that of their contrast.",
-    )
-    family: Family = Field(
-        default="exploratory",
-        description="`primary`: one of the tests declared beforehand, which are "
-        "corrected together over all checkpoints.",
     )
     tests: Count = Field(
         default=0, description="Primary tests of the report that p is corrected over."
@@ -253,15 +230,15 @@ class Finding(Rendered):
     @property
     def shows_effect(self) -> bool:
         """Whether its sentence states the smallest effect: only without a claim."""
-        nothing = not DETECTED <= SEVERITY[self.claim]
-        nothing &= self.claim not in ("confounded", "not_tested")
+        claims = ("confounded", "not_tested")
+        nothing = SEVERITY[self.claim] < DETECTED and self.claim not in claims
         return bool(self.power) and nothing and self.status != "invalid"
 
     @property
     def why(self) -> str:
         """Why no effect can be detected; empty where one can."""
-        needed = (one for one in self.power if not one.of)
-        return next((one.why for one in needed if one.mde is None), "")
+        lacking = (one.why for one in self.power if not one.of and one.mde is None)
+        return next(lacking, "")
 
     @property
     def withheld(self) -> bool:
@@ -319,8 +296,7 @@ class Finding(Rendered):
         told: dict[str, Any] = {}
         if row is not None:
             # The family of a row is that of its own figure.
-            shared = set(cls.model_fields) & set(Row.model_fields) - {"family"}
-            told = {name: getattr(row, name) for name in shared}
+            told = {k: getattr(row, k) for k in Figure.model_fields if k != "family"}
             told["p_adjusted"] = getattr(row, "p_adjusted", None)
         return cls(**{**told, **columns}, claim=claim, says=says)
 
@@ -366,11 +342,7 @@ class AuditResult:
     evidence: Evidence | None = None
 
     def __repr__(self) -> str:
-        lists = ("rows", "contrasts", "guards", "findings")
-        held = [f"{name}={len(getattr(self, name))}" for name in lists]
-        evidence = "None" if self.evidence is None else f"{len(self.evidence)} rows"
-        told = ", ".join([*held, f"tables={list(self.tables)}", f"evidence={evidence}"])
-        return f"AuditResult({told})"
+        return f"AuditResult({len(self.rows)} rows, {len(self.findings)} findings)"
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:
         """The rows as a frame, a figure a line.

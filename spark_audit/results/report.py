@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from spark_audit.report.gate import Finding as Judged
     from spark_audit.report.states import Standing
 
-MOST_NAMED = 12
-"""Checkpoints up to which a short description names them all."""
-
 
 def _shown(value: Any) -> Any:
     """Settings or records with all their text visible."""
@@ -233,9 +230,7 @@ class Report(Strict):
         """What it is of and how much it holds."""
         yield "status", self.status
         yield "manifest", self.manifest.name
-        names = [one.name for one in self.checkpoints]
-        yield "checkpoints", names if len(names) <= MOST_NAMED else len(names)
-        for part in (*_TAKEN, "findings"):
+        for part in ("checkpoints", *_TAKEN, "findings"):
             yield part, len(getattr(self, part))
 
     def to_frame(self, of: str = "results") -> pd.DataFrame:

@@ -154,12 +154,15 @@ class Strict(BaseModel):
         return type(self).model_validate({**kept, **update})
 
 
-class Row(Strict):
-    """One figure of a report (tidy: one row a figure)."""
+class Figure(Strict):
+    """Where a figure stands, and what it is: of a row, or of what a finding claims."""
 
-    audit: Text = Field(description="Audit that made the figure.")
-    checkpoint: Text = Field(description="Checkpoint, or method with several seeds.")
-    metric: Text = Field(description="What was measured.")
+    audit: Text = Field(description="Audit that made it.")
+    checkpoint: Text = Field(
+        description="Checkpoint, or method with several seeds; of a finding on all of "
+        "them empty."
+    )
+    metric: Text = Field(description="What was measured; of a finding on none empty.")
     of: Text = Field(
         default="", description="Variant of the metric; empty if it has one."
     )
@@ -170,6 +173,30 @@ class Row(Strict):
     value: Number = measured("The figure; null exactly where it is not estimable.")
     low: Number = measured("Lower limit of the interval that decides.")
     high: Number = measured("Upper limit of the interval that decides.")
+    unit: Text = Field(
+        default="", description="Unit of value, limits, nulls and mde; empty: none."
+    )
+    null: Number = measured("Value of no effect.")
+    mde: Number = measured(
+        "Smallest effect that is detected with 80% power: at the level that a claim "
+        "must pass where a primary finding rests on this figure (0.05 divided by the "
+        "primary tests of the report, Holm's first step; null if none can be), at 5% "
+        "divided by the tests of the table where p is corrected over them, else by one "
+        "two-sided test at 5%."
+    )
+    status: Status = Field(
+        default="ok", description="Whether the figure may be concluded on."
+    )
+    family: Family = Field(
+        default="exploratory",
+        description="`primary`: declared beforehand, and corrected over all "
+        "checkpoints together.",
+    )
+
+
+class Row(Figure):
+    """One figure of a report (tidy: one row a figure)."""
+
     level: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=0.95, description="Confidence level of the intervals, a share."
     )
@@ -178,27 +205,12 @@ class Row(Strict):
     )
     parity_low: Number = measured("Lower limit by percentiles of the bootstrap.")
     parity_high: Number = measured("Upper limit by percentiles of the bootstrap.")
-    unit: Text = Field(default="", description="Unit of value, limits, nulls and mde.")
     n: Count = Field(default=0, description="How many were averaged.")
     clusters: Count = Field(
         default=0, description="How many independent clusters they are in."
     )
-    null: Number = measured("Value of no effect.")
     null_low: Number = measured("Lower end of the band of no effect.")
     null_high: Number = measured("Upper end of the band of no effect.")
-    mde: Number = measured(
-        "Smallest effect that is detected with 80% power: at the level that a claim "
-        "must pass (see `Finding.mde`) where a primary finding rests on this figure, "
-        "at 5% divided by the tests of the table where p is corrected over them, "
-        "else by one two-sided test at 5%."
-    )
-    status: Status = Field(
-        default="ok", description="Whether the figure may be concluded on."
-    )
-    family: Family = Field(
-        default="exploratory",
-        description="Whether it was declared beforehand and corrected.",
-    )
     over: Over = Field(default="sources", description="What the intervals are over.")
     note: Text = Field(
         default="", description="Why a figure is missing or void; remarks."

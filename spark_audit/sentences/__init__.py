@@ -3,7 +3,6 @@
 from spark_audit.sentences.renderer import DECIMALS as DECIMALS
 from spark_audit.sentences.renderer import LANGUAGES as LANGUAGES
 from spark_audit.sentences.renderer import capitalised as capitalised
-from spark_audit.sentences.renderer import figure as figure
 from spark_audit.sentences.renderer import knows as knows
 from spark_audit.sentences.renderer import language as language
 from spark_audit.sentences.renderer import number as number

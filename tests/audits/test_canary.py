@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from audited import canary, claims, evidence, plan, said, the_one
 
-from spark_audit.audits.canary.canary_tables import one_run_table
-from spark_audit.audits.canary.exposure import canary_frame
-from spark_audit.audits.canary.rank_tests import COLLAPSED, Judged, ranked
+from spark_audit.audits.canary.rank_tests import TIED, Judged, one_run_table, ranked
 from spark_audit.audits.ratio_rows import bounded
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import canary_key
@@ -263,13 +261,6 @@ def test_a_difference_to_the_held_out_is_read_with_its_sign(plant):
         others=by_split(0.0, 1.5),
     )
     result = canary(tables, planted.manifest)
-    shares = {
-        r["checkpoint"]: r["trained_ahead"]
-        for r in result.tables["canary_streisand"]
-        if r["part"] == "full"
-    }
-    assert shares["ahead"] > 0.9
-    assert max(shares["pushed"], shares["others"]) < 0.25
     assert {*claims(result, "ahead")} == {"memory"}
     assert {*claims(result, "pushed")} == {"nothing_shown", "betrays"}
     # Behind strings of their kind, yet as chance has it.
@@ -375,7 +366,7 @@ def test_epsilon_from_the_coins_of_one_run(plant):
 
 
 def frame_of(tables: Any, manifest: Any) -> Any:
-    return ranked(canary_frame(evidence("canary", tables, manifest)))
+    return ranked(evidence("canary", tables, manifest).frame())
 
 
 def test_guesses_do_not_know_how_the_coins_fell(plant):
@@ -486,19 +477,18 @@ def test_where_all_are_tied_nothing_is_resolvable(plant):
             row = figure(result, "flat", metric, of=of)
             assert row.value == pytest.approx(value)
             assert row.status == "not_resolvable"
-            assert COLLAPSED in row.note
+            assert TIED in row.note
     assert figure(result, "flat", "nll").status == "ok"
     (line,) = (f for f in result.findings if f.checkpoint == "flat")
     assert (line.claim, line.status) == ("not_tested", "not_resolvable")
-    assert COLLAPSED in line.sentence
+    assert TIED in line.sentence
     against = change(result, "loud", "exposure_mean")
     assert against.status == "not_resolvable"
     for record in result.tables["canary_by_dose"]:
         if record["checkpoint"] == "flat":
             assert record["tied"] == record["canaries"]
-            assert record["top1_hits"] == pytest.approx(20 / 64)
             assert record["status"] == "not_resolvable"
-            for of in ("top1_p", "top10_p", "p_remembered", "p_suppressed"):
+            for of in ("p_remembered", "p_suppressed"):
                 assert record[of] is None
     flat_bounds = [
         r for r in result.tables["canary_epsilon"] if r["checkpoint"] == "flat"

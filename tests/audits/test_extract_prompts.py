@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 from audited import evidence, extract, natural, plan
 
-from spark_audit.audits.extract.prompt_evidence import (
-    NOT_ASKED,
-    PROMPTED,
-    graded,
-    listed,
-    prompt_table,
-)
+from spark_audit.audits.extract.extraction import PROMPTED, graded, listed
+from spark_audit.audits.extract.extraction_findings import NOT_ASKED, prompt_table
 from spark_audit.manifest.file import seal
 from spark_audit.manifest.prompts import asked_place
 from spark_audit.manifest.schema import Manifest
@@ -193,7 +188,7 @@ def test_a_prompt_that_no_row_can_be_asked_with_has_a_row_and_the_reason(make_ca
         assert not asked["note"]
         assert asked.keys() == lost.keys()
         assert (lost["spans"], lost["found"], lost["beyond_points"]) == (0, None, None)
-        assert lost["note"] == f"not estimable: {NOT_ASKED['association']}"
+        assert lost["note"] == f"not estimable: {NOT_ASKED}"
     # Alone, the table has nothing but that.
     given = {"ours": {Pass(): table(manifest, everything)}}
     (row,) = prompted(given, manifest, "association")
@@ -220,7 +215,7 @@ def test_association_of_one_split_alone_is_not_compared(make_case, split):
         assert (row["spans"], row["found"], row["shown"]) == (3, 3, None)
     else:
         assert row["spans"] == 0
-        assert row["note"] == f"not estimable: {NOT_ASKED['association']}"
+        assert row["note"] == f"not estimable: {NOT_ASKED}"
 
 
 def test_luck_alike_in_both_splits_is_seldom_shown(make_case):

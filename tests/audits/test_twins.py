@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from audited import claims, plan, twins
 
+from spark_audit.audits.base import Context
 from spark_audit.manifest.file import limited, seal
 from spark_audit.manifest.prompts import twins_key
 from spark_audit.manifest.schema import Manifest
@@ -159,6 +160,19 @@ def test_without_identifiers_never_trained_on_the_base_is_the_null(plant):
     result = run(tables(few, one=lambda dose: 0.9), few)
     assert claim(result) == "memory"
     assert not [row for row in result.rows if row.metric == "beyond"]
+
+
+def test_why_no_group_is_held_out_is_known(plant):
+    """Nobody was, or text alone tells those who were from trained ones."""
+    nobody, every = (
+        audited.evidence("twins", tables(manifest, one=lambda dose: 0.3), manifest)
+        for manifest in (plant(never=0), plant())
+    )
+    apart = replace(every, units=every.units.assign(stratum=-1))
+    for given, left_out in ((nobody, 0), (apart, 40)):
+        (told,) = audited.conclude("twins", given, Context()).findings
+        assert (told.facts["never"], told.facts["left_out"]) == (0, left_out)
+        assert told.sentence
 
 
 def test_natural_numbers_have_what_they_begin_with_and_no_memory_is_told_of_it(plant):

@@ -97,7 +97,7 @@ def test_csv_is_tidy_and_no_column_is_a_word_of_sql(report, tmp_path):
     records: dict[str, list[dict[str, object]]] = {
         "accuracy_matrix": [matrix],
         "matched_sensitivity": [{"variant": "v", "checkpoint": "x", "change": 0.5}],
-        "extract_counts": [{"checkpoint": "x", "rows": "test", "of": "t1"}],
+        "extract_prompts": [{"checkpoint": "x", "rows": "test", "of": "t1"}],
     }
     given = {"contrasts": [*report.contrasts, of_task], "tables": records}
     write_report(report.model_copy(update=given), tmp_path, formats=["csv"])
@@ -226,12 +226,6 @@ def test_tables_that_no_audit_leaves(table, record, message, report, tmp_path):
     (tmp_path / "report.json").write_text(json.dumps(told))
     with pytest.raises(InputError, match=message):
         read_report(tmp_path)
-    if table == "canary_by_dose":  # as an unknown number of canaries: withheld
-        record |= {"dose": 1, "nll_mean": 1.25}
-        told["tables"] = {table: [record]}
-        (tmp_path / "report.json").write_text(json.dumps(told))
-        write_report(read_report(tmp_path), tmp_path, formats=["csv"])
-        assert "1.25" not in (tmp_path / "tables" / f"{table}.csv").read_text()
 
 
 def test_what_is_of_nothing_says_why_where_figures_of_few_are_withheld(report):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,8 +15,11 @@ import scipy
 from spark_audit.audits.base import guard
 from spark_audit.audits.canary.rank_tests import (
     LEVEL,
+    TIED,
     Judged,
     Tested,
+    adjusted,
+    by_part,
     changes,
     held_out,
     hits_of,
@@ -31,7 +35,6 @@ from spark_audit.data.canaries import RANKED
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Row, Status
 from spark_audit.results.findings import Power
-from spark_audit.stats.bootstrap import holm, sign_flip
 from spark_audit.stats.chance_ranks import null_mean, null_moments
 from spark_audit.stats.intervals import ratio_estimate
 
@@ -86,11 +89,10 @@ def findings(judged: Judged, tables: Tables, rows: Iterable[Row]) -> list[Findin
 
 def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Finding]:
     ours = trained(judged.frame[judged.frame["checkpoint"] == name])
-    if gone := [part for one, part in judged.tied if one == name]:
-        reasons = list(dict.fromkeys(judged.tied[name, part] for part in gone))
+    if gone := [part for part in RANKED if (name, part) in judged.tied]:
         says: Status = "not_resolvable"
         lost: dict[str, Any] = {"checkpoint": name, "status": says, "parts": gone}
-        yield Finding.not_tested("canary", f"canary.{says}", **lost, reasons=reasons)
+        yield Finding.not_tested("canary", f"canary.{says}", **lost, reason=TIED)
         ours = ours[~ours["part"].isin(gone)]
         if ours.empty:
             return
@@ -109,11 +111,7 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
         if not judged.uniform:
             yield finding(name, "confounded", "base_knows")
         return
-    never = _against_held_out(
-        record
-        for record in tables["canary_streisand"]
-        if record["checkpoint"] == name and record["part"] in parts
-    )
+    never = _against_held_out(frame[frame["part"].isin(parts)])
     if not judged.uniform:
         best = next(test for test in control if test.part in parts)
         ahead = _clear(never, ahead=True) is not None
@@ -129,7 +127,7 @@ def _of_checkpoint(name: str, judged: Judged, tables: Tables) -> Iterator[Findin
 
 
 def _ends(
-    name: str, ours: pd.DataFrame, judged: Judged, never: Sequence[Record], n: int
+    name: str, ours: pd.DataFrame, judged: Judged, never: Sequence[Pair], n: int
 ) -> list[Finding]:
     """Both ends of the ranks, against chance and against never-inserted canaries."""
     # Adjusted over all parts, before those that tell nothing are left out.
@@ -141,7 +139,7 @@ def _ends(
     ends = [_against_chance(name, ours, remembered[0], judged.control, n)]
     if ends[0].claim == "memory" and "ahead" in kinds:
         # Chance is no null here: only the held-out canaries tell.
-        p = never[0]["p"] if never else ends[0].p
+        p = never[0].p if never else ends[0].p
         lifted = [finding(name, "confounded", "lifted", p=p)]
         ends = lifted if _clear(never, ahead=True) is None else []
     sunk = "behind" in kinds
@@ -189,10 +187,10 @@ def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Finding:
         [side[side["checkpoint"] == one] for one in (name, BASE)]
         for side in (trained(part), held_out(part))
     )
-    change, both = changes(ours, base, "exposure")
+    change = changes(ours, base)
     names = {"audit": "canary", "checkpoint": name, "metric": "exposure_rise"}
     rise = Row.of_estimate(
-        ratio_estimate(change, np.ones(len(both))), **names, of=best.part, unit="bits"
+        ratio_estimate(change, np.ones(len(change))), **names, of=best.part, unit="bits"
     )
     facts = {"rise": rise, "p": best.p, "over": best.over}
     if not best.detected:
@@ -203,51 +201,61 @@ def _rise(frame: pd.DataFrame, best: Tested, *, ahead: bool) -> Finding:
     return finding(name, "memory", "risen", facts, best.p)
 
 
-def _against_held_out(records: Iterable[Record]) -> list[Record]:
-    """Parts where planted canaries are compared with never-inserted ones.
+@dataclass(frozen=True, kw_only=True)
+class Pair(Tested):
+    """Ranks of planted canaries of one part next to those of never-inserted ones.
 
-    Each with its ``p`` by Holm ``over`` so many parts, the clearest first.
+    ``value`` is the share of pairs whose planted canary ranks ahead, ``p`` of no
+    difference (Mann-Whitney, two-sided); ``mean_ranks`` are those of both sides.
     """
-    found = [record for record in records if record["p"] is not None]
-    ps = holm([record["p"] for record in found]).tolist()
-    pairs = zip(found, ps, strict=True)
-    made = [{**record, "p": p, "over": len(ps)} for record, p in pairs]
-    return sorted(made, key=itemgetter("p"))
+
+    mean_ranks: dict[str, Row]
+    power: Power
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The facts of a sentence on it."""
+        return {**self.mean_ranks, "p": self.p, "over": self.over}
 
 
-def _clear(never: Sequence[Record], *, ahead: bool) -> Record | None:
+def _against_held_out(frame: pd.DataFrame) -> list[Pair]:
+    """A comparison of each part of one checkpoint, the clearest first."""
+    found = []
+    for name, part, whole in by_part(frame):
+        ours, never = trained(whole)["mid"], held_out(whole)["mid"]
+        n, m, size = len(ours), len(never), int(whole["n_candidates"].iloc[0])
+        if not n or not m:
+            continue
+        row = partial(row_of, name, part, "rank_mean", unit="ranks")
+        sides = {"trained": ours, "held_out": never}
+        means = {k: row(len(x), value=float(x.mean())) for k, x in sides.items()}
+        # Ranks never trained on are uniform.
+        spread = null_moments(size).rank_sd
+        power = Power(
+            test="t",
+            se=spread * np.sqrt(1 / n + 1 / m),
+            least_p=min(1.0, 2 / float(scipy.special.comb(n + m, n))),
+            most=(size - 1) / 2,
+        )
+        test = scipy.stats.mannwhitneyu(ours, never)
+        # Ranks that are all alike say nothing apart; SciPy from 1.18 gives NaN.
+        alike = pd.concat([ours, never]).nunique() == 1
+        p = 1.0 if alike else float(test.pvalue)
+        one = name, part, n, float(1 - test.statistic / (n * m)), p
+        found.append(Pair(*one, mean_ranks=means, power=power))
+    return sorted(adjusted(found), key=attrgetter("p"))
+
+
+def _clear(never: Sequence[Pair], *, ahead: bool) -> Pair | None:
     """The clearest part with a difference to that side."""
-    for record in never:
-        if record["p"] <= 1 - LEVEL and (record["trained_ahead"] > 0.5) == ahead:
-            return record
+    for pair in never:
+        if pair.p <= 1 - LEVEL and (pair.value > 0.5) == ahead:
+            return pair
     return None
 
 
-def _mean_ranks(record: Record) -> dict[str, Any]:
-    """The mean ranks of one part's two sides, and their p."""
-    row = partial(row_of, record["checkpoint"], record["part"], "rank_mean")
-    ranks = {
-        side: row(record[side], value=record[f"rank_mean_{side}"], unit="ranks")
-        for side in ("trained", "held_out")
-    }
-    return {**ranks, "p": record["p"], "over": record["over"]}
-
-
-def _rank_sum_power(record: Record) -> Power:
-    """Of one part's rank-sum test, ranks never trained on being uniform."""
-    n, m, middle = (record[k] for k in ("trained", "held_out", "chance_rank"))
-    spread = null_moments(round(2 * middle - 1)).rank_sd
-    return Power(
-        test="t",
-        se=spread * np.sqrt(1 / n + 1 / m),
-        least_p=min(1.0, 2 / scipy.special.comb(n + m, n)),
-        most=middle - 1,
-        over=record["over"],
-    )
-
-
 def _beside_held_out(
-    never: Sequence[Record], low: Tested, best: Tested, *, sunk: bool, null: float
+    never: Sequence[Pair], low: Tested, best: Tested, *, sunk: bool, null: float
 ) -> list[Finding]:
     """True strings against never-inserted ones, at either end."""
     made = partial(finding, low.checkpoint)
@@ -259,17 +267,17 @@ def _beside_held_out(
         facts = low.facts("lower_tail_exposure", null=null)
         ends.append(made("betrays", "behind_chance", facts, low.p))
     if ahead is not None:
-        ends.append(made("memory", "ahead", _mean_ranks(ahead), ahead["p"]))
+        ends.append(made("memory", "ahead", ahead.told, ahead.p))
     elif behind is not None and not low.detected:
-        ends.append(made("confounded", "behind", _mean_ranks(behind)))
+        ends.append(made("confounded", "behind", behind.told))
     # Chance has told more than so few held-out canaries can.
     if ends or best.detected:
         return ends
     if not never:
         return [made("not_tested", "no_held_out")]
-    facts = _mean_ranks(never[0])
-    on: dict[str, Any] = {"unit": "ranks", "power": [_rank_sum_power(never[0])]}
-    return [made("nothing_shown", "no_difference", facts, **on)]
+    power = [never[0].power.model_copy(update={"over": never[0].over})]
+    on: dict[str, Any] = {"unit": "ranks", "power": power}
+    return [made("nothing_shown", "no_difference", never[0].told, **on)]
 
 
 def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
@@ -313,54 +321,28 @@ def _epsilon(name: str, table: Sequence[Record], size: int) -> Finding | None:
 
 def contrast_findings(contrasts: Sequence[Contrast], judged: Judged) -> list[Finding]:
     """How exposure of whole canaries changed against each baseline."""
-    if "full" not in judged.sensitive:
-        return []
     made = []
-    for row in contrasts:
-        if (row.metric, row.of) != ("exposure_mean", "full"):
-            continue
-        if row.status == "not_resolvable":
+    for row in contrasts if "full" in judged.sensitive else ():
+        place = row.metric, row.of
+        if place != ("exposure_mean", "full") or row.status == "not_resolvable":
             continue
         facts: dict[str, Any] = {"baseline": row.baseline, "change": row}
         claim: Claim = "nothing_shown"
-        if row.value is None or row.low is None or row.high is None:
+        says = "no_change"
+        if row.value is None or row.ends is None:
             says, facts["reason"] = "change_unknown", row.note
-        else:
-            facts["p"] = _signed_rank_p(row, trained(judged.frame))
-            says = "no_change"
-            if row.moved:
-                claim, says = "moved", "rose" if row.value > 0 else "fell"
+        elif row.moved:
+            claim, says = "moved", "rose" if row.value > 0 else "fell"
         made.append(Finding.on(row, claim, f"canary.{says}", facts=facts))
     return made
 
 
-def _signed_rank_p(row: Contrast, frame: pd.DataFrame) -> float | None:
-    """Wilcoxon's two-sided p that exposure changed; none where no canary's did."""
-    part = frame[frame["part"] == row.of]
-    ours, base = (
-        part[part["checkpoint"] == one] for one in (row.checkpoint, row.baseline)
-    )
-    change, _ = changes(ours, base, "exposure")
-    if not change.any():
-        return None
-    if len(change) > 13:
-        return float(scipy.stats.wilcoxon(change).pvalue)
-    # SciPy takes seconds for all signs of tied ranks.
-    moved = change[change != 0]
-    return sign_flip(scipy.stats.rankdata(np.abs(moved)) * np.sign(moved), seed=0)
-
-
-def rankable(evidence: pd.DataFrame) -> list[Guard]:
+def rankable(units: pd.DataFrame) -> list[Guard]:
     """A warning where parts of canaries have no candidates."""
-    if evidence.empty:
-        return []
-    first = evidence[evidence["checkpoint"] == evidence["checkpoint"].iloc[0]]
-    whole = first[first["kind"] != "context"]
-    lost = int((whole["kind"] == "unrankable").sum())
-    if not lost:
-        return []
-    counts = {"lost": lost, "parts": len(whole)}
-    return [guard("canaries rankable", "canaries_rankable", counts)]
+    counts = units["kind"].value_counts()
+    lost = int(counts.get("unrankable", 0))
+    told = {"lost": lost, "parts": lost + int(counts.get("canary", 0))}
+    return [guard("canaries rankable", "canaries_rankable", told)] if lost else []
 
 
 def guards(judged: Judged, evidence: pd.DataFrame) -> list[Guard]:

@@ -20,12 +20,13 @@ import pandas as pd
 from spark_audit import sentences
 from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, guard
 from spark_audit.audits.canary import canary_findings
-from spark_audit.audits.canary.canary_tables import tables_of
 from spark_audit.audits.canary.rank_tests import (
+    TIED,
     Judged,
     hits_of,
     ranked,
     resolved,
+    tables_of,
     tied,
     trained,
 )
@@ -53,7 +54,8 @@ OFS = (*RANKED, *(f"{part}/annotation" for part in RANKED))
 _ranked = partial(Metric, variants=OFS, missing=RANKED)
 METRICS = (
     _ranked("nll", "nats", bounds=(0.0, math.inf), learned=-1),
-    _ranked("rank_mean", "ranks", bounds=(1.0, math.inf), learned=-1),
+    # A percentile interval of a mean rank covers far too rarely.
+    _ranked("rank_mean", "ranks", bounds=(1.0, math.inf), learned=-1, heavy=True),
     _ranked(
         "exposure_mean",
         "bits",
@@ -62,7 +64,8 @@ METRICS = (
         glance=("full",),
         headline=("full",),
     ),
-    *(_ranked(f"top{k}_rate", rate=True, learned=1) for k in (1, 10)),
+    _ranked("top1_rate", rate=True, learned=1, alone=True),
+    _ranked("top10_rate", rate=True, learned=1),
 )
 """Ranks and exposures are bounded by the number of candidates, once it is known."""
 
@@ -87,7 +90,7 @@ class CanaryRank(Audit):
     nothing = NONE
     unscored = UNSCORED
     chance = True
-    public = ("canary_streisand", "canary_epsilon", "canary_one_run")
+    public = ("canary_by_dose", "canary_epsilon", "canary_one_run")
     covers = ("exposure_mean", "n")
     memory = True
     unit = "bits"
@@ -132,19 +135,17 @@ class CanaryRank(Audit):
         return Evidence.of(units, measured(), {"kept_contexts": kept})
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
-        names, every = list(evidence.checkpoints), canary_frame(evidence)
-        guards = canary_findings.rankable(every)
+        names, units = list(evidence.checkpoints), evidence.units
+        every = evidence.frame().astype({"rank": np.int64, "ties": np.int64})
+        guards = canary_findings.rankable(units)
         if (kept := evidence.facts["kept_contexts"]) is not None:
             guards.append(guard("canary contexts", "canary_contexts", {"kept": kept}))
         frame = ranked(every)
         ours = trained(frame)
         if ours.empty:
-            kinds = set(every["kind"])
-            reason = NONE if every.empty else UNRANKED
-            if "canary" in kinds:
+            reason = UNSCORED if (units["kind"] == "canary").any() else UNRANKED
+            if len(frame):
                 reason = "no canary of a trained row can be ranked"
-            elif "unscored" in kinds:
-                reason = UNSCORED
             unknown = "canary", "canary.not_estimable"
             return AuditResult(
                 rows=self.missing(names, reason),
@@ -155,23 +156,19 @@ class CanaryRank(Audit):
         in_contexts = trained(ranked(every, "context"))
         rows, contrasts = canary_figures(ours, in_contexts, judged, context)
         tables = tables_of(frame, judged)
-        unscored = [name for name in names if name not in {*ours["checkpoint"]}]
+        findings = canary_findings.findings(judged, tables, rows)
         for name in names:
-            reason = UNSCORED if name in unscored else UNRANKED
+            reason = UNRANKED
+            if name not in {*ours["checkpoint"]}:
+                lost, reason = ("canary", "canary.unscored"), UNSCORED
+                lacking = Finding.not_tested(*lost, checkpoint=name, reason=reason)
+                findings.append(lacking)
             rows += self.missing([name], reason, beside=rows)
-        lacking: dict[str, Any] = {"says": "canary.unscored", "reason": UNSCORED}
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
             guards=[*canary_findings.guards(judged, every), *guards],
-            findings=[
-                *canary_findings.findings(judged, tables, rows),
-                *(
-                    Finding.not_tested("canary", checkpoint=name, **lacking)
-                    for name in unscored
-                ),
-                *canary_findings.contrast_findings(contrasts, judged),
-            ],
+            findings=findings + canary_findings.contrast_findings(contrasts, judged),
             tables={name: table for name, table in tables.items() if table},
         )
 
@@ -185,20 +182,6 @@ def candidate_keys(canary: ManifestCanary, *, paper: bool) -> dict[str, str]:
         row: canary_key(canary.canary_id, canary.part, row)
         for row in (rows if paper else rows[:1])
     }
-
-
-def canary_frame(evidence: Evidence) -> pd.DataFrame:
-    """One row per checkpoint and unit; canaries without ranks are ``unscored``."""
-    parts = []
-    for name in evidence.checkpoints:
-        part = evidence.whole(name)
-        lost = part["rank"].isna()
-        unscored = lost & (part["kind"] == "canary")
-        part.loc[unscored, "kind"] = "unscored"
-        part = part[~(lost & (part["kind"] == "context"))]
-        parts.append(part.fillna({"rank": 0, "ties": 0}))
-    frame = pd.concat(parts, ignore_index=True)
-    return frame.astype({"rank": np.int64, "ties": np.int64})
 
 
 def _units(canary: ManifestCanary, keys: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -246,15 +229,12 @@ def canary_figures(
     metrics = [
         replace(each, bounds=tops.get(each.name, each.bounds)) for each in METRICS
     ]
-    ofs = [once["part"], often["part"] + "/annotation"]
-    frame = pd.concat([once, often], ignore_index=True)
-    credits = {
-        metric: top_k_credit(frame["rank"], k=k, ties=frame["ties"])
-        for metric, k in TOP.items()
-    }
-    frame = frame.assign(
-        of=pd.concat(ofs, ignore_index=True), cluster=frame["canary_id"], **credits
-    )
+    every = [once.assign(of=once["part"])]
+    every.append(often.assign(of=often["part"] + "/annotation"))
+    frame = pd.concat(every, ignore_index=True)
+    frame["cluster"] = frame["canary_id"]
+    for metric, k in TOP.items():
+        frame[metric] = top_k_credit(frame["rank"], k=k, ties=frame["ties"])
     columns = {"nll": "nll_mean", "exposure_mean": "exposure"}
     columns |= {metric: metric for metric in TOP} | {"rank_mean": "mid"}
     rows, contrasts = ratio_figures(
@@ -262,9 +242,6 @@ def canary_figures(
         context,
         audit="canary",
         metrics=metrics,
-        # A percentile interval of a mean rank covers far too rarely: never a decision.
-        heavy=("rank_mean",),
-        alone=("top1_rate",),
     )
     order = {metric.name: i for i, metric in enumerate(metrics)}
     # Cut once for the rows of all metrics.
@@ -298,13 +275,14 @@ def _beside_chance(row: Row, once: pd.DataFrame, often: pd.DataFrame) -> Row:
         if not annotation:
             change |= {"low": hits.low, "high": hits.high}
             change["interval"], notes = "clopper-pearson", []
+    elif row.metric == "rank_mean":
+        band = null_mean([size] * n, of="rank").band(row.level)
+        mde = chance_mde(able, n_candidates=size).ranks
+        change = {"null": null_moments(size).rank_mean, "mde": mde}
     else:
-        moments, shift = null_moments(size), chance_mde(able, n_candidates=size)
         band = null_mean([size] * n).band(row.level)
-        change = {"null": moments.exposure_mean, "mde": shift.bits}
-        if row.metric == "rank_mean":
-            band = null_mean([size] * n, of="rank").band(row.level)
-            change = {"null": moments.rank_mean, "mde": shift.ranks}
+        mde = chance_mde(able, n_candidates=size).bits
+        change = {"null": null_moments(size).exposure_mean, "mde": mde}
     change["null_low"], change["null_high"] = band
     if annotation:
         notes.append(ONE_RANK)
@@ -327,8 +305,8 @@ def _marked(rows: Sequence[Any], judged: Judged) -> list[Any]:
     def unranked(row: Row) -> str | None:
         part = row.of.partition("/")[0]
         sides = (row.checkpoint, getattr(row, "baseline", row.checkpoint))
-        why = (judged.tied.get((name, part)) for name in sides)
-        return None if row.metric == "nll" else next(filter(None, why), None)
+        lost = any((name, part) in judged.tied for name in sides)
+        return TIED if lost and row.metric != "nll" else None
 
     rows = marked(rows, "insensitive", uncontrolled)
     return marked(rows, "not_resolvable", unranked)

@@ -1,4 +1,4 @@
-"""Canaries with their ranks, and which of them are resolved.
+"""Canaries with their ranks: tests of them, and tables of doses and of epsilon.
 
 Frames here hold one row a canary of one checkpoint and part, with the columns ``rank``
 (ties counted behind), ``ties``, ``mid`` (mid-rank), ``exposure`` and ``lower_tail``
@@ -9,16 +9,18 @@ against the attacker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 import scipy
 
+from spark_audit import sentences
 from spark_audit.data.canaries import FORMATS, RANKED
 from spark_audit.errors import InputError
 from spark_audit.names import BASE
@@ -33,10 +35,22 @@ from spark_audit.stats.chance_ranks import (
     top_k,
     uniformity_p,
 )
+from spark_audit.stats.epsilon import (
+    GuessBound,
+    candidate_guess_bound,
+    declared_guesses,
+    one_run_bound,
+    one_run_mu,
+)
 from spark_audit.stats.intervals import ratio_estimate
 
+Record = dict[str, Any]
+
 MOST_TIED = 0.9
-COLLAPSED = "the model collapsed, or its logits have too little precision"
+TIED = (
+    "nearly all candidates are tied: the model collapsed, or its logits have too "
+    "little precision"
+)
 
 
 def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
@@ -58,19 +72,14 @@ def ranked(evidence: pd.DataFrame, kind: str = "canary") -> pd.DataFrame:
     )
 
 
-def unresolved(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Checkpoint and part of which nothing can be ranked -> why.
+def unresolved(frame: pd.DataFrame) -> set[tuple[str, str]]:
+    """Checkpoint and part of which nothing can be ranked.
 
     So it is where none of the canaries is :func:`resolved`: one that is might be the
     one that was remembered.
     """
-    found = {}
-    for name, part, chosen in by_part(frame):
-        if not resolved(chosen).any():
-            whole = (chosen["ties"] == chosen["n_candidates"] - 1).all()
-            which = "all" if whole else "nearly all"
-            found[name, part] = f"{which} candidates are tied: {COLLAPSED}"
-    return found
+    parts = by_part(frame)
+    return {(name, part) for name, part, few in parts if not resolved(few).any()}
 
 
 def resolved(frame: pd.DataFrame) -> pd.Series[bool]:
@@ -103,13 +112,11 @@ def by_part(frame: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
                 yield str(name), part, chosen
 
 
-def changes(
-    frame: pd.DataFrame, base: pd.DataFrame, column: str
-) -> tuple[np.ndarray, list[str]]:
-    """Per-canary difference of a column, of canaries that both have."""
-    ours, theirs = (f.set_index("canary_id")[column] for f in (frame, base))
-    both = [name for name in ours.index if name in theirs.index]
-    return (ours[both] - theirs[both]).to_numpy(np.float64), both
+def changes(frame: pd.DataFrame, base: pd.DataFrame) -> np.ndarray:
+    """Per-canary change of exposure, of canaries that both have."""
+    ours, theirs = (f.set_index("canary_id")["exposure"] for f in (frame, base))
+    both = ours.index[ours.index.isin(theirs.index)]
+    return (ours[both] - theirs[both]).to_numpy(np.float64)
 
 
 def hits_of(frame: pd.DataFrame, *, k: int) -> TopK:
@@ -140,7 +147,7 @@ def p_by_chance(frame: pd.DataFrame, column: str) -> float:
 
 def p_risen(frame: pd.DataFrame, base: pd.DataFrame) -> float:
     """Wilcoxon's one-sided p value that exposure rose since the base model."""
-    change, _ = changes(frame, base, "exposure")
+    change = changes(frame, base)
     if not change.any():
         return 1.0
     return float(scipy.stats.wilcoxon(change, alternative="greater").pvalue)
@@ -170,15 +177,13 @@ class Tested:
         return {metric: row, "p": self.p, "over": self.over}
 
 
-def adjusted(tests: list[Tested]) -> list[Tested]:
+T = TypeVar("T", bound=Tested)
+
+
+def adjusted(tests: Sequence[T]) -> list[T]:
     """The tests with Holm's correction, in their order."""
     ps = holm([test.p for test in tests]).tolist()
     return [replace(t, p=p, over=len(ps)) for t, p in zip(tests, ps, strict=True)]
-
-
-def by_p(tests: list[Tested]) -> list[Tested]:
-    """The tests with Holm's correction, smallest p value first."""
-    return sorted(adjusted(tests), key=attrgetter("p"))
 
 
 def tests_of(
@@ -192,7 +197,7 @@ def tests_of(
 
 
 def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
-    """Tests that ranks are uniform, over all parts by Holm.
+    """Tests that ranks are uniform, over all parts by Holm, smallest p value first.
 
     Parts in which nothing is ranked (:func:`unresolved`) are not tested.
     """
@@ -202,7 +207,8 @@ def uniform_tests(frame: pd.DataFrame) -> list[Tested]:
         return uniformity_p(*columns, ties=chosen["ties"].to_numpy())
 
     lost, tests = unresolved(frame), tests_of(frame, "mid", p)
-    return by_p([one for one in tests if (one.checkpoint, one.part) not in lost])
+    known = [one for one in tests if (one.checkpoint, one.part) not in lost]
+    return sorted(adjusted(known), key=attrgetter("p"))
 
 
 def kinds_moved(frame: pd.DataFrame) -> dict[str, set[str]]:
@@ -240,7 +246,8 @@ def control_tests(frame: pd.DataFrame, *, uniform_base: bool) -> list[Tested]:
             return p_by_chance(chosen, "exposure")
         return p_risen(chosen, before)
 
-    return by_p(tests_of(most[most["checkpoint"] != BASE], "exposure", p))
+    tests = tests_of(most[most["checkpoint"] != BASE], "exposure", p)
+    return sorted(adjusted(tests), key=attrgetter("p"))
 
 
 def two_ended(frame: pd.DataFrame) -> tuple[list[Tested], list[Tested]]:
@@ -261,12 +268,12 @@ def risen_power(parts: pd.DataFrame, name: str, best: Tested) -> list[Power]:
     """Of the one-sided signed-rank test of the canaries that stand in most rows."""
     most = parts[parts["dose"] == parts["dose"].max()]
     ours, base = (most[most["checkpoint"] == one] for one in (name, BASE))
-    change, both = changes(ours, base, "exposure")
-    found = ratio_estimate(change, np.ones(len(both)))
+    change = changes(ours, base)
+    found, n = ratio_estimate(change, np.ones(len(change))), len(change)
     if not found.se:
         return []
     # Against Student's t its efficiency is 3 / pi; one-sided is half of two sides.
-    se, n = found.se * np.sqrt(np.pi / 3), len(both)
+    se = found.se * np.sqrt(np.pi / 3)
     least, over = 2.0 ** (1 - n), best.over / 2
     return [Power(test="sign-flip", se=se, df=n - 1, n=n, least_p=least, over=over)]
 
@@ -280,7 +287,7 @@ class Judged:
     base, control
         Tests of the base's ranks, and of the canaries that stand in most rows.
     tied
-        Checkpoint and part of which nothing can be ranked -> why.
+        Checkpoint and part of which nothing can be ranked.
     kinds
         Where the held-out canaries of a checkpoint left chance.
     """
@@ -288,7 +295,7 @@ class Judged:
     frame: pd.DataFrame
     base: list[Tested]
     control: list[Tested]
-    tied: dict[tuple[str, str], str]
+    tied: set[tuple[str, str]]
     kinds: dict[str, set[str]]
 
     @classmethod
@@ -327,3 +334,218 @@ class Judged:
     def lifted(self) -> set[str]:
         """Checkpoints whose held-out canaries rank ahead of chance."""
         return {name for name, ways in self.kinds.items() if "ahead" in ways}
+
+
+# --- tables ---------------------------------------------------------------------------
+
+KS = (1, 10)
+"""Numbers of guesses that epsilon is bounded from: fixed here, before any result."""
+
+
+def dose_table(frame: pd.DataFrame) -> list[Record]:
+    """Each dose compared with chance; dose 0 are the held-out canaries."""
+    found: list[Record] = []
+    for name, part, whole in by_part(frame):
+        doses = whole["dose"].where(~whole["held_out"].astype(bool), 0)
+        for dose, chosen in whole.groupby(doses):
+            size, n = int(chosen["n_candidates"].iloc[0]), len(chosen)
+            bounds = (0.0, float(np.log2(size)))
+            mean = ratio_estimate(chosen["exposure"], np.ones(n), bounds=bounds)
+            low, high = null_mean(chosen["n_candidates"].to_numpy()).band(LEVEL)
+            # Where nothing is ranked there is no test.
+            able = bool(resolved(chosen).any())
+            record = {
+                "checkpoint": name,
+                "part": part,
+                "dose": int(dose),
+                "held_out": bool(chosen["held_out"].iloc[0]),
+                "canaries": n,
+                "tied": tied(chosen),
+                "exposure_mean": float(chosen["exposure"].mean()),
+                "exposure_low": mean.low,
+                "exposure_high": mean.high,
+                "exposure_most": bounds[1],
+                "chance_exposure_low": low,
+                "chance_exposure_high": high,
+                "p_remembered": p_by_chance(chosen, "exposure") if able else None,
+                "p_suppressed": p_by_chance(chosen, "lower_tail") if able else None,
+                "status": "ok" if able else "not_resolvable",
+            }
+            found.append(record)
+    return found
+
+
+# --- bounds of epsilon ----------------------------------------------------------------
+#
+# From two kinds of guesses: which of its candidates a planted canary is, and which of a
+# pair of canaries was planted. The second is a game of one run (Steinke, Nasr and
+# Jagielski 2023; Mahloujifar, Melis and Chaudhuri 2025, of two alternatives), and says
+# something of (epsilon, delta), too. Its guess: of a pair, the one that ranks further
+# ahead among its candidates. Ranks are compared, not likelihoods: the rank of a canary
+# that is not in the data is uniform, whichever rows it stands in.
+
+DELTA = 1e-5
+"""Of a record: the other delta that bounds of one run are given for."""
+DECLARED = ("full", "all", 1)
+"""Part, dose and k of the bound declared before any result: all canaries at once."""
+
+
+def _doses_of(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """All canaries, and those of each dose where there are several."""
+    yield DECLARED[1], frame
+    several = frame["dose"].nunique() > 1
+    yield from ((str(dose), part) for dose, part in frame.groupby("dose") if several)
+
+
+def epsilon_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
+    """Lower bounds of epsilon, of checkpoints that were trained on the canaries.
+
+    A canary that is tied across the k-th place is no hit, whatever share of a hit it is
+    on average: hits are then never more than those of a guess that breaks ties at
+    random, which is what the bound holds for.
+    """
+    found: list[Record] = []
+    # The same for all canaries.
+    size = int(frame["n_candidates"].max()) if len(frame) else 0
+    guesses = [k for k in KS if k < size]
+    for name, part, whole in by_part(trained(_drawn(frame))):
+        for (label, chosen), k in product(_doses_of(whole), guesses):
+            record = {
+                "checkpoint": name,
+                "part": part,
+                "dose": label,
+                "k": k,
+                "declared": (part, label, k) == DECLARED,
+                "canaries": len(chosen),
+                "hits": int(np.sum(chosen["rank"] + chosen["ties"] <= k)),
+                "rows": int(chosen["dose"].max()),
+            }
+            found.append(record)
+
+    def bounds(record: Record, share: float) -> Record:
+        count = record["hits"], record["canaries"]
+        options = {"k": record["k"], "rows": record["rows"], "n_candidates": size}
+        return _figures(candidate_guess_bound(*count, **options, significance=share))
+
+    return _bounded(found, bounds, judged, assumed="drawn")
+
+
+def one_run_table(frame: pd.DataFrame, judged: Judged) -> list[Record]:
+    """Lower bounds of epsilon from the coins that chose between two canaries each.
+
+    Half of the pairs are guessed, those whose ranks lie furthest apart; that number was
+    fixed beforehand. All bounds of a row are thresholds of one count, and hold
+    together. ``*_at_delta`` are at :data:`DELTA` a record, ``gaussian_mu`` is what a
+    Gaussian mechanism would have.
+    """
+    found: list[Record] = []
+    tossed = _drawn(frame)
+    for name, part, whole in by_part(tossed[tossed["pair"] != ""]):
+        for label, chosen in _doses_of(_pairs(whole)):
+            if not len(chosen):
+                continue
+            guesses = declared_guesses(len(chosen))
+            # A guess at a tie is one that is wrong.
+            first = chosen.sort_values("gap", ascending=False, kind="stable")[:guesses]
+            record = {
+                "checkpoint": name,
+                "part": part,
+                "dose": label,
+                "declared": (part, label) == DECLARED[:2],
+                "pairs": len(chosen),
+                "guesses": guesses,
+                "right": int((first["planted"] < first["held_out"]).sum()),
+                "rows": int(chosen["dose"].max()),
+            }
+            found.append(record)
+    return _bounded(found, coin_figures, judged, assumed="tossed")
+
+
+def coin_figures(record: Record, share: float) -> Record:
+    """Bounds from so many ``right`` of ``guesses`` at ``pairs``, one-sided at a level.
+
+    A canary stands in ``rows`` at most.
+    """
+    count = record["right"], record["guesses"], record["pairs"]
+    options: dict[str, Any] = {"rows": record["rows"], "significance": share}
+    return {
+        **_figures(one_run_bound(*count, **options)),
+        "epsilon_per_record_at_delta": one_run_bound(
+            *count, delta=DELTA, **options
+        ).record,
+        "gaussian_mu_per_record": one_run_mu(*count, **options),
+    }
+
+
+def _figures(bound: GuessBound) -> Record:
+    return {
+        "epsilon_per_canary": bound.canary,
+        "epsilon_per_record": bound.record,
+        "add_remove_per_canary": bound.canary_add_remove,
+        "add_remove_per_record": bound.record_add_remove,
+    }
+
+
+def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
+    """Synthetic canaries: theirs is the uniform draw that bounds rest on."""
+    drawn = frame["format"].isin(list(FORMATS))
+    return frame[drawn & (frame["checkpoint"] != BASE)]
+
+
+def _bounded(
+    found: list[Record],
+    bounds: Callable[[Record, float], Record],
+    judged: Judged,
+    *,
+    assumed: str,
+) -> list[Record]:
+    """The records with their bounds of epsilon, by a one-sided significance.
+
+    The declared bounds hold together at 95 % over checkpoints, all others together
+    too (Bonferroni). Of a part without its positive control none is given, nor of a
+    checkpoint whose held-out canaries rank above chance.
+    """
+    # How many bounds there are is known before any result, sensitive parts or not.
+    declared = sum(record["declared"] for record in found)
+    for record in found:
+        others = len(found) - declared
+        share = (1 - LEVEL) / (declared if record["declared"] else others)
+        figures = bounds(record, share)
+        epsilon = figures["epsilon_per_record"]
+        why = ""
+        if record["part"] not in judged.sensitive:
+            why = "uncontrolled"
+        elif record["checkpoint"] in judged.lifted:
+            why = "ungrounded"
+        record["significance"] = share
+        record |= dict.fromkeys(figures) if why else figures
+        key = why or ("bounded" if epsilon > 0 else "bound_of_0")
+        facts = {**record, "epsilon": epsilon, "assumed": assumed}
+        record["says"] = sentences.render(f"canary.{key}", **facts)
+    return found
+
+
+def _pairs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Both ranks of each pair, in the order of the pairs: of those that have both.
+
+    Ties are broken at random, so that a rank without memory is exactly uniform.
+    """
+    order = frame.sort_values("canary_id", kind="stable")
+    jitter = np.random.default_rng(0).random(len(order))
+    order = order.assign(at=order["rank"] + np.floor(jitter * (order["ties"] + 1)))
+    planted, never = (side(order).set_index("pair") for side in (trained, held_out))
+    both = planted.index.intersection(never.index).sort_values()
+    ranks = {"planted": planted["at"][both], "held_out": never["at"][both]}
+    found = pd.DataFrame({**ranks, "dose": planted["dose"][both]})
+    return found.assign(gap=np.abs(np.log(found["planted"] / found["held_out"])))
+
+
+def tables_of(frame: pd.DataFrame, judged: Judged) -> dict[str, list[Record]]:
+    """Every table, by its name."""
+    # Without a uniform draw bounds of epsilon have no ground.
+    drawn = frame if judged.uniform else frame[:0]
+    return {
+        "canary_by_dose": dose_table(frame),
+        "canary_epsilon": epsilon_table(drawn, judged),
+        "canary_one_run": one_run_table(drawn, judged),
+    }

@@ -11,38 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import scipy
 
-from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables
+from spark_audit.audits.base import Audit, Context, Metric, Plan, Tables, scored
 from spark_audit.audits.extract.extraction_findings import (
+    FULL,
     NOTHING,
+    canary_findings,
     contrast_findings,
+    cue_alone,
     findings,
     guards,
-)
-from spark_audit.audits.extract.guesses import guess_table, string_facts
-from spark_audit.audits.extract.prompt_evidence import (
-    DEFAULT,
-    EVERY,
-    FULL,
-    NUCLEI,
-    NUCLEUS,
-    PROMPTED,
-    PROMPTS_TABLE,
-    SAMPLERS,
-    cue_alone,
-    graded,
-    listed,
     not_asked,
     prompt_table,
-    spans_of,
 )
+from spark_audit.audits.extract.guesses import string_facts
 from spark_audit.audits.identifier_facts import identifier_facts
 from spark_audit.audits.ratio_rows import (
     Group,
@@ -52,21 +39,37 @@ from spark_audit.audits.ratio_rows import (
     groups_of,
     ratio_figures,
 )
-from spark_audit.manifest.prompts import asked_key, asked_keys, asked_place
-from spark_audit.manifest.schema import Manifest, ManifestSpan, TokenRange
-from spark_audit.names import BASE
-from spark_audit.results import AuditResult, Claim, Contrast, Estimate, Finding, Row
+from spark_audit.errors import InputError, choose
+from spark_audit.manifest.prompts import (
+    PROMPTS,
+    TAILS,
+    asked_key,
+    asked_keys,
+    asked_place,
+)
+from spark_audit.manifest.schema import (
+    Manifest,
+    ManifestExample,
+    ManifestSpan,
+    TokenRange,
+)
+from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row
 from spark_audit.results.evidence import Evidence, Measured
-from spark_audit.results.findings import Fact
 from spark_audit.scoring.table import Pass, TokenTable
 from spark_audit.stats.bootstrap import cluster_sums, median_replicates, sign_flip
 from spark_audit.stats.intervals import (
-    clopper_pearson,
     median_estimate,
     percentile_interval,
 )
-from spark_audit.stats.sampled_extraction import n_p, n_p_counts, top_k_logp
+from spark_audit.stats.sampled_extraction import n_p, top_k_logp
 
+PROMPTED = Pass("prompted")
+SAMPLERS = ("t1", "top40")
+NUCLEUS = Pass("nucleus")
+NUCLEI = ("top_p90", "top_p95")
+"""Samplers of that pass, on request."""
+EVERY = (*SAMPLERS, *NUCLEI)
+DEFAULT = "last16,cue"
 MOST = 1e12
 """Tries beyond which a number of tries says no more than "more than that"."""
 
@@ -76,7 +79,7 @@ ONE_TOKENISATION = (
 )
 
 VALUES = (
-    *("n_tokens", "greedy", "greedy_sure", "logp_t1", "logp_top40", "logp_cold"),
+    *("n_tokens", "greedy", "greedy_sure", "logp_t1", "logp_top40"),
     *("parts", "parts_right"),
 )
 METRICS = (
@@ -105,7 +108,6 @@ class Extraction(Audit):
     name = "extract"
     metrics = METRICS
     nothing = NOTHING
-    public = ("extract_canaries",)
     covers = ("greedy_rate", "n")
     frameworks = "AITG-APP-03"
 
@@ -133,45 +135,31 @@ class Extraction(Audit):
     ) -> Evidence:
         asked = listed(self.prompts)
         keys = set(asked_keys(manifest, asked))
-        spans = []
+        spans: list[Asked] = []
         for example, span, tokens in spans_of(manifest):
-            # Prompts and their keys, the true prefix first.
             each = {prompt: asked_key(prompt, span, example.id) for prompt in asked}
             prompts = {prompt: key for prompt, key in each.items() if key in keys}
-            spans.append((example, span, tokens, {FULL: example.id, **prompts}))
+            text = example.text[span.start : span.end]
+            spans.append(Asked(text, span.type, tokens, {FULL: example.id, **prompts}))
         units = pd.DataFrame.from_records(
             {**known, "prompt": prompt, "span": number}
             for number, known in enumerate(_known(manifest))
-            for prompt in spans[number][-1]
+            for prompt in spans[number].prompts
         )
 
         def measured() -> Measured:
-            for name, passes in tables.items():
-                table = passes.get(Pass())
-                if table is None or "rank_lo" not in table.columns:
+            for name, table in scored(tables):
+                if "rank_lo" not in table.columns:
                     continue
-                others = passes.get(PROMPTED)
-                rows = [
-                    scores
-                    for example, span, tokens, prompts in spans
-                    for scores in _asked(
-                        span, tokens, prompts, table, others, example.text
-                    )
-                ]
+                others, nucleus = map(tables[name].get, (PROMPTED, NUCLEUS))
+                rows = [row for one in spans for row in _scores(one, table, others)]
                 values = dict(zip(VALUES, np.array(rows, float).T, strict=True))
-                if self.top_p:
-                    behind = [(tokens, prompts) for *_, tokens, prompts in spans]
-                    values |= _top_p(behind, passes.get(NUCLEUS))
-                yield name, values
+                yield name, values | (_top_p(spans, nucleus) if self.top_p else {})
 
         split = {example.id: example.split for example in manifest.examples}
         trained = {p for p, _, key in map(asked_place, keys) if split[key] == "train"}
-        facts_of = {
-            "asked": asked,
-            "trained": sorted(trained),
-            "checkpoints": [*tables],
-        }
-        return Evidence.of(units, measured(), facts_of)
+        facts = {"asked": asked, "trained": sorted(trained), "checkpoints": [*tables]}
+        return Evidence.of(units, measured(), facts)
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         whole = dict.fromkeys(("n_tokens", "parts", "parts_right"), np.int64)
@@ -183,13 +171,9 @@ class Extraction(Audit):
         every = every[(every["split"] == "train") | (every["dose"] == 0)]
         names = evidence.checkpoints
         prompts = prompt_table(every, seed=context.seed)
-        tables = {
-            "extract_counts": count_table(pii),
-            PROMPTS_TABLE: [*prompts, *not_asked(prompts, evidence.facts)],
-            "extract_canaries": canary_table(spans[spans["set"] == "canary"]),
-        }
-        tables = {name: table for name, table in tables.items() if table}
-        canaries = canary_findings(tables.get("extract_canaries", []))
+        prompts += not_asked(prompts, evidence.facts)
+        tables = {"extract_prompts": prompts} if prompts else {}
+        canaries = canary_findings(spans[spans["set"] == "canary"])
         if pii[pii["split"] == "train"].empty:
             unknown = "extract", "not_estimable"
             return AuditResult(
@@ -215,8 +199,6 @@ class Extraction(Audit):
             rows += [row for row in found if not isinstance(row, Contrast)]
         rows = beside_base(rows)
         held = cue_alone(every)
-        if guesses := guess_table(held):
-            tables["extract_guesses"] = guesses
         return AuditResult(
             rows=rows,
             contrasts=contrasts,
@@ -290,54 +272,24 @@ def _tries(estimate: Estimate) -> Estimate:
     """An estimate of log10 tries as tries, none of them above :data:`MOST`."""
     if estimate.value is None:
         return estimate
-    value, low, high = (
-        None if end is None else 10.0**end
-        for end in (estimate.value, estimate.low, estimate.high)
-    )
-    assert value is not None
-    # The bound stays a true lower limit, but never an upper one; without an interval
-    # all resamples agree, and lie beyond it too.
-    low = value if low is None and value > MOST else low
-    lower = None if low is None else min(low, MOST)
-    upper = None if high is None or high > MOST else high
-    made = replace(
-        estimate,
-        value=min(value, MOST),
-        low=lower,
-        high=upper,
-        parity_low=lower,
-        parity_high=upper,
-        interval=estimate.interval if lower is None else "percentile",
-    )
+    value, high = 10.0**estimate.value, 10.0 ** (estimate.high or 0.0)
+    limits: dict[str, Any] = {"low": None, "high": None}
+    if estimate.low is not None:
+        limits = {"low": min(10.0**estimate.low, MOST), "high": high}
+    elif value > MOST:
+        # Without an interval all resamples agree, and lie beyond the bound too.
+        limits["low"] = MOST
+    # The bound stays a true lower limit, but never an upper one.
+    note = ""
+    if max(value, high) > MOST:
+        limits["high"], note = None, f"no upper limit: it is more than {MOST:.0e}"
     if value > MOST:
-        return made.noting(
-            f"more than {MOST:.0e}: the value is that bound, with no upper limit"
-        )
-    if high is not None and high > MOST:
-        return made.noting(f"no upper limit: it is more than {MOST:.0e}")
-    return made
-
-
-def count_table(pii: pd.DataFrame) -> list[dict[str, Any]]:
-    """Spans by the tries they need, of train and of test rows."""
-    found: list[dict[str, Any]] = []
-    for (name, split), part in pii.groupby(["checkpoint", "split"], sort=False):
-        for of in (*SAMPLERS, "cold", *NUCLEI):
-            if f"logp_{of}" not in part or (logp := part[f"logp_{of}"]).isna().any():
-                continue
-            counts = n_p_counts(n_p(logp))
-            found.append(
-                {
-                    "checkpoint": name,
-                    "rows": split,
-                    "of": of,
-                    "spans": len(part),
-                    "greedy": int(part["greedy"].sum()),
-                    "greedy_if_ties_lose": int(part["greedy_sure"].sum()),
-                    **{f"n50_within_{most}": n for most, n in counts.items()},
-                }
-            )
-    return found
+        note = f"more than {MOST:.0e}: the value is that bound, with no upper limit"
+    limits |= {f"parity_{end}": limit for end, limit in limits.items()}
+    if limits["low"] is not None:
+        limits["interval"] = "percentile"
+    made = replace(estimate, value=min(value, MOST), **limits)
+    return made.noting(note) if note else made
 
 
 def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -373,179 +325,117 @@ def _known(manifest: Manifest) -> Iterator[dict[str, Any]]:
         }
 
 
-def _scores(table: TokenTable, rows: slice) -> tuple[float, ...]:
-    """:data:`VALUES` of a span, without those of its parts."""
-    nll, rank, ties, mass, cold = (
-        table.columns[name][rows]
-        for name in ("nll", "rank_lo", "ties", "top40_logp", "top40_cold")
-    )
-    first = bool((rank == 1).all())
-    return (
-        len(nll),
-        first,
-        first and not ties.any(),
+class Asked(NamedTuple):
+    """An identifier: its text, type and tokens; prompts and keys, true prefix first."""
+
+    text: str
+    type: str
+    tokens: TokenRange
+    prompts: Mapping[str, str]
+
+
+def _scores(
+    one: Asked, table: TokenTable, others: TokenTable | None
+) -> Iterator[tuple[float, ...]]:
+    """:data:`VALUES` of an identifier behind each prompt; NaN if it was not scored."""
+    places = {FULL: (table, table.span(one.prompts[FULL], *one.tokens))}
+    for prompt, key in one.prompts.items():
+        if prompt != FULL and others is not None and key in others:
+            places[prompt] = (others, others.rows(key))
+    known = graded(places, one.text, one.type)
+    for prompt in one.prompts:
+        if prompt not in places:
+            yield (np.nan,) * len(VALUES)
+            continue
+        scores, rows = places[prompt]
+        nll, rank, ties, mass = (
+            scores.columns[name][rows]
+            for name in ("nll", "rank_lo", "ties", "top40_logp")
+        )
+        first = bool((rank == 1).all())
         # Rounding may leave a certain token's NLL a hair below 0.
-        min(0.0, -float(nll.sum(dtype=np.float64))),
-        float(top_k_logp(nll, rank, mass, k=40).sum()),
-        float(top_k_logp(2 * nll, rank, cold, k=40).sum()),
-    )
+        logp = min(0.0, -float(nll.sum(dtype=np.float64)))
+        top40 = float(top_k_logp(nll, rank, mass, k=40).sum())
+        sure = first and not ties.any()
+        yield len(nll), first, sure, logp, top40, *known[prompt]
 
 
-def _top_p(
-    spans: Sequence[tuple[TokenRange, Mapping[str, str]]], table: TokenTable | None
-) -> dict[str, Any]:
+def _top_p(spans: Sequence[Asked], table: TokenTable | None) -> dict[str, Any]:
     """``logp_*`` of top-p sampling behind true prefixes; NaN behind other prompts."""
     columns: dict[str, Any] = {f"logp_{of}": [] for of in NUCLEI}
-    for (tokens, prompts), of in product(spans, NUCLEI):
+    for one, of in product(spans, NUCLEI):
         logp = np.nan
         if table is not None:
-            rows = table.span(prompts[FULL], *tokens)
+            rows = table.span(one.prompts[FULL], *one.tokens)
             nll, rank, size, mass = (
                 table.columns[name][rows]
                 for name in ("nll", "rank_lo", f"{of}_size", f"{of}_logp")
             )
             logp = top_k_logp(nll, rank, mass, k=size).sum()
-        columns[f"logp_{of}"] += [logp, *[np.nan] * (len(prompts) - 1)]
+        columns[f"logp_{of}"] += [logp, *[np.nan] * (len(one.prompts) - 1)]
     return columns
 
 
-def _asked(
-    span: ManifestSpan,
-    tokens: TokenRange,
-    prompts: Mapping[str, str],
-    table: TokenTable,
-    others: TokenTable | None,
-    text: str,
-) -> Iterator[tuple[float, ...]]:
-    """:data:`VALUES` of a span behind each prompt; NaN if it was not scored."""
-    places = {FULL: (table, table.span(prompts[FULL], *tokens))}
-    for prompt, key in prompts.items():
-        if prompt != FULL and others is not None and key in others:
-            places[prompt] = (others, others.rows(key))
-    known = graded(places, text[span.start : span.end], span.type)
-    for prompt in prompts:
-        if prompt in places:
-            yield *_scores(*places[prompt]), *known[prompt]
-        else:
-            yield (np.nan,) * len(VALUES)
+# --- prompts and samplers -----------------------------------------------------------
 
 
-# --- canaries that come back word for word --------------------------------------------
+def listed(prompts: str) -> list[str]:
+    """The prompts in addition to the true prefix that an option names.
 
-
-CANARY_P = 0.05
-"""One-sided level at which canaries come back more often than held-out ones."""
-
-
-def canary_table(canaries: pd.DataFrame) -> list[dict[str, Any]]:
-    """Canaries that come back, by dose and part.
-
-    In the first of their rows: held-out ones have one row, and more rows are more
-    tries. ``greedy_in_any_row`` is no figure to compare.
+    Raises
+    ------
+    InputError
+        Naming one that there is not.
     """
-    found: list[dict[str, Any]] = []
-    names = pd.Categorical(canaries["checkpoint"], canaries["checkpoint"].unique())
-    groups = canaries.groupby([names, "part", "dose"], observed=True)
-    for (name, part, _), chosen in groups:
-        dose = int(chosen["dose"].to_numpy(np.int64)[0])
-        first = chosen[chosen["first"].astype(bool)]
-        hits, n = int(first["greedy"].sum()), len(first)
-        low, high = clopper_pearson(hits, n)
-        tries = n_p(first["logp_t1"].to_numpy(np.float64))
-        anywhere = chosen.groupby("canary_id")["greedy"].any()
-        found.append(
-            {
-                "checkpoint": name,
-                "part": part,
-                "dose": dose,
-                "held_out": dose == 0,
-                "canaries": n,
-                "rows": len(chosen),
-                "greedy": hits,
-                "greedy_rate": hits / n,
-                "low": low,
-                "high": high,
-                "greedy_if_ties_lose": int(first["greedy_sure"].sum()),
-                "greedy_in_any_row": int(anywhere.sum()),
-                **{f"n50_within_{k}": v for k, v in n_p_counts(tries).items()},
-            }
-        )
-    return found
-
-
-def canary_findings(table: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """What is said of canaries, from :func:`canary_table`."""
-    found = []
-    for name in dict.fromkeys(r["checkpoint"] for r in table if not r["held_out"]):
-        ours = [r for r in table if r["checkpoint"] == name and not r["held_out"]]
-        never = [r for r in table if r["checkpoint"] == name and r["held_out"]]
-        won, sure, n = _totals(ours)
-        guessed, certain, m = _totals(never)
-        facts: dict[str, Fact] = {"back": sure, "tied": won - sure, "parts": n}
-        facts |= {"held_back": certain, "held_tied": guessed - certain, "held_parts": m}
-        facts["highest"] = None if won else max(r["high"] for r in ours)
-        tied = won > 0 and not sure
-        claim: Claim = "moved"
-        says = "canaries"
-        p = None if name == BASE else _known_p(ours, never, table)
-        if tied:
-            claim, says = "not_tested", "canaries_tied"
-        elif not won:
-            claim = "nothing_shown"
-        elif p is not None and p < CANARY_P:
-            claim, says = "verbatim", "canaries_back"
-        elif p is not None:
-            says = "canaries_chance"
-        found.append(
-            Finding(
-                audit="extract",
-                checkpoint=str(name),
-                claim=claim,
-                p=p,
-                family="exploratory" if p is None else "primary",
-                status="not_resolvable" if tied else "ok",
-                says=f"extract.{says}",
-                facts=facts,
+    names = [name.strip() for name in prompts.split(",")]
+    for name in names:
+        if name not in (FULL, *PROMPTS):
+            raise InputError(
+                f"{name!r} is not a prompt",
+                where="--prompts",
+                fix=choose(name, [FULL, *PROMPTS]),
             )
-        )
+    return [name for name in PROMPTS if name in names]
+
+
+def spans_of(
+    manifest: Manifest,
+) -> Iterator[tuple[ManifestExample, ManifestSpan, TokenRange]]:
+    """Identifiers of rows without a canary, and the parts of canaries."""
+    for example in manifest.examples:
+        for span, tokens in example.identifiers:
+            if (span.part is None) == (example.canary_id is None):
+                yield example, span, tokens
+
+
+def graded(
+    places: Mapping[str, tuple[TokenTable, slice]], text: str, kind: str
+) -> dict[str, tuple[int, int]]:
+    """Parts of an identifier, and how many greedy decoding writes, by prompt.
+
+    A number's parts are its digits, in their place up to the first wrong token (behind
+    it one in ten is right by chance); an address's is all before its @. None are known
+    of what has neither, and where no prompt tells which characters a token writes.
+    """
+    tails = [places[name] for name in TAILS if name in places]
+    found = {}
+    for prompt, (table, rows) in places.items():
+        # In its row the string has the same tokens behind all prompts.
+        known = [(table, rows)] if prompt != FULL else tails
+        if not known:
+            found[prompt] = (0, 0)
+            continue
+        told, at = known[0]
+        wrong = (table.columns["rank_lo"][rows] > 1) | (table.columns["ties"][rows] > 0)
+        lead = int(np.argmax(np.append(wrong, True)))
+        written = int(told.position[at][lead - 1]) if lead else 0
+        found[prompt] = _parts(text, kind, written)
     return found
 
 
-def _totals(records: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
-    """Hits if ties are won, hits without them, and what was tried."""
-    won, sure, n = (
-        sum(r[key] for r in records)
-        for key in ("greedy", "greedy_if_ties_lose", "canaries")
-    )
-    return won, sure, n
-
-
-def _known_p(
-    ours: Sequence[Mapping[str, Any]],
-    never: Sequence[Mapping[str, Any]],
-    table: Sequence[Mapping[str, Any]],
-) -> float | None:
-    """The p that trained canaries come back beyond held-out ones and beyond the base's.
-
-    By Bonferroni over parts: those of one canary are no independent trials. None where
-    there is nothing to compare with.
-    """
-    first = [r for r in table if r["checkpoint"] == BASE and not r["held_out"]]
-    parts = list(dict.fromkeys(r["part"] for r in ours))
-    found = []
-    for part in parts:
-        mine, held, base = (
-            _totals([r for r in records if r["part"] == part])
-            for records in (ours, never, first)
-        )
-        sure, n = mine[1:]
-        if not (held[2] or base[2]):
-            continue
-        nulls = [null for null in (held,) if null[2]]
-        # Next to a base that returns none, only held-out ones tell what is guessed.
-        nulls += [null for null in (base,) if null[0] or not held[2]]
-        sides = ([[sure, n - sure], [hits, m - hits]] for hits, _, m in nulls)
-        more = partial(scipy.stats.fisher_exact, alternative="greater")
-        p = max(float(more(np.array(counts)).pvalue) for counts in sides)
-        found.append(min(1.0, len(parts) * p))
-    return min(found, default=None)
+def _parts(text: str, kind: str, written: int) -> tuple[int, int]:
+    if kind == "EMAIL":
+        local = text.find("@")
+        return int(local > 0), int(0 < local <= written)
+    digits = [i for i, char in enumerate(text) if char.isdigit()]
+    return len(digits), sum(i < written for i in digits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,15 +18,32 @@ import scipy
 from spark_audit.audits.base import guard
 from spark_audit.audits.extract.guesses import Guess, beyond_guessing, counted, dose_p
 from spark_audit.audits.identifier_facts import counterparts
+from spark_audit.manifest.prompts import PROMPTS
 from spark_audit.names import BASE
 from spark_audit.results import Claim, Contrast, Finding, Guard, Hits, Row
 from spark_audit.results.findings import Fact, Power
-from spark_audit.stats.bootstrap import sign_flip
-from spark_audit.stats.intervals import rate_estimate, ratio_estimate
+from spark_audit.stats.bootstrap import holm_by_key, sign_flip
+from spark_audit.stats.intervals import (
+    clopper_pearson,
+    rate_estimate,
+    ratio_estimate,
+)
 from spark_audit.stats.power import mde_normal
+from spark_audit.stats.sampled_extraction import n_p, n_p_counts
 
 NOTHING = "no identifier of a trained row was scored"
 LEVEL = 0.95
+FULL = "full"
+"""The true prefix: what the plain pass has read anyway."""
+WHOLE, GRADED = "identifiers", ("digits", "local parts")
+WITHIN = (1, 10, 100)
+"""Numbers of draws that the table of prompts counts."""
+NOT_ASKED = "no identifier of a trained row fits this prompt"
+NOT_SCORED = "the texts of this prompt were not scored"
+NOT_COMPARED = (
+    "not estimable: too few comparable identifiers were held out, or there is no base "
+    "model on the same rows"
+)
 TIES_MATTER = 0.005
 """Difference of the greedy rate by tie rule above which readers are told."""
 SPLITS = ("train", "test")
@@ -226,18 +243,17 @@ def paired(ours: pd.Series, base: pd.Series, spans: pd.Series) -> Apart | None:
 
 def against_base(
     spans: Spans, base: Spans, *, seed: int
-) -> tuple[Apart | None, float | None] | None:
+) -> tuple[Apart | None, float | None]:
     """Difference from the base on the same train rows, and its p.
 
     Hits of the checkpoint are those that are sure, of the base those that ties may win:
-    neither side's ties make a finding. ``None`` where the rows are not the same.
+    neither side's ties make a finding.
     """
     hits = spans.hits
     own, others = (one.train.groupby("cluster") for one in (spans, base))
     ours, theirs = own[hits.sure].sum(), others[hits.won].sum()
-    if not ours.index.equals(theirs.index):
-        return None
-    apart = paired(ours, theirs, own[hits.trials].sum())
+    same = ours.index.equals(theirs.index)
+    apart = paired(ours, theirs, own[hits.trials].sum()) if same else None
     if apart is None:
         return None, None
     # An interval of few events is too narrow by itself: the exact test must agree.
@@ -253,8 +269,7 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
     """
     base = spans.base
     if spans.test.empty:
-        compared = against_base(spans, base, seed=seed) if base else None
-        return compared or (None, None)
+        return against_base(spans, base, seed=seed) if base else (None, None)
     apart = minus(spans.apart, base.apart) if base else spans.apart
     if apart is None:
         return None, None
@@ -264,21 +279,18 @@ def beyond(spans: Spans, *, seed: int) -> tuple[Apart | None, float | None]:
 
 def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Finding]:
     """What is said of every checkpoint."""
-    known = {(r.checkpoint, r.group, r.metric, r.of): r for r in rows}
+    pooled = {(r.checkpoint, r.metric, r.of): r for r in rows if r.group == "pooled"}
     found = []
     for name, spans in Spans.by_checkpoint(pii).items():
-        where: dict[str, Any] = {"audit": "extract", "checkpoint": name}
-        train = spans.train
-        row = known.get((name, "pooled", "greedy_rate", ""))
-        if row is None or (row.value is None and not train["greedy"].any()):
-            reason = {"reason": NOTHING if row is None else row.note}
-            says = "extract.missing"
-            found.append(Finding.on(row, "not_tested", says, facts=reason, **where))
+        row = pooled.get((name, "greedy_rate", ""))
+        if row is None or (row.value is None and not spans.train["greedy"].any()):
+            reason = NOTHING if row is None else row.note
+            missing = partial(Finding.not_tested, "extract", "extract.missing")
+            found.append(missing(checkpoint=name, reason=reason))
             continue
-        back = returned(train)
+        back = returned(spans.train)
         facts: dict[str, Fact] = {"rate": row, "back": back}
-        for of in ("t1", "top40"):
-            facts[of] = known[name, "pooled", "n50_median", of]
+        facts |= {of: pooled[name, "n50_median", of] for of in ("t1", "top40")}
         if back.tied and not back.count:
             says = "extract.counts_tied"
             options: Any = {"status": "not_resolvable", "facts": facts}
@@ -286,17 +298,15 @@ def findings(pii: pd.DataFrame, rows: Sequence[Row], *, seed: int) -> list[Findi
         else:
             compared = _compared(pii, spans, row, seed=seed)
             # What the comparison detects is claimed once, by its own sentence.
-            lost = compared.claim == "not_tested" and not back.count
-            nothing = compared.claim == "nothing_shown" or lost
+            lost_alone = compared.claim == "not_tested" and not back.count
+            nothing = compared.claim == "nothing_shown" or lost_alone
             claim: Claim = "nothing_shown" if nothing else "moved"
-            found.append(
-                Finding.on(row, claim, "extract.counts", status="ok", facts=facts)
-            )
-            found.append(compared)
-        if (apart := back.tied / len(train)) > TIES_MATTER:
+            count = Finding.on(row, claim, "extract.counts", status="ok", facts=facts)
+            found += [count, compared]
+        if (apart := back.tied / back.of) > TIES_MATTER:
             ties = _figure(name, "ties", row.clusters, value=apart)
-            where |= {"says": "extract.ties", "facts": {"ties": ties}}
-            found.append(Finding(claim="not_tested", **where))
+            told = partial(Finding.not_tested, "extract", "extract.ties")
+            found.append(told(checkpoint=name, ties=ties))
     return found
 
 
@@ -410,10 +420,7 @@ def _against_base(
     """
     name = row.checkpoint
     facts |= {"against": "base", "past_base": False}
-    compared = against_base(*pair, seed=seed)
-    if compared is None:
-        return _finding(row, "not_tested", "other_rows", facts)
-    apart, p = compared
+    apart, p = against_base(*pair, seed=seed)
     if counted(pii, name)["hit"].any() if apart is None else apart.low > 0:
         guess, grows = beyond_guessing(pii, name), dose_p(pii, name, seed=seed)
         p = min(1.0, 2 * min(guess.p, grows))
@@ -482,3 +489,197 @@ def contrast_findings(contrasts: Sequence[Contrast]) -> list[Finding]:
         says = f"extract.change_{says}"
         found.append(Finding.on(row, claim, says, facts={"change": row}))
     return found
+
+
+# --- canaries that come back word for word --------------------------------------------
+
+
+COUNTS = ["greedy", "greedy_sure", "n"]
+"""Parts of canaries that come back if ties are won, and surely, of how many."""
+
+
+def canary_findings(canaries: pd.DataFrame) -> list[Finding]:
+    """What is said of canaries of each checkpoint.
+
+    Each part counts in the first row of its canary: held-out canaries have one row, and
+    more rows are more tries.
+    """
+    first = canaries[canaries["first"].astype(bool)].assign(n=1)
+    known = [first["checkpoint"], first["dose"] > 0]
+    parts = {
+        side: spans.groupby("part", sort=False)[COUNTS].sum()
+        for side, spans in first.groupby(known, sort=False)
+    }
+    found = []
+    for (name, trained), ours in parts.items():
+        if not trained:
+            continue
+        never, base = (
+            parts.get(side, ours[:0]).reindex(ours.index, fill_value=0)
+            for side in ((name, False), (BASE, True))
+        )
+        won, sure, n = ours.sum().tolist()
+        guessed, certain, m = never.sum().tolist()
+        facts: dict[str, Fact] = {"back": sure, "tied": won - sure, "parts": n}
+        facts |= {"held_back": certain, "held_tied": guessed - certain, "held_parts": m}
+        spans = first[(first["checkpoint"] == name) & (first["dose"] > 0)]
+        fewest = int(spans.groupby(["part", "dose"]).size().min())
+        facts["highest"] = None if won else clopper_pearson(0, fewest)[1]
+        p = None if name == BASE else _canary_p(ours, never, base)
+        claim: Claim = "moved"
+        says = "canaries"
+        tied = won > 0 and not sure
+        if tied:
+            claim, says = "not_tested", "canaries_tied"
+        elif not won:
+            claim = "nothing_shown"
+        elif p is not None and p < 1 - LEVEL:
+            claim, says = "verbatim", "canaries_back"
+        elif p is not None:
+            says = "canaries_chance"
+        options: dict[str, Any] = {"status": "not_resolvable" if tied else "ok", "p": p}
+        options["family"] = "exploratory" if p is None else "primary"
+        options |= {"audit": "extract", "checkpoint": str(name), "facts": facts}
+        found.append(Finding.on(None, claim, f"extract.{says}", **options))
+    return found
+
+
+def _canary_p(
+    ours: pd.DataFrame, never: pd.DataFrame, base: pd.DataFrame
+) -> float | None:
+    """The p that trained canaries come back beyond held-out ones and beyond the base's.
+
+    By Bonferroni over parts: those of one canary are no independent trials. None where
+    there is nothing to compare with.
+    """
+    found = []
+    for part in ours.index:
+        (_, sure, n), held, first = (
+            side.loc[part].tolist() for side in (ours, never, base)
+        )
+        # Next to a base that returns none, only held-out ones tell what is guessed.
+        nulls = [held] if held[2] else []
+        nulls += [first] if first[2] and (first[0] or not held[2]) else []
+        tables = ([[sure, n - sure], [hits, m - hits]] for hits, _, m in nulls)
+        more = partial(scipy.stats.fisher_exact, alternative="greater")
+        ps = [float(more(np.array(table)).pvalue) for table in tables]
+        found += [min(1.0, len(ours) * max(ps))] if ps else []
+    return min(found, default=None)
+
+
+# --- the table of prompts -------------------------------------------------------------
+#
+# Each prompt is compared with the same prompt for identifiers never trained on, and
+# against the base. Only the true prefix is a primary test; the others are one
+# exploratory family, corrected by Holm in their own table.
+
+
+def cue_alone(every: pd.DataFrame) -> pd.DataFrame:
+    """Spans behind their true prefix, with what the cue and the base give, ties won.
+
+    ``cue``: this checkpoint's cue or the base's; ``cue_asked``: whether one was asked
+    for; ``base``: the base, behind the true prefix or the cue.
+    """
+    asked = every["prompt"] == "cue"
+    won = every["greedy"].astype(bool)
+    full = every[every["prompt"] == FULL]
+    places = pd.MultiIndex.from_frame(full[["checkpoint", "span"]])
+    own = pd.MultiIndex.from_frame(every[asked & won][["checkpoint", "span"]])
+    base = every[(every["checkpoint"] == BASE) & won]
+    cued = base.loc[base["prompt"] == "cue", "span"]
+    given = base.loc[base["prompt"].isin([FULL, "cue"]), "span"]
+    return full.assign(
+        cue=places.isin(own) | full["span"].isin(cued),
+        cue_asked=full["span"].isin(every.loc[asked, "span"]),
+        base=full["span"].isin(given),
+    )
+
+
+def prompt_table(every: pd.DataFrame, *, seed: int) -> list[dict[str, Any]]:
+    """Records by checkpoint and prompt, the true prefix first; hits that are sure.
+
+    One is of whole identifiers, the others of their parts (:func:`graded`).
+    ``true_prefix`` counts those of the same spans that come back behind it, ``cue_too``
+    those of the prompt's hits that the cue gives in another row's context too; ``note``
+    has the reason where no difference is estimable, ``shown`` is whether one was found,
+    None where it is not tested here. Empty where nothing but the true prefix was asked.
+    """
+    if set(every["prompt"]) <= {FULL}:
+        return []
+    full = Spans.by_checkpoint(cue_alone(every))
+    cue = bool((every["prompt"] == "cue").any())
+    records: list[dict[str, Any]] = []
+    for prompt in (FULL, *PROMPTS):
+        asked = every[every["prompt"] == prompt]
+        graded, mail = asked["parts"] > 0, asked["type"] == "EMAIL"
+        kept = (graded | True, graded & ~mail, graded & mail)
+        for of, chosen in zip((WHOLE, *GRADED), kept, strict=True):
+            part = asked[chosen]
+            hits = EXACT if of == WHOLE else PARTS
+            for name, spans in Spans.by_checkpoint(part, hits).items():
+                if spans.train.empty:
+                    continue
+                apart, p = beyond(spans, seed=seed)
+                place = {"checkpoint": name, "prompt": prompt, "of": of}
+                record: dict[str, Any] = place | _counts(name, spans)
+                for key in ("value", "low", "high"):
+                    shown = "beyond_points" if key == "value" else key
+                    points = None if apart is None else 100 * getattr(apart, key)
+                    record[shown] = None if points is None else round(points, 2)
+                tested = (prompt, of) != (FULL, WHOLE) and name != BASE
+                if of == WHOLE:
+                    record |= _whole(spans.train, full[name].frame, cue=cue)
+                record["note"] = "" if apart else NOT_COMPARED
+                record["p"] = p if tested else None
+                records.append(record)
+    names = [*full]
+    records.sort(key=lambda record: names.index(record["checkpoint"]))
+    adjusted = holm_by_key({i: record.pop("p") for i, record in enumerate(records)})
+    for i, record in enumerate(records):
+        clear = (record["low"] or 0.0) > 0 and adjusted.get(i, 1.0) < 1 - LEVEL
+        record["shown"] = clear if i in adjusted else None
+    return records
+
+
+def _counts(name: str, spans: Spans) -> dict[str, Any]:
+    """What came back, and of how many: trained, held out, and of the base."""
+    train, test, hits = spans.train, spans.test, spans.hits
+    base = spans if name == BASE else spans.base
+    return {
+        "spans": len(train),
+        "clusters": int(train["cluster"].nunique()),
+        "tried": int(train[hits.trials].sum()),
+        "found": int(train[hits.sure].sum()),
+        "base_found": None if base is None else int(base.train[hits.won].sum()),
+        "held_out": int(test[hits.trials].sum()),
+        "held_out_found": int(test[hits.sure].sum()),
+    }
+
+
+def _whole(train: pd.DataFrame, full: pd.DataFrame, *, cue: bool) -> dict[str, Any]:
+    """Of whole identifiers: hits behind the true prefix and the cue, and by draws."""
+    same = full[full["span"].isin(train["span"])]
+    hits = train["span"][train["greedy_sure"].astype(bool)]
+    tries = n_p_counts(n_p(train["logp_top40"].to_numpy(np.float64)), thresholds=WITHIN)
+    return {
+        "true_prefix": int(same["greedy_sure"].sum()),
+        "cue_too": int(same["cue"][same["span"].isin(hits)].sum()) if cue else None,
+        **{f"top40_within_{n}": count for n, count in tries.items()},
+    }
+
+
+def not_asked(
+    records: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """A record, with the reason, for each prompt that asked for nothing."""
+    done = {(record["checkpoint"], record["prompt"]) for record in records}
+    empty = dict.fromkeys(records[0] if records else ())
+    return [
+        {**empty, "checkpoint": name, "prompt": prompt, "of": WHOLE}
+        | {"spans": 0, "clusters": 0}
+        | {"note": f"not estimable: {NOT_SCORED if scored else NOT_ASKED}"}
+        for name in facts["checkpoints"]
+        for prompt in facts["asked"]
+        if (name, prompt) not in done
+        for scored in [prompt in facts["trained"]]
+    ]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,6 @@ LEAST = 0.01
 GUESSABLE = 0.2
 """A type that is guessed more often is not pooled with others, nor tested by dose
 **[ours]**."""
-OTHER_ROWS = "answers of other rows"
 GIVEN = 0.5
 """Share of an identifier's characters that stand before it in its row, as whole words,
 from which on the row gives it away **[ours]**."""
@@ -119,13 +118,6 @@ def _given(row: ManifestExample, span: ManifestSpan) -> bool:
     return known >= GIVEN * sum(map(len, words)) > 0
 
 
-class Rate(NamedTuple):
-    """How often identifiers of a type are guessed, and which estimate says so."""
-
-    value: float
-    by: str
-
-
 @dataclass(frozen=True)
 class Guess:
     """A test of what came back against guessing.
@@ -159,7 +151,9 @@ def counted(pii: pd.DataFrame, name: str, split: str = "train") -> pd.DataFrame:
     return own.assign(hit=own["greedy_sure"].astype(bool) & ~own["base"])
 
 
-def guess_rates(train: pd.DataFrame, held: pd.DataFrame) -> dict[str, Rate]:
+def guess_rates(
+    train: pd.DataFrame, held: pd.DataFrame, *, other_rows: bool = True
+) -> dict[str, float]:
     """Guess rates of trained identifiers by type, from :func:`counted` spans.
 
     The largest of these: the share of other rows that hold a string that came back;
@@ -168,44 +162,38 @@ def guess_rates(train: pd.DataFrame, held: pd.DataFrame) -> dict[str, Rate]:
     the pairs); what the base gives back; the upper limit of what came back of
     identifiers never trained on; and :data:`LEAST`. Numbers that were injected were
     drawn at random: neighbours and leading parts say nothing of these.
+
+    Parameters
+    ----------
+    other_rows
+        Whether the first of these counts.
     """
-    return {
-        kind: Rate(*max((value, by) for by, value in rates.items()))
-        for kind, rates in _estimates(train, held).items()
-    }
-
-
-def _estimates(train: pd.DataFrame, held: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """What :func:`guess_rates` takes the largest of, by type and name."""
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, float] = {}
+    leading: dict[str, float] = {}
     every = 0.0
     for kind, part in train.groupby("type", observed=True):
-        strings = part.drop_duplicates("string")
-        size = len(strings)
-        leads = strings["lead"].value_counts().to_numpy()
-        pairs = size * (size - 1) / 2
-        share = float((leads * (leads - 1) / 2).sum()) / max(pairs, 1.0)
-        others = part["string"].map(part["string"].value_counts()) - 1
-        returned = others[part["hit"]].to_numpy() / max(len(part) - 1, 1)
+        rates = [LEAST, float(part["base"].mean())]
+        if other_rows and part["hit"].any():
+            others = part["string"].map(part["string"].value_counts()) - 1
+            rates.append(float((others[part["hit"]] / max(len(part) - 1, 1)).mean()))
         theirs = held.loc[held["type"] == kind, "hit"]
-        rates = {
-            OTHER_ROWS: float(returned.mean()) if len(returned) else 0.0,
-            "base": float(part["base"].mean()),
-            "one in a hundred": LEAST,
-        }
         if theirs.any():
-            limit = clopper_pearson(int(theirs.sum()), len(theirs), side="upper")[1]
-            rates["held-out identifiers"] = limit
+            count = int(theirs.sum()), len(theirs)
+            rates.append(clopper_pearson(*count, side="upper")[1])
         if (part["origin"] != "injected").any() or kind in WORDED:
+            strings = part.drop_duplicates("string")
+            leads = strings["lead"].value_counts().to_numpy()
+            pairs = len(strings) * (len(strings) - 1) / 2
             every += pairs
-            rates["neighbours"] = float(strings["near"].mean())
-            rates["leading parts"] = share
-        found[str(kind)] = rates
-    for rates in found.values():
-        if "leading parts" in rates:
-            # Few strings share none by chance: one pair more, which does.
-            rates["leading parts"] = max(rates["leading parts"], 1 / (every + 1))
-    return found
+            rates.append(float(strings["near"].mean()))
+            alike = float((leads * (leads - 1) / 2).sum())
+            leading[str(kind)] = alike / max(pairs, 1.0)
+        found[str(kind)] = max(rates)
+    # Few strings share none by chance: one pair more, which does.
+    return found | {
+        kind: max(found[kind], share, 1 / (every + 1))
+        for kind, share in leading.items()
+    }
 
 
 def _tested(train: pd.DataFrame, held: pd.DataFrame) -> Guess:
@@ -215,8 +203,7 @@ def _tested(train: pd.DataFrame, held: pd.DataFrame) -> Guess:
     strings are summed, and the tail is that of a binomial with the clusters' mean rate,
     which is no smaller than that of unequal rates (Hoeffding, 1956).
     """
-    rates = train["type"].map({k: r.value for k, r in guess_rates(train, held).items()})
-    rates = rates.astype(np.float64)
+    rates = train["type"].map(guess_rates(train, held)).astype(np.float64)
     units = train.groupby("home")["cluster"].transform("first")
     tries = rates.groupby(units).sum().clip(upper=1.0)
     found = int(train["hit"].groupby(units).any().sum())
@@ -244,7 +231,7 @@ def beyond_guessing(pii: pd.DataFrame, name: str) -> Guess:
     kinds = [part for _, part in train.groupby("type", observed=True)]
     tests = [_tested(part, held) for part in kinds]
     rates = guess_rates(train, held)
-    hard = [kind for kind, rate in rates.items() if rate.value <= GUESSABLE]
+    hard = [kind for kind, rate in rates.items() if rate <= GUESSABLE]
     if len(kinds) > 1 and hard:
         tests.append(_tested(train[train["type"].isin(hard)], held))
     best = min(tests, key=lambda test: test.p)
@@ -259,12 +246,8 @@ def dose_p(pii: pd.DataFrame, name: str, *, seed: int) -> float:
     addresses, and what the cue gives in another row.
     """
     train, held = (counted(pii, name, split) for split in ("train", "test"))
-    hard = [
-        kind
-        for kind, rates in _estimates(train, held).items()
-        if max(value for by, value in rates.items() if by != OTHER_ROWS) <= GUESSABLE
-    ]
-    hard = [kind for kind in hard if kind not in BARE]
+    rates = guess_rates(train, held, other_rows=False)
+    hard = [k for k, rate in rates.items() if rate <= GUESSABLE and k not in BARE]
     train = train[train["cue_asked"] & train["type"].isin(hard)]
     if name == BASE or train.empty:
         return 1.0
@@ -275,37 +258,3 @@ def dose_p(pii: pd.DataFrame, name: str, *, seed: int) -> float:
     sides = Sides.of(several, train["cluster"], [pd.factorize(train["type"])[0]])
     p = permutation_p(hit, sides, seed=seed)
     return 1.0 if p is None or hit[several].mean() <= hit[~several].mean() else p
-
-
-def guess_table(pii: pd.DataFrame) -> list[dict[str, Any]]:
-    """Records by checkpoint and type of trained identifiers.
-
-    ``returned`` are those that surely come back, ``shared`` those whose string other
-    rows hold too, ``given_away`` those that stand half in their row before; the rate
-    is that of :func:`guess_rates`, of the type by itself.
-    """
-    found = []
-    for (name, kind), part in pii[pii["split"] == "train"].groupby(
-        ["checkpoint", "type"], sort=False, observed=True
-    ):
-        if name == BASE:
-            continue
-        own = pii[pii["type"] == kind]
-        train, held = (counted(own, str(name), split) for split in ("train", "test"))
-        rate = guess_rates(train, held).get(str(kind))
-        sure, shared = part[["greedy_sure", "elsewhere"]].to_numpy(dtype=bool).T
-        found.append(
-            {
-                "checkpoint": name,
-                "type": kind,
-                "spans": len(part),
-                "clusters": int(part["cluster"].nunique()),
-                "returned": int(sure.sum()),
-                "given_away": int(part["given"].sum()),
-                "shared": int(shared.sum()),
-                "shared_returned": int((shared & sure).sum()),
-                "guess_percent": None if rate is None else round(100 * rate.value, 1),
-                "guess_by": "" if rate is None else rate.by,
-            }
-        )
-    return found
