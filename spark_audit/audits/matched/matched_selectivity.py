@@ -43,7 +43,6 @@ from spark_audit.audits.matched.matched_claims import (
     return_findings,
 )
 from spark_audit.audits.matched.rematch import (
-    affordable,
     other_pairs,
     placebo_table,
     sensitivity_table,
@@ -185,12 +184,8 @@ class Matched(Audit):
         at = tuple(skeleton[name].to_numpy() for name in ("index", "start", "n_tokens"))
         others = _frame(_texts(manifest), "places")
         of, places = others["index"].to_numpy(), others.pop("places").to_list()
-        drawn = affordable(manifest, self.placebo_draws)
-        more = [
-            *other_pairs(
-                manifest, rematched=self.rematched, draws=drawn, seed=context.seed
-            )
-        ]
+        options = {"rematched": self.rematched, "draws": self.placebo_draws}
+        more = [*other_pairs(manifest, **options, seed=context.seed)]
 
         def scored(found: Sums) -> np.ndarray:
             rows = map(found.of_tokens, of, places)
@@ -212,12 +207,7 @@ class Matched(Audit):
             for name, table in scores.items():
                 yield name, {"nll_sum": scored(Sums.of_table(manifest, table))}
 
-        facts = {
-            "rematched": self.rematched,
-            "placebo": self.placebo_draws > 0,
-            "draws": drawn,
-        }
-        return Evidence.of(units, measured(), facts)
+        return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         every = evidence.units
@@ -253,12 +243,11 @@ class Matched(Audit):
         for name, other in baselines.items():
             moved = train.assign(apart=apart[name][train.index])
             contrasts += own_contrasts(name, other, moved)
-        pooled = whole[0] if whole and whole[0].name == "pooled" else None
-        tables = {}
-        if evidence.facts["rematched"]:
+        roles, tables = {*every["role"]}, {}
+        if "rematched" in roles:
             tables["matched_sensitivity"] = sensitivity_table(evidence)
-        if evidence.facts["placebo"]:
-            tables["matched_placebo"] = placebo_table(evidence, pooled)
+        if "placebo" in roles:
+            tables["matched_placebo"] = placebo_table(evidence)
         relearned = [*all_returned(nll, sides[0], seed=context.seed)]
         rows += [one.after for one in relearned]
         contrasts += [one.row for one in relearned]
@@ -323,7 +312,16 @@ def alike_guard(whole: Occurrences) -> Iterator[Guard]:
     facts: dict[str, Fact] = {"before": before, "unequal": apart}
     yield guard(name, "before", facts, passed=None if apart else True)
     if annotated.any():
+        yield _text_guard(whole)
         yield _balance(whole.spans[annotated])
+
+
+def _text_guard(whole: Occurrences) -> Guard:
+    """Whether the text alone tells annotated identifiers of the two sides apart."""
+    facts: dict[str, Fact] = {**whole.by_text(BASE), "apart": whole.told_apart}
+    few = None if "fewest" in facts else False
+    passed = few if whole.told_apart else True
+    return guard("text of annotated identifiers", "by_text", facts, passed=passed)
 
 
 def _balance(spans: pd.DataFrame) -> Guard:
