@@ -277,10 +277,9 @@ def _rows(
 ) -> Iterator[Row]:
     row = partial(SeriesAttack.row, group=group.name)
     for of in OFS:
-        yield row(group.auc(name, of), name, "auc", of)
-        for metric in FPRS:
+        for metric in ("auc", *FPRS):
             null = group.chance(name, of, metric)
-            yield row(group.tpr(name, of, metric), name, metric, of, **null)
+            yield row(group.estimate(name, of, metric), name, metric, of, **null)
     for metric, more, _ in gain:
         yield row(more, name, f"{metric}_gain", null=0.0)
 
@@ -314,11 +313,11 @@ def _finding(
     rows: dict[tuple[str, str, str], Row],
 ) -> Finding:
     """Whether the series gives rows away, and whether it adds to its last stage."""
-    row, above = rows[name, "auc", SERIES], group.above_texts(name, SERIES, more=True)
+    row, above = rows[name, "auc", SERIES], group.above_texts(name, SERIES)
     moved = group.p(name, SERIES)
     if above is None or moved is None:
         return _not_tested(name, row.note if row.value is None else NO_TEXTS)
-    needed = max(moved, above.excess_p(told=above.told))
+    needed = max(moved, above.p)
     claim: Claim = "nothing_shown"
     if needed < 0.05:
         claim = "membership"
@@ -336,8 +335,7 @@ def _finding(
         "members": int(member.sum()),
         "others": int((~member.astype(bool)).sum()),
     }
-    figures = above.figures(told=above.told)
-    primary: dict[str, Any] = {"family": "primary", "p": needed, **figures}
+    primary: dict[str, Any] = {"family": "primary", "p": needed, **above.figures()}
     return Finding.on(row, claim, f"series.{claim}", facts=facts, **primary)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,31 +187,25 @@ def judged_scores(
     """
     records: list[dict[str, Any]] = []
     ps: list[float] = []
-    for name in (one for one in names if one != BASE):
-        for attack in attacks:
-            record: dict[str, Any] = {"checkpoint": name, "of": attack}
-            estimate = pooled.auc(name, attack)
-            above = pooled.above_texts(name, attack, more=True)
-            record |= {"rows": estimate.n, "score": estimate.value}
-            if estimate.value is None or above is None:
-                says = estimate.note or "the texts alone were not tested beside it"
-                records.append(record | {"says": f"not estimable: {says}"})
-                continue
-            moved, p = estimate.value - 0.5, pooled.p(name, attack)
-            if not pooled.usable(BASE, attack):
-                pair = (name, attack), (BASE, attack)
-                (_, change, p), *_ = pooled.differences(*pair)
-                moved = change.value or 0.0
-            rising = 1.0 if p is None or moved <= 0 else p
-            told = above.told or judged.texts
-            ps.append(max(rising, above.excess_p(told=told)))
-            apart = above.difference
-            record |= {"texts": above.texts, "difference": apart.value}
-            record |= {key: getattr(apart, key) for key in ("low", "high", "mde")}
-            confounded = told and rising < 0.05
-            state, _ = judged.of(attack)
-            says = "confounded" if confounded else "not shown"
-            records.append(record | {"p": ps[-1], "status": state, "says": says})
+    for name, attack in product((one for one in names if one != BASE), attacks):
+        estimate = pooled.estimate(name, attack)
+        above = pooled.above_texts(name, attack, told=judged.texts)
+        record = {"checkpoint": name, "of": attack, "rows": estimate.n}
+        if estimate.value is None or above is None:
+            says = estimate.note or "the texts alone were not tested beside it"
+            record |= {"score": estimate.value, "says": f"not estimable: {says}"}
+            records.append(record)
+            continue
+        moved, p = estimate.value - 0.5, pooled.p(name, attack)
+        if not pooled.usable(BASE, attack):
+            (_, change, p), *_ = pooled.differences((name, attack), (BASE, attack))
+            moved = change.value or 0.0
+        rising = 1.0 if p is None or moved <= 0 else p
+        ps.append(max(rising, above.p))
+        says = "confounded" if above.told and rising < 0.05 else "not shown"
+        state, _ = judged.of(attack)
+        told = {"p": ps[-1], "status": state, "says": says}
+        records.append({**record, **above.record, **told})
     tested = [one for one in records if "p" in one]
     for one, p in zip(tested, holm(ps), strict=True):
         one["p_adjusted"] = float(p)
