@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
@@ -18,14 +19,11 @@ from spark_audit.audits.mia.scores import (
 from spark_audit.audits.mia.texts import (
     best_guess,
     blind_classifier,
-    crossing_duplicates,
-    doses,
     label_test,
     permuted,
-    shift,
 )
+from spark_audit.audits.mia.verdicts import covariate_table
 from spark_audit.scoring.table import TokenTable
-from spark_audit.stats.duplicates import duplicate_groups
 from spark_audit.stats.roc import Design
 
 LP = np.array(
@@ -167,25 +165,16 @@ def test_scores_ignore_the_other_texts():
         assert among[attack][1] == pytest.approx(alone[attack][0], nan_ok=True)
 
 
-def test_crossing_duplicates():
-    base = "one two three four five six seven eight nine ten"
-    texts = [base, base.upper() + "!", "something else entirely, of no other text", "x"]
-    member = np.array([True, False, True, False])
-    same = duplicate_groups(texts)
-    assert crossing_duplicates(same, member) == 2
-    both = np.array([True, True, False, False])
-    assert crossing_duplicates(same, both) == 0
-    assert doses(same, both).tolist() == [2, 2, 0, 0]
-
-
-def test_shift():
+def test_lengths_of_both_sides_are_compared():
     rng = np.random.default_rng(0)
-    found = shift(rng.normal(0, 1, 400), rng.normal(0.5, 1, 300))
-    assert found["p"] < 1e-4
-    assert found["smd"] == pytest.approx(-0.5, abs=0.15)
-    assert shift(np.array([1.0]), np.array([1.0, 2.0])) is None
-    flat = shift(np.ones(5), np.ones(5))
+    length = [*rng.normal(0, 1, 400), *rng.normal(0.5, 1, 300)]
+    facts = pd.DataFrame({"task": "t", "member": np.arange(700) < 400})
+    facts = facts.assign(length=length, zlib_bytes=1.0)
+    apart, flat = covariate_table(facts)
+    assert apart["p"] < 1e-4
+    assert apart["smd"] == pytest.approx(-0.5, abs=0.15)
     assert flat["smd"] is None
+    assert covariate_table(facts[399:]) == []
 
 
 # --- permuting sides ------------------------------------------------------------------

@@ -15,7 +15,6 @@ from spark_audit.audits.mia.scores import compressed_bytes
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
 from spark_audit.stats.duplicates import duplicate_groups
-from spark_audit.stats.matching import smd
 from spark_audit.stats.roc import Design, auc
 
 MOST_COMPARED = 20
@@ -69,12 +68,6 @@ class Blind(NamedTuple):
     rows: int
 
 
-def both_sides(sides: Design) -> list[np.ndarray]:
-    """Rows of each task that has both sides."""
-    rows = [np.flatnonzero(sides.task == task) for task in np.unique(sides.task)]
-    return [at for at in rows if 0 < sides.member[at].sum() < len(at)]
-
-
 def permuted(sides: Design, rng: np.random.Generator) -> np.ndarray:
     """Design dealt out anew, shape ``(n,)`` bool.
 
@@ -121,35 +114,6 @@ def own_text(example: ManifestExample) -> str:
     return own if own.strip() else text
 
 
-def crossing_duplicates(groups: np.ndarray, member: np.ndarray) -> int:
-    """Rows whose group of near-duplicates has members and non-members."""
-    sides = [set(groups[member].tolist()), set(groups[~member].tolist())]
-    both = sides[0] & sides[1]
-    return int(np.isin(groups, list(both)).sum())
-
-
-def doses(groups: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """Members among each row's near-duplicates, itself included: shape ``(n,)``."""
-    codes = np.unique(groups, return_inverse=True)[1]
-    found: np.ndarray = np.bincount(codes, weights=member)[codes]
-    return found
-
-
-def shift(members: np.ndarray, non_members: np.ndarray) -> Record | None:
-    """Two-sample check of one covariate; ``None`` where a side is too small.
-
-    ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as independent, and ``smd``,
-    the mean difference over the pooled SD (``None`` where that is 0).
-    """
-    x, y = (side[np.isfinite(side)] for side in (members, non_members))
-    if len(x) < 2 or len(y) < 2:
-        return None
-    test = scipy.stats.ks_2samp(x, y)
-    spread = np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2)
-    apart = smd(x, y, sd=float(spread)) if spread > 0 else None
-    return {"ks": float(test.statistic), "p": float(test.pvalue), "smd": apart}
-
-
 def label_test(
     sides: Design, label: np.ndarray, *, seed: int, permutations: int = 999
 ) -> float | None:
@@ -162,22 +126,18 @@ def label_test(
     sides, label = sides.take(np.flatnonzero(use)), label[use]
     if not len(label):
         return None
-    _, cell = np.unique(np.stack([sides.task, label]), axis=1, return_inverse=True)
-    cell = cell.ravel()
-    total = np.bincount(cell).astype(np.float64)
-    task_of_cell = np.zeros(len(total), dtype=np.int64)
-    _, task = np.unique(sides.task, return_inverse=True)
-    task_of_cell[cell] = task
-    if np.bincount(task_of_cell).max() < 2:
+    shape = sides.task.max() + 1, label.max() + 1
+    cell = sides.task * shape[1] + label
+    total = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    if (total > 0).sum(axis=1).max() < 2:
         return None
 
     def statistic(member: np.ndarray) -> float:
-        ours = np.bincount(cell, weights=member, minlength=len(total))
-        share = (np.bincount(task, weights=member) / np.bincount(task))[task_of_cell]
-        usable = (share > 0) & (share < 1)
-        expected = total * share
-        spread = np.where(usable, expected * (1 - share), 1.0)
-        return float(np.sum(np.where(usable, (ours - expected) ** 2 / spread, 0.0)))
+        ours = np.bincount(cell, member, total.size).reshape(shape)
+        with np.errstate(invalid="ignore"):
+            share = ours.sum(axis=1, keepdims=True) / total.sum(axis=1, keepdims=True)
+            spread = total * share * (1 - share)
+            return float(np.nansum((ours - total * share) ** 2 / spread))
 
     observed = statistic(sides.member) - 1e-9
     rng = np.random.default_rng(seed)
@@ -240,7 +200,8 @@ def blind_classifier(
 def enough(sides: Design, least: int) -> bool:
     """Whether a task has both sides, and each of them has so many clusters."""
     held = (sides.cluster[side] for side in (sides.member, ~sides.member))
-    return bool(both_sides(sides)) and all(len({*own}) >= least for own in held)
+    both = any(len(x) and len(y) for x, y in sides.tasks)
+    return both and all(len({*own}) >= least for own in held)
 
 
 def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
@@ -334,9 +295,9 @@ def balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
 
 def mean_auc(sides: Design, member: np.ndarray, scores: np.ndarray) -> float:
     """AUC averaged over tasks with both sides."""
-    tasks = both_sides(Design(member, sides.cluster, sides.task))
-    split = ((scores[at], member[at]) for at in tasks)
-    return float(np.mean([auc(own[side], own[~side]) for own, side in split]))
+    tasks = Design(member, sides.cluster, sides.task).tasks
+    both = ((scores[x], scores[y]) for x, y in tasks if len(x) and len(y))
+    return float(np.mean([auc(*each) for each in both]))
 
 
 def without_model(
@@ -369,9 +330,11 @@ def without_model(
     )
     if all(texts):
         same = duplicate_groups([own_text(known[key]) for key in ids])
-        member = units["member"].to_numpy(bool)
-        units["dose"] = doses(same, member)
-        alone["duplicates_left"] = crossing_duplicates(same, member)
+        copies = units["member"].groupby(same)
+        units["dose"] = dose = copies.transform("sum").astype(float)
+        # Rows whose group of near-duplicates has members and non-members.
+        crossing = (dose > 0) & (dose < copies.transform("size"))
+        alone["duplicates_left"] = int(crossing.sum())
         alone["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
         blind = permutations and blind_classifier(
             texts,

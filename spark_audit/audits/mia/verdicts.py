@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
+import scipy
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.claims import ALARM, BASE_READ
 from spark_audit.audits.mia.estimates import TOLD, AboveTexts, Group
 from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FEWEST, NO_ROWS
-from spark_audit.audits.mia.texts import label_test, shift
+from spark_audit.audits.mia.texts import label_test
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import (
@@ -31,6 +33,7 @@ from spark_audit.results import (
 )
 from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import correlated, holm, independent
+from spark_audit.stats.matching import smd
 from spark_audit.stats.power import mde
 from spark_audit.stats.roc import Design
 
@@ -362,16 +365,23 @@ def findings(
 
 
 def covariate_table(facts: pd.DataFrame) -> list[Record]:
-    """Length and compressed size of members against non-members, by task."""
+    """Length and compressed size of members against non-members, by task.
+
+    ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as independent, and ``smd``,
+    the mean difference over the pooled SD (``None`` where that is 0).
+    """
     found: list[dict[str, Any]] = []
-    for task, part in facts.groupby("task", sort=False):
-        for name in ("length", "zlib_bytes"):
-            ours, theirs = (
-                part.loc[part["member"] == side, name].to_numpy(np.float64)
-                for side in (True, False)
-            )
-            if (apart := shift(ours, theirs)) is not None:
-                found.append({"task": task, "covariate": name, **apart})
+    tasks = facts.groupby("task", sort=False)
+    for (task, part), name in product(tasks, ("length", "zlib_bytes")):
+        sides = (part.loc[part["member"] == side, name] for side in (True, False))
+        x, y = (side.dropna().to_numpy(np.float64) for side in sides)
+        if len(x) < 2 or len(y) < 2:
+            continue
+        test = scipy.stats.ks_2samp(x, y)
+        figures = {"ks": float(test.statistic), "p": float(test.pvalue)}
+        sd = float(np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2))
+        apart = smd(x, y, sd=sd) if sd > 0 else None
+        found.append({"task": task, "covariate": name, **figures, "smd": apart})
     return found
 
 
