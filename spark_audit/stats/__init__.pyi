@@ -12,12 +12,10 @@ from .accuracy import reason_against as reason_against
 from .accuracy import task_weights as task_weights
 from .assignment import Choices as Choices
 from .assignment import assign_disjoint as assign_disjoint
-from .bootstrap import Blocks as Blocks
+from .bootstrap import Weights as Weights
 from .bootstrap import cluster_sums as cluster_sums
-from .bootstrap import columns_of as columns_of
 from .bootstrap import correlated as correlated
 from .bootstrap import dealt as dealt
-from .bootstrap import dealt_sums as dealt_sums
 from .bootstrap import draw_in_strata as draw_in_strata
 from .bootstrap import draw_weights as draw_weights
 from .bootstrap import holm as holm
