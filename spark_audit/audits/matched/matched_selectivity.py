@@ -101,6 +101,8 @@ UNBALANCED = 0.25
 FEW = 10
 """Identifiers of a type from which its share with a control is judged."""
 BALANCE = "balance of annotated identifiers"
+ROW = ["example", "cluster", "task", "split"]
+"""Columns of what a unit's row is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,10 +199,12 @@ class Matched(Audit):
                 ]
             )
 
-        units = pd.concat(
-            [skeleton, others, *(_frame(units) for units, _ in more)], ignore_index=True
-        )
-        units = units.drop(columns="index")
+        parts = [skeleton, others, *(_frame(units) for units, _ in more)]
+        units = pd.concat(parts, ignore_index=True)
+        index = units.pop("index")
+        rows = [(e.id, e.cluster, e.task, e.split) for e in manifest.examples]
+        known = pd.DataFrame(rows, columns=ROW).iloc[index[index >= 0]]
+        units.loc[index >= 0, ROW] = known.to_numpy()
         units["ref_sum"] = scored(Sums.of_reference(manifest))
 
         def measured() -> Measured:
@@ -392,79 +396,62 @@ def reproduced_guard(units: pd.DataFrame, change: np.ndarray) -> Guard:
 
 def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """The spans of every role, without scores."""
-    index = {example.id: i for i, example in enumerate(manifest.examples)}
+    places = {example.id: i for i, example in enumerate(manifest.examples)}
     facts = identifier_facts(manifest)
 
     def identifier(i: int, role: str, tokens: TokenRange, pair: int) -> dict[str, Any]:
         example = manifest.examples[i]
         span = next(s for s in example.spans if s.tokens == tokens)
         known = facts[example.id, span.start, span.end]
-        told = {"trained": int(known.dose > 0), **vars(known)}
+        told = {"trained": int(known.dose > 0), **vars(known), "type": span.type}
         held = Counter(example.classes[slice(*tokens)])
         told |= {name: held[letter] for letter, name in CLASSES.items()}
-        size = tokens[1] - tokens[0]
-        own = _unit(manifest, i, role, tokens[0], size, type=span.type)
-        return {**own, "pair": pair, **told}
+        own = {"index": i, "role": role, "pair": pair, "start": tokens[0]}
+        return {**own, "n_tokens": tokens[1] - tokens[0], **told}
 
     paired = set()
     for number, pair in enumerate(manifest.pairs):
-        i, pii, control = index[pair.example], pair.pii, pair.control
+        i, pii, control = places[pair.example], pair.pii, pair.control
         place = (pii.token_start, pii.token_end)
         paired.add((i, *place))
         yield identifier(i, "pii", place, number)
-        size = control.token_end - control.token_start
-        own = {"type": pii.type, "pair": number}
-        yield _unit(manifest, i, "control", control.token_start, size, **own)
+        start, size = control.token_start, control.token_end - control.token_start
+        own = {"index": i, "role": "control", "start": start, "n_tokens": size}
+        yield {**own, "type": pii.type, "pair": number}
     for split in ("train", "test"):
         for i, example, ranges in audited_spans(manifest, split=split):
             for place in ranges:
                 if (i, *place) not in paired:
                     yield identifier(i, "unmatched", place, -1)
             for size in sorted({end - start for start, end in ranges}):
-                for start in non_overlapping_windows(example.eligible, size):
-                    yield _unit(manifest, i, "window", int(start), size)
+                own = {"index": i, "role": "window", "n_tokens": size}
+                for start in non_overlapping_windows(example.eligible, size).tolist():
+                    yield {**own, "start": start}
 
 
 def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """``low`` and ``alike`` rows, with their tokens, which are no range: ``places``."""
     for split in ("train", "test"):
         for i, example, _ in audited_spans(manifest, split=split):
-            if example.low:
-                low = _unit(manifest, i, "low", 0, len(example.low))
-                yield {**low, "places": example.low}
             letters = np.array(list(example.classes))
+            parts = [("low", "", np.array(example.low, np.int32))]
             for letter in CLASSES:
                 at = np.flatnonzero(example.eligible & (letters == letter))
+                parts.append(("alike", letter, at.astype(np.int32)))
+            for role, kind, at in parts:
                 if len(at):
-                    alike = _unit(manifest, i, "alike", 0, len(at), type=letter)
-                    yield {**alike, "places": at.astype(np.int32)}
-
-
-def _unit(
-    manifest: Manifest, i: int, role: str, start: int, n_tokens: int, **more: Any
-) -> dict[str, Any]:
-    example = manifest.examples[i]
-    return {
-        "index": i,
-        "example": example.id,
-        "cluster": example.cluster,
-        "task": example.task,
-        "split": example.split,
-        "role": role,
-        "start": start,
-        "n_tokens": n_tokens,
-        **more,
-    }
+                    own = {"index": i, "role": role, "type": kind, "places": at}
+                    yield {**own, "n_tokens": len(at)}
 
 
 def _frame(
     records: Iterator[dict[str, Any]] | pd.DataFrame, *further: str
 ) -> pd.DataFrame:
-    words = dict.fromkeys(("example", "cluster", "task", "split", "role", "type"), "")
+    words = dict.fromkeys((*ROW, "role", "type"), "")
     counts = dict.fromkeys(("trained", "dose", "form", "cue", "stratum"), 0)
     counts |= dict.fromkeys(CLASSES.values(), 0)
-    whole = {"pair": -1, "start": 0, "n_tokens": 0, **counts}
-    names = ["index", *words, *whole, "text_auc", *further]
+    whole = {"index": -1, "pair": -1, "start": 0, "n_tokens": 0, **counts}
+    names = [*words, *whole, "text_auc", *further]
     frame = pd.DataFrame(records).reindex(columns=names)
     filled = frame.astype(dict.fromkeys(words, object)).fillna({**words, **whole})
     return filled.astype({**dict.fromkeys(whole, np.int64), "text_auc": np.float64})
