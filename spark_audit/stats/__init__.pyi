@@ -118,7 +118,6 @@ from .sampled_extraction import n_p as n_p
 from .sampled_extraction import n_p_counts as n_p_counts
 from .sampled_extraction import top_k_logp as top_k_logp
 from .selectivity import Windows as Windows
-from .selectivity import delta_sel as delta_sel
 from .selectivity import reweighted as reweighted
 from .selectivity import rtm_bias as rtm_bias
 from .selectivity import slope as slope

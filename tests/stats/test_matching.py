@@ -47,20 +47,10 @@ def test_micro_nats_round_half_to_even():
     assert micro_nats(np.zeros((2, 0))).shape == (2, 0)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_micro_nats_refuse_what_is_no_number(bad):
-    with pytest.raises(InputError) as caught:
-        micro_nats(np.array([1.0, bad, 2.0]))
-    assert str(caught.value) == (
-        "reference scores: 1 of 3 token NLLs are NaN or infinite; "
-        "score in float32 and check the model's weights"
-    )
-
-
-@pytest.mark.parametrize("bad", [-0.5, 1e9])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -0.5, 1e9])
 def test_micro_nats_refuse_what_is_no_nll(bad):
-    with pytest.raises(InputError, match="token NLLs reach from"):
-        micro_nats(np.array([1.0, bad]))
+    with pytest.raises(InputError, match="1 of 3 token NLLs are no finite nats"):
+        micro_nats(np.array([1.0, bad, 2.0]))
 
 
 @given(st.lists(st.booleans(), max_size=30), st.integers(1, 6))

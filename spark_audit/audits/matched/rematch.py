@@ -10,18 +10,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
+from spark_audit.audits.matched.changes import pooled_change
 from spark_audit.audits.spans import Sums, audited_spans
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
-from spark_audit.results import Estimate
 from spark_audit.results.evidence import Evidence
 from spark_audit.stats.matching import match_spans, placebo_spans
-from spark_audit.stats.selectivity import delta_sel
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "caliper 0.1": {"caliper_u": 100_000},
@@ -139,30 +139,25 @@ def sensitivity_table(evidence: Evidence) -> list[dict[str, Any]]:
     """Delta_sel under other matching settings; the manifest's pairs stay primary."""
     records = []
     units = evidence.units[evidence.units["role"] == "rematched"]
-    for variant in VARIANTS:
-        pairs = units[units["type"] == variant]
-        where = (pairs["n_tokens"], pd.factorize(pairs["cluster"])[0])
-        for name in evidence.checkpoints:
-            raw = change = Estimate.missing("no pair under this setting")
-            if len(pairs):
-                apart = evidence.row(name, "nll_sum")[pairs.index]
-                raw = delta_sel(apart, 0.0, *where).estimate()
-                change = delta_sel(apart, pairs["ref_sum"], *where).estimate()
-            records.append(
-                {
-                    "variant": variant,
-                    "checkpoint": name,
-                    "pairs": len(pairs),
-                    "clusters": raw.clusters,
-                    "delta_sel": raw.value,
-                    "low": raw.low,
-                    "high": raw.high,
-                    "change": change.value,
-                    "change_low": change.low,
-                    "change_high": change.high,
-                    "note": raw.note,
-                }
-            )
+    reference = evidence.units["ref_sum"].to_numpy()
+    for variant, name in product(VARIANTS, evidence.checkpoints):
+        pairs, apart = units[units["type"] == variant], evidence.row(name, "nll_sum")
+        raw, change = (pooled_change(pairs, x) for x in (apart, apart - reference))
+        records.append(
+            {
+                "variant": variant,
+                "checkpoint": name,
+                "pairs": len(pairs),
+                "clusters": raw.clusters,
+                "delta_sel": raw.value,
+                "low": raw.low,
+                "high": raw.high,
+                "change": change.value,
+                "change_low": change.low,
+                "change_high": change.high,
+                "note": raw.note,
+            }
+        )
     return records
 
 

@@ -77,10 +77,7 @@ def lowest_mean(values: np.ndarray, share: float) -> np.ndarray:
     values
         Shape ``(k, n)``, ``n`` at least 1.
     """
-    n = values.shape[-1]
-    if not n:
-        raise ValueError("there is no value")
-    count = max(1, int(np.floor(share * n + 1e-9)))
+    count = max(1, int(np.floor(share * values.shape[-1] + 1e-9)))
     return np.asarray(np.partition(values, count - 1)[..., :count].mean(axis=-1))
 
 
