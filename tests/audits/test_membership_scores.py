@@ -226,6 +226,14 @@ def test_label_test():
 VOCABULARY = np.array([f"w{i}" for i in range(600)])
 
 
+def blind(*given: Any, **options: Any) -> Any:
+    """What the classifier finds, by names."""
+    if (found := blind_classifier(*given, **options)) is None:
+        return None
+    told = {name.removeprefix("blind_"): one for name, one in found[1].items()}
+    return SimpleNamespace(scores=found[0], **told)
+
+
 def texts_of(
     sides: Design, *, factor: float, seed: int, words: int = 30, copies: int = 1
 ) -> list[str]:
@@ -249,25 +257,23 @@ def test_blind_classifier_finds_a_shift_in_the_texts():
     sides = independent(120, 80, tasks=2)
     labels = np.zeros(200, int)
     texts = texts_of(sides, factor=4, seed=0)
-    found = blind_classifier(texts, labels, sides, seed=0, permutations=40)
+    found = blind(texts, labels, sides, seed=0, permutations=40)
     assert found.p == pytest.approx(1 / 41)
     assert found.value > 0.65
     assert found.value > found.null_high
     assert np.isfinite(found.scores).all()
     alike = texts_of(sides, factor=1, seed=0)
-    nothing = blind_classifier(alike, labels, sides, seed=0, permutations=40)
+    nothing = blind(alike, labels, sides, seed=0, permutations=40)
     assert nothing.p > 0.05
     assert nothing.null_low < nothing.value < nothing.null_high
     # Labels and lengths alone are seen too.
-    by_label = blind_classifier(
-        alike, sides.member.astype(int), sides, seed=0, permutations=5
-    )
+    by_label = blind(alike, sides.member.astype(int), sides, seed=0, permutations=5)
     assert by_label.value > 0.9
     longer = [
         text + " w0" * (30 if m else 0)
         for text, m in zip(alike, sides.member, strict=True)
     ]
-    by_length = blind_classifier(longer, labels, sides, seed=0, permutations=5)
+    by_length = blind(longer, labels, sides, seed=0, permutations=5)
     assert by_length.value > 0.7
 
 
@@ -276,7 +282,7 @@ def test_texts_that_repeat_within_a_cluster_give_nothing_away():
     cluster = np.repeat(np.arange(50), 4)
     sides = Design(cluster < 25, cluster, np.zeros(200, int))
     texts = texts_of(sides, factor=1, seed=1, copies=4)
-    found = blind_classifier(texts, np.zeros(200, int), sides, seed=0, permutations=60)
+    found = blind(texts, np.zeros(200, int), sides, seed=0, permutations=60)
     assert found.p > 0.05
     assert found.value < 0.75
 
@@ -291,7 +297,7 @@ def test_uneven_tasks_are_no_shift():
         f"topic{t} {text}"
         for t, text in zip(task, texts_of(sides, factor=1, seed=2), strict=True)
     ]
-    found = blind_classifier(texts, np.zeros(240, int), sides, seed=0, permutations=60)
+    found = blind(texts, np.zeros(240, int), sides, seed=0, permutations=60)
     assert found.p > 0.05
 
 
@@ -312,7 +318,7 @@ def test_large_sets_are_subsampled(monkeypatch):
     monkeypatch.setattr(texts_alone, "MOST_ROWS", 60)
     sides = independent(150, 20)
     texts = texts_of(sides, factor=1, seed=0)
-    found = blind_classifier(texts, np.zeros(170, int), sides, seed=0, permutations=10)
+    found = blind(texts, np.zeros(170, int), sides, seed=0, permutations=10)
     drawn = np.isfinite(found.scores)
     assert found.rows == drawn.sum() == 60
     assert drawn[sides.member].sum() == 40
@@ -322,7 +328,7 @@ def test_large_sets_are_subsampled(monkeypatch):
 def test_too_few_clusters_for_folds(n1, n0):
     sides = independent(n1, n0)
     texts = ["some words"] * (n1 + n0)
-    assert blind_classifier(texts, np.zeros(n1 + n0, int), sides, seed=0) is None
+    assert blind(texts, np.zeros(n1 + n0, int), sides, seed=0) is None
 
 
 @pytest.mark.slow
@@ -334,7 +340,7 @@ def test_blind_p_value_holds_its_level(rows):
     sides = Design(cluster < 60, cluster, np.zeros(len(cluster), int))
     for seed in range(runs):
         texts = texts_of(sides, factor=1, seed=seed, copies=rows)
-        found = blind_classifier(
+        found = blind(
             texts, np.zeros(len(cluster), int), sides, seed=seed, permutations=59
         )
         rejected += found.p <= 0.05

@@ -201,11 +201,8 @@ class Membership(Audit):
             group: Group(known, group, rows, seed(group))
             for group, rows in rows_by_group(evidence.units).items()
         }
-        pooled, base = groups["pooled"], None
-        used = evidence.units.iloc[pooled.rows]
-        if BASE in names:
-            base = {attack: pooled.estimate(BASE, attack) for attack in DECLARED}
-        judged = findings(used, evidence.facts["alone"], base, seed=context.seed)
+        pooled = groups["pooled"]
+        judged = findings(pooled, evidence.facts["alone"], seed=context.seed)
         rows = [
             row
             for group in groups.values()
@@ -239,7 +236,7 @@ class Membership(Audit):
             findings=[*told, *absent],
             settings={"replicates": min(context.replicates, MOST_REPLICATES)},
             tables={
-                "mia_covariates": covariate_table(used),
+                "mia_covariates": covariate_table(evidence.units.iloc[pooled.rows]),
                 "mia_roc": curve_table(pooled, names),
                 **({"mia_texts": above} if above else {}),
                 **({"mia_outside": others} if others else {}),

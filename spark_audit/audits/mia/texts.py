@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import combinations
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -48,24 +48,6 @@ def remembered(function: Callable[..., R]) -> Callable[..., R]:
         return made
 
     return run
-
-
-class Blind(NamedTuple):
-    """How well the texts alone tell members apart.
-
-    ``scores`` are out-of-fold, NaN where a row was not drawn; ``value`` is their AUC,
-    averaged over tasks; ``null``, ``null_low`` and ``null_high`` its mean and its
-    central 95 % when sides are permuted; ``p`` one-sided.
-    """
-
-    scores: np.ndarray
-    value: float
-    p: float
-    null: float
-    null_low: float
-    null_high: float
-    permutations: int
-    rows: int
 
 
 def permuted(sides: Design, rng: np.random.Generator) -> np.ndarray:
@@ -153,7 +135,7 @@ def blind_classifier(
     *,
     seed: int,
     permutations: int = 199,
-) -> Blind | None:
+) -> tuple[np.ndarray, dict[str, float]] | None:
     """Tell members by their texts alone, out of fold; ``None`` without two sides.
 
     Logistic regression (fixed penalty) on the presence of words (hashed: nothing is
@@ -170,6 +152,12 @@ def blind_classifier(
         ``n`` texts; more than :data:`MOST_ROWS` are subsampled by cluster.
     label
         Shape ``(n,)``, codes within the task.
+
+    Returns
+    -------
+    Scores, out of fold, NaN where a row was not drawn; and their AUC, averaged over
+    tasks, as ``blind_value``, with its one-sided p ``blind_p``, its mean ``blind_null``
+    and central 95 % when sides are permuted, and how many permutations and rows.
     """
     rng = np.random.default_rng(seed)
     drawn = subsample(sides, rng)
@@ -192,9 +180,11 @@ def blind_classifier(
     p = hits / len(nulls) if done else (1 + hits) / (1 + len(nulls))
     everywhere = np.full(len(texts), np.nan)
     everywhere[drawn] = scores
-    null = float(np.mean(nulls))
     low, high = np.quantile(nulls, [0.025, 0.975]).tolist()
-    return Blind(everywhere, value, p, null, low, high, len(nulls), len(drawn))
+    null = {"null": float(np.mean(nulls)), "null_low": low, "null_high": high}
+    told = {"value": value, "p": p, **null, "permutations": len(nulls)}
+    told |= {"rows": len(drawn)}
+    return everywhere, {f"blind_{name}": one for name, one in told.items()}
 
 
 def enough(sides: Design, least: int) -> bool:
@@ -310,8 +300,8 @@ def without_model(
 ) -> tuple[pd.DataFrame, dict[str, float], np.ndarray]:
     """The examples, what their texts alone tell, and the blind classifier's scores.
 
-    What is told are ``duplicates_left`` and ``duplicates_removed``, and :class:`Blind`
-    as ``blind_*``: what was found out.
+    What is told are ``duplicates_left`` and ``duplicates_removed``, and what
+    :func:`blind_classifier` finds out.
     """
     members, known = set(manifest.membership.members), manifest.by_id
     alone: dict[str, float] = {}
@@ -344,9 +334,8 @@ def without_model(
             permutations=permutations,
         )
         if blind:
-            scores, *_ = blind
-            told = blind._asdict().items()
-            alone |= {f"blind_{name}": one for name, one in told if name != "scores"}
+            scores, told = blind
+            alone |= told
     return units, alone, scores
 
 

@@ -22,7 +22,6 @@ from spark_audit.provenance import seed_for
 from spark_audit.results import (
     Claim,
     Contrast,
-    Estimate,
     Finding,
     Guard,
     Hits,
@@ -162,12 +161,6 @@ def _tests(
     tests: dict[str, Tested] = {}
     void: list[str] = []
     untested: list[str] = []
-    # Whether the untrained model's scores tell the sides, as one family.
-    scored = ATTACKS if BASE in pooled.known.scores else ()
-    usable = [one for one in scored if not pooled.usable(BASE, one)]
-    ps = {one: p for one in usable if (p := pooled.p(BASE, one)) is not None}
-    together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
-    before = bool(ps) and bool(correlated([*ps.values()], together).min() < TOLD)
     for attack, row in own.items():
         change = changes.get(attack)
         tested = change or row
@@ -178,15 +171,13 @@ def _tests(
             untested.append(attack)
         else:
             more = effect_of(tested) > 0
-            above = pooled.above_texts(name, attack, more=more, told=before)
+            above = pooled.above_texts(name, attack, more=more, told=judged.before)
             tests[attack] = Tested(tested, p, judged.doubted(attack), above)
     return tests, {"void": sorted(void), "untested": sorted(untested)}
 
 
 def base_read(pooled: Group) -> list[Guard]:
     """That the base tells trained rows from others better than their texts do."""
-    if BASE not in pooled.known.scores:
-        return []
     above = pooled.above_texts(BASE, "loss", texts="blind")
     if above is None or above.p >= ALARM:
         return []
@@ -308,7 +299,8 @@ class Findings:
     ``apart`` are scores a change of which is no clean evidence of membership
     (:data:`APART`): those whose AUC of the untrained model is not 0.5, and all of them
     where that is so of ``loss``. A score of few tokens passes where the sides differ.
-    ``alone`` is what the texts alone tell.
+    ``alone`` is what the texts alone tell, ``before`` whether the untrained model's
+    scores tell the sides, as one family.
     """
 
     alone: Mapping[str, float] = field(default_factory=dict)
@@ -316,6 +308,7 @@ class Findings:
     void: dict[str, tuple[Status, str]] = field(default_factory=dict)
     beside: dict[str, str] = field(default_factory=dict)
     texts: bool = False
+    before: bool = False
     apart: set[str] = field(default_factory=set)
 
     def add(self, name: str, says: str, facts: Mapping[str, Fact], **more: Any) -> None:
@@ -336,31 +329,22 @@ class Findings:
         return self.texts or attack in self.apart
 
 
-def findings(
-    facts: pd.DataFrame,
-    alone: Mapping[str, float],
-    base: Mapping[str, Estimate] | None,
-    *,
-    seed: int,
-) -> Findings:
+def findings(pooled: Group, alone: Mapping[str, float], *, seed: int) -> Findings:
     """Judge the sets and the untrained model.
 
     Parameters
     ----------
-    facts
-        One checkpoint's evidence: a row an example of the estimated tasks.
     alone
         What the texts alone tell.
-    base
-        Attack -> pooled AUC of the untrained model; ``None`` where it was not scored.
     """
+    facts = pooled.known.facts.iloc[pooled.rows]
     found = Findings(alone if len(facts) else {})
     _rows(found, facts)
     _blind(found, facts)
     _duplicates(found, len(facts))
     _labels(found, facts, seed)
     _covariates(found, facts)
-    _untrained(found, base)
+    _untrained(found, pooled)
     return found
 
 
@@ -468,13 +452,14 @@ def _covariates(found: Findings, facts: pd.DataFrame) -> None:
     found.add("text covariates", f"covariates_{says}", values, passed=passed)
 
 
-def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
-    name = "untrained model"
-    if base is None:
-        found.add(name, "untrained_missing", {})
-        return
+def _untrained(found: Findings, pooled: Group) -> None:
+    scored = [one for one in ATTACKS if not pooled.usable(BASE, one)]
+    ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
+    together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
+    found.before = bool(ps) and bool(correlated([*ps.values()], together).min() < TOLD)
     alone = []
-    for attack, estimate in base.items():
+    for attack in DECLARED:
+        estimate = pooled.estimate(BASE, attack)
         if (side := side_of(estimate, 0.5)) is None:
             alone.append(attack)
             continue
@@ -485,9 +470,10 @@ def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
         auc = Row.of_estimate(
             estimate, audit="mia", checkpoint=BASE, metric="auc", of=attack
         )
-        values: dict[str, Fact] = {"auc": auc, "holds": holds}
-        found.add(name, "untrained", values, passed=holds, checkpoint=BASE)
+        told = {"passed": holds, "checkpoint": BASE}
+        facts: dict[str, Fact] = {"auc": auc, "holds": holds}
+        found.add("untrained model", "untrained", facts, **told)
     if "loss" in found.apart:
-        found.apart |= set(base)
+        found.apart |= {*DECLARED}
         for attack in alone:
             found.beside[attack] = UNGUARDED
