@@ -140,14 +140,13 @@ def test_what_is_missing_is_missing():
     rows = {"a": LP, "b": LP[:3]}
     known = manifest(
         example(response_token=20),
-        example(id="b", prompt="", response=""),
+        example(id="b"),
         example(id="c"),
     )
     found = membership_scores(table(**rows), known, ["a", "b", "c"])
     missing = {name: np.isnan(values).tolist() for name, values in found.items()}
     assert missing["loss"] == [False, False, True]
     assert missing["response"] == [True, True, True], "no response token was scored"
-    assert missing["zlib"] == [False, True, True], "a redacted manifest has no text"
     assert missing["reference"] == [True, True, True], "there is no base"
     other = table(a=LP[:5])
     cut = membership_scores(table(**rows), known, ["a"], base=other)

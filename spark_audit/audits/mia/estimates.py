@@ -44,7 +44,6 @@ REASONS = {
         ("minkpp10", "minkpp20", "minkpp30"),
         "the score table has no moments of the next-token distribution",
     ),
-    "zlib": "the manifest contains no text",
     **dict.fromkeys(RELATIVE, "the untrained model was not scored"),
     "ez": "no text has two wrong first guesses that changed since the untrained model",
     "blind": "the blind text classifier was not run",

@@ -43,8 +43,7 @@ class Scored:
 
     ``logp`` (nats) and ``response``, whether a token is of the response, have shape
     ``(k, n)``, as have the other ``columns`` of the plain pass; ``texts`` is what was
-    scored, empty where it is unknown; ``base`` holds NaN where the untrained model was
-    not scored.
+    scored; ``base`` holds NaN where the untrained model was not scored.
     """
 
     logp: np.ndarray
@@ -116,7 +115,7 @@ def compressed_bytes(text: str) -> int:
 
 def zlib(block: Scored) -> np.ndarray:
     """Mean log-probability over the bytes that the text takes when compressed."""
-    size = [compressed_bytes(text) if text else np.nan for text in block.texts]
+    size = [compressed_bytes(text) for text in block.texts]
     return np.asarray(block.logp.mean(axis=1) / np.array(size))
 
 
@@ -257,7 +256,7 @@ def membership_scores(
     Returns
     -------
     Attack -> shape ``(n,)``; NaN where an example has no such score: nothing scored,
-    no response token, no text, no base.
+    no response token, no base.
     """
     found = {name: np.full(len(ids), np.nan) for name in ATTACKS}
     first, count = _places(table, ids)

@@ -304,8 +304,6 @@ def without_model(
     :func:`blind_classifier` finds out.
     """
     members, known = set(manifest.membership.members), manifest.by_id
-    alone: dict[str, float] = {}
-    scores = np.full(len(ids), np.nan)
     units = pd.DataFrame(
         {
             "example": ids,
@@ -313,30 +311,28 @@ def without_model(
             "cluster": [known[key].cluster for key in ids],
             "member": [key in members for key in ids],
             "label": label_codes(manifest, ids),
-            "length": [len(text) if text else np.nan for text in texts],
-            "zlib_bytes": [compressed_bytes(t) if t else np.nan for t in texts],
-            "dose": np.nan,
+            "length": [*map(len, texts)],
+            "zlib_bytes": [*map(compressed_bytes, texts)],
         }
     )
-    if all(texts):
-        same = duplicate_groups([own_text(known[key]) for key in ids])
-        copies = units["member"].groupby(same)
-        units["dose"] = dose = copies.transform("sum").astype(float)
-        # Rows whose group of near-duplicates has members and non-members.
-        crossing = (dose > 0) & (dose < copies.transform("size"))
-        alone["duplicates_left"] = int(crossing.sum())
-        alone["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
-        blind = permutations and blind_classifier(
+    same = duplicate_groups([own_text(known[key]) for key in ids])
+    copies = units["member"].groupby(same)
+    units["dose"] = dose = copies.transform("sum").astype(float)
+    # Rows whose group of near-duplicates has members and non-members.
+    crossing = (dose > 0) & (dose < copies.transform("size"))
+    removed = manifest.counts.get("rows_near_duplicate", 0)
+    alone = {"duplicates_left": int(crossing.sum()), "duplicates_removed": removed}
+    blind = None
+    if permutations:
+        blind = blind_classifier(
             texts,
             units["label"].to_numpy(np.int64),
             Design.of(units["member"], units["cluster"], units["task"]),
             seed=seed_for(seed, "mia", "blind"),
             permutations=permutations,
         )
-        if blind:
-            scores, told = blind
-            alone |= told
-    return units, alone, scores
+    scores, told = blind or (np.full(len(ids), np.nan), {})
+    return units, {**alone, **told}, scores
 
 
 # --- the best guess, without any audited checkpoint -----------------------------------
@@ -364,7 +360,7 @@ def best_guess(
     Parameters
     ----------
     texts
-        ``n`` texts; where one is empty they are not used: the untrained model is left.
+        ``n`` texts.
     label
         Shape ``(n,)``, codes within the task.
     base
@@ -376,7 +372,7 @@ def best_guess(
     -------
     Shape ``(n,)``: ranks within fold and task, from 0 to 1, so that folds which chose
     differently are on one scale; NaN where a row was not drawn, and of all rows where
-    there are too few clusters, or nothing to guess by.
+    there are too few clusters.
     """
     rng = np.random.default_rng(seed)
     drawn, everywhere = subsample(sides, rng), np.full(len(sides.member), np.nan)
@@ -384,16 +380,12 @@ def best_guess(
     if not enough(used, FOLDS):
         return everywhere
     numbers = [values[drawn] for values in base.values() if np.isfinite(values).any()]
-    found: list[Features] = []
-    if all(texts):
-        chosen = [texts[i] for i in drawn]
-        found = [word_features(chosen, label[drawn], used.task), characters(chosen)]
-        found.append(_dense([np.array([len(text) for text in chosen])], used.task))
-    if numbers:
-        found += [_dense([each], used.task) for each in numbers]
-        found.append(_dense(numbers, used.task))
-    if not found:
-        return everywhere
+    chosen = [texts[i] for i in drawn]
+    length = np.array([*map(len, chosen)])
+    words = word_features(chosen, label[drawn], used.task)
+    found: list[Features] = [words, characters(chosen)]
+    parts = [[length], *([each] for each in numbers), *([numbers] if numbers else [])]
+    found += [_dense(each, used.task) for each in parts]
     order = rng.permutation(len(np.unique(used.cluster)))
     everywhere[drawn] = _nested(found, used, dealt(used, used.member, order))
     return everywhere
