@@ -330,12 +330,11 @@ def _text_guard(whole: Occurrences) -> Guard:
 
 def _balance(spans: pd.DataFrame) -> Guard:
     """Whether compared identifiers differ in what can move their likelihood."""
-    sides = sides_of(spans)
-    used, cells = spans[sides.cells >= 0], sides.cells[sides.cells >= 0]
-    trained, clusters = (
-        one[sides.cells >= 0] for one in (sides.trained, sides.clusters)
-    )
-    counts = [len(set(clusters[side])) for side in (trained, ~trained)]
+    whole = sides_of(spans)
+    kept = whole.cells >= 0
+    used, cells, sides = spans[kept], whole.cells[kept], whole[kept]
+    trained = sides.trained
+    counts = [len(set(sides.clusters[side])) for side in (trained, ~trained)]
     # So many standard deviations are no chance, of so few clusters.
     least = max(UNBALANCED, 1.96 * np.sqrt(sum(1 / max(n, 1) for n in counts)))
     nll = used["ref_sum"] / used["n_tokens"]
