@@ -186,8 +186,8 @@ class Matched(Audit):
         at = tuple(skeleton[name].to_numpy() for name in ("index", "start", "n_tokens"))
         others = _frame(_texts(manifest), "places")
         of, places = others["index"].to_numpy(), others.pop("places").to_list()
-        options = {"rematched": self.rematched, "draws": self.placebo_draws}
-        more = [*other_pairs(manifest, **options, seed=context.seed)]
+        rematched, draws, seed = self.rematched, self.placebo_draws, context.seed
+        more = list(other_pairs(manifest, rematched=rematched, draws=draws, seed=seed))
 
         def scored(found: Sums) -> np.ndarray:
             rows = map(found.of_tokens, of, places)
@@ -437,10 +437,10 @@ def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
             for letter in CLASSES:
                 at = np.flatnonzero(example.eligible & (letters == letter))
                 parts.append(("alike", letter, at.astype(np.int32)))
-            for role, kind, at in parts:
-                if len(at):
-                    own = {"index": i, "role": role, "type": kind, "places": at}
-                    yield {**own, "n_tokens": len(at)}
+            for role, kind, tokens in parts:
+                if len(tokens):
+                    own = {"index": i, "role": role, "type": kind, "places": tokens}
+                    yield {**own, "n_tokens": len(tokens)}
 
 
 def _frame(

@@ -144,14 +144,18 @@ class AboveTexts:
         """
         apart, power = self.difference, []
         if apart.se:
-            most = {"most": 1 - self.texts, "beyond": self.margin, "over": over}
-            power.append(Power(test="t", se=apart.se, df=apart.clusters - 1, **most))
+            most = 1 - self.texts
+            bar: dict[str, Any] = {"most": most, "beyond": self.margin, "over": over}
+            power.append(Power(test="t", se=apart.se, df=apart.clusters - 1, **bar))
         own = {"value": apart.value, "low": apart.low, "high": apart.high}
         return {**own, "null": 0.0, "unit": "AUC", "power": power}
 
     def rows(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Row]:
         """Its figures as rows: ``score``, ``texts`` and what is ``beyond``."""
-        size = {"n": self.difference.n, "clusters": self.difference.clusters}
+        size: dict[str, Any] = {
+            "n": self.difference.n,
+            "clusters": self.difference.clusters,
+        }
         made = partial(Row.of_estimate, audit=audit, checkpoint=name)
         score, texts = (Estimate(one, **size) for one in (self.score, self.texts))
         return {
