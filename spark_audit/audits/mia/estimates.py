@@ -152,12 +152,11 @@ class AboveTexts:
 
     def rows(self, name: str, attack: str, *, audit: str = "mia") -> dict[str, Row]:
         """Its figures as rows: ``score``, ``texts`` and what is ``beyond``."""
-        size: dict[str, Any] = {
-            "n": self.difference.n,
-            "clusters": self.difference.clusters,
-        }
+        n, clusters = self.difference.n, self.difference.clusters
         made = partial(Row.of_estimate, audit=audit, checkpoint=name)
-        score, texts = (Estimate(one, **size) for one in (self.score, self.texts))
+        score, texts = (
+            Estimate(one, n=n, clusters=clusters) for one in (self.score, self.texts)
+        )
         return {
             "score": made(score, metric="auc", of=attack),
             "texts": made(texts, metric="auc", of="texts"),
