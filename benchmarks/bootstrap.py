@@ -13,10 +13,10 @@ import numpy as np
 from scipy import stats
 
 from spark_audit.stats.bootstrap import (
+    Weights,
     draw_weights,
     max_t,
     median_replicates,
-    weighted_sums,
 )
 from spark_audit.stats.intervals import ratio_estimate
 
@@ -43,8 +43,8 @@ def main() -> None:
     weights = draw_weights(CLUSTERS, replicates=REPLICATES, seed=1)
     pairs = [(column, den) for column in num.T]
 
-    def ratios(drawn: np.ndarray) -> np.ndarray:
-        return weighted_sums(drawn, num) / weighted_sums(drawn, den)[:, None]
+    def ratios(drawn: Weights) -> np.ndarray:
+        return drawn.totals(num) / drawn.totals(den)[:, None]
 
     def ours() -> np.ndarray:
         drawn = draw_weights(CLUSTERS, replicates=REPLICATES, seed=1)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from decoding import lines_of
+from made_reports import figure, made_report
 
 from spark_audit.audits import Matched
 from spark_audit.checkpoints.open import open_checkpoint
@@ -254,6 +255,20 @@ def test_two_figures_leave_many_numbers_open(
         assert secret in left[kind]
     assert left["raw"] == {secret}  # the attack works
     assert len(left["shared"]) > 250
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high"), [(0.58, 0.502, 0.659), (0.42, 0.341, 0.498)]
+)
+def test_shared_ends_stay_on_their_side_of_the_null(value, low, high):
+    ends = {"value": value, "low": low, "high": high, "null": 0.5}
+    row = figure("a", "mia|auc|loss", clusters=94, n=94, **ends)
+    (shown,) = disclosed(made_report("a", results=[row])).results
+    assert shown.null == 0.5
+    for name in ("value", "low", "high"):
+        raw, told = getattr(row, name), getattr(shown, name)
+        assert (told > 0.5) is (raw > 0.5), "a claim would not follow from it"
+        assert abs(told - raw) <= step_of(row) / 2
 
 
 def test_a_guess_of_the_text_cannot_be_tried_out_against_a_digest(reports, tmp_path):

@@ -124,32 +124,34 @@ class SeriesAttack(Audit):
         units, *_ = without_model(
             manifest, texts, ids, seed=context.seed, permutations=0
         )
-        scored = tables.get(BASE, {}).get(Pass())
-        base = _means(reference_table(manifest, ids) if scored is None else scored, ids)
+        coins = coins_of(manifest)
+
+        def nll_of(scores: Mapping[Pass, TokenTable]) -> np.ndarray:
+            rows = _means(scores[Pass()], ids)
+            return np.concatenate([rows, coin_nll(coins, scores.get(CANDIDATES))])
+
+        untrained = dict(tables.get(BASE, {}))
+        if Pass() not in untrained:
+            untrained[Pass()] = reference_table(manifest, ids)
+        base = nll_of(untrained)
         guess = best_guess(
             texts,
             units["label"].to_numpy(np.int64),
-            {"loss": -base},
+            {"loss": -base[: len(ids)]},
             Design.of(units["member"], units["cluster"], units["task"]),
             seed=seed_for(context.seed, "series", "texts"),
         )
-        coins = coins_of(manifest)
         rows = units[["example", "task", "cluster", "member"]].assign(dose=0)
         every = pd.concat([rows, coin_units(manifest, coins)], ignore_index=True)
         unknown = np.full(len(every), np.nan)
         guessed = np.concatenate([guess, unknown[len(ids) :]])
 
         def measured() -> Measured:
-            nll = [base, coin_nll(coins, tables.get(BASE, {}).get(CANDIDATES))]
-            values = {"nll": np.concatenate(nll), "place": unknown, "texts": guessed}
-            yield BASE, values
+            yield BASE, {"nll": base, "place": unknown, "texts": guessed}
             for name, own in places.items():
-                scores = tables[name]
-                nll = [_means(scores[Pass()], ids)]
-                nll += [coin_nll(coins, scores.get(CANDIDATES))]
                 place = every["task"].map(own).fillna(0)
-                both = np.concatenate(nll)
-                yield name, {"nll": both, "place": place, "texts": unknown}
+                nll = nll_of(tables[name])
+                yield name, {"nll": nll, "place": place, "texts": unknown}
 
         return Evidence.of(every, measured())
 
@@ -212,10 +214,9 @@ class StagedRows:
     place: np.ndarray
     texts: np.ndarray
 
-    def until(self, stage: int) -> StagedRows:
-        """What there was after a stage: its tasks, and the stages up to it."""
-        kept = self.place <= stage
-        part = self.fall[:stage, kept]
+    def take(self, kept: np.ndarray, stages: int | None = None) -> StagedRows:
+        """Some of the rows, and the first stages."""
+        part = self.fall[:stages, kept]
         return StagedRows(self.rows[kept], part, self.place[kept], self.texts[kept])
 
     @property
@@ -240,26 +241,21 @@ def all_series(
     coin = evidence.units["dose"].to_numpy() > 0
     for name, stages in by_name.items():
         stages = sorted(stages, key=lambda one: CheckpointName.parse(one).stage or 0)
-        place = evidence.row(stages[0], "place")
         fall = np.stack([base - evidence.row(stage, "nll") for stage in stages])
+        place = evidence.row(stages[0], "place").astype(int)
+        whole = StagedRows(evidence.units, fall, place, texts)
         known = (place > 0) & np.isfinite(fall).all(axis=0)
-
-        def part(kept: np.ndarray, fall: np.ndarray, place: np.ndarray) -> StagedRows:
-            own = place[kept].astype(int)
-            return StagedRows(evidence.units[kept], fall[:, kept], own, texts[kept])
-
-        coins = part(known & coin, fall, place)
-        known &= ~coin
+        coins = whole.take(known & coin)
+        sides = evidence.units[known & ~coin].groupby(["task", "member"]).size()
+        sides = sides.unstack().reindex(columns=[True, False])
+        enough = sides.index[sides.ge(FEWEST).all(axis=1)]
+        known &= ~coin & evidence.units["task"].isin(enough).to_numpy()
         if not (place > 0).any():
             yield name, UNORDERED, coins
-            continue
-        sides = evidence.units[known].groupby(["task", "member"]).size().unstack()
-        enough = sides.reindex(columns=[True, False]).ge(FEWEST).all(axis=1)
-        known &= evidence.units["task"].isin(enough[enough].index).to_numpy()
-        if not known.any():
+        elif not known.any():
             yield name, TOO_FEW, coins
-            continue
-        yield name, part(known, fall, place), coins
+        else:
+            yield name, whole.take(known), coins
 
 
 def _groups(name: str, stages: StagedRows, context: Context) -> Iterator[Group]:
@@ -277,10 +273,9 @@ def _rows(
 ) -> Iterator[Row]:
     row = partial(SeriesAttack.row, group=group.name)
     for of in OFS:
-        yield row(group.auc(name, of), name, "auc", of)
-        for metric in FPRS:
+        for metric in ("auc", *FPRS):
             null = group.chance(name, of, metric)
-            yield row(group.tpr(name, of, metric), name, metric, of, **null)
+            yield row(group.estimate(name, of, metric), name, metric, of, **null)
     for metric, more, _ in gain:
         yield row(more, name, f"{metric}_gain", null=0.0)
 
@@ -288,7 +283,7 @@ def _rows(
 def _by_stage(name: str, stages: StagedRows) -> Iterator[dict[str, Any]]:
     """AUC of the last checkpoint and of the series, had the run ended at a stage."""
     for stage in range(1, len(stages.fall) + 1):
-        then = stages.until(stage)
+        then = stages.take(stages.place <= stage, stage)
         if not len(then.rows):
             continue
         record = {"checkpoint": name, "stage": stage, "tasks": len({*then.place})}
@@ -314,11 +309,11 @@ def _finding(
     rows: dict[tuple[str, str, str], Row],
 ) -> Finding:
     """Whether the series gives rows away, and whether it adds to its last stage."""
-    row, above = rows[name, "auc", SERIES], group.above_texts(name, SERIES, more=True)
+    row, above = rows[name, "auc", SERIES], group.above_texts(name, SERIES)
     moved = group.p(name, SERIES)
     if above is None or moved is None:
         return _not_tested(name, row.note if row.value is None else NO_TEXTS)
-    needed = max(moved, above.excess_p(told=above.told))
+    needed = max(moved, above.p)
     claim: Claim = "nothing_shown"
     if needed < 0.05:
         claim = "membership"
@@ -336,8 +331,7 @@ def _finding(
         "members": int(member.sum()),
         "others": int((~member.astype(bool)).sum()),
     }
-    figures = above.figures(told=above.told)
-    primary: dict[str, Any] = {"family": "primary", "p": needed, **figures}
+    primary: dict[str, Any] = {"family": "primary", "p": needed, **above.figures()}
     return Finding.on(row, claim, f"series.{claim}", facts=facts, **primary)
 
 

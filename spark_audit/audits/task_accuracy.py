@@ -43,7 +43,7 @@ from spark_audit.stats.accuracy import (
     reason_against,
     task_weights,
 )
-from spark_audit.stats.bootstrap import draw_in_strata, sign_flip, weighted_sums
+from spark_audit.stats.bootstrap import draw_in_strata, sign_flip
 from spark_audit.stats.intervals import rate_estimate
 from spark_audit.stats.power import with_mde
 
@@ -422,7 +422,7 @@ def _drawer(context: Context) -> Drawer:
 
     def drawn(*sides: Answers) -> np.ndarray:
         sums = np.concatenate([side.sums for side in sides], axis=1)
-        return weighted_sums(weights(tuple(sides[0].strata())), sums)
+        return weights(tuple(sides[0].strata())).totals(sums)
 
     return drawn
 

@@ -251,7 +251,7 @@ class ManifestExample(_Part):
     ``reference_unll`` holds micro-nats per token of the full tokenisation, null where
     nothing was scored; ``excluded`` the token ranges that no control may touch;
     ``classes`` one letter per token (``d`` has a digit, ``A`` has a capital, ``a``
-    other letters, ``-`` neither) for class-matched placebos; ``low`` the tokens of low
+    other letters, ``-`` neither) for text of similar form; ``low`` the tokens of low
     sensitivity. These are empty where the manifest was redacted.
     """
 

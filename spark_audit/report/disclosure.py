@@ -278,7 +278,11 @@ def _row(row: R, hidden: Mapping[int, str]) -> R:
             told[name] = decade(value)
         elif step is not None:
             most = 1.0 if row.unit == "" and abs(value) <= 1 else math.inf
-            told[name] = max(-most, min(most, rounded(value, step)))
+            # Steps from an AUC's null, so that every limit stays on its side of it.
+            area = (row.metric, row.null) == ("auc", 0.5) and name != "mde"
+            null = 0.5 if area else 0.0
+            near = round(null + rounded(value - null, step), 12)
+            told[name] = max(-most, min(most, near))
     return row.model_copy(update=told | counts)
 
 

@@ -12,12 +12,10 @@ from .accuracy import reason_against as reason_against
 from .accuracy import task_weights as task_weights
 from .assignment import Choices as Choices
 from .assignment import assign_disjoint as assign_disjoint
-from .bootstrap import Blocks as Blocks
+from .bootstrap import Weights as Weights
 from .bootstrap import cluster_sums as cluster_sums
-from .bootstrap import columns_of as columns_of
 from .bootstrap import correlated as correlated
 from .bootstrap import dealt as dealt
-from .bootstrap import dealt_sums as dealt_sums
 from .bootstrap import draw_in_strata as draw_in_strata
 from .bootstrap import draw_weights as draw_weights
 from .bootstrap import holm as holm
@@ -120,7 +118,6 @@ from .sampled_extraction import n_p as n_p
 from .sampled_extraction import n_p_counts as n_p_counts
 from .sampled_extraction import top_k_logp as top_k_logp
 from .selectivity import Windows as Windows
-from .selectivity import delta_sel as delta_sel
 from .selectivity import reweighted as reweighted
 from .selectivity import rtm_bias as rtm_bias
 from .selectivity import slope as slope

@@ -9,10 +9,10 @@ checkpoint and metric make their differences paired.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import scipy
@@ -36,47 +36,34 @@ _TIE = 1e-12
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Weights of clusters that were dealt to blocks by chance, and are drawn with them.
+class Weights:
+    """How often each cluster stands in each resample.
 
-    A matrix of so many clusters would not fit in memory, and a resample of thousands of
-    blocks spreads as one of clusters does: to 1 % of a standard error.
+    Many clusters are dealt to blocks by chance, and drawn with them: a matrix of so
+    many would not fit in memory, and a resample of thousands of blocks spreads as one
+    of clusters does: to 1 % of a standard error.
 
     Attributes
     ----------
     drawn
-        Shape ``(B, M)``: how often each block stands in each resample.
-    block
-        Shape ``(C,)``: the block of each cluster.
+        Shape ``(B, M)``: how often each block, or cluster, stands in each resample.
+    column
+        Shape ``(C,)``: the place of each cluster in it.
     """
 
     drawn: np.ndarray
-    block: np.ndarray
+    column: np.ndarray
 
     def __len__(self) -> int:
         return len(self.drawn)
 
+    def dealt(self, sums: np.ndarray) -> np.ndarray:
+        """Sums of clusters, shape ``(C, ...)``, added up by what is drawn together."""
+        return cluster_sums(sums, self.column, self.drawn.shape[1])
 
-Weights: TypeAlias = "np.ndarray | Blocks"
-
-
-def columns_of(weights: Weights, clusters: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """What was drawn, shape ``(B, M)``, and the column of it that each cluster has."""
-    codes = np.asarray(clusters)
-    if isinstance(weights, Blocks):
-        return weights.drawn, weights.block[codes]
-    return weights, codes
-
-
-def dealt_sums(
-    weights: Weights, sums: Sequence[np.ndarray]
-) -> tuple[np.ndarray, Sequence[np.ndarray]]:
-    """What was drawn, and sums of clusters added up by its columns."""
-    if isinstance(weights, Blocks):
-        size = weights.drawn.shape[1]
-        sums = [cluster_sums(one, weights.block, size) for one in sums]
-        return weights.drawn, sums
-    return weights, sums
+    def totals(self, sums: np.ndarray) -> np.ndarray:
+        """Sums over the clusters of each resample, shape ``(B, ...)``."""
+        return weighted_sums(self.drawn, self.dealt(sums))
 
 
 def draw_weights(
@@ -86,25 +73,17 @@ def draw_weights(
 
     Indices are drawn as ``rng.integers(0, C, (B, C))`` and counted by row, which is
     how ``scipy.stats.bootstrap`` draws: with the same generator the resamples are the
-    same.
-
-    Returns
-    -------
-    Shape ``(replicates, n_clusters)``, int16; every row sums to ``n_clusters``. Of more
-    than :data:`BLOCKS` clusters blocks are drawn, as many as that.
+    same. int16; every row sums to what is drawn: of more than :data:`BLOCKS` clusters
+    as many blocks.
     """
-    if n_clusters > BLOCKS:
-        drawn = draw_weights(BLOCKS, replicates=replicates, seed=seed)
-        assert isinstance(drawn, np.ndarray)
-        return Blocks(drawn, dealt(n_clusters))
-    rng = np.random.default_rng(seed)
-    weights = np.empty((replicates, n_clusters), dtype=np.int16)
-    for rows in row_chunks(replicates, n_clusters):
+    rng, width = np.random.default_rng(seed), min(n_clusters, BLOCKS)
+    weights = np.empty((replicates, width), dtype=np.int16)
+    for rows in row_chunks(replicates, width):
         part = weights[rows]
-        drawn = rng.integers(0, n_clusters, part.shape)
-        drawn += np.arange(len(part))[:, None] * n_clusters
+        drawn = rng.integers(0, width, part.shape)
+        drawn += np.arange(len(part))[:, None] * width
         part[:] = np.bincount(drawn.ravel(), minlength=part.size).reshape(part.shape)
-    return weights
+    return Weights(weights, dealt(n_clusters))
 
 
 def draw_in_strata(
@@ -118,22 +97,21 @@ def draw_in_strata(
         Shape ``(C,)``: codes.
     """
     rng = np.random.default_rng(seed)
-    place = np.zeros(len(strata), dtype=np.int64)
-    parts, width, blocked = [np.zeros((replicates, 0), np.int16)], 0, False
+    column = np.zeros(len(strata), dtype=np.int64)
+    parts, width = [np.zeros((replicates, 0), np.int16)], 0
     for one in np.unique(strata):
         at = np.flatnonzero(strata == one)
         part = draw_weights(len(at), replicates=replicates, seed=rng)
-        drawn, columns = columns_of(part, np.arange(len(at)))
-        blocked |= isinstance(part, Blocks)
-        place[at] = width + columns
-        width += drawn.shape[1]
-        parts.append(drawn)
-    drawn = np.concatenate(parts, axis=1)
-    return Blocks(drawn, place) if blocked else drawn[:, place]
+        column[at] = width + part.column
+        width += part.drawn.shape[1]
+        parts.append(part.drawn)
+    return Weights(np.concatenate(parts, axis=1), column)
 
 
 def dealt(n_clusters: int) -> np.ndarray:
     """A block for each of many clusters, by chance and always the same."""
+    if n_clusters <= BLOCKS:
+        return np.arange(n_clusters)
     return np.random.default_rng(n_clusters).permutation(n_clusters) % BLOCKS
 
 
@@ -171,21 +149,20 @@ def cluster_sums(
     return sums.reshape((count, *table.shape[1:]))
 
 
-def weighted_sums(weights: Weights, sums: np.ndarray) -> np.ndarray:
-    """``weights @ sums`` in float64, by blocks of rows.
+def weighted_sums(drawn: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """``drawn @ sums`` in float64, by blocks of rows.
 
     Parameters
     ----------
-    weights
-        Shape ``(B, C)``: bootstrap weights or signs.
+    drawn
+        Shape ``(B, M)``: weights or signs.
     sums
-        Shape ``(C,)`` or ``(C, K)``.
+        Shape ``(M,)`` or ``(M, K)``.
 
     Returns
     -------
     Shape ``(B,)`` or ``(B, K)``.
     """
-    drawn, (sums,) = dealt_sums(weights, [sums])
     totals = np.empty((len(drawn), *sums.shape[1:]))
     for rows in row_chunks(*drawn.shape):
         totals[rows] = drawn[rows].astype(np.float64) @ sums
@@ -203,8 +180,6 @@ def median_replicates(
 
     Parameters
     ----------
-    weights
-        Shape ``(B, C)``, from :func:`draw_weights`.
     values, clusters
         Shape ``(n,)``: observations and their cluster codes.
 
@@ -213,12 +188,12 @@ def median_replicates(
     Shape ``(B,)``; NaN marks a resample without an observation.
     """
     pooled = np.asarray(values, dtype=np.float64)
-    weights, codes = columns_of(weights, clusters)
-    medians = np.full(len(weights), np.nan)
+    codes, drawn = weights.column[np.asarray(clusters)], weights.drawn
+    medians = np.full(len(drawn), np.nan)
     if not (n := len(pooled)):
         return medians
     order = np.argsort(pooled, kind="stable")
-    pooled, codes, count = pooled[order], codes[order], weights.shape[1]
+    pooled, codes, count = pooled[order], codes[order], drawn.shape[1]
     width = math.isqrt(n)
     n_blocks = -(-n // width)
     places = codes * (n_blocks + 1) + 1 + np.arange(n) // width
@@ -230,14 +205,14 @@ def median_replicates(
     # Observations beyond the last stand in no resample.
     inside = np.pad(codes, (0, n_blocks * width - n), constant_values=count)
     inside = inside.reshape(n_blocks, width)
-    for rows in row_chunks(len(weights), count + 2 * n_blocks + 2 * width):
-        upto = weights[rows].astype(exact) @ before.astype(exact)
-        drawn = np.pad(weights[rows], ((0, 0), (0, 1)))
-        each, size = np.arange(len(drawn)), upto[:, -1]
+    for rows in row_chunks(len(drawn), count + 2 * n_blocks + 2 * width):
+        upto = drawn[rows].astype(exact) @ before.astype(exact)
+        part = np.pad(drawn[rows], ((0, 0), (0, 1)))
+        each, size = np.arange(len(part)), upto[:, -1]
         middle = []
         for target in (np.floor((size - 1) / 2), np.floor(size / 2)):
             block = np.count_nonzero(upto[:, 1:-1] <= target[:, None], axis=1)
-            within = drawn[each[:, None], inside[block]].cumsum(axis=1, dtype=np.int32)
+            within = part[each[:, None], inside[block]].cumsum(axis=1, dtype=np.int32)
             ahead = (target - upto[each, block]).astype(np.int32)
             place = np.count_nonzero(within <= ahead[:, None], axis=1)
             middle.append(pooled[np.minimum(block * width + place, n - 1)])
@@ -349,7 +324,7 @@ def max_t(num: ArrayLike, *, replicates: int = 9999, seed: int) -> np.ndarray:
 def _flip_p(num: np.ndarray, replicates: int, seed: int, *, family: bool) -> np.ndarray:
     """P values of columns ``(C, K)``; of a family on one scale, adjusted ones."""
     if len(num) > BLOCKS:
-        num = cluster_sums(num, dealt(len(num)), BLOCKS)
+        num = cluster_sums(num, dealt(len(num)))
     order = np.argsort(-np.abs(num.sum(axis=0)), kind="stable")
     num = num[:, order]
     bar = _bar(num)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -157,32 +157,18 @@ class NullMean:
     def above(self, value: float) -> float:
         """One-sided p value: the chance of at least ``value``."""
         # A mean of mid-ranks may lie between two points: the larger p value.
-        return self._tail(self._from_above, math.floor(self._place(value) + 1e-6))
+        place = math.floor((value * self.n - self.first) / self.step + 1e-6)
+        return float(self.probability[max(place, 0) :].sum().clip(_ROUNDING, 1.0))
 
     def quantile(self, q: float) -> float:
         """Smallest value whose cumulated chance is at least ``q``."""
-        i = int(np.searchsorted(self._cumulated, q - _ROUNDING))
+        i = int(np.searchsorted(np.cumsum(self.probability), q - _ROUNDING))
         i = min(i, len(self.probability) - 1)
         return (self.first + i * self.step) / self.n
 
     def band(self, level: float = 0.95) -> tuple[float, float]:
         """Central band of this level."""
         return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
-
-    @cached_property
-    def _cumulated(self) -> np.ndarray:
-        return np.cumsum(self.probability)
-
-    @cached_property
-    def _from_above(self) -> np.ndarray:
-        return np.cumsum(self.probability[::-1])[::-1]
-
-    def _place(self, value: float) -> float:
-        return (value * self.n - self.first) / self.step
-
-    @staticmethod
-    def _tail(chances: np.ndarray, i: int) -> float:
-        return float(chances[max(0, min(i, len(chances) - 1))].clip(_ROUNDING, 1.0))
 
 
 def null_mean(n_candidates: ArrayLike, *, of: Of = "exposure") -> NullMean:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import Weights, dealt_sums, weighted_sums
+from spark_audit.stats.bootstrap import Weights, weighted_sums
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 """A smooth function of summed columns: shape ``(..., J)`` to ``(...)``."""
@@ -245,18 +245,18 @@ def replicates_of(
     Parameters
     ----------
     weights
-        Shape ``(B, C)``: the same resamples for all, so that differences are paired.
+        The same resamples for all, so that differences are paired.
     """
     parts = {k: one for k, one in estimands.items() if isinstance(one, Estimand)}
     if not parts:
         return {}
     # Before columns are compared: many rows would take longer than all else.
-    weights, sums = dealt_sums(weights, [one.sums for one in parts.values()])
+    sums = [weights.dealt(one.sums) for one in parts.values()]
     ends = np.cumsum([each.shape[1] for each in sums])
     # Checkpoints share most columns: what is counted, and figures of the reference.
     distinct, places = np.unique(np.hstack(sums), axis=1, return_inverse=True)
     # Each sum in one piece of memory, as the statistics read it.
-    totals = weighted_sums(weights, distinct).T.copy()
+    totals = weighted_sums(weights.drawn, distinct).T.copy()
     # NumPy 2.0.0 gives the places a second axis.
     columns = np.split(totals[places.ravel()], ends[:-1])
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -80,18 +80,12 @@ def micro_nats(nll: np.ndarray) -> np.ndarray:
         If a value is NaN or infinite, clearly negative, or too large for a token.
     """
     values = np.asarray(nll, dtype=np.float64)
-    bad = ~np.isfinite(values)
+    bad = ~((values >= -_ROUND_OFF) & (values <= _LARGEST))
     if bad.any():
         raise InputError(
-            f"{int(bad.sum())} of {values.size} token NLLs are NaN or infinite",
+            f"{int(bad.sum())} of {values.size} token NLLs are no finite nats above 0",
             where="reference scores",
-            fix="score in float32 and check the model's weights",
-        )
-    if values.size and (values.min() < -_ROUND_OFF or values.max() > _LARGEST):
-        raise InputError(
-            f"token NLLs reach from {values.min():g} to {values.max():g} nats",
-            where="reference scores",
-            fix="give negative log probabilities in nats",
+            fix="give negative log probabilities, scored in float32",
         )
     return np.maximum(np.rint(1e6 * values), 0.0).astype(np.int64)
 
@@ -133,7 +127,6 @@ def match_spans(
     caliper_u: int = 500_000,
     distance: Literal["mean", "profile"] = "mean",
     controls: Literal["any", "before"] = "any",
-    classes: np.ndarray | None = None,
     shows: np.ndarray | None = None,
 ) -> Matching:
     """Match the PII spans of one example with windows of the same example.
@@ -160,9 +153,6 @@ def match_spans(
     controls
         ``before``: only windows that end where the span starts or earlier, whose
         context the span itself cannot have changed.
-    classes
-        Shape ``(T,)``, integers: a control must have the span's classes, each as often
-        as the span has it, in any order.
     shows
         Shape ``(T,)``, bool: tokens that are not all blank; a control has one of them.
 
@@ -170,7 +160,7 @@ def match_spans(
     -------
     Matching
         ``(pairs, unmatched)``. Reasons: ``span not fully scored``;
-        ``no eligible window of length L`` (after ``controls`` and ``classes``);
+        ``no eligible window of length L`` (after ``controls``);
         ``none within caliper``; ``lost to another span`` (it had an admissible
         window, and the optimum gave the tokens away).
     """
@@ -190,8 +180,6 @@ def match_spans(
         if controls == "before":
             # None reaches into the span, whose tokens are not free.
             starts = starts[starts < start]
-        if classes is not None:
-            starts = _of_classes(classes, starts, classes[start:end])
         if not scored[start:end].all():
             reasons[i] = NOT_SCORED
         elif not len(starts):
@@ -234,8 +222,6 @@ def placebo_spans(
     eligible: np.ndarray,
     spans: Sequence[tuple[int, int]],
     rng: np.random.Generator,
-    *,
-    classes: np.ndarray | None = None,
 ) -> list[tuple[int, int]]:
     """Draw disjoint non-PII windows to stand in for PII spans.
 
@@ -249,9 +235,6 @@ def placebo_spans(
         As in :func:`match_spans`; tokens that are no PII may be used.
     rng
         Decides the draw; the same state gives the same windows.
-    classes
-        Shape ``(T,)``, integers: a window must have its span's classes, each as often,
-        in any order.
 
     Returns
     -------
@@ -263,8 +246,6 @@ def placebo_spans(
         enumerate(spans), key=lambda one: (one[1][0] - one[1][1], one[0])
     ):
         starts = eligible_windows(free, last - first)
-        if classes is not None:
-            starts = _of_classes(classes, starts, classes[first:last])
         if len(starts):
             start = int(starts[rng.integers(len(starts))])
             drawn[i] = start, start + last - first
@@ -277,17 +258,6 @@ def _prefix_sums(values: np.ndarray) -> np.ndarray:
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     return sums
-
-
-def _of_classes(
-    classes: np.ndarray, starts: np.ndarray, wanted: np.ndarray
-) -> np.ndarray:
-    """The starts whose windows hold the wanted classes, each as often."""
-    for kind in np.unique(wanted):
-        counts = _prefix_sums(classes == kind)
-        have = counts[starts + len(wanted)] - counts[starts]
-        starts = starts[have == np.count_nonzero(wanted == kind)]
-    return starts
 
 
 def _within_caliper(

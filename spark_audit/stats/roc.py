@@ -24,7 +24,6 @@ from spark_audit.results import Estimate
 from spark_audit.stats.bootstrap import (
     Weights,
     cluster_sums,
-    columns_of,
     draw_in_strata,
     row_chunks,
 )
@@ -224,10 +223,6 @@ class Design:
         """Bootstrap weights of the clusters, drawn within task and side.
 
         Clusters with rows of several tasks or of both sides form one further stratum.
-
-        Returns
-        -------
-        Shape ``(replicates, C)``, int16.
         """
         present = self.held > 0
         stratum = np.where(present.sum(axis=1) == 1, present.argmax(axis=1), -1)
@@ -373,7 +368,7 @@ def auc_replicates(design: Design, scores: ArrayLike, weights: Weights) -> np.nd
     Parameters
     ----------
     weights
-        Shape ``(B, C)``, from :meth:`Design.draw`.
+        ``B`` resamples, from :meth:`Design.draw`.
 
     Returns
     -------
@@ -407,7 +402,7 @@ def _resamples(
     design: Design, weights: Weights, x: np.ndarray, y: np.ndarray
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Slices of replicates with the weights of some rows and others, ``(rows, b)``."""
-    drawn, columns = columns_of(weights, design.cluster)
+    drawn, columns = weights.drawn, weights.column[design.cluster]
     for part in row_chunks(len(drawn), len(x) + len(y)):
         own, others = (
             drawn[part][:, columns[rows]].T.astype(np.float64, order="C")
@@ -548,7 +543,7 @@ def tpr_replicates(
     fprs
         ``F`` budgets of false positives.
     weights
-        Shape ``(B, C)``, from :meth:`Design.draw`.
+        ``B`` resamples, from :meth:`Design.draw`.
 
     Returns
     -------

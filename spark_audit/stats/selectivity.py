@@ -93,31 +93,6 @@ def unlike_drift(
     return clear or max(-low, high) > UNKNOWN * abs(contrast)
 
 
-def delta_sel(
-    pii_sum: ArrayLike,
-    control_sum: ArrayLike,
-    n_tokens: ArrayLike,
-    clusters: ArrayLike,
-    *,
-    n_clusters: int | None = None,
-) -> Estimand:
-    """Token-pooled Delta_sel: mean NLL of PII tokens minus that of control tokens.
-
-    Parameters
-    ----------
-    pii_sum, control_sum
-        Shape ``(s,)``: summed NLL of each matched span and of its control, nats. With
-        differences between two checkpoints here, the result is their contrast.
-    n_tokens
-        Shape ``(s,)``: tokens of each span, and as many of its control.
-    clusters
-        Shape ``(s,)``: cluster codes, below ``n_clusters`` if given.
-    """
-    apart, tokens = np.subtract(pii_sum, control_sum), np.asarray(n_tokens)
-    sums = cluster_sums(np.stack([apart, tokens], axis=1), clusters, n_clusters)
-    return Estimand(sums, ratio, round(float(tokens.sum())))
-
-
 def reweighted(
     pii_sum: ArrayLike,
     control_sum: ArrayLike,
@@ -129,8 +104,16 @@ def reweighted(
     """Delta_sel averaged over spans, and over sources, by the name of the variant.
 
     It differs from that over tokens (SPARK's) when the effect depends on size. Over
-    sources: the mean over clusters of each cluster's mean over its spans. Parameters as
-    in :func:`delta_sel`.
+    sources: the mean over clusters of each cluster's mean over its spans.
+
+    Parameters
+    ----------
+    pii_sum, control_sum
+        Shape ``(s,)``: summed NLL of each matched span and of its control, nats.
+    n_tokens
+        Shape ``(s,)``: tokens of each span, and as many of its control.
+    clusters
+        Shape ``(s,)``: cluster codes, below ``n_clusters`` if given.
     """
     apart = np.subtract(pii_sum, control_sum) / np.asarray(n_tokens)
     columns = np.stack([apart, np.ones(len(apart))], axis=1)

@@ -1,12 +1,22 @@
 """The matched audit against plain loops over tokens, and what it says of nothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from audited import check, claims, conclude, evidence, figure, matched, of_frame
+from audited import (
+    check,
+    claims,
+    conclude,
+    evidence,
+    figure,
+    matched,
+    of_frame,
+    the_one,
+)
 from synthetic import Case
 
 from spark_audit.audits.base import Context
@@ -307,6 +317,31 @@ def test_by_dose_memory_and_kind_are_what_plain_sums_give(make_case):
         assert specific == pytest.approx(beyond - kind, abs=1e-9)
     said = [f for f in result.findings if f.group == "dose:4-7"]
     assert [f.claim for f in said] == ["memory"]
+
+
+@pytest.mark.parametrize(
+    ("stratum", "auc", "passed"),
+    [(1, 0.52, True), (-1, 0.6, False), (-1, np.nan, None)],
+)
+def test_texts_that_tell_annotated_identifiers_apart_fail_a_guard(
+    stratum, auc, passed, make_case
+):
+    case = make_case(sources=40, tests=30, seed=44)
+    change = moved(case, trained=-0.5, never=0, other=0, spread=0.2)
+    known = evidence("matched", case.tables(mine=change), case.manifest)
+    spans = known.units["role"].isin(["pii", "unmatched"])
+    columns = {
+        "form": 0,
+        "stratum": stratum * spans,
+        "text_auc": spans.map({True: auc}),
+    }
+    units = known.units.assign(**columns)
+    result = conclude("matched", replace(known, units=units), Context())
+    found = the_one(result.guards, name="text of annotated identifiers")
+    assert found.passed is passed
+    assert ("confounded" in claims(result, "mine")) is (stratum < 0)
+    if auc > 0:
+        assert f"AUC {auc:.2f}" in found.detail
 
 
 def test_ordinary_runs_take_the_place_of_the_tolerance(make_case):

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
@@ -18,14 +19,11 @@ from spark_audit.audits.mia.scores import (
 from spark_audit.audits.mia.texts import (
     best_guess,
     blind_classifier,
-    crossing_duplicates,
-    doses,
     label_test,
     permuted,
-    shift,
 )
+from spark_audit.audits.mia.verdicts import covariate_table
 from spark_audit.scoring.table import TokenTable
-from spark_audit.stats.duplicates import duplicate_groups
 from spark_audit.stats.roc import Design
 
 LP = np.array(
@@ -80,12 +78,8 @@ def test_panel_equals_the_published_codes():
     base["e08"] = drawn(rng, 30)
     seen = {k: np.minimum(v + rng.normal(0.3, 0.4, len(v)), 0) for k, v in base.items()}
     seen = {k: v.astype(np.float32).astype(np.float64) for k, v in seen.items()}
-    third = {key: drawn(rng, len(values)) for key, values in base.items()}
     known = manifest(*(example(id=key) for key in keys))
-    tables = {n: table(**v) for n, v in (("b", base), ("s", seen), ("t", third))}
-    found = membership_scores(
-        tables["s"], known, keys, base=tables["b"], references=[tables["t"]]
-    )
+    found = membership_scores(table(**seen), known, keys, base=table(**base))
     fallen = 0
     for i, key in enumerate(keys):
         target, reference = -seen[key], -base[key]
@@ -113,10 +107,7 @@ def test_panel_equals_the_published_codes():
             z = sorted((v + 2) / 0.5 for v in seen[key])[:k]
             assert found[f"minkpp{name}"][i] == pytest.approx(np.mean(z), abs=1e-5)
     assert fallen > 20
-    ratio = {
-        key: np.exp(seen[key]) / ((np.exp(base[key]) + np.exp(third[key])) / 2)
-        for key in keys
-    }
+    ratio = {key: np.exp(seen[key]) / np.exp(base[key]) for key in keys}
     everyone = np.concatenate([ratio[key] for key in keys])
     step = max(1, len(everyone) // 1024)
     for i, key in enumerate(keys):
@@ -149,14 +140,13 @@ def test_what_is_missing_is_missing():
     rows = {"a": LP, "b": LP[:3]}
     known = manifest(
         example(response_token=20),
-        example(id="b", prompt="", response=""),
+        example(id="b"),
         example(id="c"),
     )
     found = membership_scores(table(**rows), known, ["a", "b", "c"])
     missing = {name: np.isnan(values).tolist() for name, values in found.items()}
     assert missing["loss"] == [False, False, True]
     assert missing["response"] == [True, True, True], "no response token was scored"
-    assert missing["zlib"] == [False, True, True], "a redacted manifest has no text"
     assert missing["reference"] == [True, True, True], "there is no base"
     other = table(a=LP[:5])
     cut = membership_scores(table(**rows), known, ["a"], base=other)
@@ -174,25 +164,16 @@ def test_scores_ignore_the_other_texts():
         assert among[attack][1] == pytest.approx(alone[attack][0], nan_ok=True)
 
 
-def test_crossing_duplicates():
-    base = "one two three four five six seven eight nine ten"
-    texts = [base, base.upper() + "!", "something else entirely, of no other text", "x"]
-    member = np.array([True, False, True, False])
-    same = duplicate_groups(texts)
-    assert crossing_duplicates(same, member) == 2
-    both = np.array([True, True, False, False])
-    assert crossing_duplicates(same, both) == 0
-    assert doses(same, both).tolist() == [2, 2, 0, 0]
-
-
-def test_shift():
+def test_lengths_of_both_sides_are_compared():
     rng = np.random.default_rng(0)
-    found = shift(rng.normal(0, 1, 400), rng.normal(0.5, 1, 300))
-    assert found["p"] < 1e-4
-    assert found["smd"] == pytest.approx(-0.5, abs=0.15)
-    assert shift(np.array([1.0]), np.array([1.0, 2.0])) is None
-    flat = shift(np.ones(5), np.ones(5))
+    length = [*rng.normal(0, 1, 400), *rng.normal(0.5, 1, 300)]
+    facts = pd.DataFrame({"task": "t", "member": np.arange(700) < 400})
+    facts = facts.assign(length=length, zlib_bytes=1.0)
+    apart, flat = covariate_table(facts)
+    assert apart["p"] < 1e-4
+    assert apart["smd"] == pytest.approx(-0.5, abs=0.15)
     assert flat["smd"] is None
+    assert covariate_table(facts[399:]) == []
 
 
 # --- permuting sides ------------------------------------------------------------------
@@ -244,6 +225,14 @@ def test_label_test():
 VOCABULARY = np.array([f"w{i}" for i in range(600)])
 
 
+def blind(*given: Any, **options: Any) -> Any:
+    """What the classifier finds, by names."""
+    if (found := blind_classifier(*given, **options)) is None:
+        return None
+    told = {name.removeprefix("blind_"): one for name, one in found[1].items()}
+    return SimpleNamespace(scores=found[0], **told)
+
+
 def texts_of(
     sides: Design, *, factor: float, seed: int, words: int = 30, copies: int = 1
 ) -> list[str]:
@@ -267,25 +256,23 @@ def test_blind_classifier_finds_a_shift_in_the_texts():
     sides = independent(120, 80, tasks=2)
     labels = np.zeros(200, int)
     texts = texts_of(sides, factor=4, seed=0)
-    found = blind_classifier(texts, labels, sides, seed=0, permutations=40)
+    found = blind(texts, labels, sides, seed=0, permutations=40)
     assert found.p == pytest.approx(1 / 41)
     assert found.value > 0.65
     assert found.value > found.null_high
     assert np.isfinite(found.scores).all()
     alike = texts_of(sides, factor=1, seed=0)
-    nothing = blind_classifier(alike, labels, sides, seed=0, permutations=40)
+    nothing = blind(alike, labels, sides, seed=0, permutations=40)
     assert nothing.p > 0.05
     assert nothing.null_low < nothing.value < nothing.null_high
     # Labels and lengths alone are seen too.
-    by_label = blind_classifier(
-        alike, sides.member.astype(int), sides, seed=0, permutations=5
-    )
+    by_label = blind(alike, sides.member.astype(int), sides, seed=0, permutations=5)
     assert by_label.value > 0.9
     longer = [
         text + " w0" * (30 if m else 0)
         for text, m in zip(alike, sides.member, strict=True)
     ]
-    by_length = blind_classifier(longer, labels, sides, seed=0, permutations=5)
+    by_length = blind(longer, labels, sides, seed=0, permutations=5)
     assert by_length.value > 0.7
 
 
@@ -294,7 +281,7 @@ def test_texts_that_repeat_within_a_cluster_give_nothing_away():
     cluster = np.repeat(np.arange(50), 4)
     sides = Design(cluster < 25, cluster, np.zeros(200, int))
     texts = texts_of(sides, factor=1, seed=1, copies=4)
-    found = blind_classifier(texts, np.zeros(200, int), sides, seed=0, permutations=60)
+    found = blind(texts, np.zeros(200, int), sides, seed=0, permutations=60)
     assert found.p > 0.05
     assert found.value < 0.75
 
@@ -309,7 +296,7 @@ def test_uneven_tasks_are_no_shift():
         f"topic{t} {text}"
         for t, text in zip(task, texts_of(sides, factor=1, seed=2), strict=True)
     ]
-    found = blind_classifier(texts, np.zeros(240, int), sides, seed=0, permutations=60)
+    found = blind(texts, np.zeros(240, int), sides, seed=0, permutations=60)
     assert found.p > 0.05
 
 
@@ -330,7 +317,7 @@ def test_large_sets_are_subsampled(monkeypatch):
     monkeypatch.setattr(texts_alone, "MOST_ROWS", 60)
     sides = independent(150, 20)
     texts = texts_of(sides, factor=1, seed=0)
-    found = blind_classifier(texts, np.zeros(170, int), sides, seed=0, permutations=10)
+    found = blind(texts, np.zeros(170, int), sides, seed=0, permutations=10)
     drawn = np.isfinite(found.scores)
     assert found.rows == drawn.sum() == 60
     assert drawn[sides.member].sum() == 40
@@ -340,7 +327,7 @@ def test_large_sets_are_subsampled(monkeypatch):
 def test_too_few_clusters_for_folds(n1, n0):
     sides = independent(n1, n0)
     texts = ["some words"] * (n1 + n0)
-    assert blind_classifier(texts, np.zeros(n1 + n0, int), sides, seed=0) is None
+    assert blind(texts, np.zeros(n1 + n0, int), sides, seed=0) is None
 
 
 @pytest.mark.slow
@@ -352,7 +339,7 @@ def test_blind_p_value_holds_its_level(rows):
     sides = Design(cluster < 60, cluster, np.zeros(len(cluster), int))
     for seed in range(runs):
         texts = texts_of(sides, factor=1, seed=seed, copies=rows)
-        found = blind_classifier(
+        found = blind(
             texts, np.zeros(len(cluster), int), sides, seed=seed, permutations=59
         )
         rejected += found.p <= 0.05

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from audited import change, check, figure, mia, the_one
+from audited import change, figure, mia, the_one
 
 from spark_audit.audits.mia import texts as mia_texts
 from spark_audit.audits.mia import verdicts
@@ -225,7 +225,6 @@ def test_texts_that_differ_stand_beside_every_figure(make_world):
         record
         for record in result.tables["mia_texts"]
         if (record["checkpoint"], record["of"]) == ("ours", "combined")
-        and record["metric"] == "auc"
     )
     assert beside["says"] == "detected"
     assert sure.facts["score"].value == ours.value
@@ -253,36 +252,17 @@ def test_texts_that_differ_stand_beside_every_figure(make_world):
 def test_a_guard_that_fails_by_chance_hides_no_memory(make_world, monkeypatch):
     """Of random splits one in twenty looks unlike: certain memory is still told."""
     real = mia_texts.blind_classifier
-    unlucky = lambda *a, **k: real(*a, **k)._replace(p=0.03)  # noqa: E731
+
+    def unlucky(*given: Any, **options: Any) -> Any:
+        scores, told = real(*given, **options)
+        return scores, told | {"blind_p": 0.03}
+
     monkeypatch.setattr(mia_texts, "blind_classifier", unlucky)
     result = run(make_world(seed=7), ours=0.5, still=0.0, blind_permutations=20)
     assert guard(result, "blind text classifier").passed is False
     assert finding_of(result, "ours").claim == "membership"
     assert finding_of(result, "ours").facts["beyond"].value > 0
     assert finding_of(result, "still").claim == "nothing_shown"
-
-
-def test_further_references_are_averaged(make_world):
-    """A model fine-tuned on other rows takes out what all rows gain alike."""
-    world = make_world(members=60, others=60, seed=2)
-    tables = world.tables(ours=0.1, other=0.0)
-    alone, beside = (
-        mia(tables, world.manifest, blind_permutations=0, reference=each)
-        for each in (None, "other, base")
-    )
-    first, second = (row_of(each, "ours", "rmia") for each in (alone, beside))
-    assert first.value != second.value
-    for of in ("wbc", "reference", "ez"):
-        assert row_of(alone, "ours", of) == row_of(beside, "ours", of)
-    assert row_of(beside, "other", "rmia") == row_of(alone, "other", "rmia")
-    with pytest.raises(InputError, match="--reference: 'who' is none of the"):
-        mia(tables, world.manifest, blind_permutations=0, reference="who")
-    with pytest.raises(InputError, match="--reference: 'who' is none of the"):
-        check("mia", reference="who", names=("base", "ours"))
-    with pytest.raises(InputError, match="'ours' is the only checkpoint"):
-        check("mia", reference="ours", names=("base", "ours"))
-    twice = mia(tables, world.manifest, blind_permutations=0, reference="other,other")
-    assert row_of(twice, "ours", "rmia") == second
 
 
 @pytest.mark.parametrize("base", [True, False])

@@ -11,7 +11,7 @@ from spark_audit.stats.accuracy import (
     cluster_shares,
     reason_against,
 )
-from spark_audit.stats.bootstrap import draw_in_strata, sign_flip, weighted_sums
+from spark_audit.stats.bootstrap import draw_in_strata, sign_flip
 from spark_audit.stats.intervals import rate_estimate
 
 GAP = float("nan")
@@ -164,13 +164,14 @@ def test_percentile_interval_keeps_the_tasks_apart():
     answers = made([12, 25, 3], stages=3, seed=5)
     strata = answers.strata()
     weights = draw_in_strata(strata, replicates=400, seed=0)
+    whole = weights.drawn[:, weights.column]
     for stratum in np.unique(strata):
         held = strata == stratum
-        assert (weights[:, held].sum(axis=1) == held.sum()).all()
-    drawn = weighted_sums(weights, answers.sums)
+        assert (whole[:, held].sum(axis=1) == held.sum()).all()
+    drawn = weights.totals(answers.sums)
     estimate = accuracy_estimate(answers, "avg", drawn=drawn)
     drawn = []
-    for row in weights:
+    for row in whole:
         copy = Answers(
             answers.correct * row[:, None, None], answers.trials * row[:, None]
         )

@@ -18,7 +18,6 @@ from spark_audit.stats.bootstrap import (
     max_t,
     median_replicates,
     sign_flip,
-    weighted_sums,
 )
 
 
@@ -53,8 +52,8 @@ class TestWeights:
             values, codes = rng.normal(size=40), rng.integers(0, 13, 40)
             table = rng.normal(size=(24, 3))
             return [
-                weights,
-                weighted_sums(weights, table[:13]),
+                weights.drawn,
+                weights.totals(table[:13]),
                 median_replicates(weights, values, codes),
                 max_t(table, seed=2, replicates=199),
                 max_t(table[:9], seed=2),
@@ -78,7 +77,7 @@ class TestMedianReplicates:
         values = np.array([v for _, v in rows])
         weights = draw_weights(4, replicates=6, seed=seed)
         found = median_replicates(weights, values, codes)
-        for weight, one in zip(weights, found, strict=True):
+        for weight, one in zip(weights.drawn, found, strict=True):
             expanded = np.repeat(values, weight[codes])
             if len(expanded):
                 assert one == np.median(expanded)

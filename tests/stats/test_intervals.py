@@ -10,7 +10,7 @@ from scipy import stats
 
 from spark_audit.errors import NotEstimableError
 from spark_audit.results import Estimate
-from spark_audit.stats.bootstrap import draw_weights, median_replicates, weighted_sums
+from spark_audit.stats.bootstrap import Weights, draw_weights, median_replicates
 from spark_audit.stats.intervals import (
     NO_SPREAD,
     clopper_pearson,
@@ -56,13 +56,13 @@ def jackknife_values(num: ArrayLike, den: ArrayLike) -> np.ndarray:
     return left_out(columns(num, den), ratio)[1]
 
 
-def ratio_replicates(weights: np.ndarray, num: ArrayLike, den: ArrayLike) -> np.ndarray:
+def ratio_replicates(weights: Weights, num: ArrayLike, den: ArrayLike) -> np.ndarray:
     with np.errstate(invalid="ignore"):
-        return ratio(weighted_sums(weights, columns(num, den)))
+        return ratio(weights.totals(columns(num, den)))
 
 
 def resampled(
-    weights: np.ndarray,
+    weights: Weights,
     num: ArrayLike,
     den: ArrayLike,
     estimate: Callable[..., Estimate] = ratio_estimate,
@@ -186,7 +186,7 @@ class TestRatioEstimate:
     def test_dropped_resamples_are_counted(self):
         weights = draw_weights(5, replicates=999, seed=0)
         num, den = np.array([1.0, 2.0, 0, 0, 0]), np.array([2.0, 3.0, 0, 0, 0])
-        empty = int(np.sum(weights[:, :2].sum(axis=1) == 0))
+        empty = int(np.sum(weights.drawn[:, :2].sum(axis=1) == 0))
         assert empty > 0
         found = resampled(weights, num, den)
         assert found.note == (
@@ -206,7 +206,7 @@ class TestRatioEstimate:
         assert found.parity_low is found.parity_high is None
 
     def test_a_percentile_interval_of_zero_width_is_not_given(self):
-        weights = np.array([[1, 1, 0], [1, 1, 0]])
+        weights = Weights(np.array([[1, 1, 0], [1, 1, 0]]), np.arange(3))
         found = resampled(weights, [1.0, 2.0, 5.0], [1.0, 1.0, 1.0])
         assert found.interval == "jackknife-t"
         assert found.parity_low is None
@@ -277,7 +277,7 @@ class TestMedianEstimate:
         weights = draw_weights(7, replicates=199, seed=0)
         drawn = median_replicates(weights, values, codes)
         found = median_estimate(values, codes, replicates=drawn)
-        expected = [np.median(np.repeat(values, w[codes])) for w in weights]
+        expected = [np.median(np.repeat(values, w[codes])) for w in weights.drawn]
         assert found.value == np.median(values)
         low, high = np.quantile(expected, [0.025, 0.975])
         assert (found.low, found.high) == (low, high)

@@ -47,20 +47,10 @@ def test_micro_nats_round_half_to_even():
     assert micro_nats(np.zeros((2, 0))).shape == (2, 0)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_micro_nats_refuse_what_is_no_number(bad):
-    with pytest.raises(InputError) as caught:
-        micro_nats(np.array([1.0, bad, 2.0]))
-    assert str(caught.value) == (
-        "reference scores: 1 of 3 token NLLs are NaN or infinite; "
-        "score in float32 and check the model's weights"
-    )
-
-
-@pytest.mark.parametrize("bad", [-0.5, 1e9])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -0.5, 1e9])
 def test_micro_nats_refuse_what_is_no_nll(bad):
-    with pytest.raises(InputError, match="token NLLs reach from"):
-        micro_nats(np.array([1.0, bad]))
+    with pytest.raises(InputError, match="1 of 3 token NLLs are no finite nats"):
+        micro_nats(np.array([1.0, bad, 2.0]))
 
 
 @given(st.lists(st.booleans(), max_size=30), st.integers(1, 6))
@@ -137,7 +127,6 @@ def plainly(
     caliper_u: int,
     distance: str,
     controls: str,
-    classes: np.ndarray,
 ) -> tuple[dict[int, Choices], dict[int, str]]:
     """Candidates and reasons by loops over Python integers."""
     u = unll.tolist()
@@ -156,8 +145,6 @@ def plainly(
             if not all(eligible[t] and u[t] >= 0 and t not in pii for t in window):
                 continue
             if controls == "before" and s + length > start:
-                continue
-            if Counter(classes[window]) != Counter(classes[start:end]):
                 continue
             if reasons[i].startswith("no"):
                 reasons[i] = "none within caliper"
@@ -180,15 +167,13 @@ def plainly(
     st.sampled_from([0, 1, 250_000, 500_000]),
     st.sampled_from(["mean", "profile"]),
     st.sampled_from(["any", "before"]),
-    st.integers(1, 2),
 )
-def test_invariants(example, caliper_u, distance, controls, kinds):
+def test_invariants(example, caliper_u, distance, controls):
     unll, eligible, spans = example
     options: dict[str, Any] = {
         "caliper_u": caliper_u,
         "distance": distance,
         "controls": controls,
-        "classes": np.arange(len(unll)) % kinds,
     }
     found = match_spans(unll, eligible, spans, **options)
     choices, reasons = plainly(unll, eligible, spans, **options)
@@ -260,16 +245,3 @@ def test_placebo_spans_are_free_and_repeatable(example, lengths, seed):
     assert all(any(end - start == n for n in drawn) for start, end in spans)
     again = placebo_spans(unll, eligible, wanted, np.random.default_rng(seed))
     assert again == spans
-
-
-def test_placebo_spans_of_a_class():
-    unll, eligible = worked()
-    classes = np.array([0, 1, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
-    rng = np.random.default_rng(8)
-    spans = [(4, 6), (13, 16)]
-    classes[13:], eligible[13:] = 2, False
-    starts = set()
-    for _ in range(200):
-        (drawn,) = placebo_spans(unll, eligible, spans, rng, classes=classes)
-        starts.add(drawn)
-    assert starts == {(s, s + 2) for s in (2, 4, 5, 7, 8)}

@@ -202,7 +202,7 @@ def test_tasks_are_averaged():
     for i in range(3):
         for side in (True, False):
             at = np.unique(design.cluster[(design.task == i) & (design.member == side)])
-            assert (weights[:, at].sum(axis=1) == len(at)).all()
+            assert (weights.drawn[:, weights.column[at]].sum(axis=1) == len(at)).all()
 
 
 def test_bootstrap_agrees_with_scipy():
@@ -410,7 +410,7 @@ def test_resampled_rates_are_those_of_the_rows_repeated():
     design, scores = by_tasks(1)
     weights = draw_weights(design.n_clusters, replicates=20, seed=0)
     found = tpr_replicates(design, scores, [0.1], weights)[0]
-    for each, drawn in zip(found, weights, strict=True):
+    for each, drawn in zip(found, weights.drawn, strict=True):
         rates = []
         for own in (design.task == 0, design.task == 1):
             times = np.asarray(drawn, np.int64)[design.cluster[own]]

@@ -8,7 +8,6 @@ from spark_audit.results import Estimate
 from spark_audit.stats.intervals import estimates_of, replicates_of
 from spark_audit.stats.selectivity import (
     Windows,
-    delta_sel,
     reweighted,
     rtm_bias,
     unlike_drift,
@@ -37,13 +36,13 @@ def rtm_bias_estimate(*models: Any, weights: Any = None) -> Estimate:
 
 
 class TestDeltaSel:
-    def test_three_estimands(self):
+    def test_two_estimands(self):
         spans = PII, CONTROL, TOKENS, CODES
-        found = [*map(estimated, (delta_sel(*spans), *reweighted(*spans).values()))]
+        found = [*map(estimated, reweighted(*spans).values())]
         values = [value_of(e) for e in found]
-        assert values == pytest.approx([0.61, 1.1125, 1.325], rel=1e-12)
-        assert [e.n for e in found] == [10, 4, 3]
-        assert [e.clusters for e in found] == [3, 3, 3]
+        assert values == pytest.approx([1.1125, 1.325], rel=1e-12)
+        assert [e.n for e in found] == [4, 3]
+        assert [e.clusters for e in found] == [3, 3]
 
 
 def a_pool(seed: int = 0, *, cells: bool = False) -> tuple[Windows, list[np.ndarray]]:

@@ -357,10 +357,13 @@ class Occurrences:
         }
         return {k: Hits(count=count, of=total) for k, count in counts.items() if count}
 
-    def confounded(self, name: str) -> dict[str, Fact]:
-        """Why no difference of the sides can be called memory; empty: unknown."""
-        if not (self.spans["stratum"] < 0).any():
-            return {}
+    @property
+    def told_apart(self) -> bool:
+        """Whether no difference of the sides can be called memory, for their texts."""
+        return bool((self.spans["stratum"] < 0).any())
+
+    def by_text(self, name: str) -> dict[str, Fact]:
+        """How well texts alone tell the sides apart, or that too few can be tested."""
         auc = self.spans["text_auc"].max()
         if np.isnan(auc):
             return {"fewest": ENOUGH}

@@ -63,7 +63,7 @@ def findings(
         seeds, reference = name in entries, name in references
         if not reference:
             facts = {**_compared(of_name, "pooled"), "seeds": seeds, **lost}
-            doubt = whole.confounded(name)
+            doubt = whole.by_text(name) if whole.told_apart else {}
             yield from _memory_findings(of_name, tested[name], facts, doubt)
         moved = pooled_change(pii, change)
         yield _selectivity_finding(of_name, moved, reference=reference, seeds=seeds)

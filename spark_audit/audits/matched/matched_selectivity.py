@@ -43,7 +43,6 @@ from spark_audit.audits.matched.matched_claims import (
     return_findings,
 )
 from spark_audit.audits.matched.rematch import (
-    affordable,
     other_pairs,
     placebo_table,
     sensitivity_table,
@@ -102,6 +101,8 @@ UNBALANCED = 0.25
 FEW = 10
 """Identifiers of a type from which its share with a control is judged."""
 BALANCE = "balance of annotated identifiers"
+ROW = ["example", "cluster", "task", "split"]
+"""Columns of what a unit's row is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,12 +186,8 @@ class Matched(Audit):
         at = tuple(skeleton[name].to_numpy() for name in ("index", "start", "n_tokens"))
         others = _frame(_texts(manifest), "places")
         of, places = others["index"].to_numpy(), others.pop("places").to_list()
-        drawn = affordable(manifest, self.placebo_draws)
-        more = [
-            *other_pairs(
-                manifest, rematched=self.rematched, draws=drawn, seed=context.seed
-            )
-        ]
+        rematched, draws, seed = self.rematched, self.placebo_draws, context.seed
+        more = list(other_pairs(manifest, rematched=rematched, draws=draws, seed=seed))
 
         def scored(found: Sums) -> np.ndarray:
             rows = map(found.of_tokens, of, places)
@@ -202,22 +199,19 @@ class Matched(Audit):
                 ]
             )
 
-        units = pd.concat(
-            [skeleton, others, *(_frame(units) for units, _ in more)], ignore_index=True
-        )
-        units = units.drop(columns="index")
+        parts = [skeleton, others, *(_frame(units) for units, _ in more)]
+        units = pd.concat(parts, ignore_index=True)
+        index = units.pop("index")
+        rows = [(e.id, e.cluster, e.task, e.split) for e in manifest.examples]
+        known = pd.DataFrame(rows, columns=ROW).iloc[index[index >= 0]]
+        units.loc[index >= 0, ROW] = known.to_numpy()
         units["ref_sum"] = scored(Sums.of_reference(manifest))
 
         def measured() -> Measured:
             for name, table in scores.items():
                 yield name, {"nll_sum": scored(Sums.of_table(manifest, table))}
 
-        facts = {
-            "rematched": self.rematched,
-            "placebo": self.placebo_draws > 0,
-            "draws": drawn,
-        }
-        return Evidence.of(units, measured(), facts)
+        return Evidence.of(units, measured())
 
     def conclude(self, evidence: Evidence, context: Context) -> AuditResult:
         every = evidence.units
@@ -253,12 +247,11 @@ class Matched(Audit):
         for name, other in baselines.items():
             moved = train.assign(apart=apart[name][train.index])
             contrasts += own_contrasts(name, other, moved)
-        pooled = whole[0] if whole and whole[0].name == "pooled" else None
-        tables = {}
-        if evidence.facts["rematched"]:
+        roles, tables = {*every["role"]}, {}
+        if "rematched" in roles:
             tables["matched_sensitivity"] = sensitivity_table(evidence)
-        if evidence.facts["placebo"]:
-            tables["matched_placebo"] = placebo_table(evidence, pooled)
+        if "placebo" in roles:
+            tables["matched_placebo"] = placebo_table(evidence)
         relearned = [*all_returned(nll, sides[0], seed=context.seed)]
         rows += [one.after for one in relearned]
         contrasts += [one.row for one in relearned]
@@ -323,17 +316,25 @@ def alike_guard(whole: Occurrences) -> Iterator[Guard]:
     facts: dict[str, Fact] = {"before": before, "unequal": apart}
     yield guard(name, "before", facts, passed=None if apart else True)
     if annotated.any():
+        yield _text_guard(whole)
         yield _balance(whole.spans[annotated])
+
+
+def _text_guard(whole: Occurrences) -> Guard:
+    """Whether the text alone tells annotated identifiers of the two sides apart."""
+    facts: dict[str, Fact] = {**whole.by_text(BASE), "apart": whole.told_apart}
+    few = None if "fewest" in facts else False
+    passed = few if whole.told_apart else True
+    return guard("text of annotated identifiers", "by_text", facts, passed=passed)
 
 
 def _balance(spans: pd.DataFrame) -> Guard:
     """Whether compared identifiers differ in what can move their likelihood."""
-    sides = sides_of(spans)
-    used, cells = spans[sides.cells >= 0], sides.cells[sides.cells >= 0]
-    trained, clusters = (
-        one[sides.cells >= 0] for one in (sides.trained, sides.clusters)
-    )
-    counts = [len(set(clusters[side])) for side in (trained, ~trained)]
+    whole = sides_of(spans)
+    kept = whole.cells >= 0
+    used, cells, sides = spans[kept], whole.cells[kept], whole[kept]
+    trained = sides.trained
+    counts = [len(set(sides.clusters[side])) for side in (trained, ~trained)]
     # So many standard deviations are no chance, of so few clusters.
     least = max(UNBALANCED, 1.96 * np.sqrt(sum(1 / max(n, 1) for n in counts)))
     nll = used["ref_sum"] / used["n_tokens"]
@@ -394,79 +395,62 @@ def reproduced_guard(units: pd.DataFrame, change: np.ndarray) -> Guard:
 
 def _spans(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """The spans of every role, without scores."""
-    index = {example.id: i for i, example in enumerate(manifest.examples)}
+    places = {example.id: i for i, example in enumerate(manifest.examples)}
     facts = identifier_facts(manifest)
 
     def identifier(i: int, role: str, tokens: TokenRange, pair: int) -> dict[str, Any]:
         example = manifest.examples[i]
         span = next(s for s in example.spans if s.tokens == tokens)
         known = facts[example.id, span.start, span.end]
-        told = {"trained": int(known.dose > 0), **vars(known)}
+        told = {"trained": int(known.dose > 0), **vars(known), "type": span.type}
         held = Counter(example.classes[slice(*tokens)])
         told |= {name: held[letter] for letter, name in CLASSES.items()}
-        size = tokens[1] - tokens[0]
-        own = _unit(manifest, i, role, tokens[0], size, type=span.type)
-        return {**own, "pair": pair, **told}
+        own = {"index": i, "role": role, "pair": pair, "start": tokens[0]}
+        return {**own, "n_tokens": tokens[1] - tokens[0], **told}
 
     paired = set()
     for number, pair in enumerate(manifest.pairs):
-        i, pii, control = index[pair.example], pair.pii, pair.control
+        i, pii, control = places[pair.example], pair.pii, pair.control
         place = (pii.token_start, pii.token_end)
         paired.add((i, *place))
         yield identifier(i, "pii", place, number)
-        size = control.token_end - control.token_start
-        own = {"type": pii.type, "pair": number}
-        yield _unit(manifest, i, "control", control.token_start, size, **own)
+        start, size = control.token_start, control.token_end - control.token_start
+        own = {"index": i, "role": "control", "start": start, "n_tokens": size}
+        yield {**own, "type": pii.type, "pair": number}
     for split in ("train", "test"):
         for i, example, ranges in audited_spans(manifest, split=split):
             for place in ranges:
                 if (i, *place) not in paired:
                     yield identifier(i, "unmatched", place, -1)
             for size in sorted({end - start for start, end in ranges}):
-                for start in non_overlapping_windows(example.eligible, size):
-                    yield _unit(manifest, i, "window", int(start), size)
+                own = {"index": i, "role": "window", "n_tokens": size}
+                for start in non_overlapping_windows(example.eligible, size).tolist():
+                    yield {**own, "start": start}
 
 
 def _texts(manifest: Manifest) -> Iterator[dict[str, Any]]:
     """``low`` and ``alike`` rows, with their tokens, which are no range: ``places``."""
     for split in ("train", "test"):
         for i, example, _ in audited_spans(manifest, split=split):
-            if example.low:
-                low = _unit(manifest, i, "low", 0, len(example.low))
-                yield {**low, "places": example.low}
             letters = np.array(list(example.classes))
+            parts = [("low", "", np.array(example.low, np.int32))]
             for letter in CLASSES:
                 at = np.flatnonzero(example.eligible & (letters == letter))
-                if len(at):
-                    alike = _unit(manifest, i, "alike", 0, len(at), type=letter)
-                    yield {**alike, "places": at.astype(np.int32)}
-
-
-def _unit(
-    manifest: Manifest, i: int, role: str, start: int, n_tokens: int, **more: Any
-) -> dict[str, Any]:
-    example = manifest.examples[i]
-    return {
-        "index": i,
-        "example": example.id,
-        "cluster": example.cluster,
-        "task": example.task,
-        "split": example.split,
-        "role": role,
-        "start": start,
-        "n_tokens": n_tokens,
-        **more,
-    }
+                parts.append(("alike", letter, at.astype(np.int32)))
+            for role, kind, tokens in parts:
+                if len(tokens):
+                    own = {"index": i, "role": role, "type": kind, "places": tokens}
+                    yield {**own, "n_tokens": len(tokens)}
 
 
 def _frame(
     records: Iterator[dict[str, Any]] | pd.DataFrame, *further: str
 ) -> pd.DataFrame:
-    words = dict.fromkeys(("example", "cluster", "task", "split", "role", "type"), "")
+    words = dict.fromkeys((*ROW, "role", "type"), "")
     counts = dict.fromkeys(("trained", "dose", "form", "cue", "stratum"), 0)
     counts |= dict.fromkeys(CLASSES.values(), 0)
-    whole = {"pair": -1, "start": 0, "n_tokens": 0, **counts}
-    names = ["index", *words, *whole, "text_auc", *further]
+    whole = {"index": -1, "pair": -1, "start": 0, "n_tokens": 0, **counts}
+    names = [*words, *whole, "text_auc", *further]
     frame = pd.DataFrame(records).reindex(columns=names)
     filled = frame.astype(dict.fromkeys(words, object)).fillna({**words, **whole})
     return filled.astype({**dict.fromkeys(whole, np.int64), "text_auc": np.float64})

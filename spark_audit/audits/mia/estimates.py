@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,7 +44,6 @@ REASONS = {
         ("minkpp10", "minkpp20", "minkpp30"),
         "the score table has no moments of the next-token distribution",
     ),
-    "zlib": "the manifest contains no text",
     **dict.fromkeys(RELATIVE, "the untrained model was not scored"),
     "ez": "no text has two wrong first guesses that changed since the untrained model",
     "blind": "the blind text classifier was not run",
@@ -92,60 +91,52 @@ class Drawn:
     weights: Weights
 
 
-class AboveTexts(NamedTuple):
+@dataclass(frozen=True)
+class AboveTexts:
     """A score against the best guess from the texts alone, over the rows of both.
 
-    ``difference`` is that of the AUCs ``score`` and ``texts``, ``half_p`` the p value
-    of ``score`` against 0.5; paired DeLong over clusters takes the out-of-fold scores
-    as given. ``told_p`` is the p value that the texts alone tell the sides apart.
+    ``difference`` is that of the AUCs ``score`` and ``texts``, by paired DeLong over
+    clusters, which takes the out-of-fold scores as given; ``least_p`` the larger of its
+    p value and that of ``score`` against 0.5; ``told`` is whether the sides are told
+    apart without training.
     """
 
     difference: Estimate
-    p: float
     score: float
     texts: float
-    half_p: float
-    told_p: float
+    least_p: float
+    told: bool
 
-    @classmethod
-    def of(cls, design: Design, score: np.ndarray, texts: np.ndarray) -> Self | None:
-        """Of scores and guesses, shape ``(n,)``; ``None`` where there is no test."""
-        estimate, p = auc_difference(design, score, texts)
-        alone = auc_estimate(design, texts).value
-        if estimate.value is None or alone is None or p is None:
-            return None
-        half_p, told_p = (auc_test(design, values) for values in (score, texts))
-        half_p = 1.0 if half_p is None else half_p
-        told_p = told_p if told_p is not None and alone > 0.5 else 1.0
-        shown = with_mde(estimate, null=0.0)
-        return cls(shown, p, estimate.value + alone, alone, half_p, told_p)
-
-    def margin(self, *, told: bool) -> float:
+    @property
+    def margin(self) -> float:
         """What a score must have beyond the texts where those tell the sides apart."""
-        return (1 - max(self.texts, 0.5)) / 2 if told else 0.0
+        return (1 - max(self.texts, 0.5)) / 2 if self.told else 0.0
 
-    def excess_p(self, *, told: bool) -> float:
+    @property
+    def p(self) -> float:
         """Two-sided p value where the score is above both, else 1.
 
         A guess that is worse than chance is no bar: 0.5 is. Where the sides are told
         apart without training, a classifier of so few rows has not found all that
         tells them: the score must then take more than half of what is left to 1.
         """
-        apart = self.difference
-        margin = self.margin(told=told)
-        if (apart.value or 0.0) <= margin or self.score <= 0.5:
+        apart, margin = self.difference, self.margin
+        beyond = (apart.value or 0.0) - margin
+        if beyond <= 0 or self.score <= 0.5:
             return 1.0
         if not margin or not apart.se:
-            return max(self.p, self.half_p)
-        z = ((apart.value or 0.0) - margin) / apart.se
-        return max(self.p, self.half_p, float(2 * scipy.special.ndtr(-z)))
+            return self.least_p
+        return max(self.least_p, float(2 * scipy.special.ndtr(-beyond / apart.se)))
 
     @property
-    def told(self) -> bool:
-        """Whether the texts alone tell the sides apart."""
-        return self.told_p < TOLD
+    def record(self) -> dict[str, Any]:
+        """Its figures as columns of a table."""
+        apart = self.difference
+        ends = {key: getattr(apart, key) for key in ("low", "high", "mde")}
+        both = {"score": self.score, "texts": self.texts}
+        return {**both, "difference": apart.value, **ends}
 
-    def figures(self, *, told: bool, over: float = 1.0) -> dict[str, Any]:
+    def figures(self, *, over: float = 1.0) -> dict[str, Any]:
         """What is claimed: by how much the score exceeds the texts alone.
 
         With what the smallest difference follows from that is detected among ``over``
@@ -153,15 +144,9 @@ class AboveTexts(NamedTuple):
         """
         apart, power = self.difference, []
         if apart.se:
-            test = Power(
-                test="t",
-                se=apart.se,
-                df=apart.clusters - 1,
-                most=1 - self.texts,
-                beyond=self.margin(told=told),
-                over=over,
-            )
-            power.append(test)
+            most = 1 - self.texts
+            bar: dict[str, Any] = {"most": most, "beyond": self.margin, "over": over}
+            power.append(Power(test="t", se=apart.se, df=apart.clusters - 1, **bar))
         own = {"value": apart.value, "low": apart.low, "high": apart.high}
         return {**own, "null": 0.0, "unit": "AUC", "power": power}
 
@@ -170,8 +155,7 @@ class AboveTexts(NamedTuple):
         n, clusters = self.difference.n, self.difference.clusters
         made = partial(Row.of_estimate, audit=audit, checkpoint=name)
         score, texts = (
-            Estimate(value, n=n, clusters=clusters)
-            for value in (self.score, self.texts)
+            Estimate(one, n=n, clusters=clusters) for one in (self.score, self.texts)
         )
         return {
             "score": made(score, metric="auc", of=attack),
@@ -227,10 +211,8 @@ class Group:
             budgets = [*self.known.fprs.values()]
             rates = tpr_replicates(drawn.design, values, budgets, drawn.weights)
             area = auc_replicates(drawn.design, values, drawn.weights)
-            self._resampled[key] = {
-                "auc": area,
-                **dict(zip(self.known.fprs, rates, strict=True)),
-            }
+            by_metric = dict(zip(self.known.fprs, rates, strict=True))
+            self._resampled[key] = {"auc": area, **by_metric}
         return self._resampled[key]
 
     def usable(self, name: str, attack: str) -> str:
@@ -244,35 +226,30 @@ class Group:
             return ITSELF
         return REASONS.get(attack, "nothing was scored")
 
-    def auc(self, name: str, attack: str) -> Estimate:
-        """AUC with its interval and minimum detectable effect."""
-        if reason := self.usable(name, attack):
-            return Estimate.missing(reason)
-        drawn, (values,) = self.drawn((name, attack))
-        replicates = self.resampled(name, attack, drawn)["auc"]
-        estimate = auc_estimate(drawn.design, values, replicates=replicates)
-        if lacking := len(self.rows) - len(values):
-            estimate = estimate.noting(f"{lacking} rows have no such score")
-        if attack == "ez" and (top := int((values >= LIMIT).sum())):
-            estimate = estimate.noting(
-                f"{top} rows at its limit: no token became less likely"
-            )
-        return with_mde(estimate).decided(paper=self.known.context.paper)
-
-    def tpr(self, name: str, attack: str, metric: str) -> Estimate:
-        """TPR at a budget of false positives with its interval."""
+    def estimate(self, name: str, attack: str, metric: str = "auc") -> Estimate:
+        """AUC, or TPR at a budget, with interval and minimum detectable effect."""
         if reason := self.usable(name, attack):
             return Estimate.missing(reason)
         drawn, (values,) = self.drawn((name, attack))
         replicates = self.resampled(name, attack, drawn)[metric]
-        fpr = self.known.fprs[metric]
-        found = tpr_estimate(drawn.design, values, fpr, replicates=replicates)
+        if metric != "auc":
+            budget = self.known.fprs[metric]
+            found = tpr_estimate(drawn.design, values, budget, replicates=replicates)
+        else:
+            found = auc_estimate(drawn.design, values, replicates=replicates)
+            if lacking := len(self.rows) - len(values):
+                found = found.noting(f"{lacking} rows have no such score")
+            if attack == "ez" and (top := int((values >= LIMIT).sum())):
+                note = f"{top} rows at its limit: no token became less likely"
+                found = found.noting(note)
         return with_mde(found).decided(paper=self.known.context.paper)
 
     def chance(self, name: str, attack: str, metric: str) -> dict[str, float | None]:
-        """Chance value of a TPR as columns of a row."""
-        band = self.band(self.drawn((name, attack))[0], self.known.fprs[metric])
+        """Null of a figure as columns of a row; of a TPR what chance gives."""
+        if metric == "auc":
+            return {"null": 0.5}
         names = ("null", "null_low", "null_high")
+        band = self.band(self.drawn((name, attack))[0], self.known.fprs[metric])
         return {} if band is None else dict(zip(names, band, strict=True))
 
     def band(self, drawn: Drawn, fpr: float) -> Band | None:
@@ -286,22 +263,19 @@ class Group:
                 return None
         return self._chance[key]
 
-    def rate(self, name: str, attack: str, drawn: Drawn, fpr: float) -> float | None:
-        """TPR at a budget, averaged over tasks; ``None`` where there is none."""
-        values = self.known.scores[name][attack][drawn.rows]
-        try:
-            found = tpr_by_task(drawn.design, values, fpr)
-        except NotEstimableError:
-            return None
-        return float(np.mean([tpr.value for tpr in found]))
-
     def p(self, name: str, attack: str) -> float | None:
         """Two-sided p value of an AUC of 0.5; ``None`` where there is none."""
         drawn, (values,) = self.drawn((name, attack))
         return auc_test(drawn.design, values)
 
     def above_texts(
-        self, name: str, attack: str, *, more: bool, texts: str = "texts"
+        self,
+        name: str,
+        attack: str,
+        *,
+        more: bool = True,
+        texts: str = "texts",
+        told: bool = False,
     ) -> AboveTexts | None:
         """AUC of a score minus that of the texts alone; ``None`` where there is none.
 
@@ -312,11 +286,22 @@ class Group:
             attacks with it would.
         texts
             The best guess, or ``blind``: it alone does not read the base's scores.
+        told
+            Whether the sides are told apart without training by something else.
         """
         if self.usable(name, attack) or self.usable(name, texts):
             return None
         drawn, (ours, guess) = self.drawn((name, attack), (name, texts))
-        return AboveTexts.of(drawn.design, ours if more else -ours, guess)
+        ours = ours if more else -ours
+        estimate, p = auc_difference(drawn.design, ours, guess)
+        alone = auc_estimate(drawn.design, guess).value
+        if estimate.value is None or alone is None or p is None:
+            return None
+        half_p, told_p = (auc_test(drawn.design, values) for values in (ours, guess))
+        told |= alone > 0.5 and told_p is not None and told_p < TOLD
+        least_p = max(p, 1.0 if half_p is None else half_p)
+        shown = with_mde(estimate, null=0.0)
+        return AboveTexts(shown, estimate.value + alone, alone, least_p, told)
 
     def correlation(self, name: str, tests: Mapping[str, str]) -> np.ndarray:
         """How the AUCs of scores vary together, less those that they are compared with.
@@ -348,17 +333,6 @@ class Group:
             if rows[i] == rows[j]:
                 full[i, j] = full[j, i] = parts[i] @ parts[j]
         return full
-
-    def rate_above(self, name: str, attack: str, metric: str) -> tuple[Estimate, float]:
-        """TPR of a score minus that of the texts alone, and the latter's."""
-        drawn, pair = self.drawn((name, attack), (name, "texts"))
-        ours, texts = (
-            self.resampled(name, of, drawn)[metric] for of in (attack, "texts")
-        )
-        fpr = self.known.fprs[metric]
-        apart = _rate_difference(drawn, pair, fpr, ours - texts)
-        alone = self.rate(name, "texts", drawn, fpr) or 0.0
-        return with_mde(apart, null=0.0), alone
 
     def differences(
         self, one: tuple[str, str], other: tuple[str, str]

@@ -53,18 +53,17 @@ from spark_audit.audits.mia.verdicts import (
 )
 from spark_audit.errors import InputError
 from spark_audit.manifest.schema import Manifest
-from spark_audit.names import BASE, listed
+from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import AuditResult, Contrast, Estimate, Finding, Row, side_of
 from spark_audit.results.evidence import Evidence, Measured
 from spark_audit.scoring.table import Pass
 from spark_audit.sentences import p_value
 from spark_audit.stats.power import NOT_DETECTED
-from spark_audit.stats.roc import Design
+from spark_audit.stats.roc import Design, tpr_by_task
 
 CURVE = 20
 """Points of a ROC curve in the report."""
-REFERENCE = "--reference"
 OF_BASE = ("loss", "mink10", "zlib")
 """What the untrained model gives a text: had of any manifest, as a guess at it."""
 UNSCORED = "its texts were not scored"
@@ -80,8 +79,7 @@ class Membership(Audit):
     ``blind`` that of the classifier of the guard, NaN if there is none. A checkpoint
     named ``base`` is the untrained model: all scores are checked on it, ``reference``
     is relative to it, and every checkpoint is compared with it. Without such a
-    checkpoint, the reference scores of the manifest are used. ``rmia`` uses the mean
-    over it and the checkpoints of ``reference``.
+    checkpoint, the reference scores of the manifest are used.
     """
 
     name = "mia"
@@ -98,10 +96,6 @@ class Membership(Audit):
     blind_permutations: Annotated[
         int, "permutations of the classifier that sees only the texts; 0: none"
     ] = 199
-    reference: Annotated[
-        str | None,
-        "NAME,NAME,...: further checkpoints that were trained on none of the rows",
-    ] = None
     scores_file: Annotated[
         str | None,
         "NAME=FILE,...: scores of other tools' attacks, by id; NAME=-FILE: the lower, "
@@ -129,14 +123,6 @@ class Membership(Audit):
         rows = None if self.scores_rows is None else read_rows(self.scores_rows)
         for one in given_files(self.scores_file):
             read_scores(one, names, rows)
-        if names:
-            given = listed(self.reference, names, where=REFERENCE)
-            if given and set(names) - {BASE} == set(given) and len(given) == 1:
-                raise InputError(
-                    f"{given[0]!r} is the only checkpoint and not its own reference",
-                    where=REFERENCE,
-                    fix="give also a checkpoint that was trained on none of the rows",
-                )
 
     def plan(self, manifest: Manifest, *, paper: bool = False) -> Plan:
         """All members and non-members."""
@@ -157,8 +143,6 @@ class Membership(Audit):
             scored, base = [BASE, *scored], reference_table(manifest, ids)
         else:
             base = tables[BASE][Pass()]
-        named = listed(self.reference, scored, where=REFERENCE)
-        others = {name: tables[name][Pass()] for name in named if name != BASE}
         texts = [scored_text(manifest.by_id[key]) for key in ids]
         units, alone, blind = without_model(
             manifest,
@@ -167,35 +151,29 @@ class Membership(Audit):
             seed=context.seed,
             permutations=self.blind_permutations,
         )
-
         attacks = given_files(self.scores_file)
-        rows = self.scores_rows
-        outside = outside_scores(attacks, manifest, ids, scored, rows)
+        outside = outside_scores(attacks, manifest, ids, scored, self.scores_rows)
 
         def measured() -> Measured:
-            beside = dict.fromkeys(BESIDE, np.full(len(units), np.nan))
+            unknown = np.full(len(units), np.nan)
             for name in scored:
                 if name == BASE:
-                    own = membership_scores(base, manifest, ids)
-                    guess = best_guess(
-                        texts,
-                        units["label"].to_numpy(np.int64),
-                        {name: own[name] for name in OF_BASE},
-                        Design.of(units["member"], units["cluster"], units["task"]),
-                        seed=seed_for(context.seed, "mia", "texts"),
-                    )
-                    told_apart = {"texts": guess, "blind": blind}
-                    yield name, {**own, **told_apart, **outside[name]}
-                    continue
-                references = [one for key, one in others.items() if key != name]
-                scores = membership_scores(
-                    tables[name][Pass()],
-                    manifest,
-                    ids,
-                    base=base,
-                    references=references,
-                )
+                    scores = membership_scores(base, manifest, ids)
+                    beside = {"texts": guess(scores), "blind": blind}
+                else:
+                    table = tables[name][Pass()]
+                    scores = membership_scores(table, manifest, ids, base=base)
+                    beside = dict.fromkeys(BESIDE, unknown)
                 yield name, {**scores, **beside, **outside[name]}
+
+        def guess(scores: Mapping[str, np.ndarray]) -> np.ndarray:
+            return best_guess(
+                texts,
+                units["label"].to_numpy(np.int64),
+                {name: scores[name] for name in OF_BASE},
+                Design.of(units["member"], units["cluster"], units["task"]),
+                seed=seed_for(context.seed, "mia", "texts"),
+            )
 
         lacking = [name for name in tables if name not in scored]
         told = {"alone": alone, "borrowed": borrowed, "unscored": lacking}
@@ -223,11 +201,8 @@ class Membership(Audit):
             group: Group(known, group, rows, seed(group))
             for group, rows in rows_by_group(evidence.units).items()
         }
-        pooled, base = groups["pooled"], None
-        used = evidence.units.iloc[pooled.rows]
-        if BASE in names:
-            base = {attack: pooled.auc(BASE, attack) for attack in DECLARED}
-        judged = findings(used, evidence.facts["alone"], base, seed=context.seed)
+        pooled = groups["pooled"]
+        judged = findings(pooled, evidence.facts["alone"], seed=context.seed)
         rows = [
             row
             for group in groups.values()
@@ -261,7 +236,7 @@ class Membership(Audit):
             findings=[*told, *absent],
             settings={"replicates": min(context.replicates, MOST_REPLICATES)},
             tables={
-                "mia_covariates": covariate_table(used),
+                "mia_covariates": covariate_table(evidence.units.iloc[pooled.rows]),
                 "mia_roc": curve_table(pooled, names),
                 **({"mia_texts": above} if above else {}),
                 **({"mia_outside": others} if others else {}),
@@ -273,16 +248,17 @@ def rows_of(group: Group, name: str, attack: str, judged: Findings) -> Iterator[
     """AUC and rates of one score, with what the guards say of it."""
     columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
     for metric in ("auc", *FPRS):
-        null: dict[str, float | None] = {"null": 0.5 if metric == "auc" else None}
-        if metric == "auc":
-            estimate = group.auc(name, attack)
-        else:
-            estimate = group.tpr(name, attack, metric)
-            if estimate.value is not None:
-                null |= group.chance(name, attack, metric)
-        if attack == "blind":
-            estimate, null = _blind(group, estimate, null, metric, judged.alone)
-        else:
+        estimate = group.estimate(name, attack, metric)
+        null: dict[str, float | None] = {}
+        if metric == "auc" or estimate.value is not None:
+            null = group.chance(name, attack, metric)
+        if estimate.value is not None and attack == "blind":
+            pooled = metric == "auc" and group.name == "pooled"
+            estimate = _blind(estimate, judged.alone if pooled else {})
+            if pooled:
+                ends = ("null", "null_low", "null_high")
+                null = {name: judged.alone[f"blind_{name}"] for name in ends}
+        elif estimate.value is not None:
             estimate = _voided(estimate, judged, attack)
             if metric == "auc":
                 estimate = _noted(estimate, group)
@@ -291,8 +267,6 @@ def rows_of(group: Group, name: str, attack: str, judged: Findings) -> Iterator[
 
 def _noted(estimate: Estimate, group: Group) -> Estimate:
     """Over which tasks the mean is, and whether chance is excluded."""
-    if estimate.value is None:
-        return estimate
     if group.name == "pooled":
         count = group.known.facts["task"].iloc[group.rows].nunique()
         estimate = estimate.noting(
@@ -307,37 +281,25 @@ def _voided(
 ) -> Estimate:
     """The estimate with the status and notes that the guards give it."""
     status, reason = judged.of(attack, change=change)
-    if estimate.value is None:
-        return estimate
     if status == "ok":
         status = estimate.status
     note = "; ".join(text for text in (reason, estimate.note) if text)
     return replace(estimate, status=status, note=note)
 
 
-def _blind(
-    group: Group,
-    estimate: Estimate,
-    null: dict[str, float | None],
-    metric: str,
-    alone: Mapping[str, float],
-) -> tuple[Estimate, dict[str, float | None]]:
-    """The blind classifier's figure, compared with permutations, without interval.
+def _blind(estimate: Estimate, alone: Mapping[str, float]) -> Estimate:
+    """The blind classifier's figure, where its permutations are known beside them.
 
-    Intervals of a cross-validated AUC that take its scores as given are too narrow.
+    Without interval: those of a cross-validated AUC that take its scores as given are
+    too narrow.
     """
-    if estimate.value is None:
-        return estimate, null
     bare = Estimate(estimate.value, n=estimate.n, clusters=estimate.clusters)
     bare = replace(bare, status=estimate.status)
     bare = bare.noting("cross-validated, without a model")
-    if metric != "auc" or group.name != "pooled":
-        return bare, null
-    band: dict[str, float | None] = {
-        name: alone[f"blind_{name}"] for name in ("null", "null_low", "null_high")
-    }
+    if not alone:
+        return bare
     p, drawn = p_value(alone["blind_p"]), alone["blind_permutations"]
-    return bare.noting(f"permutation {p}, {drawn} permutations"), band
+    return bare.noting(f"permutation {p}, {drawn} permutations")
 
 
 def contrasts_of(
@@ -345,10 +307,12 @@ def contrasts_of(
 ) -> Iterator[Contrast]:
     """AUC and rates of one score minus those of another checkpoint."""
     columns = {"audit": "mia", "checkpoint": name, "group": group.name, "of": attack}
+    columns |= {"baseline": other}
     for metric, estimate, p in group.differences((name, attack), (other, attack)):
-        shown = _voided(estimate, judged, attack, change=True)
+        if estimate.value is not None:
+            estimate = _voided(estimate, judged, attack, change=True)
         figure: dict[str, Any] = {"metric": metric, "p": p, "null": 0.0}
-        yield Contrast.of_estimate(shown, baseline=other, **columns, **figure)
+        yield Contrast.of_estimate(estimate, **columns, **figure)
 
 
 def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
@@ -362,17 +326,16 @@ def curve_table(pooled: Group, names: list[str]) -> list[dict[str, Any]]:
         for attack in DECLARED:
             if pooled.usable(name, attack):
                 continue
-            drawn, _ = pooled.drawn((name, attack))
+            drawn, (scores,) = pooled.drawn((name, attack))
             held = [len(others) for _, others in drawn.design.tasks]
             if not held or min(held) < 2:
                 continue
             # A hair above, or the smallest task's first false positive is lost.
-            for fpr in np.geomspace(1 / min(held) * (1 + 1e-9), 0.99, CURVE):
-                band = pooled.band(drawn, float(fpr))
-                rate = pooled.rate(name, attack, drawn, float(fpr))
-                if band is None or rate is None:
+            for fpr in np.geomspace(1 / min(held) * (1 + 1e-9), 0.99, CURVE).tolist():
+                if (band := pooled.band(drawn, fpr)) is None:
                     continue
-                point = {"checkpoint": name, "of": attack, "fpr": float(fpr)}
+                rates = [tpr.value for tpr in tpr_by_task(drawn.design, scores, fpr)]
+                point = {"checkpoint": name, "of": attack, "fpr": fpr}
                 ends = {"chance_low": band.low, "chance_high": band.high}
-                found.append({**point, "tpr": rate, **ends})
+                found.append({**point, "tpr": float(np.mean(rates)), **ends})
     return found

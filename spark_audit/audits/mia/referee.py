@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,38 +93,38 @@ def read_scores(
         rows.
     """
     where = f"{OPTION} {one.path}"
+    refused = partial(InputError, where=where)
     frame = read_file(one.path, one.attack, where)
-    keys = [key for key in ("id", HASH) if key in frame]
     if "score" not in frame:
         columns = ", ".join(map(str, frame.columns))
         fix = f"name them id (or {HASH}) and score (columns: {columns[:200]})"
-        raise InputError("has not the columns of scores", where=where, fix=fix)
-    if not keys and rows is None:
+        raise refused("has not the columns of scores", fix=fix)
+    key = next((name for name in ("id", HASH) if name in frame), "")
+    if not key and rows is None:
         fix = f"add a column id or {HASH}, or give the rows with {ROWS_OPTION}"
-        raise InputError("does not say which rows it scores", where=where, fix=fix)
-    if not keys and rows is not None:
-        frame, keys = by_place(frame, rows, where), ["id"]
-    own = [one.checkpoint] if one.checkpoint else [n for n in names if n != BASE]
+        raise refused("does not say which rows it scores", fix=fix)
+    if not key and rows is not None:
+        frame, key = by_place(frame, rows, where), "id"
     if one.checkpoint and "checkpoint" in frame:
         fix = f"write {one.name}=FILE"
-        raise InputError("has a column checkpoint of its own", where=where, fix=fix)
+        raise refused("has a column checkpoint of its own", fix=fix)
     if "checkpoint" not in frame:
+        own = [one.checkpoint] if one.checkpoint else [n for n in names if n != BASE]
         if len(own) != 1:
             fix = "write NAME:CHECKPOINT=FILE, or add a column checkpoint with: "
             fix += ", ".join(own)
-            raise InputError("does not say whose scores they are", where=where, fix=fix)
+            raise refused("does not say whose scores they are", fix=fix)
         frame["checkpoint"] = own[0]
-    whose = frame["checkpoint"].astype(str)
-    if unknown := sorted({*whose} - {*names, BASE}):
+    found = frame[["checkpoint", key]].astype(str)
+    if unknown := sorted({*found["checkpoint"]} - {*names, BASE}):
         what = f"{unknown[0]!r} is none of the checkpoints"
-        raise InputError(what, where=where, fix=choose(unknown[0], names))
+        raise refused(what, fix=choose(unknown[0], names))
     score = pd.to_numeric(frame["score"], errors="coerce")
     if (score.isna() & frame["score"].notna()).any():
-        raise InputError("has scores that are no numbers", where=where)
-    key = frame[keys[0]].astype(str)
-    if pd.DataFrame({"whose": whose, "key": key}).duplicated().any():
-        raise InputError("has several scores of one text", where=where)
-    return pd.DataFrame({"checkpoint": whose, keys[0]: key, "score": one.sign * score})
+        raise refused("has scores that are no numbers")
+    if found.duplicated().any():
+        raise refused("has several scores of one text")
+    return found.assign(score=one.sign * score)
 
 
 def outside_scores(
@@ -140,25 +142,21 @@ def outside_scores(
         If a file holds no score of any of these examples, or the rows are others.
     """
     found = {n: {one.name: np.full(len(ids), np.nan) for one in files} for n in names}
-    hashes = {_hash(manifest, key): at for at, key in enumerate(ids)}
-    places = {"id": {key: at for at, key in enumerate(ids)}, HASH: hashes}
-    order = None
+    members, order = {*manifest.membership.members}, None
+    texts = (manifest.by_id[key].text.encode() for key in ids)
+    hashes = [hashlib.sha256(text).hexdigest() for text in texts]
+    own = pd.DataFrame({"id": ids, HASH: hashes})
+    own["label"] = own["id"].isin(members).astype(int)
     if rows is not None:
-        order, members = read_rows(rows), {*manifest.membership.members}
-        own = {key: (_hash(manifest, key), key in members) for key in ids}
-        given = zip(order[HASH], order["label"] == 1, strict=True)
+        order = read_rows(rows)
         # Of a part of the manifest (--limit) the file has more rows.
-        if any(
-            own.get(key, one) != one
-            for key, one in zip(order["id"], given, strict=True)
-        ):
+        given = order[order["id"].isin(own["id"])]
+        if len(given.merge(own)) < len(given):
             what, where = "has other rows than the manifest", f"{ROWS_OPTION} {rows}"
             raise InputError(what, where=where, fix=WRITE)
+    places = own.drop(columns="label").reset_index(names="at")
     for one in files:
-        frame = read_scores(one, names, order)
-        key = "id" if "id" in frame else HASH
-        at = frame[key].map(places[key])
-        known = frame[at.notna()].assign(at=at.dropna().astype(int))
+        known = read_scores(one, names, order).merge(places)
         if known.empty:
             raise InputError(
                 "holds no score of any row of the manifest",
@@ -169,10 +167,6 @@ def outside_scores(
             if name in found:  # the base may be left out
                 found[str(name)][one.name][part["at"]] = part["score"]
     return found
-
-
-def _hash(manifest: Manifest, key: str) -> str:
-    return hashlib.sha256(manifest.by_id[key].text.encode()).hexdigest()
 
 
 def judged_scores(
@@ -186,31 +180,25 @@ def judged_scores(
     """
     records: list[dict[str, Any]] = []
     ps: list[float] = []
-    for name in (one for one in names if one != BASE):
-        for attack in attacks:
-            record: dict[str, Any] = {"checkpoint": name, "of": attack}
-            estimate = pooled.auc(name, attack)
-            above = pooled.above_texts(name, attack, more=True)
-            record |= {"rows": estimate.n, "score": estimate.value}
-            if estimate.value is None or above is None:
-                says = estimate.note or "the texts alone were not tested beside it"
-                records.append(record | {"says": f"not estimable: {says}"})
-                continue
-            moved, p = estimate.value - 0.5, pooled.p(name, attack)
-            if not pooled.usable(BASE, attack):
-                pair = (name, attack), (BASE, attack)
-                (_, change, p), *_ = pooled.differences(*pair)
-                moved = change.value or 0.0
-            rising = 1.0 if p is None or moved <= 0 else p
-            told = above.told or judged.texts
-            ps.append(max(rising, above.excess_p(told=told)))
-            apart = above.difference
-            record |= {"texts": above.texts, "difference": apart.value}
-            record |= {key: getattr(apart, key) for key in ("low", "high", "mde")}
-            confounded = told and rising < 0.05
-            state, _ = judged.of(attack)
-            says = "confounded" if confounded else "not shown"
-            records.append(record | {"p": ps[-1], "status": state, "says": says})
+    for name, attack in product((one for one in names if one != BASE), attacks):
+        estimate = pooled.estimate(name, attack)
+        above = pooled.above_texts(name, attack, told=judged.texts)
+        record = {"checkpoint": name, "of": attack, "rows": estimate.n}
+        if estimate.value is None or above is None:
+            says = estimate.note or "the texts alone were not tested beside it"
+            record |= {"score": estimate.value, "says": f"not estimable: {says}"}
+            records.append(record)
+            continue
+        moved, p = estimate.value - 0.5, pooled.p(name, attack)
+        if not pooled.usable(BASE, attack):
+            (_, change, p), *_ = pooled.differences((name, attack), (BASE, attack))
+            moved = change.value or 0.0
+        rising = 1.0 if p is None or moved <= 0 else p
+        ps.append(max(rising, above.p))
+        says = "confounded" if above.told and rising < 0.05 else "not shown"
+        state, _ = judged.of(attack)
+        told = {"p": ps[-1], "status": state, "says": says}
+        records.append({**record, **above.record, **told})
     tested = [one for one in records if "p" in one]
     for one, p in zip(tested, holm(ps), strict=True):
         one["p_adjusted"] = float(p)
@@ -219,7 +207,7 @@ def judged_scores(
     return records
 
 
-# --- the rows, and files of other tools -----------------------------------------------
+# --- the rows -------------------------------------------------------------------------
 
 
 HASH = "text_sha256"
@@ -231,9 +219,6 @@ LEVEL, DRAWS = 0.001, 3999
 """Scores in another order pass for scores in this one so seldom."""
 ALIKE, APART = 0.01, 0.2
 """Of all ranks: where a quarter of the repeats differ by less, none may by more."""
-
-
-# --- the rows -------------------------------------------------------------------------
 
 
 def peer_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -271,7 +256,8 @@ def read_rows(path: Path) -> pd.DataFrame:
         lines = read_regular(path, follow=True, most=data_bytes()).splitlines()
         rows = [json.loads(line) for line in lines]
         hashes = [hashlib.sha256(row["text"].encode()).hexdigest() for row in rows]
-        columns = {key: [row[key] for row in rows] for key in ("id", "label")}
+        columns: dict[str, list[Any]] = {"id": [str(row["id"]) for row in rows]}
+        columns["label"] = [int(row["label"]) for row in rows]
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=where) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:

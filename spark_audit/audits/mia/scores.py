@@ -27,15 +27,13 @@ from spark_audit.scoring.table import TokenTable
 
 @dataclass(frozen=True)
 class Untrained:
-    """What models that saw none of the texts give the same tokens.
+    """What the base, which saw none of the texts, gives the same tokens.
 
-    ``logp`` (nats, shape ``(k, n)``) is the base's, ``mean`` the logarithm of the mean
-    probability over it and further references. ``population`` holds, in rising order,
-    how far tokens of all texts rose above that mean on the checkpoint.
+    ``logp``: nats, shape ``(k, n)``. ``population`` holds, in rising order, how far
+    tokens of all texts rose above it on the checkpoint.
     """
 
     logp: np.ndarray
-    mean: np.ndarray
     population: np.ndarray
 
 
@@ -45,8 +43,7 @@ class Scored:
 
     ``logp`` (nats) and ``response``, whether a token is of the response, have shape
     ``(k, n)``, as have the other ``columns`` of the plain pass; ``texts`` is what was
-    scored, empty where it is unknown; ``base`` holds NaN where the untrained model was
-    not scored.
+    scored; ``base`` holds NaN where the untrained model was not scored.
     """
 
     logp: np.ndarray
@@ -79,10 +76,7 @@ def lowest_mean(values: np.ndarray, share: float) -> np.ndarray:
     values
         Shape ``(k, n)``, ``n`` at least 1.
     """
-    n = values.shape[-1]
-    if not n:
-        raise ValueError("there is no value")
-    count = max(1, int(np.floor(share * n + 1e-9)))
+    count = max(1, int(np.floor(share * values.shape[-1] + 1e-9)))
     return np.asarray(np.partition(values, count - 1)[..., :count].mean(axis=-1))
 
 
@@ -121,7 +115,7 @@ def compressed_bytes(text: str) -> int:
 
 def zlib(block: Scored) -> np.ndarray:
     """Mean log-probability over the bytes that the text takes when compressed."""
-    size = [compressed_bytes(text) if text else np.nan for text in block.texts]
+    size = [compressed_bytes(text) for text in block.texts]
     return np.asarray(block.logp.mean(axis=1) / np.array(size))
 
 
@@ -177,11 +171,11 @@ def ez(block: Scored) -> np.ndarray:
 def rmia(block: Scored) -> np.ndarray:
     """Token-level RMIA (Zarifzadeh et al. 2024; Tao and Shokri, arXiv 2510.05582).
 
-    A token's likelihood ratio to the mean probability under the references is compared
-    with those of the population, tokens of all texts: as published, equal ones count.
+    A token's likelihood ratio to the base, the only reference, is compared with those
+    of the population, tokens of all texts: as published, equal ones count.
     """
     risen = np.searchsorted(
-        block.base.population, block.logp - block.base.mean, side="right"
+        block.base.population, block.logp - block.base.logp, side="right"
     )
     return np.asarray(risen.mean(axis=1) / len(block.base.population))
 
@@ -247,7 +241,6 @@ def membership_scores(
     ids: Sequence[str],
     *,
     base: TokenTable | None = None,
-    references: Sequence[TokenTable] = (),
 ) -> dict[str, np.ndarray]:
     """Scores of examples from their tokens' log-probabilities.
 
@@ -259,30 +252,32 @@ def membership_scores(
         Example ids, ``n`` of them.
     base
         Plain table of the untrained model, for the :data:`RELATIVE` scores.
-    references
-        Further models that were not trained on the texts, for ``rmia``.
 
     Returns
     -------
     Attack -> shape ``(n,)``; NaN where an example has no such score: nothing scored,
-    no response token, no text, no base.
+    no response token, no base.
     """
     found = {name: np.full(len(ids), np.nan) for name in ATTACKS}
     first, count = _places(table, ids)
-    none = np.full(len(table), np.nan), np.full(len(table), np.nan), np.zeros(0)
-    beside = none if base is None else _beside(table, base, references, ids)
+    beside, population = np.full(len(table), np.nan), np.zeros(0)
+    if base is not None:
+        beside = _aligned(table, base, ids)
+        some = _some(first, count)
+        risen = -table.columns["nll"][some].astype(np.float64) - beside[some]
+        population = np.sort(risen[np.isfinite(risen)])
     answer = np.array([manifest.by_id[key].response_token for key in ids])
     texts = [scored_text(manifest.by_id[key]) for key in ids]
     for at in _blocks(count):
         rows = first[at, None] + np.arange(count[at[0]])
-        logp, mean = (each[rows].astype(np.float64) for each in beside[:2])
-        known = np.isfinite(mean).all(axis=1)
+        logp = beside[rows].astype(np.float64)
+        known = np.isfinite(logp).all(axis=1)
         block = Scored(
             logp=-table.columns["nll"][rows].astype(np.float64),
             response=table.position[rows] >= answer[at, None],
             columns={name: each[rows] for name, each in table.columns.items()},
             texts=[texts[i] for i in at],
-            base=Untrained(logp, mean, beside[2]),
+            base=Untrained(logp, population),
         )
         for name, score in SCORES.items():
             if name not in AGAINST_BASE:
@@ -349,26 +344,12 @@ def _blocks(count: np.ndarray) -> Iterator[np.ndarray]:
             yield from (part[i : i + step] for i in range(0, len(part), step))
 
 
-def _beside(
-    table: TokenTable,
-    base: TokenTable,
-    references: Sequence[TokenTable],
-    ids: Sequence[str],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What :class:`Untrained` holds, by the table's rows; NaN at other tokens."""
-    logp = _aligned(table, base, ids)
-    mean = logp
-    for other in references:
-        mean = np.logaddexp(mean, _aligned(table, other, ids), dtype=np.float64)
-    mean = mean - np.log(1 + len(references)) if references else logp
-    # Drawn evenly in the order of the examples, whatever order the table has.
-    first, count = _places(table, ids)
+def _some(first: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Rows of :data:`POPULATION` tokens, drawn evenly in the order of the examples."""
     ends = np.cumsum(count)
     drawn = np.arange(0, count.sum(), max(1, count.sum() // POPULATION))
     text = np.searchsorted(ends, drawn, side="right")
-    rows = first[text] + drawn - (ends - count)[text]
-    ratio = -table.columns["nll"][rows].astype(np.float64) - mean[rows]
-    return logp, mean, np.sort(ratio[np.isfinite(ratio)])
+    return np.asarray(first[text] + drawn - (ends - count)[text])
 
 
 def _aligned(table: TokenTable, other: TokenTable, ids: Sequence[str]) -> np.ndarray:

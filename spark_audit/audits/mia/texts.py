@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import combinations
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,6 @@ from spark_audit.audits.mia.scores import compressed_bytes
 from spark_audit.manifest.schema import Manifest, ManifestExample
 from spark_audit.provenance import seed_for
 from spark_audit.stats.duplicates import duplicate_groups
-from spark_audit.stats.matching import smd
 from spark_audit.stats.roc import Design, auc
 
 MOST_COMPARED = 20
@@ -49,30 +48,6 @@ def remembered(function: Callable[..., R]) -> Callable[..., R]:
         return made
 
     return run
-
-
-class Blind(NamedTuple):
-    """How well the texts alone tell members apart.
-
-    ``scores`` are out-of-fold, NaN where a row was not drawn; ``value`` is their AUC,
-    averaged over tasks; ``null``, ``null_low`` and ``null_high`` its mean and its
-    central 95 % when sides are permuted; ``p`` one-sided.
-    """
-
-    scores: np.ndarray
-    value: float
-    p: float
-    null: float
-    null_low: float
-    null_high: float
-    permutations: int
-    rows: int
-
-
-def both_sides(sides: Design) -> list[np.ndarray]:
-    """Rows of each task that has both sides."""
-    rows = [np.flatnonzero(sides.task == task) for task in np.unique(sides.task)]
-    return [at for at in rows if 0 < sides.member[at].sum() < len(at)]
 
 
 def permuted(sides: Design, rng: np.random.Generator) -> np.ndarray:
@@ -121,35 +96,6 @@ def own_text(example: ManifestExample) -> str:
     return own if own.strip() else text
 
 
-def crossing_duplicates(groups: np.ndarray, member: np.ndarray) -> int:
-    """Rows whose group of near-duplicates has members and non-members."""
-    sides = [set(groups[member].tolist()), set(groups[~member].tolist())]
-    both = sides[0] & sides[1]
-    return int(np.isin(groups, list(both)).sum())
-
-
-def doses(groups: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """Members among each row's near-duplicates, itself included: shape ``(n,)``."""
-    codes = np.unique(groups, return_inverse=True)[1]
-    found: np.ndarray = np.bincount(codes, weights=member)[codes]
-    return found
-
-
-def shift(members: np.ndarray, non_members: np.ndarray) -> Record | None:
-    """Two-sample check of one covariate; ``None`` where a side is too small.
-
-    ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as independent, and ``smd``,
-    the mean difference over the pooled SD (``None`` where that is 0).
-    """
-    x, y = (side[np.isfinite(side)] for side in (members, non_members))
-    if len(x) < 2 or len(y) < 2:
-        return None
-    test = scipy.stats.ks_2samp(x, y)
-    spread = np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2)
-    apart = smd(x, y, sd=float(spread)) if spread > 0 else None
-    return {"ks": float(test.statistic), "p": float(test.pvalue), "smd": apart}
-
-
 def label_test(
     sides: Design, label: np.ndarray, *, seed: int, permutations: int = 999
 ) -> float | None:
@@ -162,22 +108,18 @@ def label_test(
     sides, label = sides.take(np.flatnonzero(use)), label[use]
     if not len(label):
         return None
-    _, cell = np.unique(np.stack([sides.task, label]), axis=1, return_inverse=True)
-    cell = cell.ravel()
-    total = np.bincount(cell).astype(np.float64)
-    task_of_cell = np.zeros(len(total), dtype=np.int64)
-    _, task = np.unique(sides.task, return_inverse=True)
-    task_of_cell[cell] = task
-    if np.bincount(task_of_cell).max() < 2:
+    shape = sides.task.max() + 1, label.max() + 1
+    cell = sides.task * shape[1] + label
+    total = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    if (total > 0).sum(axis=1).max() < 2:
         return None
 
     def statistic(member: np.ndarray) -> float:
-        ours = np.bincount(cell, weights=member, minlength=len(total))
-        share = (np.bincount(task, weights=member) / np.bincount(task))[task_of_cell]
-        usable = (share > 0) & (share < 1)
-        expected = total * share
-        spread = np.where(usable, expected * (1 - share), 1.0)
-        return float(np.sum(np.where(usable, (ours - expected) ** 2 / spread, 0.0)))
+        ours = np.bincount(cell, member, total.size).reshape(shape)
+        with np.errstate(invalid="ignore"):
+            share = ours.sum(axis=1, keepdims=True) / total.sum(axis=1, keepdims=True)
+            spread = total * share * (1 - share)
+            return float(np.nansum((ours - total * share) ** 2 / spread))
 
     observed = statistic(sides.member) - 1e-9
     rng = np.random.default_rng(seed)
@@ -193,7 +135,7 @@ def blind_classifier(
     *,
     seed: int,
     permutations: int = 199,
-) -> Blind | None:
+) -> tuple[np.ndarray, dict[str, float]] | None:
     """Tell members by their texts alone, out of fold; ``None`` without two sides.
 
     Logistic regression (fixed penalty) on the presence of words (hashed: nothing is
@@ -210,6 +152,12 @@ def blind_classifier(
         ``n`` texts; more than :data:`MOST_ROWS` are subsampled by cluster.
     label
         Shape ``(n,)``, codes within the task.
+
+    Returns
+    -------
+    Scores, out of fold, NaN where a row was not drawn; and their AUC, averaged over
+    tasks, as ``blind_value``, with its one-sided p ``blind_p``, its mean ``blind_null``
+    and central 95 % when sides are permuted, and how many permutations and rows.
     """
     rng = np.random.default_rng(seed)
     drawn = subsample(sides, rng)
@@ -232,15 +180,18 @@ def blind_classifier(
     p = hits / len(nulls) if done else (1 + hits) / (1 + len(nulls))
     everywhere = np.full(len(texts), np.nan)
     everywhere[drawn] = scores
-    null = float(np.mean(nulls))
     low, high = np.quantile(nulls, [0.025, 0.975]).tolist()
-    return Blind(everywhere, value, p, null, low, high, len(nulls), len(drawn))
+    null = {"null": float(np.mean(nulls)), "null_low": low, "null_high": high}
+    told = {"value": value, "p": p, **null, "permutations": len(nulls)}
+    told |= {"rows": len(drawn)}
+    return everywhere, {f"blind_{name}": one for name, one in told.items()}
 
 
 def enough(sides: Design, least: int) -> bool:
     """Whether a task has both sides, and each of them has so many clusters."""
     held = (sides.cluster[side] for side in (sides.member, ~sides.member))
-    return bool(both_sides(sides)) and all(len({*own}) >= least for own in held)
+    both = any(len(x) and len(y) for x, y in sides.tasks)
+    return both and all(len({*own}) >= least for own in held)
 
 
 def subsample(sides: Design, rng: np.random.Generator) -> np.ndarray:
@@ -334,9 +285,9 @@ def balanced(member: np.ndarray, task: np.ndarray) -> np.ndarray:
 
 def mean_auc(sides: Design, member: np.ndarray, scores: np.ndarray) -> float:
     """AUC averaged over tasks with both sides."""
-    tasks = both_sides(Design(member, sides.cluster, sides.task))
-    split = ((scores[at], member[at]) for at in tasks)
-    return float(np.mean([auc(own[side], own[~side]) for own, side in split]))
+    tasks = Design(member, sides.cluster, sides.task).tasks
+    both = ((scores[x], scores[y]) for x, y in tasks if len(x) and len(y))
+    return float(np.mean([auc(*each) for each in both]))
 
 
 def without_model(
@@ -349,12 +300,10 @@ def without_model(
 ) -> tuple[pd.DataFrame, dict[str, float], np.ndarray]:
     """The examples, what their texts alone tell, and the blind classifier's scores.
 
-    What is told are ``duplicates_left`` and ``duplicates_removed``, and :class:`Blind`
-    as ``blind_*``: what was found out.
+    What is told are ``duplicates_left`` and ``duplicates_removed``, and what
+    :func:`blind_classifier` finds out.
     """
     members, known = set(manifest.membership.members), manifest.by_id
-    alone: dict[str, float] = {}
-    scores = np.full(len(ids), np.nan)
     units = pd.DataFrame(
         {
             "example": ids,
@@ -362,29 +311,28 @@ def without_model(
             "cluster": [known[key].cluster for key in ids],
             "member": [key in members for key in ids],
             "label": label_codes(manifest, ids),
-            "length": [len(text) if text else np.nan for text in texts],
-            "zlib_bytes": [compressed_bytes(t) if t else np.nan for t in texts],
-            "dose": np.nan,
+            "length": [*map(len, texts)],
+            "zlib_bytes": [*map(compressed_bytes, texts)],
         }
     )
-    if all(texts):
-        same = duplicate_groups([own_text(known[key]) for key in ids])
-        member = units["member"].to_numpy(bool)
-        units["dose"] = doses(same, member)
-        alone["duplicates_left"] = crossing_duplicates(same, member)
-        alone["duplicates_removed"] = manifest.counts.get("rows_near_duplicate", 0)
-        blind = permutations and blind_classifier(
+    same = duplicate_groups([own_text(known[key]) for key in ids])
+    copies = units["member"].groupby(same)
+    units["dose"] = dose = copies.transform("sum").astype(float)
+    # Rows whose group of near-duplicates has members and non-members.
+    crossing = (dose > 0) & (dose < copies.transform("size"))
+    removed = manifest.counts.get("rows_near_duplicate", 0)
+    alone = {"duplicates_left": int(crossing.sum()), "duplicates_removed": removed}
+    blind = None
+    if permutations:
+        blind = blind_classifier(
             texts,
             units["label"].to_numpy(np.int64),
             Design.of(units["member"], units["cluster"], units["task"]),
             seed=seed_for(seed, "mia", "blind"),
             permutations=permutations,
         )
-        if blind:
-            scores, *_ = blind
-            told = blind._asdict().items()
-            alone |= {f"blind_{name}": one for name, one in told if name != "scores"}
-    return units, alone, scores
+    scores, told = blind or (np.full(len(ids), np.nan), {})
+    return units, {**alone, **told}, scores
 
 
 # --- the best guess, without any audited checkpoint -----------------------------------
@@ -412,7 +360,7 @@ def best_guess(
     Parameters
     ----------
     texts
-        ``n`` texts; where one is empty they are not used: the untrained model is left.
+        ``n`` texts.
     label
         Shape ``(n,)``, codes within the task.
     base
@@ -424,7 +372,7 @@ def best_guess(
     -------
     Shape ``(n,)``: ranks within fold and task, from 0 to 1, so that folds which chose
     differently are on one scale; NaN where a row was not drawn, and of all rows where
-    there are too few clusters, or nothing to guess by.
+    there are too few clusters.
     """
     rng = np.random.default_rng(seed)
     drawn, everywhere = subsample(sides, rng), np.full(len(sides.member), np.nan)
@@ -432,16 +380,12 @@ def best_guess(
     if not enough(used, FOLDS):
         return everywhere
     numbers = [values[drawn] for values in base.values() if np.isfinite(values).any()]
-    found: list[Features] = []
-    if all(texts):
-        chosen = [texts[i] for i in drawn]
-        found = [word_features(chosen, label[drawn], used.task), characters(chosen)]
-        found.append(_dense([np.array([len(text) for text in chosen])], used.task))
-    if numbers:
-        found += [_dense([each], used.task) for each in numbers]
-        found.append(_dense(numbers, used.task))
-    if not found:
-        return everywhere
+    chosen = [texts[i] for i in drawn]
+    length = np.array([*map(len, chosen)])
+    words = word_features(chosen, label[drawn], used.task)
+    found: list[Features] = [words, characters(chosen)]
+    parts = [[length], *([each] for each in numbers), *([numbers] if numbers else [])]
+    found += [_dense(each, used.task) for each in parts]
     order = rng.permutation(len(np.unique(used.cluster)))
     everywhere[drawn] = _nested(found, used, dealt(used, used.member, order))
     return everywhere

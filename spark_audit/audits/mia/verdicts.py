@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
+import scipy
 
 from spark_audit.audits.base import guard
 from spark_audit.audits.claims import ALARM, BASE_READ
 from spark_audit.audits.mia.estimates import TOLD, AboveTexts, Group
-from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FEWEST, FPRS, NO_ROWS
-from spark_audit.audits.mia.texts import label_test, shift
+from spark_audit.audits.mia.scores import ATTACKS, DECLARED, FEWEST, NO_ROWS
+from spark_audit.audits.mia.texts import label_test
 from spark_audit.names import BASE
 from spark_audit.provenance import seed_for
 from spark_audit.results import (
     Claim,
     Contrast,
-    Estimate,
     Finding,
     Guard,
     Hits,
@@ -31,6 +32,7 @@ from spark_audit.results import (
 )
 from spark_audit.results.findings import Fact, Power
 from spark_audit.stats.bootstrap import correlated, holm, independent
+from spark_audit.stats.matching import smd
 from spark_audit.stats.power import mde
 from spark_audit.stats.roc import Design
 
@@ -50,76 +52,33 @@ def verdicts(
 ) -> tuple[list[Finding], list[Record]]:
     """What is said of each checkpoint but the untrained model, and on what.
 
-    The table compares each score with the best guess from the texts alone; rates of the
-    score that the sentence rests on.
+    The table compares each score with the best guess from the texts alone.
     """
     found: list[Finding] = []
     table: list[Record] = []
     for name in names:
         if name == BASE:
             continue
-        known, since = _pooled(rows, name), _pooled(contrasts, name)
-        own = {of: known[of, "auc"] for of in DECLARED if (of, "auc") in known}
-        changes = {of: row for (of, metric), row in since.items() if metric == "auc"}
+        own, changes = _aucs(rows, name), _aucs(contrasts, name)
         concluded, tests = _concluded(name, own, changes, pooled, judged)
         found.append(concluded)
         for attack, test in tests.items():
             if (above := test.above) is not None:
-                figures = above.score, above.texts, above.difference, test.state
-                table.append(_record((name, attack, "auc"), *figures))
-        on = tests.get(concluded.of)
-        if on is not None and on.above is not None and on.more:
-            table += _rates(on, known, since, pooled)
+                record = {"checkpoint": name, "of": attack, **above.record}
+                table.append({**record, "says": test.state})
     return found, table
 
 
-def _pooled(rows: Sequence[R], name: str) -> dict[tuple[str, str], R]:
-    """Figures of a checkpoint, or changes since the untrained model, by score."""
-    return {
-        (row.of, row.metric): row
+def _aucs(rows: Sequence[R], name: str) -> dict[str, R]:
+    """AUCs of a checkpoint, or changes since the untrained model, by score."""
+    found = {
+        row.of: row
         for row in rows
-        if (row.checkpoint, row.group) == (name, "pooled")
+        if (row.checkpoint, row.group, row.metric) == (name, "pooled", "auc")
         and getattr(row, "baseline", BASE) == BASE
         and row.value is not None
     }
-
-
-def _record(
-    place: tuple[str, str, str], score: float, texts: float, apart: Estimate, says: str
-) -> Record:
-    """A figure of a score (checkpoint, score, metric), compared with the texts'."""
-    record: Record = dict(zip(("checkpoint", "of", "metric"), place, strict=True))
-    record |= {"score": score, "texts": texts, "difference": apart.value}
-    record |= {key: getattr(apart, key) for key in ("low", "high", "mde")}
-    return {**record, "says": says}
-
-
-def _rates(
-    test: Tested,
-    known: Mapping[tuple[str, str], Row],
-    since: Mapping[tuple[str, str], Contrast],
-    pooled: Group,
-) -> Iterator[Record]:
-    """TPR of a score, compared with that of the texts alone."""
-    name, attack = test.row.checkpoint, test.row.of
-    for metric in FPRS:
-        if (own := known.get((attack, metric))) is None:
-            continue
-        apart, alone = pooled.rate_above(name, attack, metric)
-        risen = (own.low or 0.0) > (own.null_high or 1.0)
-        # `reference` is a change by itself: its null is chance.
-        if (change := since.get((attack, metric))) is not None:
-            risen = (change.low or 0.0) > 0
-        says = _state(risen, (apart.low or 0.0) > 0, told=test.told)
-        score = alone + (apart.value or 0.0)
-        yield _record((name, attack, metric), score, alone, apart, says)
-
-
-def _state(risen: bool, above: bool, *, told: bool) -> str:
-    """``detected``, ``confounded`` where the texts tell the sides, or not shown."""
-    if risen and above:
-        return "detected"
-    return "confounded" if risen and told else "not shown"
+    return {of: found[of] for of in DECLARED if of in found}
 
 
 @dataclass(frozen=True)
@@ -129,39 +88,37 @@ class Tested:
     ``above`` is what it has beyond the texts alone: a weak difference in topic passes
     the guard and still moves every score. Where the texts were not tried, a score that
     a guard doubts claims nothing, and the sentence of any other says so. Only where
-    the sides are ``told`` apart without training can a change be confounded with that:
-    by the texts, or ``before`` by the untrained model.
+    the sides are ``told`` apart without training can a change be confounded with that.
     """
 
     row: Row
     p: float
-    doubted: bool = False
-    before: bool = False
-    above: AboveTexts | None = None
+    doubted: bool
+    above: AboveTexts | None
 
     @property
     def more(self) -> bool:
         """Whether members look more familiar; else less."""
-        return self.effect > 0
-
-    @property
-    def effect(self) -> float:
-        """How far the figure is from its null."""
-        return (self.row.value or 0.0) - (self.row.null or 0.0)
+        return effect_of(self.row) > 0
 
     @property
     def told(self) -> bool:
         """Whether the sides are told apart without training."""
-        if self.above is None:
-            return self.doubted
-        return self.before or self.above.told
+        return self.doubted if self.above is None else self.above.told
+
+    @property
+    def beyond_p(self) -> float:
+        """P value of what a claim needs in addition to the change."""
+        if self.above is not None:
+            return self.above.p
+        return 1.0 if self.doubted else self.p
 
     @property
     def state(self) -> str:
         """What it is by itself."""
-        assert self.above is not None
-        above = self.above.excess_p(told=self.told) < 0.05
-        return _state(self.p < 0.05, above, told=self.told)
+        if self.p < 0.05 and self.beyond_p < 0.05:
+            return "detected"
+        return "confounded" if self.p < 0.05 and self.told else "not shown"
 
     def figures(self, over: tuple[float, float]) -> dict[str, Any]:
         """What is claimed: by how much a score exceeds the texts alone.
@@ -176,7 +133,7 @@ class Tested:
             power.append(Power(test="t", se=se, df=df, most=0.5, over=over[0]))
         if self.above is None:
             return {"unit": "AUC", "power": power}
-        beyond = self.above.figures(told=self.told, over=over[1])
+        beyond = self.above.figures(over=over[1])
         return {**beyond, "power": [*power, *beyond["power"]]}
 
     @property
@@ -187,12 +144,10 @@ class Tested:
             return facts | {"auc": self.row}
         return facts | self.above.rows(self.row.checkpoint, self.row.of)
 
-    @property
-    def beyond_p(self) -> float:
-        """P value of what a claim needs in addition to the change."""
-        if self.above is not None:
-            return self.above.excess_p(told=self.told)
-        return 1.0 if self.doubted else self.p
+
+def effect_of(row: Row) -> float:
+    """How far a figure is from its null."""
+    return (row.value or 0.0) - (row.null or 0.0)
 
 
 def _tests(
@@ -206,12 +161,6 @@ def _tests(
     tests: dict[str, Tested] = {}
     void: list[str] = []
     untested: list[str] = []
-    # Whether the untrained model's scores tell the sides, as one family.
-    scored = ATTACKS if BASE in pooled.known.scores else ()
-    usable = [one for one in scored if not pooled.usable(BASE, one)]
-    ps = {one: p for one in usable if (p := pooled.p(BASE, one)) is not None}
-    together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
-    before = bool(ps) and bool(correlated([*ps.values()], together).min() < TOLD)
     for attack, row in own.items():
         change = changes.get(attack)
         tested = change or row
@@ -221,18 +170,16 @@ def _tests(
         elif p is None:
             untested.append(attack)
         else:
-            test = Tested(tested, p, judged.doubted(attack), before)
-            above = pooled.above_texts(name, attack, more=test.more)
-            tests[attack] = replace(test, above=above)
+            more = effect_of(tested) > 0
+            above = pooled.above_texts(name, attack, more=more, told=judged.before)
+            tests[attack] = Tested(tested, p, judged.doubted(attack), above)
     return tests, {"void": sorted(void), "untested": sorted(untested)}
 
 
 def base_read(pooled: Group) -> list[Guard]:
     """That the base tells trained rows from others better than their texts do."""
-    if BASE not in pooled.known.scores:
-        return []
-    above = pooled.above_texts(BASE, "loss", more=True, texts="blind")
-    if above is None or above.excess_p(told=above.told) >= ALARM:
+    above = pooled.above_texts(BASE, "loss", texts="blind")
+    if above is None or above.p >= ALARM:
         return []
     facts = above.rows(BASE, "loss")
     return [guard(BASE_READ, "mia.base_read", facts, passed=False, checkpoint=BASE)]
@@ -315,7 +262,7 @@ def _shown_of(found: list[str], tests: Mapping[str, Tested]) -> str:
     """
     if PRIMARY in found:
         return PRIMARY
-    return max(found, key=lambda attack: abs(tests[attack].effect))
+    return max(found, key=lambda attack: abs(effect_of(tests[attack].row)))
 
 
 # --- guards and notes, from the evidence alone ----------------------------------------
@@ -352,7 +299,8 @@ class Findings:
     ``apart`` are scores a change of which is no clean evidence of membership
     (:data:`APART`): those whose AUC of the untrained model is not 0.5, and all of them
     where that is so of ``loss``. A score of few tokens passes where the sides differ.
-    ``alone`` is what the texts alone tell.
+    ``alone`` is what the texts alone tell, ``before`` whether the untrained model's
+    scores tell the sides, as one family.
     """
 
     alone: Mapping[str, float] = field(default_factory=dict)
@@ -360,6 +308,7 @@ class Findings:
     void: dict[str, tuple[Status, str]] = field(default_factory=dict)
     beside: dict[str, str] = field(default_factory=dict)
     texts: bool = False
+    before: bool = False
     apart: set[str] = field(default_factory=set)
 
     def add(self, name: str, says: str, facts: Mapping[str, Fact], **more: Any) -> None:
@@ -380,45 +329,43 @@ class Findings:
         return self.texts or attack in self.apart
 
 
-def findings(
-    facts: pd.DataFrame,
-    alone: Mapping[str, float],
-    base: Mapping[str, Estimate] | None,
-    *,
-    seed: int,
-) -> Findings:
+def findings(pooled: Group, alone: Mapping[str, float], *, seed: int) -> Findings:
     """Judge the sets and the untrained model.
 
     Parameters
     ----------
-    facts
-        One checkpoint's evidence: a row an example of the estimated tasks.
     alone
         What the texts alone tell.
-    base
-        Attack -> pooled AUC of the untrained model; ``None`` where it was not scored.
     """
+    facts = pooled.known.facts.iloc[pooled.rows]
     found = Findings(alone if len(facts) else {})
     _rows(found, facts)
     _blind(found, facts)
     _duplicates(found, len(facts))
     _labels(found, facts, seed)
     _covariates(found, facts)
-    _untrained(found, base)
+    _untrained(found, pooled)
     return found
 
 
 def covariate_table(facts: pd.DataFrame) -> list[Record]:
-    """Length and compressed size of members against non-members, by task."""
+    """Length and compressed size of members against non-members, by task.
+
+    ``ks`` and ``p`` of Kolmogorov-Smirnov with rows taken as independent, and ``smd``,
+    the mean difference over the pooled SD (``None`` where that is 0).
+    """
     found: list[dict[str, Any]] = []
-    for task, part in facts.groupby("task", sort=False):
-        for name in ("length", "zlib_bytes"):
-            ours, theirs = (
-                part.loc[part["member"] == side, name].to_numpy(np.float64)
-                for side in (True, False)
-            )
-            if (apart := shift(ours, theirs)) is not None:
-                found.append({"task": task, "covariate": name, **apart})
+    tasks = facts.groupby("task", sort=False)
+    for (task, part), name in product(tasks, ("length", "zlib_bytes")):
+        sides = (part.loc[part["member"] == side, name] for side in (True, False))
+        x, y = (side.dropna().to_numpy(np.float64) for side in sides)
+        if len(x) < 2 or len(y) < 2:
+            continue
+        test = scipy.stats.ks_2samp(x, y)
+        figures = {"ks": float(test.statistic), "p": float(test.pvalue)}
+        sd = float(np.sqrt((np.var(x, ddof=1) + np.var(y, ddof=1)) / 2))
+        apart = smd(x, y, sd=sd) if sd > 0 else None
+        found.append({"task": task, "covariate": name, **figures, "smd": apart})
     return found
 
 
@@ -505,13 +452,14 @@ def _covariates(found: Findings, facts: pd.DataFrame) -> None:
     found.add("text covariates", f"covariates_{says}", values, passed=passed)
 
 
-def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
-    name = "untrained model"
-    if base is None:
-        found.add(name, "untrained_missing", {})
-        return
+def _untrained(found: Findings, pooled: Group) -> None:
+    scored = [one for one in ATTACKS if not pooled.usable(BASE, one)]
+    ps = {one: p for one in scored if (p := pooled.p(BASE, one)) is not None}
+    together = pooled.correlation(BASE, dict.fromkeys(ps, ""))
+    found.before = bool(ps) and bool(correlated([*ps.values()], together).min() < TOLD)
     alone = []
-    for attack, estimate in base.items():
+    for attack in DECLARED:
+        estimate = pooled.estimate(BASE, attack)
         if (side := side_of(estimate, 0.5)) is None:
             alone.append(attack)
             continue
@@ -522,9 +470,10 @@ def _untrained(found: Findings, base: Mapping[str, Estimate] | None) -> None:
         auc = Row.of_estimate(
             estimate, audit="mia", checkpoint=BASE, metric="auc", of=attack
         )
-        values: dict[str, Fact] = {"auc": auc, "holds": holds}
-        found.add(name, "untrained", values, passed=holds, checkpoint=BASE)
+        told = {"passed": holds, "checkpoint": BASE}
+        facts: dict[str, Fact] = {"auc": auc, "holds": holds}
+        found.add("untrained model", "untrained", facts, **told)
     if "loss" in found.apart:
-        found.apart |= set(base)
+        found.apart |= {*DECLARED}
         for attack in alone:
             found.beside[attack] = UNGUARDED
