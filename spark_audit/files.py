@@ -246,7 +246,6 @@ def write_atomically(
     write: Callable[[IO[bytes]], object],
     *,
     mode: int = 0o644,
-    once: bool = False,
 ) -> None:
     """Write a file whole or not at all: temporary name, fsync, rename.
 
@@ -256,8 +255,6 @@ def write_atomically(
     ----------
     mode
         Of the file, less what the process's umask withholds.
-    once
-        Leave a file alone that is there already: of several processes one writes it.
 
     Raises
     ------
@@ -273,34 +270,16 @@ def write_atomically(
             write(file)
             file.flush()
             os.fsync(file.fileno())
-            if not once:
-                os.replace(part, path)
-            elif not path.exists():
-                _put_once(part, path)
+            os.replace(part, path)
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
-def _put_once(part: Path, path: Path) -> None:
-    """Give a file its name, unless another process was first."""
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without hard links
-        os.replace(part, path)
-
-
 def cannot_write(path: Path, error: OSError) -> OutputError:
     """What is said of a file or folder that cannot be written."""
-    fix = "check the folder's permissions and free space, then run again"
-    if isinstance(error, NotADirectoryError | FileExistsError):
-        fix = "this is a file, not a folder: give another path"
-    elif isinstance(error, IsADirectoryError):
-        fix = "this is a folder, not a file: give another path"
-    return OutputError(
-        f"cannot be written ({error.strerror or error})", where=str(path), fix=fix
-    )
+    what = f"cannot be written ({error.strerror or error})"
+    fix = "check the path, its permissions and free space, then run again"
+    return OutputError(what, where=str(path), fix=fix)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -47,47 +47,32 @@ AUDITS = {
 """Our audits, named without importing them: ``--help`` answers at once."""
 
 EXAMPLES = {
-    "demo": ("demo -o reports/demo-2 --seed 2",),
-    "inspect": ("inspect runs/mine --base models/base",),
-    "data import": (
-        "data import reviews.csv --task reviews --split train "
-        "--map prompt=text response=label -o data/reviews.jsonl",
-    ),
-    "data annotate": ("data annotate data/reviews.jsonl -o data/annotated.jsonl",),
-    "data inject": ("data inject data/reviews.jsonl -o data/injected --canaries 50",),
-    "manifest build": (
-        "manifest build --base models/base --data data/injected "
-        "-o manifests/reviews.json",
-    ),
-    "manifest show": ("manifest show manifests/reviews.json",),
-    "manifest verify": ("manifest verify manifests/reviews.json --base models/base",),
-    "manifest export": (
-        "manifest export manifests/reviews.json --redact -o shared.json",
-    ),
-    "manifest rows": ("manifest rows manifests/reviews.json -o peer",),
-    "all": (
-        "all --ckpt runs/mine --base models/base --dry-run",
-        "all --ckpt with=runs/mine without=runs/plain --base models/base "
-        "--baseline without",
-        "all --ckpt runs/mine --base models/base --skip extract --also noise",
-    ),
-    "stages": (
-        "stages --ckpt 'mine=[run/step1,run/step2]' --base models/base --order t1,t2",
-    ),
-    "utility": ("utility --ckpt runs/mine --data data/test.jsonl",),
-    "report": ("report reports/reviews-mine --format html,md",),
-    "persons": ("persons reports/before reports/after --person customer-0172",),
-    "epsilon": ("epsilon reports/reviews-mine --claims 2 --delta 1e-5",),
-    "verify": ("verify reports/reviews-mine --attestation gate.intoto.json",),
-    "compare": ("compare reports/reviews-mine reports/reviews-plain",),
-    "gate": (
-        "gate reports/reviews-mine --fail-if 'mia.auc.loss.low > 0.55'",
-        "gate reports/reviews-mine --fail-if 'claim >= memory except base'",
-        "gate reports/reviews-mine --against reports/reviews-old "
-        "--fail-if 'matched.memory[type=EMAIL] rose by 0.05'",
-    ),
+    "demo": "demo -o reports/demo-2 --seed 2",
+    "data import": "data import reviews.csv --task reviews --split train "
+    "--map prompt=text response=label -o data/reviews.jsonl",
+    "data annotate": "data annotate data/reviews.jsonl -o data/annotated.jsonl",
+    "data inject": "data inject data/reviews.jsonl -o data/injected --canaries 50",
+    "manifest build": "manifest build --base models/base --data data/injected "
+    "-o manifests/reviews.json",
+    "manifest show": "manifest show manifests/reviews.json",
+    "manifest verify": "manifest verify manifests/reviews.json --base models/base",
+    "manifest export": "manifest export manifests/reviews.json --redact -o shared.json",
+    "manifest rows": "manifest rows manifests/reviews.json -o peer",
+    "inspect": "inspect runs/mine --base models/base",
+    "all": "all --ckpt with=runs/mine without=runs/plain --base models/base "
+    "--baseline without --also noise",
+    "stages": "stages --ckpt 'mine=[run/step1,run/step2]' --base models/base "
+    "--order t1,t2",
+    "utility": "utility --ckpt runs/mine --data data/test.jsonl",
+    "report": "report reports/reviews-mine --format html,md",
+    "persons": "persons reports/before reports/after --person customer-0172",
+    "compare": "compare reports/reviews-mine reports/reviews-plain",
+    "verify": "verify reports/reviews-mine --attestation gate.intoto.json",
+    "epsilon": "epsilon reports/reviews-mine --claims 2 --delta 1e-5",
+    "gate": "gate reports/reviews-mine --fail-if 'claim >= memory except base' "
+    "'mia.auc.loss.low > 0.55'",
 }
-"""What ``--help`` shows as examples, by command."""
+"""What ``--help`` shows as an example, by command."""
 ANY = "--ckpt runs/mine --base models/base"
 """The example of an audit that has none here."""
 
@@ -134,12 +119,8 @@ def _app(argv: Sequence[str]) -> App:
 
             made = audit_command([*audits.values()] if name == ALL else [audits[name]])
         put(name, made, help=text)
-    put("report", report_commands.report)
-    put("persons", report_commands.persons)
-    put("compare", report_commands.compare)
-    put("verify", report_commands.verify)
-    put("epsilon", report_commands.epsilon)
-    put("gate", report_commands.gate)
+    for name in ("report", "persons", "compare", "verify", "epsilon", "gate"):
+        put(name, getattr(report_commands, name))
     return app
 
 
@@ -155,8 +136,8 @@ def _add(
     within: str = "",
     **more: Any,
 ) -> None:
-    examples = EXAMPLES.get(within + name, (f"{name} {ANY}",))
-    add(app, name, function, examples=[f"{PROGRAM} {one}" for one in examples], **more)
+    example = EXAMPLES.get(within + name, f"{name} {ANY}")
+    add(app, name, function, examples=[f"{PROGRAM} {example}"], **more)
 
 
 # --- commands without a model, and with all of it -------------------------------------

@@ -33,7 +33,7 @@ from spark_audit.manifest.schema import (
     check_inside,
 )
 from spark_audit.provenance import canonical_json
-from spark_audit.terminal.suggestions import goes, instead
+from spark_audit.terminal.suggestions import instead
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -282,24 +282,17 @@ def _content_of_file(path: Path) -> Any:
         kind: type[SparkError] = OutputError
         if path.is_dir():
             what, kind = "is a folder, not a manifest", InputError
-        otherwise = instead(path, wanted="manifest", otherwise=MANIFEST)
-        raise kind(what, where=str(path), fix=otherwise) from error
+        raise kind(what, where=str(path), fix=instead(path, MANIFEST)) from error
     except (pa.ArrowException, KeyError, TypeError) as error:
         what = "was changed, is not whole, or is no manifest"
         raise InputError(what, where=str(path), fix=FIX) from error
-    try:
-        return parse_json(raw, place=str(path))
-    except InputError as error:
-        if (fix := goes(path, wanted="manifest")) is None:
-            raise
-        raise InputError(NO_MANIFEST, where=str(path), fix=fix) from error
+    return parse_json(raw, place=str(path))
 
 
 def _check_heading(content: Any, path: Path) -> None:
     """Refuse what is no manifest, and one of another version."""
     if not isinstance(content, dict) or content.get("kind") != "spark-audit-manifest":
-        fix = instead(path, wanted="manifest", otherwise=MANIFEST)
-        raise InputError(NO_MANIFEST, where=str(path), fix=fix)
+        raise InputError(NO_MANIFEST, where=str(path), fix=MANIFEST)
     version = content.get("schema_version")
     if version != 1:
         known = isinstance(version, int) and abs(version) < MOST

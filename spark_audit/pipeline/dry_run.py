@@ -16,15 +16,11 @@ import numpy as np
 from spark_audit.errors import InputError
 from spark_audit.host_memory import free_bytes
 from spark_audit.pipeline.engines.local import processes
-from spark_audit.pipeline.job import Job
+from spark_audit.pipeline.job import Job, Lacking
 from spark_audit.pipeline.request import Request
-from spark_audit.scoring.items import AnyItem
-from spark_audit.scoring.table import Pass
 
 TIMED = 4096
 """Tokens of a pass that are timed."""
-
-Lacking = dict[tuple[str, Pass], list[AnyItem]]
 
 
 def estimate(request: Request) -> dict[str, Any]:
@@ -52,13 +48,7 @@ def estimate(request: Request) -> dict[str, Any]:
     # A store that is made gets a salt; there is nothing in one that is not.
     begun = place is not None and (place / "salt").exists()
     job = job if begun else replace(job, store=Store(None))
-    lacking: Lacking = {
-        (one.name, kind): [*job.store.left(keys).values()]
-        for one in described
-        if job.order.scores(one.name)
-        for kind, keys in job.keys(one).items()
-    }
-    there = (sum(not items for items in lacking.values()), len(lacking))
+    lacking = job.lacking()
     pace, loading, weights = _timed(job, lacking)
     passes: list[dict[str, Any]] = []
     for name in dict.fromkeys(kind.kind for _, kind in lacking):
@@ -84,7 +74,7 @@ def estimate(request: Request) -> dict[str, Any]:
         "memory_bytes": at_once * memory * 1024,
         "free_bytes": free,
         "processes": at_once,
-        "there": there if begun and all(one.model_id for one in described) else None,
+        "there": job.told(lacking) if begun else None,
         "store": str(place),
     }
 

@@ -43,7 +43,6 @@ from spark_audit.provenance import sha256_json, versions
 from spark_audit.report.assemble import assemble, results_of
 from spark_audit.report.folder import FOLDERS, read_report
 from spark_audit.results import Report
-from spark_audit.terminal.suggestions import goes
 
 if TYPE_CHECKING:
     from spark_audit.checkpoints.loaded import Loaded
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
 
 MANIFESTS = Path("manifests")
 REPORTS = Path("reports")
+OTHERS = ("run.json", "adapter_config.json", "config.json")
+"""What a checkpoint's folder holds."""
 
 
 def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
@@ -90,17 +91,14 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
             fitting.append((path, manifest))
     if len(fitting) == 1:
         return fitting[0][1]
-    if fitting:
-        raise InputError(
-            "several manifests fit: " + ", ".join(str(path) for path, _ in fitting),
-            where=f"checkpoint {checkpoint.name!r}",
-            fix="choose one with --manifest",
-        )
     found = "; ".join(others) if others else f"there is none in {MANIFESTS}/"
+    what = f"no manifest fits: {found}"
+    if fitting:
+        what = "several manifests fit: " + ", ".join(str(path) for path, _ in fitting)
     raise InputError(
-        f"no manifest fits: {found}",
+        what,
         where=f"checkpoint {checkpoint.name!r}",
-        fix="build one with `spark-audit manifest build`, or give --manifest",
+        fix="give --manifest, of `spark-audit manifest build`",
     )
 
 
@@ -122,9 +120,11 @@ def check_folder(
     A folder of another manifest is refused, one with a finished report that this call
     would not write again, and one of data or of a checkpoint.
     """
-    kind = goes(folder, wanted="report") if folder.is_dir() else None
-    if kind is not None and not (folder / "report.json").exists():
-        fix = f"give another -o; {kind}"
+    theirs = any((folder / name).exists() for name in OTHERS) or any(
+        folder.glob("*.jsonl")
+    )
+    if theirs and not (folder / "report.json").exists():
+        fix = "give another -o"
         raise InputError("is no report folder", where=str(folder), fix=fix)
     check_links(folder, *FOLDERS)
     before = None
@@ -170,21 +170,20 @@ def check_kept(
     before = {series_of(one.name) for one in old.checkpoints} - {BASE, CONTROL}
     now = {series_of(name) for name in names} - {BASE}
     others = [one for one in audits_of(old) if one not in request.audit_names]
+    differs = ["checkpoints"] if before != now else []
     settings = request.shared_settings(manifest)
-    differs = [key for key, value in settings.items() if old.settings.get(key) != value]
+    differs += [key for key in settings if old.settings.get(key) != settings[key]]
+    what = ""
     if before - now:
         what = f"checkpoints {', '.join(sorted(before - now))}"
-    elif others and before != now:
-        what = f"audits {', '.join(others)} of other checkpoints"
     elif others and differs:
         what = f"audits {', '.join(others)} with another {', '.join(differs)}"
-    else:
-        return
-    raise InputError(
-        f"holds a finished report with {what}, which would be lost",
-        where=str(folder),
-        fix="give another -o, or remove the folder",
-    )
+    if what:
+        raise InputError(
+            f"holds a finished report with {what}, which would be lost",
+            where=str(folder),
+            fix="give another -o, or remove the folder",
+        )
 
 
 def accumulated(old: Report, new: Report, *, folder: Path) -> Report:

@@ -47,15 +47,12 @@ class Transform:
     scale: float = 1.0
     softcap: float | None = None
 
-    def __call__(
-        self, logits: torch.Tensor, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The logits; with ``out`` into that tensor, which may be the one given."""
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        """The logits, which are overwritten."""
         if self.scale != 1:
-            logits = torch.mul(logits, self.scale, out=out)
+            logits.mul_(self.scale)
         if self.softcap is not None:
-            capped = torch.tanh(torch.div(logits, self.softcap, out=out), out=out)
-            logits = torch.mul(capped, self.softcap, out=out)
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
         return logits
 
 
@@ -422,7 +419,7 @@ class Head:
     def _finish(self, logits: torch.Tensor) -> None:
         if self._bias is not None:
             logits.add_(self._bias)
-        self._transform(logits, out=logits)
+        self._transform(logits)
 
     def _project(self, hidden: torch.Tensor, out: torch.Tensor) -> None:
         weight = self._weight

@@ -146,10 +146,12 @@ def score_keys(
     """
     if batch_size != "auto" and batch_size < 1:
         raise InputError("must be at least 1", where="batch size")
-    run = _runner(loaded, keys.kind)
-    _check(loaded, keys.items)
     store.refresh()
     names, left = keys(), store.left(keys)
+    if not left:
+        return
+    run = _runner(loaded, keys.kind)
+    _check(loaded, keys.items)
     worker, workers = shard
     wanted = [item for key, item in left.items() if int(key, 16) % workers == worker]
     parts = [wanted] if wanted else []

@@ -14,7 +14,6 @@ from spark_audit.errors import (
     CheckpointError,
     IncompleteError,
     InputError,
-    OutputError,
     SparkError,
 )
 from spark_audit.manifest.build import build_manifest
@@ -31,8 +30,7 @@ from spark_audit.scoring.store import Store
 def driver() -> Any:
     """A driver without a cluster."""
     kinds: dict[str, Any] = {"RayError": type("RayError", (Exception,), {})}
-    for name in ("RayTaskError", "ObjectStoreFullError", "OutOfDiskError"):
-        kinds[name] = type(name, (kinds["RayError"],), {"cause": None})
+    kinds["RayTaskError"] = type("RayTaskError", (kinds["RayError"],), {"cause": None})
     nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}] * 2
     ray = SimpleNamespace(exceptions=SimpleNamespace(**kinds), nodes=lambda: nodes)
     job: Any = SimpleNamespace(
@@ -55,9 +53,6 @@ def test_errors_of_a_node_are_told_in_one_line():
             one._take_in("task")
         return caught.value
 
-    full = said("OutOfDiskError", "three\nlong\nlines")
-    assert isinstance(full, OutputError)
-    assert "start Ray with a larger --object-store-memory" in str(full)
     other = said("RayError", "it broke\nwith a trace")
     assert isinstance(other, IncompleteError)
     assert str(other) == "--engine ray: Ray says: RayError: it broke"

@@ -20,10 +20,7 @@ SECONDS = 4.0
 OBJECT_BYTES = 256 << 20
 """For results on their way, of a cluster that is started here: a unit has few MB."""
 
-SILENCE = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
+SILENCE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 TOKEN = "RAY_AUTH_TOKEN"
 
 

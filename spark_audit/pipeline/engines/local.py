@@ -25,12 +25,7 @@ from spark_audit.errors import InputError
 from spark_audit.host_memory import free_bytes
 from spark_audit.pipeline.job import Job, Scored
 from spark_audit.pipeline.request import Request
-from spark_audit.scoring.score import (
-    cores,
-    drift_remarks,
-    score_keys,
-    use_threads,
-)
+from spark_audit.scoring.score import cores, drift_remarks, score_keys, use_threads
 from spark_audit.terminal.console import say
 
 if TYPE_CHECKING:

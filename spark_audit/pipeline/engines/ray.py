@@ -171,10 +171,9 @@ class Driver:
             return slots
         tokens = sum(
             item.tokens
-            for one in known
-            if job.order.scores(one.name)
-            for keys in job.keys(one).values()
-            for item in job.store.left(keys).values()
+            for (name, _), items in job.lacking().items()
+            if name in names
+            for item in items
         )
         return max(slots, -(-tokens // PART_TOKENS)) if tokens else 1
 
@@ -188,12 +187,6 @@ class Driver:
                 text = f"a node cannot begin ({one_line(error.cause)})"
                 raise InputError(text, where="--engine ray", fix=SAME) from error
             raise (error.cause or error) from error
-        except (ray.ObjectStoreFullError, ray.OutOfDiskError) as error:
-            raise OutputError(
-                "Ray's object store is full",
-                where="--engine ray",
-                fix="start Ray with a larger --object-store-memory",
-            ) from error
         except ray.RayError as error:
             text = f"Ray says: {one_line(error)}"
             raise IncompleteError(text, where="--engine ray") from error
