@@ -49,7 +49,7 @@ def estimate(request: Request) -> dict[str, Any]:
     begun = place is not None and (place / "salt").exists()
     job = job if begun else replace(job, store=Store(None))
     lacking = job.lacking()
-    pace, loading, weights = _timed(job, lacking)
+    pace, loading = _timed(job, lacking)
     passes: list[dict[str, Any]] = []
     for name in dict.fromkeys(kind.kind for _, kind in lacking):
         items = [
@@ -60,8 +60,7 @@ def estimate(request: Request) -> dict[str, Any]:
         part = {"items": len(items), "tokens": tokens, "seconds": seconds}
         passes.append({"pass": name, **part})
     free, memory = free_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    work = sum(one["tokens"] for one in passes) * weights / 4
-    at_once = processes(request, work=work, size=weights, free=free)
+    at_once = processes(job, lacking)
     return {
         "manifest": job.manifest.name,
         "rows": len(job.manifest.examples),
@@ -79,8 +78,8 @@ def estimate(request: Request) -> dict[str, Any]:
     }
 
 
-def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
-    """Seconds per token of each pass, seconds of loading, bytes of the weights.
+def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float]:
+    """Seconds per token of each pass, and seconds of loading.
 
     Where nothing is lacking, nothing is opened.
     """
@@ -88,7 +87,7 @@ def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
 
     samples = {kind: left for (_, kind), left in lacking.items() if left}
     if not samples:
-        return {}, 0.0, 0.0
+        return {}, 0.0
     groups = len(job.opening.groups)
     with job.clock("loading"):
         loaded = next(iter(job.opening.open(groups - 1)))
@@ -103,9 +102,8 @@ def _timed(job: Job, lacking: Lacking) -> tuple[dict[str, float], float, float]:
         with job.clock(kind.kind):
             score(loaded, some, passes=[kind], batch_size=job.request.batch_size)
         pace[kind.kind] = job.clock[kind.kind] / sum(item.tokens for item in some)
-    weights = float(sum(one.nbytes for one in loaded.model.parameters()))
     job.opening.release()
-    return pace, job.clock["loading"] * groups, weights
+    return pace, job.clock["loading"] * groups
 
 
 def told(estimated: Mapping[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_audit.audits import about, in_order
 from spark_audit.checkpoints.locate import HUB
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 MANIFESTS = Path("manifests")
 REPORTS = Path("reports")
-OTHERS = ("run.json", "adapter_config.json", "config.json")
-"""What a checkpoint's folder holds."""
+OTHERS = ("run.json", "adapter_config.json", "config.json", "*.jsonl")
+"""What folders of checkpoints and of data hold."""
 
 
 def manifest_for(checkpoint: Loaded, request: Request) -> Manifest:
@@ -120,23 +120,20 @@ def check_folder(
     A folder of another manifest is refused, one with a finished report that this call
     would not write again, and one of data or of a checkpoint.
     """
-    theirs = any((folder / name).exists() for name in OTHERS) or any(
-        folder.glob("*.jsonl")
-    )
+    theirs = [one for kind in OTHERS for one in folder.glob(kind)]
     if theirs and not (folder / "report.json").exists():
-        fix = "give another -o"
-        raise InputError("is no report folder", where=str(folder), fix=fix)
+        what, fix = f"is no report folder: it holds {theirs[0].name}", "give another -o"
+        raise InputError(what, where=str(folder), fix=fix)
     check_links(folder, *FOLDERS)
     before = None
     if (folder / "report.json").exists():
         before = read_report(folder)
-        if before.manifest.digest != manifest.digest:
+        if lost := _lost(before, request, manifest, order):
             raise InputError(
-                f"holds a report over another manifest ({before.manifest.name!r})",
+                f"holds a finished report with {lost}, which would be lost",
                 where=str(folder),
                 fix="give another -o, or remove the folder",
             )
-        check_kept(before, request, manifest, order, folder=folder)
     check_writable(folder)
     return before
 
@@ -150,17 +147,14 @@ def audits_of(report: Report) -> list[str]:
     return in_order({row.audit for row in rows})
 
 
-def check_kept(
-    old: Report, request: Request, manifest: Manifest, order: Lineup, *, folder: Path
-) -> None:
-    """Refuse to write over a finished report that the new one would not hold.
+def _lost(old: Report, request: Request, manifest: Manifest, order: Lineup) -> str:
+    """What a finished report tells of that the new one would not; empty: nothing.
 
-    Raises
-    ------
-    InputError
-        If it tells of checkpoints that are not audited now, of other audits of other
-        checkpoints, or of other audits with other settings.
+    That is all of another manifest, checkpoints that are not audited now, and other
+    audits where checkpoints or settings are others.
     """
+    if old.manifest.digest != manifest.digest:
+        return f"another manifest ({old.manifest.name!r})"
     names = (
         str(CheckpointName(name, derived=kind))
         for spec in order.specs
@@ -173,17 +167,11 @@ def check_kept(
     differs = ["checkpoints"] if before != now else []
     settings = request.shared_settings(manifest)
     differs += [key for key in settings if old.settings.get(key) != settings[key]]
-    what = ""
     if before - now:
-        what = f"checkpoints {', '.join(sorted(before - now))}"
-    elif others and differs:
-        what = f"audits {', '.join(others)} with another {', '.join(differs)}"
-    if what:
-        raise InputError(
-            f"holds a finished report with {what}, which would be lost",
-            where=str(folder),
-            fix="give another -o, or remove the folder",
-        )
+        return f"checkpoints {', '.join(sorted(before - now))}"
+    if others and differs:
+        return f"audits {', '.join(others)} with another {', '.join(differs)}"
+    return ""
 
 
 def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
@@ -274,18 +262,11 @@ def inputs_of(request: Request, opening: Opening) -> States | None:
     """What a report comes of, as it is now; ``None`` where files do not show all."""
     if not _lasting(request) or not opening.described:
         return None
-    loading = request.loading
-    named = [
-        request.base,
-        loading.tokenizer,
-        loading.agree,
-        *request.data,
-        *request.relearn,
-    ]
+    named = [request.manifest or MANIFESTS, *request.data, *request.relearn]
     named += [path for audit in request.audits for path in audit.inputs]
+    # Of a series the folder around what is opened: stages may be added.
     paths = [path for spec in parse_specs(list(request.ckpt)) for path in spec.paths]
-    given: list[Any] = [request.manifest or MANIFESTS, *paths, *filter(None, named)]
-    places = {*opening.places, *(Path(one).expanduser() for one in given)}
+    places = {*opening.places, *named, *(Path(one).expanduser() for one in paths)}
     files = list(islice(_files(places), MOST + 1))
     return _states(files) if len(files) <= MOST else None
 

@@ -192,6 +192,24 @@ class Job:
         notes = [*checkpoint.notes, *fit]
         return Scored(facts_of(checkpoint, notes), self.keys(checkpoint))
 
+    def left(self, group: int, lacking: Lacking) -> int | None:
+        """Tokens that a module's checkpoints lack; ``None``: known after loading."""
+        names = self.opening.groups[group]
+        ids = [one.model_id for one in self.opening.described if one.name in names]
+        if len(ids) < len(names) or not all(ids):
+            return None
+        parts = (items for (name, _), items in lacking.items() if name in names)
+        return sum(item.tokens for items in parts for item in items)
+
+    def opened(self, lacking: Lacking) -> Iterator[Loaded]:
+        """Every checkpoint; where nothing is to be scored, as headers describe it."""
+        for group, names in enumerate(self.opening.groups):
+            if self.left(group, lacking) == 0:
+                described = self.opening.described
+                yield from (one for one in described if one.name in names)
+            else:
+                yield from self.opening.open(group)
+
     def missing(self, scored: Sequence[Scored]) -> int:
         """How many items nobody has scored yet."""
         self.store.refresh()

@@ -73,10 +73,12 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     # What headers show to be wrong is refused here, before anything is scored.
     job = Job.of(request, progress)
     inputs = inputs_of(request, job.opening)
-    known = request.scores is not None or not job.store.empty
-    if known and (there := job.told(job.lacking())) is not None:
+    lacking = job.lacking()
+    there = job.told(lacking)
+    if there is not None and (there[0] or request.scores is not None):
         say(f"{there[0]} of {there[1]} passes are stored in {job.store.folder}")
-    scored = score(job)
+    engine = import_module(f"spark_audit.pipeline.engines.{request.engine}")
+    scored: list[Scored] = engine.score(job, lacking)
     with job.clock("gathering"):
         missing = job.missing(scored)
     if missing and request.shard[1] > 1:
@@ -125,13 +127,6 @@ def audit(
     if report is None:
         raise IncompleteError("other workers have not scored their part")
     return report
-
-
-def score(job: Job) -> list[Scored]:
-    """Have all checkpoints scored, by the engine that the request names."""
-    engine = import_module(f"spark_audit.pipeline.engines.{job.request.engine}")
-    scored: list[Scored] = engine.score(job)
-    return scored
 
 
 # --- from complete tables to the report folder ----------------------------------------

@@ -80,11 +80,6 @@ class Store:
         self._parts: dict[Path, tuple[np.ndarray, list[str]]] = {}
         self.refresh()
 
-    @property
-    def empty(self) -> bool:
-        """Whether no part was found."""
-        return not self._parts
-
     @cached_property
     def _salt(self) -> bytes:
         # The folder is made when it is needed: what fails before leaves none behind.

@@ -173,7 +173,7 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("loaded or scored though another checkpoint does not fit")
 
-    monkeypatch.setattr("spark_audit.pipeline.run.score", never)
+    monkeypatch.setattr("spark_audit.pipeline.engines.local.score", never)
     monkeypatch.setattr("spark_audit.checkpoints.open.build", never)
     wide, other = tmp_path / "wide", tmp_path / "other"
     save_model(make_model("llama", hidden_size=48, seed=9), wide)
@@ -280,7 +280,7 @@ def test_what_cannot_be_is_found_before_scoring_and_leaves_no_folder(
     def never(*args: Any, **options: Any) -> Any:
         raise AssertionError("scored although nothing can come of it")
 
-    monkeypatch.setattr("spark_audit.pipeline.run.score", never)
+    monkeypatch.setattr("spark_audit.pipeline.engines.local.score", never)
     given = tmp_path / "given"
     save_model(make_model("llama", seed=9), given / "base")
     (given / "file").write_text("")
@@ -376,7 +376,9 @@ def test_folder_of_another_manifest_is_refused(request_of, tmp_path):
     report = json.loads(path.read_text())
     report["manifest"]["digest"] = "f" * 64
     path.write_text(json.dumps(report))
-    with pytest.raises(InputError, match="holds a report over another manifest"):
+    with pytest.raises(
+        InputError, match="holds a finished report with another manifest"
+    ):
         run(request)
 
 

@@ -139,12 +139,23 @@ class _Way:
 
     def cached(self, item: Candidates, chosen: Sequence[int]) -> np.ndarray:
         """NLL sums, float64, of some candidates behind the prefix's cache."""
-        rows = [item.rows[i] for i in chosen]
-        cache, total = self._lead(item.prefix, rows)
+        rows, before = [item.rows[i] for i in chosen], len(item.prefix)
+        ids = torch.from_numpy(item.prefix.astype(np.int64))[None]
+        firsts = torch.tensor([[[int(row[0]) for row in rows]]])
+        last = {"lengths": torch.tensor([1]), "first": before - 1}
+
+        def lead(_: Sequence[int]) -> tuple[Any, np.ndarray]:
+            # Layers of the plainest kind, which forget nothing: masks mind windows.
+            cache: Any = DynamicCache()
+            nll = self._scorer.read(ids, None, firsts, cache=cache, **last)
+            cache.layers = [_Repeated(layer) for layer in cache.layers]
+            return cache, nll[0].double().numpy()
+
+        ((_, (cache, total)),) = self._run([0], lambda _: before, lead)
         rest = [i for i, row in enumerate(rows) if len(row) > 1]
         if not rest:
             return total
-        before, room = len(item.prefix), max(map(len, rows)) - 1
+        room = max(map(len, rows)) - 1
         # One layer's at a time: each lets go of what it has put together.
         size = max(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
         most = max(self._budget * before // (size * (before + room)), 1)
@@ -162,24 +173,6 @@ class _Way:
         for batch, part in self._run(rest, length, call, most=most):
             total[batch] += part
         return total
-
-    def _lead(
-        self, prefix: np.ndarray, rows: Sequence[np.ndarray]
-    ) -> tuple[Any, np.ndarray]:
-        """Read the prefix: its keys and values, and each row's first NLL, float64."""
-        ids = torch.from_numpy(prefix.astype(np.int64))[None]
-        goal = torch.tensor([[[int(row[0]) for row in rows]]])
-        last = {"lengths": torch.tensor([1]), "first": len(prefix) - 1}
-
-        def call(_: Sequence[int]) -> tuple[Any, np.ndarray]:
-            # Layers of the plainest kind, which forget nothing: masks mind windows.
-            cache: Any = DynamicCache()
-            nll = self._scorer.read(ids, None, goal, cache=cache, **last)
-            cache.layers = [_Repeated(layer) for layer in cache.layers]
-            return cache, nll[0].double().numpy()
-
-        ((_, found),) = self._run([0], lambda _: len(prefix), call)
-        return found
 
     def _run(
         self,

@@ -222,8 +222,7 @@ class Scorer:
             hidden = self._body(input_ids=ids, **options)[0]
             rows = _places(lengths, ids.shape[1], first).to(hidden.device)
             hidden = hidden.flatten(0, 1).index_select(0, rows).to(self.columns.device)
-            own = self._head.nll if only_nll else self._head
-            return own(hidden, goal).cpu()
+            return self._head(hidden, goal, only_nll=only_nll).cpu()
         # Through the model's own forward, some positions at a time.
         step, columns = width, self.columns
         if self._keep and cache is None:  # a cache is extended only once
