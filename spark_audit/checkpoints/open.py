@@ -315,8 +315,7 @@ class Opening:
         if meta:
             auto = quantised(base.architecture)
             facts["dtype"] = "auto" if auto else item.loading.dtype
-        else:
-            notes += [f"loaded as {facts['dtype']}, attention {attention}"]
+        notes += [f"loaded as {facts['dtype']}, attention {attention}"]
         notes += remarks(base.architecture, model, tokenizer, facts["usable"])
         made: dict[str, str] = {}
         if kind:

@@ -153,7 +153,9 @@ class Driver:
             for reference in asked:
                 self._ray.cancel(reference, force=True)
         names = filter(job.order.scores, chain(*job.opening.groups))
-        return [job.scored(self._known[name]) for name in names]
+        # Where nothing was lacking, nothing was opened.
+        known = {one.name: one for one in job.opening.described} | self._known
+        return [job.scored(known[name]) for name in names]
 
     def _slots(self) -> tuple[float, int, float]:
         """Cores and GPUs of a task, and how many tasks run at once."""
@@ -174,7 +176,7 @@ class Driver:
         left = self._job.left(group, self._lacking)
         if left is None:
             return slots
-        return max(slots, -(-left // PART_TOKENS)) if left else 1
+        return max(slots, -(-left // PART_TOKENS)) if left else 0
 
     def _take_in(self, reference: Any) -> None:
         """Store what came back."""
