@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -180,27 +180,21 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
     Raises
     ------
     InputError
-        If the other audits are of other models of these names, or the base would be
-        lost from an audit; the new scores are kept.
+        If the other audits are of other models of these names; the new scores are kept.
     """
     fresh = audits_of(new)
     others = [audit for audit in audits_of(old) if audit not in fresh]
     if not others:
         return new
     models = {one.name: one.model_id for one in old.checkpoints}
-    changed = [
-        f"model of the name {one.name!r}"
-        for one in new.checkpoints
-        if models.get(one.name, one.model_id) != one.model_id
-    ]
-    if _has_base(old, fresh) and not _has_base(new, fresh):
-        changed.append("base, which is not scored now (--base)")
-    if changed:
-        raise InputError(
-            f"holds a finished report of {', '.join(others)} with another {changed[0]}",
-            where=str(folder),
-            fix="give another -o, or remove the folder; what was scored is kept",
-        )
+    for one in new.checkpoints:
+        if models.get(one.name, one.model_id) != one.model_id:
+            raise InputError(
+                f"holds a finished report of {', '.join(others)} with another model of "
+                f"the name {one.name!r}",
+                where=str(folder),
+                fix="give another -o, or remove the folder; what was scored is kept",
+            )
     told = {(guard.name, guard.checkpoint) for guard in new.guards}
     seen = {one.name for one in new.checkpoints}
     united = {**results_of(old, others), **results_of(new, fresh)}
@@ -226,10 +220,6 @@ def accumulated(old: Report, new: Report, *, folder: Path) -> Report:
         },
         timing={**old.timing, **new.timing},
     )
-
-
-def _has_base(report: Report, audits: Sequence[str]) -> bool:
-    return any(r.checkpoint == BASE and r.audit in audits for r in report.results)
 
 
 # --- a report that nothing would change -----------------------------------------------
