@@ -7,7 +7,7 @@ it, only the item's key (an example id) and the position in the full tokenisatio
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -144,6 +144,13 @@ class TokenTable:
                 fix="score again with the same manifest",
             )
         return slice(rows.start + int(low), rows.start + int(high))
+
+    def items(self) -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
+        """What :meth:`from_items` builds a table from."""
+        for key in self.ids:
+            rows = self.rows(key)
+            columns = {name: values[rows] for name, values in self.columns.items()}
+            yield key, self.position[rows], columns
 
     def write(self, path: Path) -> None:
         """Write Parquet whole or not at all, readable by the owner only."""
