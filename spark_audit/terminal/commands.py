@@ -6,7 +6,6 @@ What is typed wins over the file of ``--config``, the file over the environment.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,6 @@ from spark_audit.files import read_regular
 from spark_audit.terminal.flags import ADVANCED, HOW
 from spark_audit.terminal.suggestions import elsewhere, nearest
 
-PATHS = ("--ckpt", "--base", "--tokenizer", "SOURCE", "CKPT")
-"""Options that are paths, though they may be something else too."""
 TRUST = "trust-remote-code"
 """An option that is read from no file: one that came with a checkpoint may be named by
 a variable, and would run the checkpoint's code."""
@@ -161,11 +158,9 @@ def _check(argument: Any) -> None:
         # The library would round it.
         if int in kinds and float not in kinds and "." in one.value:
             raise InputError(f"{one.value!r} is no whole number", where=name)
-    if Path in kinds or name in PATHS:
-        home = os.path.expanduser("~/")
+    if Path in kinds:
         argument.tokens = [
-            one.evolve(value=re.sub(r"^([\w.+-]+=)?~/", rf"\1{home}", one.value))
-            for one in tokens
+            one.evolve(value=os.path.expanduser(one.value)) for one in tokens
         ]
 
 

@@ -190,8 +190,10 @@ def test_every_checkpoint_is_checked_before_any_is_scored(
         assert not (tmp_path / "report").exists()
 
 
-def test_scores_of_another_report_are_counted_and_taken(request_of, tmp_path, capsys):
-    run(request_of())
+def test_scores_of_another_report_are_counted_and_taken(
+    request_of, tmp_path, capsys, monkeypatch
+):
+    first = run(request_of()).report
     report = tmp_path / "report"
     for place in (report, report / "scores", report / "scores" / "store"):
         request = request_of(scores=place, output=tmp_path / "other", seed=1)
@@ -199,7 +201,10 @@ def test_scores_of_another_report_are_counted_and_taken(request_of, tmp_path, ca
         assert 2 == found["there"][0] < found["there"][1]
         assert found["store"] == str(report / "scores" / "store")
     capsys.readouterr()
-    run(request)
+    with monkeypatch.context() as patched:  # no model is loaded for them
+        patched.setattr("spark_audit.checkpoints.open.build", None)
+        report_of_stored = run(request).report
+    assert report_of_stored.checkpoints == first.checkpoints
     assert "2 of 2 passes are stored in " in capsys.readouterr().err
     assert not (tmp_path / "other" / "scores" / "store").exists()
     shutil.rmtree(report / "scores")
