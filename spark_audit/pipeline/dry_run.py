@@ -73,7 +73,7 @@ def estimate(request: Request) -> dict[str, Any]:
         "memory_bytes": at_once * memory * 1024,
         "free_bytes": free,
         "processes": at_once,
-        "there": job.told(lacking) if begun else None,
+        "there": job.stored(lacking) if begun else None,
         "store": str(place),
     }
 

@@ -98,7 +98,7 @@ def find_manifest(checkpoint: Loaded) -> Manifest:
     raise InputError(
         what,
         where=f"checkpoint {checkpoint.name!r}",
-        fix="give --manifest, of `spark-audit manifest build`",
+        fix="give --manifest, or build one with `spark-audit manifest build`",
     )
 
 

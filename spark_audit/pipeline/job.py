@@ -177,7 +177,7 @@ class Job:
             for kind, keys in self.keys(one).items()
         }
 
-    def told(self, lacking: Lacking) -> tuple[int, int] | None:
+    def stored(self, lacking: Lacking) -> tuple[int, int] | None:
         """How many passes are in the store, and how many there are.
 
         ``None`` where a checkpoint's id is known after loading only.
@@ -192,7 +192,7 @@ class Job:
         notes = [*checkpoint.notes, *fit]
         return Scored(facts_of(checkpoint, notes), self.keys(checkpoint))
 
-    def left(self, group: int, lacking: Lacking) -> int | None:
+    def tokens_left(self, group: int, lacking: Lacking) -> int | None:
         """Tokens that a module's checkpoints lack; ``None``: known after loading."""
         names = self.opening.groups[group]
         ids = [one.model_id for one in self.opening.described if one.name in names]
@@ -204,7 +204,7 @@ class Job:
     def opened(self, lacking: Lacking) -> Iterator[Loaded]:
         """Every checkpoint; where nothing is to be scored, as headers describe it."""
         for group, names in enumerate(self.opening.groups):
-            if self.left(group, lacking) == 0:
+            if self.tokens_left(group, lacking) == 0:
                 described = self.opening.described
                 yield from (one for one in described if one.name in names)
             else:

@@ -74,7 +74,7 @@ def run(request: Request, *, progress: Progress | None = None) -> Outcome:
     job = Job.of(request, progress)
     inputs = inputs_of(request, job.opening)
     lacking = job.lacking()
-    there = job.told(lacking)
+    there = job.stored(lacking)
     if there is not None and (there[0] or request.scores is not None):
         say(f"{there[0]} of {there[1]} passes are stored in {job.store.folder}")
     engine = import_module(f"spark_audit.pipeline.engines.{request.engine}")

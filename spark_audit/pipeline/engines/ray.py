@@ -173,7 +173,7 @@ class Driver:
 
     def _parts(self, group: int, slots: int) -> int:
         """How many tasks share what a module's checkpoints lack."""
-        left = self._job.left(group, self._lacking)
+        left = self._job.tokens_left(group, self._lacking)
         if left is None:
             return slots
         return max(slots, -(-left // PART_TOKENS)) if left else 0
