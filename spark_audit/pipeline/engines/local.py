@@ -141,7 +141,9 @@ def score_part(
 def _score(job: Job, checkpoint: Loaded, keys: Keys, shard: tuple[int, int]) -> None:
     """Score one worker's part of a pass."""
     job.store.refresh()
-    if not shard[0] and job.store.left(keys):
+    if not job.store.left(keys):
+        return
+    if not shard[0]:
         for remark in drift_remarks(checkpoint, keys, job.request.seed):
             job.store.remark(remark)
     what = f"scoring {checkpoint.name}, {keys.kind.label}, tokens"
